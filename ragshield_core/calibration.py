@@ -1,0 +1,125 @@
+"""Scores of known-clean entries turn into p-values and thresholds."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ragshield_core.errors import CalibrationError
+
+# A product of the same two vectors differs in its last bits with the shape of the matrix that it
+# stands in; an entry must not be condemned for being equal to a clean one but for that.
+TIE = 1e-9
+
+
+def conformal_p_values(
+    scores: NDArray[np.float64], clean_scores: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Return how surprising each score is among scores of known-clean entries.
+
+    Parameters
+    ----------
+    scores
+        Shape (n_entries,); higher is more suspicious.
+    clean_scores
+        Shape (n_clean,), from entries that the detector was *not* fitted on.
+
+    Returns
+    -------
+    NDArray[np.float64]
+        Shape (n_entries,), each in [1 / (n_clean + 1), 1].
+
+    Raises
+    ------
+    CalibrationError
+        A :class:`ValueError`, if ``clean_scores`` is empty.
+
+    Notes
+    -----
+    If clean and new entries are exchangeable, ``p <= alpha`` flags at most a share alpha of the
+    clean ones in expectation [1]_.
+
+    References
+    ----------
+    .. [1] Bates et al., "Testing for outliers with conformal p-values",
+       Annals of Statistics 51(1), 2023.
+
+    Examples
+    --------
+    >>> conformal_p_values(np.array([0.0, 0.9]), np.array([0.1, 0.2, 0.3]))
+    array([1.  , 0.25])
+    """
+    return Calibration.of(clean_scores).p_values(scores)
+
+
+def clean_entries_needed(alpha: float) -> int:
+    """Return how many clean entries can justify acting at p <= ``alpha``.
+
+    >>> clean_entries_needed(0.01)
+    99
+    """
+    return max(1, math.ceil(1.0 / alpha - 1e-9) - 1)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Calibration:
+    """Scores that one detector gave to known-clean entries it was not fitted on."""
+
+    clean_scores: NDArray[np.float64]  # (n_clean,), ascending
+
+    @classmethod
+    def of(cls, clean_scores: NDArray[np.float64]) -> Self:
+        """Build from scores in any order, shape (n_clean,)."""
+        ordered = np.sort(np.asarray(clean_scores, dtype=np.float64))
+        if ordered.size == 0:
+            msg = "clean_scores is empty, expected the scores of at least one clean entry."
+            raise CalibrationError(msg)
+        return cls(ordered)
+
+    def __len__(self) -> int:
+        return len(self.clean_scores)
+
+    def p_values(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return p-values, shape (n_entries,); see :func:`conformal_p_values`."""
+        n = len(self.clean_scores)
+        as_high = n - np.searchsorted(self.clean_scores, np.asarray(scores) - TIE, side="left")
+        return np.asarray((1.0 + as_high) / (n + 1.0), dtype=np.float64)
+
+    def threshold(self, alpha: float, confidence: float) -> float:
+        """Return the score above which at most a share ``alpha`` of clean entries lies.
+
+        Parameters
+        ----------
+        alpha
+            Accepted false-positive rate of this detector, (0, 1).
+        confidence
+            Probability, over the draw of the clean sample, that the rate is kept.
+
+        Raises
+        ------
+        CalibrationError
+            If the sample is too small to justify ``alpha`` even in expectation; names the size
+            that would do.
+
+        Notes
+        -----
+        Above the m-th largest of n clean scores lies a share of clean entries that is distributed
+        as Beta(m, n + 1 - m), with mean m / (n + 1). The largest m that keeps the mean within
+        alpha is lowered until the share is within alpha with the wanted confidence, but not below
+        one: a sample that is large enough in expectation is not refused for the confidence.
+        """
+        from scipy.special import betainc  # noqa: PLC0415 - keeps `import ragshield_core` quick
+
+        n = len(self.clean_scores)
+        largest = math.floor(alpha * (n + 1) + 1e-9)
+        if largest < 1:
+            needed = clean_entries_needed(alpha)
+            msg = f"{n} clean entries can never justify p <= {alpha:g}; pass at least {needed}."
+            raise CalibrationError(msg)
+        ranks = np.arange(1, largest + 1)
+        sure = int(np.count_nonzero(betainc(ranks, n + 1 - ranks, alpha) >= confidence))
+        return float(self.clean_scores[n - max(1, sure)]) + TIE

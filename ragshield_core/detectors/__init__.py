@@ -1,0 +1,6 @@
+"""Detectors: evidence for and against the entries of a knowledge base."""
+
+from ragshield_core.detectors.base import Detector, Evidence, Need, Scope
+from ragshield_core.detectors.label_centroid import LabelCentroidDetector
+
+__all__ = ["Detector", "Evidence", "LabelCentroidDetector", "Need", "Scope"]

@@ -1,0 +1,170 @@
+"""What every detector is: evidence in the form of scores, and never a decision."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ragshield_core.entries import Batch
+
+# Five folds hold out a fifth at a time: each score comes from a model of nearly full size, and
+# every fitted entry gives one.
+N_FOLDS = 5
+
+
+class Scope(StrEnum):
+    """What the score of an entry depends on."""
+
+    ENTRY = "entry"  # on the entry and the knowledge base
+    BATCH = "batch"  # also on the rest of its batch
+    CORPUS = "corpus"  # on the whole knowledge base with the batch in it
+    RETRIEVAL = "retrieval"  # on a retrieved set and its query
+
+
+class Need(StrEnum):
+    """What a detector cannot do without."""
+
+    TEXT = "text"
+    EMBEDDING = "embedding"
+    LABEL = "label"
+    QUERY = "query"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """Why one score is what it is."""
+
+    sentence: str  # holds the number that convinced
+    related_ids: tuple[str, ...] = ()
+    span: tuple[int, int] | None = None
+
+
+class Detector(ABC):
+    """Base class of all detectors.
+
+    A detector learns the knowledge base (:meth:`fit`, :meth:`learn`, :meth:`forget`), scores new
+    entries (:meth:`score`, higher is more suspicious, changes nothing) and explains a score
+    (:meth:`explain`). What is suspicious enough is the policy's business.
+
+    Attributes
+    ----------
+    kind
+        The name under which the registry knows the class.
+    needs
+        What it cannot do without; entries that lack it are reported as not judged.
+    taxonomy
+        MITRE ATLAS and OWASP ids for its findings.
+    rule_threshold
+        The published rule: without a calibration, a score above it is suspicious.
+    exchangeable
+        Whether the score of a clean entry can be compared with that of a new one, so that
+        calibration applies. Where False, the published rule stays in force.
+    """
+
+    kind: ClassVar[str]
+    needs: ClassVar[frozenset[Need]]
+    taxonomy: ClassVar[tuple[str, ...]] = ()
+    rule_threshold: ClassVar[float] = 0.0
+
+    scope: Scope = Scope.ENTRY
+    exchangeable: bool = True
+
+    @property
+    def name(self) -> str:
+        """The name in findings; unique within a guard."""
+        return self.kind
+
+    @abstractmethod
+    def config(self) -> dict[str, Any]:
+        """Return the keyword arguments that build this detector again, JSON-ready."""
+
+    @abstractmethod
+    def learn(self, entries: Batch) -> None:
+        """Add entries to what is known of the knowledge base."""
+
+    @abstractmethod
+    def forget(self, entries: Batch) -> None:
+        """Take entries that were learned out again; needs their vectors and labels as learned."""
+
+    @abstractmethod
+    def reset(self) -> None:
+        """Forget everything."""
+
+    @abstractmethod
+    def score(self, batch: Batch) -> NDArray[np.float64]:
+        """Return one finite score per entry, shape (n_entries,); higher is more suspicious.
+
+        Raises
+        ------
+        NotFittedError
+            If nothing was learned yet.
+        InvalidBatchError
+            If :meth:`unjudged` names one of the entries.
+        """
+
+    @abstractmethod
+    def explain(self, batch: Batch, rows: Sequence[int]) -> list[Evidence]:
+        """Return why the given rows of ``batch`` have the scores they have."""
+
+    @abstractmethod
+    def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        """Return what was learned, as JSON-ready values and arrays."""
+
+    @abstractmethod
+    def restore(self, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Take over what :meth:`state` returned."""
+
+    def unjudged(self, batch: Batch) -> dict[int, str]:
+        """Return the rows that cannot be judged, each with the reason."""
+        if Need.LABEL not in self.needs:
+            return {}
+        return {row: "it has no label" for row, label in enumerate(batch.labels) if label is None}
+
+    def skip_reason(self, batch: Batch) -> str | None:
+        """Return why this detector cannot take part in a screening at all, if so."""
+        unlabelled = len(batch) > 0 and all(label is None for label in batch.labels)
+        if Need.LABEL in self.needs and unlabelled:
+            return "needs labels, and no entry has one"
+        return None
+
+    def fit(self, reference: Batch) -> Self:
+        """Learn ``reference`` and nothing else."""
+        self.reset()
+        self.learn(reference)
+        return self
+
+    def held_out_scores(self, fitted: Batch, seed: int) -> NDArray[np.float64]:
+        """Return scores of the fitted entries, each by a model that did not know it.
+
+        Each of :data:`N_FOLDS` random parts is forgotten, scored, and learned again. Entries that
+        cannot be judged then are left out.
+
+        Parameters
+        ----------
+        fitted
+            The entries that :meth:`fit` was given.
+        seed
+            Of the random parts.
+        """
+        order = np.random.default_rng(seed).permutation(len(fitted))
+        scores = [np.empty(0)]
+        for rows in np.array_split(order, N_FOLDS):
+            part = fitted.take(rows)
+            self.forget(part)
+            try:
+                scores.append(self.judged_scores(part))
+            finally:
+                self.learn(part)
+        return np.concatenate(scores)
+
+    def judged_scores(self, batch: Batch) -> NDArray[np.float64]:
+        """Return the scores of those entries that can be judged, in order."""
+        unjudged = self.unjudged(batch)
+        rows = [row for row in range(len(batch)) if row not in unjudged]
+        return self.score(batch.take(rows)) if rows else np.empty(0)

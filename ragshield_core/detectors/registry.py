@@ -1,0 +1,35 @@
+"""Where detector classes are found by their kind: the built-in ones and installed plug-ins."""
+
+from __future__ import annotations
+
+from importlib.metadata import entry_points
+
+from ragshield_core.detectors.base import Detector
+from ragshield_core.detectors.label_centroid import LabelCentroidDetector
+from ragshield_core.errors import StateError
+
+# A package that brings a detector names its class in this group of entry points.
+ENTRY_POINT_GROUP = "ragshield.detectors"
+
+BUILT_IN: dict[str, type[Detector]] = {LabelCentroidDetector.kind: LabelCentroidDetector}
+
+
+def detector_class(kind: str) -> type[Detector]:
+    """Return the detector class of that kind.
+
+    Raises
+    ------
+    StateError
+        If no built-in detector and no installed plug-in is of that kind.
+    """
+    if kind in BUILT_IN:
+        return BUILT_IN[kind]
+    for point in entry_points(group=ENTRY_POINT_GROUP, name=kind):
+        found = point.load()
+        if isinstance(found, type) and issubclass(found, Detector):
+            return found
+    msg = (
+        f"no detector of kind {kind!r} is known, expected one of {sorted(BUILT_IN)} or the name of "
+        f"an entry point in the group {ENTRY_POINT_GROUP!r}; install the package that brings it."
+    )
+    raise StateError(msg)

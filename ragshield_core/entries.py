@@ -1,0 +1,339 @@
+"""What is judged: one :class:`Entry` of a knowledge base, and a columnar :class:`Batch` of them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ragshield_core.errors import InvalidBatchError
+
+# An embedder that says it returns unit vectors is off by about 1e-7 in float32; vectors that went
+# through float16 are off by about 1e-3 and are renormalised.
+UNIT_TOLERANCE = 1e-5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Entry:
+    """One entry of a knowledge base: a text chunk, its vector and what is claimed about it."""
+
+    id: str
+    text: str
+    embedding: NDArray[np.float32]  # (dim,), unit length
+    label: str | None = None
+    lineage: str | None = None
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def fingerprint(self) -> str:
+        """Identify this revision: a hash of the text, the label and the lineage.
+
+        Metadata and vector are left out: a new time stamp or another build of the embedding model
+        does not make a new revision.
+        """
+        digest = hashlib.blake2b(digest_size=16)
+        for part in (self.text, self.label, self.lineage):
+            # A length in front of each part, so that text cannot imitate the border to the label.
+            data = b"" if part is None else part.encode("utf-8", "surrogatepass")
+            digest.update(f"{part is None}{len(data)}:".encode())
+            digest.update(data)
+        return digest.hexdigest()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Batch:
+    """Entries in columns; row ``i`` of every column belongs to the same entry.
+
+    Build one with :meth:`Batch.of`, which converts; the constructor itself only checks.
+
+    Parameters
+    ----------
+    ids
+        Unique, non-empty.
+    texts
+        One per id; may be empty strings.
+    embeddings
+        Shape (n_entries, dim), float32, rows of unit length: what detectors see.
+    labels, lineages
+        One per id, ``None`` where there is none. A lineage names the document that a chunk was
+        cut from; it is a claim of whoever brought the entry.
+    metadatas
+        One mapping per id.
+    vectors
+        Shape (n_entries, dim), float32: the vectors as the embedder gave them, of any length: what
+        stores keep. The same array as ``embeddings`` where those were of unit length already.
+
+    Raises
+    ------
+    InvalidBatchError
+        A :class:`ValueError`; the message names the entry, what was expected and the way out.
+
+    Examples
+    --------
+    >>> batch = Batch.of(ids=["a", "b"], texts=["one", "two"], embeddings=[[3.0, 4.0], [0.0, 1.0]])
+    >>> len(batch), batch.embeddings[0].tolist()
+    (2, [0.6000000238418579, 0.800000011920929])
+    >>> batch.take([1]).ids
+    ('b',)
+    """
+
+    ids: tuple[str, ...]
+    texts: tuple[str, ...]
+    embeddings: NDArray[np.float32]
+    labels: tuple[str | None, ...]
+    lineages: tuple[str | None, ...]
+    metadatas: tuple[Mapping[str, Any], ...]
+    vectors: NDArray[np.float32]
+
+    def __post_init__(self) -> None:
+        _check_ids(self.ids)
+        n = len(self.ids)
+        for name in ("texts", "labels", "lineages", "metadatas"):
+            if len(getattr(self, name)) != n:
+                msg = (
+                    f"{name} has {len(getattr(self, name))} items for {n} ids, expected {n}; "
+                    "pass one per entry."
+                )
+                raise InvalidBatchError(msg)
+        _check_types(self.ids, "texts", self.texts, str, "a str")
+        _check_types(self.ids, "labels", self.labels, (str, type(None)), "a str or None")
+        _check_types(self.ids, "lineages", self.lineages, (str, type(None)), "a str or None")
+        for name in ("ids", "labels", "lineages"):
+            _check_storable(self.ids, name, getattr(self, name))
+        _check_types(self.ids, "metadatas", self.metadatas, Mapping, "a mapping")
+        _check_matrix(self.ids, "vectors", self.vectors)
+        _check_matrix(self.ids, "embeddings", self.embeddings)
+        norms = _row_norms(self.embeddings)
+        if bad := _first(np.abs(norms - 1.0) > UNIT_TOLERANCE):
+            row = bad[0]
+            msg = (
+                f"embeddings[{row}] (entry {self.ids[row]!r}) has L2 norm {norms[row]:.3f}, "
+                "expected 1.000; build the batch with Batch.of, which normalises."
+            )
+            raise InvalidBatchError(msg)
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        ids: Sequence[str],
+        texts: Sequence[str],
+        embeddings: ArrayLike,
+        labels: Sequence[str | None] | None = None,
+        lineages: Sequence[str | None] | None = None,
+        metadatas: Sequence[Mapping[str, Any]] | None = None,
+    ) -> Self:
+        """Build a batch from ordinary sequences.
+
+        Parameters
+        ----------
+        ids, texts, labels, lineages, metadatas
+            As the columns of the class; ``None`` for a column that is not there.
+        embeddings
+            Shape (n_entries, dim), any float type, any length but zero. Rows are brought to unit
+            length for the detectors; the originals are kept in ``vectors``.
+
+        Raises
+        ------
+        InvalidBatchError
+            If an id is missing or repeated, a column has another length, or a vector is of another
+            dimension, not finite, or zero.
+        """
+        n = len(ids)
+        vectors = _as_matrix(tuple(ids), embeddings)
+        return cls(
+            ids=tuple(ids),
+            texts=tuple(texts),
+            embeddings=_unit_rows(tuple(ids), vectors),
+            labels=(None,) * n if labels is None else tuple(labels),
+            lineages=(None,) * n if lineages is None else tuple(lineages),
+            metadatas=tuple({} for _ in range(n)) if metadatas is None else tuple(metadatas),
+            vectors=vectors,
+        )
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __getitem__(self, row: int) -> Entry:
+        return Entry(
+            id=self.ids[row],
+            text=self.texts[row],
+            embedding=self.embeddings[row],
+            label=self.labels[row],
+            lineage=self.lineages[row],
+            metadata=self.metadatas[row],
+        )
+
+    def __iter__(self) -> Iterator[Entry]:
+        return (self[row] for row in range(len(self)))
+
+    @property
+    def dim(self) -> int:
+        """Length of a vector; 0 in an empty batch of unknown dimension."""
+        return int(self.embeddings.shape[1])
+
+    def take(self, rows: Sequence[int] | NDArray[Any]) -> Self:
+        """Return the given rows, in the given order.
+
+        Parameters
+        ----------
+        rows
+            Row numbers, or a boolean mask of shape (n_entries,).
+        """
+        selection = np.asarray(rows)
+        if selection.dtype == np.bool_:
+            selection = np.flatnonzero(selection)
+        index = selection.astype(np.intp, copy=False)
+        chosen = index.tolist()
+        embeddings = self.embeddings[index]
+        same = self.vectors is self.embeddings
+        # Rows of a checked batch need no second check, only ids can repeat.
+        taken = object.__new__(type(self))
+        for name, value in (
+            ("ids", tuple(self.ids[row] for row in chosen)),
+            ("texts", tuple(self.texts[row] for row in chosen)),
+            ("embeddings", embeddings),
+            ("labels", tuple(self.labels[row] for row in chosen)),
+            ("lineages", tuple(self.lineages[row] for row in chosen)),
+            ("metadatas", tuple(self.metadatas[row] for row in chosen)),
+            ("vectors", embeddings if same else self.vectors[index]),
+        ):
+            object.__setattr__(taken, name, value)
+        _check_ids(taken.ids)
+        return taken
+
+
+def _check_ids(ids: tuple[str, ...]) -> None:
+    _check_types(ids, "ids", ids, str, "a str")
+    if "" in ids:
+        msg = f"ids[{ids.index('')}] is empty, expected a non-empty str; give every entry an id."
+        raise InvalidBatchError(msg)
+    if len(set(ids)) != len(ids):
+        seen: set[str] = set()
+        repeated = next(i for i in ids if i in seen or seen.add(i))  # type: ignore[func-returns-value]
+        msg = (
+            f"id {repeated!r} stands more than once in this batch, expected unique ids; "
+            "drop the older revision or ingest the two in separate calls."
+        )
+        raise InvalidBatchError(msg)
+
+
+def _check_types(
+    ids: Sequence[object],
+    column: str,
+    values: Sequence[object],
+    expected: type | tuple[type, ...],
+    described: str,
+) -> None:
+    for row, value in enumerate(values):
+        if not isinstance(value, expected):
+            msg = (
+                f"{column}[{row}] (entry {ids[row]!r}) is of type {type(value).__name__}, "
+                f"expected {described}."
+            )
+            raise InvalidBatchError(msg)
+
+
+def _check_storable(ids: tuple[str, ...], column: str, values: tuple[str | None, ...]) -> None:
+    """Refuse what databases cannot keep in a text column: NUL and halves of surrogate pairs."""
+
+    def unfit(text: str) -> bool:
+        return "\0" in text or any("\ud800" <= character <= "\udfff" for character in text)
+
+    if unfit("".join(value for value in values if value is not None)):
+        row = next(row for row, value in enumerate(values) if value is not None and unfit(value))
+        msg = (
+            f"{column}[{row}] (entry {ids[row]!r}) holds a NUL or a lone surrogate, expected valid "
+            "Unicode text; clean it or replace it by a hash."
+        )
+        raise InvalidBatchError(msg)
+
+
+def _check_matrix(ids: tuple[str, ...], column: str, matrix: NDArray[np.float32]) -> None:
+    if matrix.dtype != np.float32 or matrix.ndim != 2 or len(matrix) != len(ids):  # noqa: PLR2004
+        msg = (
+            f"{column} has shape {matrix.shape} and dtype {matrix.dtype}, expected "
+            f"({len(ids)}, dim) and float32; build the batch with Batch.of."
+        )
+        raise InvalidBatchError(msg)
+
+
+def _as_matrix(ids: tuple[str, ...], embeddings: ArrayLike) -> NDArray[np.float32]:
+    try:
+        matrix = np.asarray(embeddings, dtype=np.float32)
+    except (TypeError, ValueError):
+        matrix = None
+    if matrix is not None and matrix.size == 0 and not ids:
+        return matrix.reshape(0, matrix.shape[1] if matrix.ndim == 2 else 0)  # noqa: PLR2004
+    if matrix is not None and matrix.ndim == 2 and len(matrix) == len(ids):  # noqa: PLR2004
+        return np.ascontiguousarray(matrix)
+    _raise_for_shape(ids, embeddings)
+    raise AssertionError  # pragma: no cover
+
+
+def _raise_for_shape(ids: tuple[str, ...], embeddings: ArrayLike) -> None:
+    """Name the first row that keeps ``embeddings`` from being an (n, dim) matrix."""
+    rows = list(embeddings) if isinstance(embeddings, Iterable) else []
+    if len(rows) != len(ids):
+        msg = (
+            f"embeddings has {len(rows)} rows for {len(ids)} ids, expected one vector of floats "
+            "per entry."
+        )
+        raise InvalidBatchError(msg)
+    dim = None
+    for row, vector in enumerate(rows):
+        try:
+            shape = np.asarray(vector, dtype=np.float32).shape
+        except (TypeError, ValueError):
+            shape = None
+        if shape is None or len(shape) != 1:
+            msg = (
+                f"embeddings[{row}] (entry {ids[row]!r}) is of type {type(vector).__name__}, "
+                "expected a vector of floats."
+            )
+            raise InvalidBatchError(msg)
+        dim = shape[0] if dim is None else dim
+        if shape[0] != dim:
+            msg = (
+                f"embeddings[{row}] (entry {ids[row]!r}) has {shape[0]} dimensions, expected "
+                f"{dim} as in row 0; embed all entries with the same model."
+            )
+            raise InvalidBatchError(msg)
+
+
+def _unit_rows(ids: tuple[str, ...], vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+    norms = _row_norms(vectors)
+    if bad := _first(~np.isfinite(norms)):
+        row = bad[0]
+        msg = (
+            f"embeddings[{row}] (entry {ids[row]!r}) holds NaN or infinite values, expected "
+            "finite numbers; check what the embedding model returned for this text."
+        )
+        raise InvalidBatchError(msg)
+    if bad := _first(norms == 0.0):
+        row = bad[0]
+        msg = (
+            f"embeddings[{row}] (entry {ids[row]!r}) is the zero vector, expected a direction; "
+            "check what the embedding model returned for this text."
+        )
+        raise InvalidBatchError(msg)
+    if np.all(np.abs(norms - 1.0) <= UNIT_TOLERANCE):
+        return vectors
+    return (vectors / norms[:, None]).astype(np.float32)
+
+
+def _row_norms(matrix: NDArray[np.float32]) -> NDArray[np.float64]:
+    # float64 sums: the squares of large float32 values overflow, those of tiny ones vanish.
+    squares = np.einsum("ij,ij->i", matrix, matrix, dtype=np.float64)
+    norms: NDArray[np.float64] = np.sqrt(squares)
+    return norms
+
+
+def _first(mask: NDArray[np.bool_]) -> list[int]:
+    """Return the first true row as a list of one, or an empty list."""
+    rows: list[int] = np.flatnonzero(mask)[:1].tolist()
+    return rows

@@ -1,0 +1,311 @@
+"""What a screening says: findings against entries, a decision for each, a report for the batch."""
+
+from __future__ import annotations
+
+import html
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ragshield_core.entries import Batch
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from rich.console import Console, ConsoleOptions, RenderResult
+
+
+class Verdict(StrEnum):
+    """What becomes of an entry."""
+
+    ADMIT = "admit"
+    FLAG = "flag"  # written, with one scalar metadata key
+    QUARANTINE = "quarantine"  # kept out of the store, in full, until somebody decides
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One detector's evidence against one entry."""
+
+    detector: str
+    entry_id: str
+    score: float  # the detector's own unit; higher is more suspicious
+    threshold: float  # the policy quarantines above it
+    p_value: float | None  # (0, 1]: how often a clean entry scores this high; None uncalibrated
+    evidence: str  # one sentence, holding the number that convinced us
+    related_ids: tuple[str, ...] = ()  # other entries that the evidence speaks of
+    span: tuple[int, int] | None = None  # characters of the text, end excluded
+    taxonomy: tuple[str, ...] = ()  # MITRE ATLAS and OWASP ids
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unjudged:
+    """Why one detector has no opinion about one entry."""
+
+    detector: str
+    entry_id: str
+    reason: str
+    failed: bool = False  # the detector crashed, rather than lacking what it needs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """What becomes of one entry, and why."""
+
+    entry_id: str
+    verdict: Verdict
+    findings: tuple[Finding, ...] = ()
+    unjudged: tuple[Unjudged, ...] = ()
+    note: str | None = None  # why the verdict differs from what the findings alone would give
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Skipped:
+    """A detector that did not take part in a screening at all."""
+
+    detector: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Report:
+    """The outcome of one screening; changes nothing by itself.
+
+    Attributes
+    ----------
+    batch
+        What was screened.
+    decisions
+        One per entry, in the order of the batch.
+    scores
+        Per detector, shape (n_entries,), float64, higher is more suspicious; NaN where the
+        detector had no opinion.
+    skipped
+        Detectors that took no part, and why.
+    timings
+        Seconds spent in each detector.
+    """
+
+    batch: Batch
+    decisions: tuple[Decision, ...]
+    scores: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
+    skipped: tuple[Skipped, ...] = ()
+    timings: Mapping[str, float] = field(default_factory=dict)
+
+    @cached_property
+    def kept(self) -> NDArray[np.bool_]:
+        """Shape (n_entries,): True where the entry goes into the store, flagged ones included."""
+        quarantine = Verdict.QUARANTINE
+        return np.fromiter(
+            (decision.verdict is not quarantine for decision in self.decisions),
+            dtype=np.bool_,
+            count=len(self.decisions),
+        )
+
+    @property
+    def admitted(self) -> tuple[Decision, ...]:
+        """Decisions to admit without a remark."""
+        return self._with(Verdict.ADMIT)
+
+    @property
+    def flagged(self) -> tuple[Decision, ...]:
+        """Decisions to admit with a remark."""
+        return self._with(Verdict.FLAG)
+
+    @property
+    def quarantined(self) -> tuple[Decision, ...]:
+        """Decisions to keep the entry out."""
+        return tuple(self.decisions[row] for row in np.flatnonzero(~self.kept).tolist())
+
+    @property
+    def unjudged(self) -> tuple[Unjudged, ...]:
+        """All that detectors had no opinion about."""
+        return tuple(item for decision in self.decisions for item in decision.unjudged)
+
+    def _with(self, verdict: Verdict) -> tuple[Decision, ...]:
+        return tuple(decision for decision in self.decisions if decision.verdict is verdict)
+
+    def to_records(self) -> list[dict[str, Any]]:
+        """Return one flat dict per entry: id, verdict, and the strongest finding."""
+        records = []
+        for decision in self.decisions:
+            finding = strongest(decision)
+            records.append(
+                {
+                    "entry_id": decision.entry_id,
+                    "verdict": str(decision.verdict),
+                    "detector": finding.detector if finding else None,
+                    "score": finding.score if finding else None,
+                    "threshold": finding.threshold if finding else None,
+                    "p_value": finding.p_value if finding else None,
+                    "why": why(decision),
+                }
+            )
+        return records
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return :meth:`to_records` as a pandas data frame, one row per entry.
+
+        Raises
+        ------
+        ImportError
+            If pandas, which RAGShield does not require, is not installed.
+        """
+        try:
+            import pandas as pd  # noqa: PLC0415 - optional, and slow to import
+        except ImportError as error:
+            msg = "Report.to_frame needs pandas, which is not installed; pip install pandas."
+            raise ImportError(msg) from error
+        return pd.DataFrame.from_records(self.to_records())
+
+    def to_json(self) -> str:
+        """Return everything but texts and vectors as JSON."""
+        decisions = [
+            {
+                "entry_id": decision.entry_id,
+                "verdict": str(decision.verdict),
+                "note": decision.note,
+                "findings": [finding_to_dict(finding) for finding in decision.findings],
+                "unjudged": [
+                    {"detector": item.detector, "reason": item.reason, "failed": item.failed}
+                    for item in decision.unjudged
+                ],
+            }
+            for decision in self.decisions
+        ]
+        return json.dumps(
+            {
+                "decisions": decisions,
+                "skipped": [{"detector": s.detector, "reason": s.reason} for s in self.skipped],
+                "timings": dict(self.timings),
+            }
+        )
+
+    def summary(self) -> str:
+        """Return the counts in one line, without any text of an entry."""
+        return (
+            f"{len(self.decisions)} entries: {len(self.admitted)} admitted, "
+            f"{len(self.flagged)} flagged, {len(self.quarantined)} quarantined"
+        )
+
+    def __repr__(self) -> str:
+        return f"<Report {self.summary()}>"
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        from rich.table import Table  # noqa: PLC0415 - only where something is shown
+        from rich.text import Text  # noqa: PLC0415
+
+        table = Table(title=self.summary())
+        for column in ("entry", "verdict", "score", "threshold", "p", "why"):
+            table.add_column(column, justify="right" if column in _NUMBERS else "left")
+        for row in self._remarkable():
+            # Text objects, not markup: ids and evidence may be hostile.
+            table.add_row(*(Text(printable(cell)) for cell in row))
+        yield table
+        for skipped in self.skipped:
+            yield Text(printable(f"skipped {skipped.detector}: {skipped.reason}"))
+
+    def _repr_html_(self) -> str:
+        head = "".join(
+            f"<th>{c}</th>" for c in ("entry", "verdict", "score", "threshold", "p", "why")
+        )
+        body = "".join(
+            "<tr>" + "".join(f"<td>{html.escape(printable(cell))}</td>" for cell in row) + "</tr>"
+            for row in self._remarkable()
+        )
+        skipped = "".join(
+            f"<p>skipped {html.escape(printable(s.detector))}: "
+            f"{html.escape(printable(s.reason))}</p>"
+            for s in self.skipped
+        )
+        return (
+            f"<table><caption>{html.escape(self.summary())}</caption>"
+            f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{skipped}"
+        )
+
+    def _remarkable(self) -> list[tuple[str, ...]]:
+        """Rows to show: every entry that was not simply admitted."""
+        rows: list[tuple[str, ...]] = []
+        for decision in self.decisions:
+            if decision.verdict is Verdict.ADMIT and not decision.findings and not decision.note:
+                continue
+            finding = strongest(decision)
+            rows.append(
+                (
+                    decision.entry_id,
+                    str(decision.verdict),
+                    f"{finding.score:.3f}" if finding else "",
+                    f"{finding.threshold:.3f}" if finding else "",
+                    "" if finding is None or finding.p_value is None else f"{finding.p_value:.4f}",
+                    why(decision),
+                )
+            )
+        return rows
+
+
+_NUMBERS = ("score", "threshold", "p")
+
+
+def finding_to_dict(finding: Finding) -> dict[str, Any]:
+    """Return a finding as JSON-ready values; :func:`finding_from_dict` is the way back."""
+    return {
+        "detector": finding.detector,
+        "entry_id": finding.entry_id,
+        "score": finding.score,
+        "threshold": finding.threshold,
+        "p_value": finding.p_value,
+        "evidence": finding.evidence,
+        "related_ids": list(finding.related_ids),
+        "span": None if finding.span is None else list(finding.span),
+        "taxonomy": list(finding.taxonomy),
+    }
+
+
+def finding_from_dict(values: Mapping[str, Any]) -> Finding:
+    """Return the finding that :func:`finding_to_dict` wrote."""
+    span = values["span"]
+    return Finding(
+        **{
+            **values,
+            "related_ids": tuple(values["related_ids"]),
+            "span": None if span is None else (int(span[0]), int(span[1])),
+            "taxonomy": tuple(values["taxonomy"]),
+        }
+    )
+
+
+def strongest(decision: Decision) -> Finding | None:
+    """Return the finding that convinces most: smallest p-value, else furthest above its bar."""
+    if not decision.findings:
+        return None
+    return min(
+        decision.findings,
+        key=lambda f: (1.0 if f.p_value is None else f.p_value, f.threshold - f.score),
+    )
+
+
+def why(decision: Decision) -> str:
+    """Return the reasons of a decision in one line."""
+    parts = [finding.evidence for finding in decision.findings]
+    parts += [f"{item.detector}: {item.reason}" for item in decision.unjudged]
+    if decision.note:
+        parts.append(decision.note)
+    return "; ".join(parts)
+
+
+def printable(text: str, limit: int = 300) -> str:
+    """Return hostile text fit to be shown: one line, no control characters, at most ``limit``.
+
+    Control and format characters (terminal escapes, bidirectional overrides, zero-width ones) are
+    shown as their code points, so that what is read is what is there.
+    """
+    shown = "".join(
+        character if character.isprintable() else f"\\u{{{ord(character):x}}}"
+        for character in text[: limit + 1]
+    )
+    return shown if len(text) <= limit else shown[: max(0, limit - 3)] + "..."

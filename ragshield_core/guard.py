@@ -1,0 +1,515 @@
+"""The guard: detectors, their calibration, a policy and a quarantine, put together."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import traceback
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ragshield_core import state
+from ragshield_core.calibration import Calibration
+from ragshield_core.detectors.base import Detector
+from ragshield_core.detectors.registry import detector_class
+from ragshield_core.entries import Batch
+from ragshield_core.errors import (
+    CalibrationError,
+    InvalidBatchError,
+    NotFittedError,
+    PoisonedEntryError,
+)
+from ragshield_core.findings import Decision, Finding, Report, Skipped, Unjudged, Verdict
+from ragshield_core.policy import Bars, Policy
+
+if TYPE_CHECKING:
+    from ragshield_core.quarantine import Quarantine
+
+# Ids and counts only: the text of an entry is hostile and stays out of logs.
+logger = logging.getLogger("ragshield")
+
+
+class Guard:
+    """Screen entries on their way into a knowledge base.
+
+    Parameters
+    ----------
+    detectors
+        At least one; names must differ.
+    policy
+        Thresholds and actions; the default quarantines at an expected 1 % of clean entries once
+        calibrated, and by the published rules before.
+    quarantine
+        Where held entries go; the default is the SQLite file ``ragshield.db`` in the working
+        directory, made when the first entry is held.
+    seed
+        Of the parts held out by :meth:`fit`.
+
+    Examples
+    --------
+    >>> from ragshield_core import Batch, Quarantine
+    >>> from ragshield_core.detectors import LabelCentroidDetector
+    >>> guard = Guard([LabelCentroidDetector(min_entries=1)], quarantine=Quarantine("sqlite://"))
+    >>> knowledge_base = Batch.of(ids=["a", "b"], texts=["hi", "win!"], labels=["ham", "spam"],
+    ...                           embeddings=[[1, 0], [0, 1]])
+    >>> new = Batch.of(ids=["c"], texts=["hello"], labels=["spam"], embeddings=[[1, 0.1]])
+    >>> report = guard.fit(knowledge_base).screen(new)
+    >>> report.decisions[0].verdict
+    <Verdict.QUARANTINE: 'quarantine'>
+    """
+
+    def __init__(
+        self,
+        detectors: Sequence[Detector],
+        *,
+        policy: Policy | None = None,
+        quarantine: Quarantine | None = None,
+        seed: int = 0,
+    ) -> None:
+        names = [detector.name for detector in detectors]
+        if not names:
+            msg = "detectors is empty, expected at least one; try [LabelCentroidDetector()]."
+            raise ValueError(msg)
+        if len(set(names)) != len(names):
+            repeated = next(name for name in names if names.count(name) > 1)
+            msg = f"detector name {repeated!r} stands more than once; names must differ."
+            raise ValueError(msg)
+        self.detectors = tuple(detectors)
+        self._policy = policy if policy is not None else Policy()
+        self.quarantine = quarantine if quarantine is not None else _default_quarantine()
+        self.seed = seed
+        self._known: set[str] = set()  # ids of what was learned
+        self._dim: int | None = None
+        self._held_out: dict[str, NDArray[np.float64]] = {}
+        self._calibrations: dict[str, Calibration] | None = None
+        self._bars: dict[str, Bars] = {}
+        self._lock = threading.RLock()
+
+    @property
+    def policy(self) -> Policy:
+        """Thresholds and actions; :meth:`calibrate` replaces it when given another rate."""
+        return self._policy
+
+    @property
+    def calibrated(self) -> bool:
+        """Whether thresholds come from clean entries rather than from published rules."""
+        return self._calibrations is not None
+
+    def fit(self, batch: Batch) -> Self:
+        """Learn the knowledge base as it stands; replaces what was learned before.
+
+        Entries are also scored while held out in turn, so that :meth:`calibrate` needs no
+        other sample.
+
+        Parameters
+        ----------
+        batch
+            The knowledge base, believed to be clean.
+        """
+        with self._lock:
+            self._calibrations = None
+            self._bars = {}
+            self._held_out = {}
+            self._dim = batch.dim if len(batch) else None
+            self._known = set(batch.ids)
+            for detector in self.detectors:
+                detector.fit(batch)
+                if detector.exchangeable and len(batch):
+                    self._held_out[detector.name] = detector.held_out_scores(batch, self.seed)
+        return self
+
+    def calibrate(self, clean: Batch | None = None, fpr: float | None = None) -> Self:
+        """Take thresholds from clean entries and the false-positive rate that is accepted.
+
+        Parameters
+        ----------
+        clean
+            Entries known to be clean that the guard was not fitted on. ``None`` uses the
+            fitted entries, each scored while it was held out.
+        fpr
+            Accepted share of clean entries to be quarantined, by all detectors together; replaces
+            ``policy.quarantine_at``. ``None`` keeps that.
+
+        Raises
+        ------
+        NotFittedError
+            If nothing was fitted.
+        CalibrationError
+            If a detector judged too few clean entries to honour the rate; names how many would
+            do. The guard stays as it was.
+        """
+        with self._lock:
+            if self._dim is None:
+                msg = "the guard knows no knowledge base to calibrate against; call fit first."
+                raise NotFittedError(msg)
+            policy = self.policy if fpr is None else self.policy.accepting(fpr)
+            scores = self._held_out if clean is None else self._clean_scores(clean)
+            calibrations = {
+                name: Calibration.of(clean_scores)
+                for name, clean_scores in scores.items()
+                if clean_scores.size
+            }
+            exchangeable = [d.name for d in self.detectors if d.exchangeable]
+            if exchangeable and not calibrations:
+                msg = (
+                    f"none of the clean entries can be judged by {', '.join(exchangeable)}; pass "
+                    "entries that carry what these detectors need (labels known to the knowledge "
+                    "base, for label detectors)."
+                )
+                raise CalibrationError(msg)
+            bars = {}
+            for detector in self.detectors:
+                calibration = calibrations.get(detector.name)
+                if detector.exchangeable and calibration is None:
+                    continue
+                try:
+                    bars[detector.name] = policy.bars(
+                        detector.rule_threshold, calibration, len(calibrations)
+                    )
+                except CalibrationError as error:
+                    msg = (
+                        f"{detector.name}, one of {len(calibrations)} calibrated detectors that "
+                        f"share fpr={policy.quarantine_at:g}: {error}"
+                    )
+                    raise CalibrationError(msg) from None
+            self._policy, self._calibrations, self._bars = policy, calibrations, bars
+        return self
+
+    def screen(self, batch: Batch) -> Report:
+        """Judge entries; changes nothing.
+
+        Parameters
+        ----------
+        batch
+            New entries, or new revisions of known ones.
+
+        Returns
+        -------
+        Report
+            One decision per entry, in the order of the batch.
+
+        Raises
+        ------
+        InvalidBatchError
+            If the vectors are of another dimension than those of the knowledge base.
+        """
+        with self._lock:
+            self._check_dim(batch)
+            findings: dict[int, list[Finding]] = {}
+            unjudged: dict[int, list[Unjudged]] = {}
+            judged = np.zeros(len(batch), dtype=np.bool_)
+            scores, skipped, timings = {}, [], {}
+            for detector in self.detectors:
+                start = time.perf_counter()
+                reason = self._skip_reason(detector, batch)
+                if reason is not None:
+                    skipped.append(Skipped(detector=detector.name, reason=reason))
+                    continue
+                try:
+                    column, found, missing = self._run(detector, batch)
+                except Exception as error:  # noqa: BLE001 - any crash, of any detector
+                    column, found = np.full(len(batch), np.nan), []
+                    missing = _failure(detector, batch, error)
+                scores[detector.name] = column
+                judged |= ~np.isnan(column)
+                for row, finding in found:
+                    findings.setdefault(row, []).append(finding)
+                for row, item in missing:
+                    unjudged.setdefault(row, []).append(item)
+                timings[detector.name] = time.perf_counter() - start
+            decisions = tuple(
+                self.policy.decide(
+                    entry_id, findings.get(row, ()), unjudged.get(row, ()), judged=opinion
+                )
+                for row, (entry_id, opinion) in enumerate(
+                    zip(batch.ids, judged.tolist(), strict=True)
+                )
+            )
+        return Report(
+            batch=batch,
+            decisions=decisions,
+            scores=scores,
+            skipped=tuple(skipped),
+            timings=timings,
+        )
+
+    def hold(self, report: Report, *, by: str = "ragshield") -> Report:
+        """Put the quarantined entries of a report into the quarantine, durably.
+
+        The step between :meth:`screen` and the write of the admitted entries. What somebody has
+        released before, under the same id and unchanged, is admitted.
+
+        Parameters
+        ----------
+        report
+            From :meth:`screen`.
+        by
+            Who holds them, for the record.
+
+        Returns
+        -------
+        Report
+            The report, with released entries admitted.
+
+        Raises
+        ------
+        PoisonedEntryError
+            If entries are to be quarantined and the policy says ``on_detect="raise"``.
+        """
+        rows = np.flatnonzero(~report.kept)
+        if rows.size == 0:
+            return report
+        suspects = report.batch.take(rows)
+        released = self.quarantine.released_among(suspects)
+        if released:
+            report = replace(
+                report,
+                decisions=tuple(
+                    _release(decision, released[decision.entry_id])
+                    if decision.entry_id in released
+                    else decision
+                    for decision in report.decisions
+                ),
+            )
+            rows = np.flatnonzero(~report.kept)
+            suspects = report.batch.take(rows)
+        if rows.size:
+            if self.policy.on_detect == "raise":
+                raise PoisonedEntryError(report)
+            self.quarantine.hold(suspects, [report.decisions[row] for row in rows.tolist()], by=by)
+            for entry, row in zip(suspects, rows.tolist(), strict=True):
+                logger.warning(
+                    "quarantined entry %r (revision %s): %s",
+                    entry.id,
+                    entry.fingerprint,
+                    ", ".join(
+                        f"{f.detector} {f.score:.4f} > {f.threshold:.4f}"
+                        for f in report.decisions[row].findings
+                    )
+                    or "not judged",
+                )
+        return report
+
+    def admit(self, report: Report) -> None:
+        """Learn the entries that a report admits; costs O(batch).
+
+        Call it once per report, after they are written. Of a new revision of a known entry,
+        :meth:`forget` the old one first.
+        """
+        kept = report.kept
+        self.learn(report.batch if kept.all() else report.batch.take(kept))
+
+    def known(self, ids: Sequence[str]) -> list[str]:
+        """Return which of the ids were learned, each once."""
+        return [entry_id for entry_id in dict.fromkeys(ids) if entry_id in self._known]
+
+    def learn(self, entries: Batch) -> None:
+        """Learn entries that are in the knowledge base."""
+        if not len(entries):
+            return
+        with self._lock:
+            self._check_dim(entries)
+            for detector in self.detectors:
+                detector.learn(entries)
+            self._known.update(entries.ids)
+            self._dim = entries.dim
+
+    def forget(self, entries: Batch) -> None:
+        """Forget entries that have left the knowledge base.
+
+        Parameters
+        ----------
+        entries
+            With vectors and labels as they were learned; those never learned are passed over.
+        """
+        with self._lock:
+            known = entries.take([id_ in self._known for id_ in entries.ids])
+            if not len(known):
+                return
+            self._check_dim(known)
+            for detector in self.detectors:
+                detector.forget(known)
+            self._known.difference_update(known.ids)
+
+    def save(self, path: str | Path) -> None:
+        """Write what was learned into a folder, as JSON and npz with checksums, never pickle.
+
+        The quarantine is a database of its own and is not part of it. An existing state in the
+        folder is replaced in one step: a crash leaves the old one.
+        """
+        with self._lock:
+            values: dict[str, Any] = {
+                "policy": self.policy.model_dump(mode="json"),
+                "seed": self.seed,
+                "dim": self._dim,
+                "known": sorted(self._known),
+                "calibrated": None if self._calibrations is None else sorted(self._calibrations),
+                "held_out": sorted(self._held_out),
+                "detectors": [],
+            }
+            arrays: dict[str, NDArray[Any]] = {}
+            for number, detector in enumerate(self.detectors):
+                learned, columns = detector.state()
+                values["detectors"].append(
+                    {"kind": detector.kind, "config": detector.config(), "learned": learned}
+                )
+                for key, array in columns.items():
+                    arrays[f"detector.{number}.{key}"] = array
+                if detector.name in self._held_out:
+                    arrays[f"held_out.{number}"] = self._held_out[detector.name]
+                if self._calibrations and detector.name in self._calibrations:
+                    arrays[f"clean.{number}"] = self._calibrations[detector.name].clean_scores
+            state.write(Path(path), values, arrays)
+
+    @classmethod
+    def load(cls, path: str | Path, *, quarantine: Quarantine | None = None) -> Self:
+        """Return the guard that :meth:`save` wrote.
+
+        Parameters
+        ----------
+        path
+            The folder.
+        quarantine
+            As for the constructor; it is not saved with the guard.
+
+        Raises
+        ------
+        StateError
+            If files are missing, damaged, changed by hand, or of a newer format.
+        """
+        values, arrays = state.read(Path(path))
+        with state.reading(Path(path)):
+            detectors = []
+            for number, saved in enumerate(values["detectors"]):
+                detector = detector_class(saved["kind"])(**saved["config"])
+                prefix = f"detector.{number}."
+                detector.restore(
+                    saved["learned"],
+                    {
+                        key.removeprefix(prefix): array
+                        for key, array in arrays.items()
+                        if key.startswith(prefix)
+                    },
+                )
+                detectors.append(detector)
+            guard = cls(
+                detectors,
+                policy=Policy.model_validate(values["policy"]),
+                quarantine=quarantine,
+                seed=values["seed"],
+            )
+            guard._dim = values["dim"]
+            guard._known = set(values["known"])
+            numbers = {detector.name: n for n, detector in enumerate(detectors)}
+            guard._held_out = {
+                name: arrays[f"held_out.{numbers[name]}"] for name in values["held_out"]
+            }
+            if values["calibrated"] is not None:
+                guard._calibrations = {
+                    name: Calibration.of(arrays[f"clean.{numbers[name]}"])
+                    for name in values["calibrated"]
+                }
+                guard._bars = {
+                    detector.name: guard.policy.bars(
+                        detector.rule_threshold,
+                        guard._calibrations.get(detector.name),
+                        len(guard._calibrations),
+                    )
+                    for detector in detectors
+                    if not detector.exchangeable or detector.name in guard._calibrations
+                }
+        return guard
+
+    def _check_dim(self, batch: Batch) -> None:
+        if len(batch) and self._dim is not None and batch.dim != self._dim:
+            msg = (
+                f"embeddings of entry {batch.ids[0]!r} and its batch have {batch.dim} dimensions, "
+                f"expected {self._dim} as in the knowledge base; embed them with the same model."
+            )
+            raise InvalidBatchError(msg)
+
+    def _clean_scores(self, clean: Batch) -> dict[str, NDArray[np.float64]]:
+        self._check_dim(clean)
+        return {
+            detector.name: detector.judged_scores(clean)
+            for detector in self.detectors
+            if detector.exchangeable
+        }
+
+    def _skip_reason(self, detector: Detector, batch: Batch) -> str | None:
+        if self._calibrations is not None and detector.name not in self._bars:
+            return "not calibrated: it could judge none of the clean entries"
+        return detector.skip_reason(batch)
+
+    def _run(
+        self, detector: Detector, batch: Batch
+    ) -> tuple[NDArray[np.float64], list[tuple[int, Finding]], list[tuple[int, Unjudged]]]:
+        """Return one detector's scores, findings and what it could not judge, by row."""
+        reasons = detector.unjudged(batch)
+        missing = [
+            (row, Unjudged(detector=detector.name, entry_id=batch.ids[row], reason=reason))
+            for row, reason in reasons.items()
+        ]
+        rows = np.array([row for row in range(len(batch)) if row not in reasons], dtype=np.intp)
+        column = np.full(len(batch), np.nan)
+        if rows.size == 0:
+            return column, [], missing
+        part = batch.take(rows) if reasons else batch
+        scores = np.asarray(detector.score(part), dtype=np.float64)
+        if scores.shape != (len(part),) or not np.isfinite(scores).all():
+            msg = f"{detector.name} returned scores of shape {scores.shape}, or not finite ones"
+            raise ValueError(msg)
+        column[rows] = scores
+        calibration = (self._calibrations or {}).get(detector.name)
+        bars = self._bars.get(detector.name)
+        if bars is None:
+            bars = self.policy.bars(detector.rule_threshold, None, 1)
+        hits = np.flatnonzero(scores > bars.flag)
+        p_values = None if calibration is None else calibration.p_values(scores[hits]).tolist()
+        evidence = detector.explain(part, hits.tolist()) if hits.size else []
+        found = [
+            (
+                int(rows[hit]),
+                Finding(
+                    detector=detector.name,
+                    entry_id=part.ids[hit],
+                    score=float(scores[hit]),
+                    threshold=bars.quarantine,
+                    p_value=None if p_values is None else p_values[number],
+                    evidence=evidence[number].sentence,
+                    related_ids=evidence[number].related_ids,
+                    span=evidence[number].span,
+                    taxonomy=detector.taxonomy,
+                ),
+            )
+            for number, hit in enumerate(hits.tolist())
+        ]
+        return column, found, missing
+
+
+def _default_quarantine() -> Quarantine:
+    from ragshield_core.quarantine import Quarantine  # noqa: PLC0415 - SQLAlchemy is slow to import
+
+    return Quarantine()
+
+
+def _failure(detector: Detector, batch: Batch, error: Exception) -> list[tuple[int, Unjudged]]:
+    """Say of every entry that a detector crashed; the message may hold hostile text, so not it."""
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
+    reason = f"the detector failed with {type(error).__name__}{where}"
+    logger.error("%s on a batch of %d entries: %s", detector.name, len(batch), reason)
+    return [
+        (row, Unjudged(detector=detector.name, entry_id=entry_id, reason=reason, failed=True))
+        for row, entry_id in enumerate(batch.ids)
+    ]
+
+
+def _release(decision: Decision, note: str) -> Decision:
+    return replace(decision, verdict=Verdict.ADMIT, note=note)

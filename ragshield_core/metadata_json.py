@@ -1,0 +1,96 @@
+"""Metadata of any usual Python type to JSON and back, without pickle."""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+import json
+import uuid
+from collections.abc import Callable, Mapping
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+
+# A value that JSON has no type for becomes {TAG: [type name, JSON value]}.
+TAG = "$ragshield"
+
+_COLLECTIONS: dict[str, type[tuple[Any, ...] | set[Any] | frozenset[Any]]] = {
+    "tuple": tuple,
+    "set": set,
+    "frozenset": frozenset,
+}
+
+_TYPES: dict[str, tuple[type, Callable[[Any], Any], Callable[[Any], Any]]] = {
+    # datetime before date: every datetime is a date.
+    "datetime": (dt.datetime, dt.datetime.isoformat, dt.datetime.fromisoformat),
+    "date": (dt.date, dt.date.isoformat, dt.date.fromisoformat),
+    "time": (dt.time, dt.time.isoformat, dt.time.fromisoformat),
+    "uuid": (uuid.UUID, str, uuid.UUID),
+    "decimal": (Decimal, str, Decimal),
+    "bytes": (bytes, lambda value: base64.b64encode(value).decode(), base64.b64decode),
+}
+
+
+def dumps(metadata: Mapping[str, Any]) -> str:
+    """Return metadata as JSON text that :func:`loads` turns back into equal values.
+
+    NumPy scalars come back as the Python numbers they stand for.
+
+    Raises
+    ------
+    TypeError
+        If a value is of a type that could only be pickled; names the key.
+
+    Examples
+    --------
+    >>> loads(dumps({"seen": dt.date(2026, 1, 2), "pages": (1, 2)}))
+    {'seen': datetime.date(2026, 1, 2), 'pages': (1, 2)}
+    """
+    return json.dumps(_encode(metadata, "metadata"))
+
+
+def loads(text: str) -> dict[str, Any]:
+    """Return the metadata that :func:`dumps` wrote."""
+    decoded: dict[str, Any] = _decode(json.loads(text))
+    return decoded
+
+
+def _encode(value: Any, where: str) -> Any:
+    if value is None or isinstance(value, str | bool | int | float):
+        return value
+    if isinstance(value, np.generic):
+        return _encode(value.item(), where)
+    if isinstance(value, list):
+        return [_encode(item, f"{where}[{i}]") for i, item in enumerate(value)]
+    for name, collection in _COLLECTIONS.items():
+        if isinstance(value, collection):
+            return {TAG: [name, [_encode(item, f"{where}[...]") for item in value]]}
+    if isinstance(value, Mapping):
+        if all(isinstance(key, str) for key in value) and TAG not in value:
+            return {key: _encode(item, f"{where}[{key!r}]") for key, item in value.items()}
+        pairs = [[_encode(k, where), _encode(v, f"{where}[{k!r}]")] for k, v in value.items()]
+        return {TAG: ["dict", pairs]}
+    for name, (kind, encode, _) in _TYPES.items():
+        if isinstance(value, kind):
+            return {TAG: [name, encode(value)]}
+    msg = (
+        f"{where} is of type {type(value).__name__}, which the quarantine cannot keep without "
+        "pickling it; use strings, numbers, dates, lists or dicts."
+    )
+    raise TypeError(msg)
+
+
+def _decode(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_decode(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if TAG not in value:
+        return {key: _decode(item) for key, item in value.items()}
+    name, content = value[TAG]
+    if name == "dict":
+        return {_decode(key): _decode(item) for key, item in content}
+    if name in _COLLECTIONS:
+        return _COLLECTIONS[name](_decode(item) for item in content)
+    return _TYPES[name][2](content)

@@ -1,0 +1,147 @@
+"""The only place that knows thresholds and actions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Literal, NamedTuple, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from ragshield_core.calibration import TIE, Calibration
+from ragshield_core.findings import Decision, Finding, Unjudged, Verdict
+
+Probability = Annotated[float, Field(gt=0.0, lt=1.0)]
+
+
+class Bars(NamedTuple):
+    """Scores of one detector above which the policy acts."""
+
+    flag: float
+    quarantine: float
+
+
+class Policy(BaseModel):
+    """Expected share of *clean* entries we accept to flag and to quarantine, and what to do then.
+
+    Parameters
+    ----------
+    quarantine_at
+        Accepted false-positive rate of quarantine, for all detectors of a guard together; each
+        gets an equal share (Bonferroni).
+    flag_at
+        The same for flagging, at least ``quarantine_at``; ``None`` (the default) flags nothing,
+        because a flag changes an entry's metadata.
+    confidence
+        How sure to be that the rate is kept, over the draw of the clean sample: thresholds keep
+        it in expectation with 0.5 or so, and are a little stricter for more. The default 0.9
+        rather than a coin toss; a sample too small for this confidence but large enough in
+        expectation is used as it is. Source: Vovk, "Conditional validity of inductive conformal
+        predictors", Machine Learning 92, 2013.
+    on_detect
+        ``"quarantine"`` holds suspicious entries and writes the others; ``"raise"`` raises
+        :class:`~ragshield_core.errors.PoisonedEntryError` before anything is written.
+    on_error
+        When a detector crashes: ``"fail_closed"`` quarantines what it could not judge (a crash
+        is not a pass), ``"fail_open"`` admits it and says so in the report.
+    unjudged
+        Verdict for entries that no detector could judge, e.g. because they have no label. The
+        default admits them, so that a guard without labels or with an empty knowledge base does
+        not stop its chain; where every entry must carry a known label, use
+        ``Verdict.QUARANTINE``.
+
+    Examples
+    --------
+    >>> Policy(quarantine_at=0.001).quarantine_at
+    0.001
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    quarantine_at: Probability = 0.01
+    flag_at: Probability | None = None
+    confidence: Probability = 0.9
+    on_detect: Literal["quarantine", "raise"] = "quarantine"
+    on_error: Literal["fail_closed", "fail_open"] = "fail_closed"
+    unjudged: Verdict = Verdict.ADMIT
+
+    @model_validator(mode="after")
+    def _flag_before_quarantine(self) -> Self:
+        if self.flag_at is not None and self.flag_at < self.quarantine_at:
+            msg = (
+                f"flag_at is {self.flag_at:g}, expected at least quarantine_at "
+                f"({self.quarantine_at:g}): whatever is quarantined is suspicious enough to flag. "
+                "Raise flag_at, or leave it None to flag nothing."
+            )
+            raise ValueError(msg)
+        return self
+
+    def accepting(self, fpr: float) -> Policy:
+        """Return this policy with another accepted false-positive rate of quarantine."""
+        values = self.model_dump() | {"quarantine_at": fpr}
+        if self.flag_at is not None:
+            values["flag_at"] = max(self.flag_at, fpr)
+        return Policy.model_validate(values)
+
+    def bars(self, rule: float, calibration: Calibration | None, n_detectors: int) -> Bars:
+        """Return the scores above which entries are flagged and quarantined.
+
+        Parameters
+        ----------
+        rule
+            Threshold of the detector's published rule, in force without a calibration.
+        calibration
+            Scores of clean entries, or ``None``.
+        n_detectors
+            Detectors that share the accepted rate.
+
+        Raises
+        ------
+        CalibrationError
+            If the clean sample is too small for the accepted rate.
+        """
+        if calibration is None:
+            return Bars(rule + TIE, rule + TIE)
+        quarantine = calibration.threshold(self.quarantine_at / n_detectors, self.confidence)
+        if self.flag_at is None:
+            return Bars(quarantine, quarantine)
+        return Bars(calibration.threshold(self.flag_at / n_detectors, self.confidence), quarantine)
+
+    def decide(
+        self,
+        entry_id: str,
+        findings: Sequence[Finding],
+        unjudged: Sequence[Unjudged] = (),
+        *,
+        judged: bool = True,
+    ) -> Decision:
+        """Return what becomes of one entry; pure.
+
+        Parameters
+        ----------
+        entry_id
+            The entry.
+        findings
+            Evidence against it, each above the bar for flagging.
+        unjudged
+            Detectors that had no opinion.
+        judged
+            Whether any detector had one.
+        """
+        note = None
+        if any(finding.score > finding.threshold for finding in findings):
+            verdict = Verdict.QUARANTINE
+        elif self.on_error == "fail_closed" and any(item.failed for item in unjudged):
+            verdict, note = Verdict.QUARANTINE, "held because a detector failed (fail_closed)"
+        elif findings:
+            verdict = Verdict.FLAG
+        elif not judged and self.unjudged is not Verdict.ADMIT:
+            verdict, note = self.unjudged, "no detector could judge it (Policy.unjudged)"
+        else:
+            verdict = Verdict.ADMIT
+        return Decision(
+            entry_id=entry_id,
+            verdict=verdict,
+            findings=tuple(findings),
+            unjudged=tuple(unjudged),
+            note=note,
+        )

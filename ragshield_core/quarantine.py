@@ -1,0 +1,623 @@
+"""Where entries are held until somebody decides: durable, complete, with a log of who did what."""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+import json
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, TypeVar
+
+import numpy as np
+from sqlalchemy import (
+    Engine,
+    Index,
+    LargeBinary,
+    String,
+    Text,
+    create_engine,
+    event,
+    func,
+    make_url,
+    select,
+)
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+from sqlalchemy.pool import StaticPool
+
+from ragshield_core import metadata_json
+from ragshield_core.entries import Batch, Entry
+from ragshield_core.errors import QuarantineError
+from ragshield_core.findings import Decision, Finding, finding_from_dict, finding_to_dict
+
+T = TypeVar("T")
+
+DEFAULT_URL = "sqlite:///ragshield.db"
+SCHEMA_VERSION = 1
+
+# Bound parameters of one statement; SQLite's own limit is 32,766, older builds allow 999.
+CHUNK = 500
+# Execution option of a transaction that is going to write.
+_WRITES = "ragshield_writes"
+# How often a write to the log is tried again when another process took its number.
+LOG_TRIES = 20
+
+
+class Status(StrEnum):
+    """Where a held entry stands."""
+
+    HELD = "held"  # waits for somebody's decision
+    RELEASED = "released"  # judged good, back in the store
+    CONFIRMED = "confirmed"  # judged poisoned, kept as evidence
+    SUPERSEDED = "superseded"  # a later revision under the same id is held
+
+
+class _Base(DeclarativeBase):
+    pass
+
+
+class _Held(_Base):
+    __tablename__ = "ragshield_quarantine"
+    __table_args__ = (
+        Index("ragshield_quarantine_revision", "namespace", "entry_id", "fingerprint", unique=True),
+    )
+
+    number: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
+    namespace: Mapped[str] = mapped_column(String(200))
+    entry_id: Mapped[str] = mapped_column(Text)
+    fingerprint: Mapped[str] = mapped_column(String(32))
+    status: Mapped[str] = mapped_column(String(16), index=True)
+    text: Mapped[bytes] = mapped_column(LargeBinary)  # UTF-8; bytes, for it may hold a NUL
+    vector: Mapped[bytes] = mapped_column(LargeBinary)  # float32, little-endian, as embedded
+    label: Mapped[str | None] = mapped_column(Text)
+    lineage: Mapped[str | None] = mapped_column(Text)
+    entry_metadata: Mapped[str] = mapped_column("metadata", Text)
+    findings: Mapped[str] = mapped_column(Text)
+    note: Mapped[str | None] = mapped_column(Text)
+    held_at: Mapped[str] = mapped_column(String(32))  # ISO 8601, UTC
+    held_by: Mapped[str] = mapped_column(Text)
+    reviewed_at: Mapped[str | None] = mapped_column(String(32))
+    reviewed_by: Mapped[str | None] = mapped_column(Text)
+
+
+class _Log(_Base):
+    __tablename__ = "ragshield_audit_log"
+
+    seq: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    at: Mapped[str] = mapped_column(String(32))
+    action: Mapped[str] = mapped_column(String(16))
+    namespace: Mapped[str] = mapped_column(String(200))
+    entry_id: Mapped[str] = mapped_column(Text)
+    fingerprint: Mapped[str] = mapped_column(String(32))
+    actor: Mapped[str] = mapped_column(Text)
+    note: Mapped[str | None] = mapped_column(Text)
+    digest: Mapped[str] = mapped_column(String(64))  # over this row and the digest before it
+
+
+class _Schema(_Base):
+    __tablename__ = "ragshield_schema"
+
+    version: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+
+
+Revisions = list[_Held]  # `list` is a method's name inside the class
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class HeldEntry:
+    """An entry in quarantine, with all that is needed to judge it and to put it back."""
+
+    entry: Entry
+    vector: np.ndarray[tuple[int], np.dtype[np.float32]]  # (dim,), as embedded, of any length
+    findings: tuple[Finding, ...]
+    note: str | None
+    status: Status
+    held_at: dt.datetime
+    held_by: str
+    reviewed_at: dt.datetime | None
+    reviewed_by: str | None
+
+    @property
+    def id(self) -> str:
+        """The entry's id."""
+        return self.entry.id
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogRecord:
+    """One line of the audit log; holds no text of an entry."""
+
+    seq: int
+    at: dt.datetime
+    action: str
+    entry_id: str
+    fingerprint: str
+    actor: str
+    note: str | None
+
+
+class Quarantine:
+    """Hold entries out of a knowledge base, in any database SQLAlchemy knows.
+
+    Parameters
+    ----------
+    url
+        SQLAlchemy database URL. The default is an SQLite file in the working directory, so
+        that nothing held is lost with the process. The database is opened, and its tables made,
+        at the first use.
+    namespace
+        Of a tenant: entries, statuses and logs of others in the same database are not seen.
+
+    Examples
+    --------
+    >>> quarantine = Quarantine("sqlite://")  # in memory: for tests
+    >>> batch = Batch.of(ids=["a"], texts=["buy now"], embeddings=[[0.0, 2.0]])
+    >>> quarantine.hold(batch, by="anna")
+    >>> [(held.id, held.entry.text, held.vector.tolist()) for held in quarantine.list()]
+    [('a', 'buy now', [0.0, 2.0])]
+    >>> [held.id for held in quarantine.release(["a"], by="anna")]
+    ['a']
+    """
+
+    def __init__(self, url: str = DEFAULT_URL, *, namespace: str = "default") -> None:
+        self.url = url
+        self.namespace = namespace
+        self._engine: Engine | None = None
+        self._lock = threading.RLock()
+
+    def __repr__(self) -> str:
+        # A password in the URL stays out of logs.
+        url = make_url(self.url).render_as_string(hide_password=True)
+        return f"Quarantine({url!r}, namespace={self.namespace!r})"
+
+    def hold(
+        self, batch: Batch, decisions: Sequence[Decision] | None = None, *, by: str = "ragshield"
+    ) -> None:
+        """Keep entries, durably when this returns; all of them or, with an exception, none.
+
+        Holding the same revision again changes nothing but the findings, so a retry is safe. An
+        older revision held under the same id is marked superseded.
+
+        Parameters
+        ----------
+        batch
+            What to hold.
+        decisions
+            Why, one per entry; ``None`` where a person holds them by hand.
+        by
+            Who holds them.
+
+        Raises
+        ------
+        QuarantineError
+            If the metadata of an entry is of a type that cannot be stored; names the entry.
+        """
+        reasons = [None] * len(batch) if decisions is None else list(decisions)
+        rows = [
+            self._row(entry, vector, decision, by)
+            for entry, vector, decision in zip(batch, batch.vectors, reasons, strict=True)
+        ]
+
+        def work(session: Session) -> None:
+            present = self._find(session, batch.ids)
+            events = []
+            for values in rows:
+                row = _Held(**values)
+                known = None
+                for other in present.get(row.entry_id, ()):
+                    if other.fingerprint == row.fingerprint:
+                        known = other
+                    elif other.status == Status.HELD:
+                        other.status = Status.SUPERSEDED
+                        events.append(("supersede", other, by, None))
+                if known is None:
+                    session.add(row)
+                    events.append(("hold", row, by, None))
+                else:
+                    if known.status != Status.HELD:
+                        events.append(("hold", row, by, None))
+                    for column, value in values.items():
+                        setattr(known, column, value)
+            self._log(session, events)
+
+        self._write(work)
+
+    def list(
+        self,
+        status: Status | str | None = Status.HELD,
+        *,
+        limit: int | None = None,
+        offset: int = 0,
+    ) -> tuple[HeldEntry, ...]:
+        """Return entries in the order in which they came.
+
+        Parameters
+        ----------
+        status
+            Only those; ``None`` for all.
+        limit, offset
+            A page; ``None`` for everything.
+        """
+        query = select(_Held).where(_Held.namespace == self.namespace).order_by(_Held.number)
+        if status is not None:
+            query = query.where(_Held.status == Status(status))
+        with self._read() as session:
+            return tuple(
+                _to_held(row) for row in session.scalars(query.limit(limit).offset(offset))
+            )
+
+    def count(self, status: Status | str | None = Status.HELD) -> int:
+        """Return how many entries are held, or stand at another status."""
+        query = select(func.count()).where(_Held.namespace == self.namespace)
+        if status is not None:
+            query = query.where(_Held.status == Status(status))
+        with self._read() as session:
+            return int(session.scalar(query) or 0)
+
+    def show(self, entry_id: str) -> HeldEntry:
+        """Return the latest revision kept under an id, whatever its status.
+
+        Raises
+        ------
+        QuarantineError
+            If there is none.
+        """
+        with self._read() as session:
+            rows = self._find(session, [entry_id]).get(entry_id)
+            if not rows:
+                msg = f"entry {entry_id!r} is not in {self!r}; list() names what is."
+                raise QuarantineError(msg)
+            return _to_held(max(rows, key=lambda row: (row.held_at, row.number)))
+
+    def held_ids(self, ids: Sequence[str]) -> set[str]:
+        """Return which of the ids are held."""
+        with self._read() as session:
+            found = self._find(session, ids, Status.HELD)
+        return set(found)
+
+    def release(
+        self,
+        ids: Sequence[str],
+        write: Callable[[Batch], object] | None = None,
+        *,
+        by: str = "ragshield",
+        note: str | None = None,
+    ) -> tuple[HeldEntry, ...]:
+        """Judge held entries good, and put them back.
+
+        The same revision is admitted from then on, whatever detectors say.
+
+        Parameters
+        ----------
+        ids
+            Held entries.
+        write
+            Called with a batch of them, ids and vectors as they were, before they are marked as
+            released: if it fails, they are still held. ``None`` only marks them.
+        by, note
+            Who decided, and why.
+
+        Raises
+        ------
+        QuarantineError
+            If one of the ids is not held; nothing is released then.
+        """
+        held = self._held(ids, "released")
+        if write is not None and held:
+            write(_to_batch(held))
+        self._review(held, Status.RELEASED, by, note)
+        return held
+
+    def confirm(
+        self, ids: Sequence[str], *, by: str = "ragshield", note: str | None = None
+    ) -> tuple[HeldEntry, ...]:
+        """Judge held entries poisoned; they are kept as evidence and cannot be released.
+
+        Raises
+        ------
+        QuarantineError
+            If one of the ids is not held; nothing is confirmed then.
+        """
+        held = self._held(ids, "confirmed")
+        self._review(held, Status.CONFIRMED, by, note)
+        return held
+
+    def purge(self, ids: Sequence[str], *, by: str = "ragshield", note: str | None = None) -> int:
+        """Delete every revision of entries for good; only the log remembers that they were here.
+
+        Parameters
+        ----------
+        ids
+            Any; those that are not here are passed over, so that a deletion can be repeated.
+        by, note
+            Who decided, and why.
+
+        Returns
+        -------
+        int
+            How many revisions were deleted.
+        """
+
+        def work(session: Session) -> int:
+            rows = [row for found in self._find(session, ids).values() for row in found]
+            self._log(session, [("purge", row, by, note) for row in rows])
+            for row in rows:
+                session.delete(row)
+            return len(rows)
+
+        return self._write(work)
+
+    def released_among(self, batch: Batch) -> dict[str, str]:
+        """Return those entries whose very revision was released, with a remark by whom."""
+        with self._read() as session:
+            found = self._find(session, batch.ids, Status.RELEASED)
+        released = {}
+        for entry in batch:
+            for row in found.get(entry.id, ()):
+                if row.fingerprint == entry.fingerprint:
+                    released[entry.id] = f"released by {row.reviewed_by} on {row.reviewed_at}"
+        return released
+
+    def log(self) -> tuple[LogRecord, ...]:
+        """Return who did what, in order."""
+        query = select(_Log).where(_Log.namespace == self.namespace).order_by(_Log.seq)
+        with self._read() as session:
+            return tuple(
+                LogRecord(
+                    seq=row.seq,
+                    at=dt.datetime.fromisoformat(row.at),
+                    action=row.action,
+                    entry_id=row.entry_id,
+                    fingerprint=row.fingerprint,
+                    actor=row.actor,
+                    note=row.note,
+                )
+                for row in session.scalars(query)
+            )
+
+    def verify_log(self) -> None:
+        """Check that no line of the log was changed, removed from the middle or slipped in.
+
+        Lines cut off at the end cannot be missed from within; keep the number and digest of the
+        last one elsewhere, where that matters. The chain spans all namespaces of the database.
+
+        Raises
+        ------
+        QuarantineError
+            If the chain of digests is broken; names the line.
+        """
+        with self._read() as session:
+            before, expected = "", 1
+            for row in session.scalars(select(_Log).order_by(_Log.seq)):
+                if row.seq != expected or row.digest != _digest(row, before):
+                    msg = (
+                        f"the audit log is broken at line {expected}: it was changed or removed "
+                        "after it was written; compare it with a backup."
+                    )
+                    raise QuarantineError(msg)
+                before, expected = row.digest, expected + 1
+
+    def close(self) -> None:
+        """Close the connections; the next use opens them again."""
+        with self._lock:
+            if self._engine is not None:
+                self._engine.dispose()
+                self._engine = None
+
+    def _row(self, entry: Entry, vector: Any, decision: Decision | None, by: str) -> dict[str, Any]:
+        """Return the columns of a newly held entry."""
+        try:
+            metadata = metadata_json.dumps(entry.metadata)
+        except TypeError as error:
+            msg = f"entry {entry.id!r} cannot be held, and nothing was: {error}"
+            raise QuarantineError(msg) from error
+        findings = () if decision is None else decision.findings
+        notes = []
+        if decision is not None:
+            notes = [f"{item.detector}: {item.reason}" for item in decision.unjudged]
+            notes += [decision.note] if decision.note else []
+        return {
+            "namespace": self.namespace,
+            "entry_id": entry.id,
+            "fingerprint": entry.fingerprint,
+            "status": Status.HELD,
+            "text": entry.text.encode("utf-8", "surrogatepass"),
+            "vector": np.asarray(vector, dtype="<f4").tobytes(),
+            "label": entry.label,
+            "lineage": entry.lineage,
+            "entry_metadata": metadata,
+            "findings": json.dumps([finding_to_dict(finding) for finding in findings]),
+            "note": "; ".join(notes) or None,
+            "held_at": _now(),
+            "held_by": by,
+            "reviewed_at": None,
+            "reviewed_by": None,
+        }
+
+    def _held(self, ids: Sequence[str], what: str) -> tuple[HeldEntry, ...]:
+        with self._read() as session:
+            found = self._find(session, ids, Status.HELD)
+            missing = [entry_id for entry_id in ids if entry_id not in found]
+            if missing:
+                msg = (
+                    f"entry {missing[0]!r} is not held in {self!r}, nothing was {what}; list() "
+                    "names what is."
+                )
+                raise QuarantineError(msg)
+            return tuple(_to_held(found[entry_id][-1]) for entry_id in dict.fromkeys(ids))
+
+    def _review(self, held: Sequence[HeldEntry], status: Status, by: str, note: str | None) -> None:
+        action = {Status.RELEASED: "release", Status.CONFIRMED: "confirm"}[status]
+        judged = {item.id: item.entry.fingerprint for item in held}
+
+        def work(session: Session) -> None:
+            events = []
+            for rows in self._find(session, list(judged)).values():
+                for row in rows:
+                    if row.fingerprint == judged[row.entry_id]:
+                        row.status, row.reviewed_at, row.reviewed_by = status, _now(), by
+                        events.append((action, row, by, note))
+            self._log(session, events)
+
+        self._write(work)
+
+    def _find(
+        self, session: Session, ids: Sequence[str], status: Status | None = None
+    ) -> dict[str, Revisions]:
+        """Return the revisions kept under each id, oldest first."""
+        found: dict[str, Revisions] = {}
+        for start in range(0, len(ids), CHUNK):
+            query = (
+                select(_Held)
+                .where(_Held.namespace == self.namespace)
+                .where(_Held.entry_id.in_(ids[start : start + CHUNK]))
+                .order_by(_Held.number)
+            )
+            if status is not None:
+                query = query.where(_Held.status == status)
+            for row in session.scalars(query):
+                found.setdefault(row.entry_id, []).append(row)
+        return found
+
+    def _log(self, session: Session, events: Sequence[tuple[str, _Held, str, str | None]]) -> None:
+        last = session.scalars(select(_Log).order_by(_Log.seq.desc()).limit(1)).first()
+        seq, before = (0, "") if last is None else (last.seq, last.digest)
+        for action, row, by, note in events:
+            seq += 1
+            line = _Log(
+                seq=seq,
+                at=_now(),
+                action=action,
+                namespace=self.namespace,
+                entry_id=row.entry_id,
+                fingerprint=row.fingerprint,
+                actor=by,
+                note=note,
+            )
+            line.digest = before = _digest(line, before)
+            session.add(line)
+
+    @contextmanager
+    def _read(self) -> Iterator[Session]:
+        with self._lock, Session(self._open()) as session:
+            yield session
+
+    def _write(self, work: Callable[[Session], T]) -> T:
+        """Run ``work`` in one transaction; again, if another process wrote to the log meanwhile."""
+        with self._lock:
+            for tries_left in reversed(range(LOG_TRIES)):
+                try:
+                    with Session(self._open()) as session, session.begin():
+                        session.connection(execution_options={_WRITES: True})
+                        return work(session)
+                except IntegrityError:
+                    if not tries_left:
+                        raise
+            raise AssertionError  # pragma: no cover - the last try returns or raises
+
+    def _open(self) -> Engine:
+        if self._engine is None:
+            self._engine = _connect(self.url)
+        return self._engine
+
+
+def _connect(url: str) -> Engine:
+    """Return an engine on a database that has the tables."""
+    parsed = make_url(url)
+    if parsed.get_backend_name() != "sqlite":
+        engine = create_engine(parsed)
+    elif parsed.database in (None, "", ":memory:"):
+        # One connection for all threads: each new one would be a new, empty database.
+        engine = create_engine(
+            parsed, poolclass=StaticPool, connect_args={"check_same_thread": False}
+        )
+    else:
+        engine = create_engine(parsed)
+    if parsed.get_backend_name() == "sqlite":
+        event.listen(engine, "connect", _prepare_sqlite)
+        event.listen(engine, "begin", _begin_sqlite)
+    try:
+        _Base.metadata.create_all(engine)
+        _check_schema(engine)
+    except BaseException:
+        engine.dispose()
+        raise
+    return engine
+
+
+def _check_schema(engine: Engine) -> None:
+    with Session(engine) as session, session.begin():
+        version = session.scalar(select(func.max(_Schema.version)))
+        if version is None:
+            session.add(_Schema(version=SCHEMA_VERSION))
+        elif version > SCHEMA_VERSION:
+            msg = (
+                f"the quarantine database is of schema {version}, this version of RAGShield knows "
+                f"up to {SCHEMA_VERSION}; upgrade ragshield."
+            )
+            raise QuarantineError(msg)
+
+
+def _prepare_sqlite(connection: Any, _record: object) -> None:
+    # Transactions are begun by _begin_sqlite, not by the driver's own guess.
+    connection.isolation_level = None
+    cursor = connection.cursor()
+    cursor.execute("PRAGMA busy_timeout = 30000")
+    cursor.execute("PRAGMA journal_mode = WAL")
+    cursor.execute("PRAGMA synchronous = FULL")  # durable when the call returns
+    cursor.close()
+
+
+def _begin_sqlite(connection: Any) -> None:
+    # A writer takes its lock at once: one that upgrades later can meet a deadlock.
+    writes = connection.get_execution_options().get(_WRITES, False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+
+def _to_held(row: _Held) -> HeldEntry:
+    vector = np.frombuffer(row.vector, dtype="<f4").astype(np.float32)
+    return HeldEntry(
+        entry=Entry(
+            id=row.entry_id,
+            text=row.text.decode("utf-8", "surrogatepass"),
+            embedding=vector / np.float32(np.linalg.norm(vector.astype(np.float64))),
+            label=row.label,
+            lineage=row.lineage,
+            metadata=metadata_json.loads(row.entry_metadata),
+        ),
+        vector=vector,
+        findings=tuple(finding_from_dict(values) for values in json.loads(row.findings)),
+        note=row.note,
+        status=Status(row.status),
+        held_at=dt.datetime.fromisoformat(row.held_at),
+        held_by=row.held_by,
+        reviewed_at=None if row.reviewed_at is None else dt.datetime.fromisoformat(row.reviewed_at),
+        reviewed_by=row.reviewed_by,
+    )
+
+
+def _to_batch(held: Sequence[HeldEntry]) -> Batch:
+    return Batch.of(
+        ids=[item.id for item in held],
+        texts=[item.entry.text for item in held],
+        embeddings=[item.vector for item in held],
+        labels=[item.entry.label for item in held],
+        lineages=[item.entry.lineage for item in held],
+        metadatas=[item.entry.metadata for item in held],
+    )
+
+
+def _digest(line: _Log, before: str) -> str:
+    fields = [
+        *(before, line.seq, line.at, line.action, line.namespace),
+        *(line.entry_id, line.fingerprint, line.actor, line.note),
+    ]
+    return hashlib.sha256(json.dumps(fields).encode()).hexdigest()
+
+
+def _now() -> str:
+    return dt.datetime.now(dt.UTC).isoformat(timespec="microseconds")

@@ -1,0 +1,134 @@
+"""A saved guard on disk: JSON for values, npz for arrays, checksums over both, never pickle."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import tempfile
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ragshield_core.errors import StateError
+
+FORMAT = 1
+MANIFEST = "ragshield.json"
+
+
+def write(folder: Path, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Write a state into ``folder``, replacing an older one in one step.
+
+    The arrays go into a file named after their checksum; the manifest, which names that file and
+    carries a checksum of itself, is put in place last.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    buffer = io.BytesIO()
+    np.savez(buffer, allow_pickle=False, **{k: _plain(array) for k, array in arrays.items()})
+    data = buffer.getvalue()
+    checksum = hashlib.sha256(data).hexdigest()
+    name = f"arrays-{checksum[:16]}.npz"
+    manifest = {
+        "format": FORMAT,
+        "values": dict(values),
+        "arrays": {"file": name, "sha256": checksum},
+    }
+    manifest["sha256"] = _checksum(manifest)
+    _replace(folder / name, data)
+    _replace(folder / MANIFEST, json.dumps(manifest, ensure_ascii=False).encode())
+    for old in folder.glob("arrays-*.npz"):
+        if old.name != name:
+            old.unlink(missing_ok=True)
+
+
+def read(folder: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    """Return the values and arrays that :func:`write` wrote.
+
+    Raises
+    ------
+    StateError
+        If a file is missing, does not match its checksum, or is of a newer format.
+    """
+    path = folder / MANIFEST
+    if not path.is_file():
+        msg = f"{path} does not exist, expected the folder that Guard.save wrote."
+        raise StateError(msg)
+    with reading(folder):
+        manifest = json.loads(path.read_bytes())
+        if not isinstance(manifest, dict) or not isinstance(manifest.get("format"), int):
+            msg = f"{path} is not a saved guard; restore it from a backup or fit the guard again."
+            raise StateError(msg)
+        if manifest["format"] > FORMAT:
+            msg = (
+                f"{path} is of format {manifest['format']}, this version of RAGShield reads up to "
+                f"{FORMAT}; upgrade ragshield."
+            )
+            raise StateError(msg)
+        recorded = manifest.pop("sha256", None)
+        if recorded != _checksum(manifest):
+            _raise_tampered(path)
+        file = folder / Path(manifest["arrays"]["file"]).name
+        data = file.read_bytes()
+        if hashlib.sha256(data).hexdigest() != manifest["arrays"]["sha256"]:
+            _raise_tampered(file)
+        with np.load(io.BytesIO(data), allow_pickle=False) as loaded:
+            arrays = {key: loaded[key] for key in loaded.files}
+        return manifest["values"], arrays
+
+
+@contextmanager
+def reading(folder: Path) -> Iterator[None]:
+    """Turn whatever a damaged state makes go wrong into a :class:`StateError`."""
+    try:
+        yield
+    except StateError:
+        raise
+    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
+        msg = (
+            f"the saved guard in {folder} cannot be read ({type(error).__name__}: {error}); "
+            "restore it from a backup or fit the guard again."
+        )
+        raise StateError(msg) from error
+
+
+def _plain(array: NDArray[Any]) -> NDArray[Any]:
+    if array.dtype.hasobject:
+        msg = (
+            f"a detector's state holds an array of dtype {array.dtype}, expected numbers: objects "
+            "would have to be pickled. Put them into the JSON-ready values of Detector.state."
+        )
+        raise TypeError(msg)
+    return array
+
+
+def _checksum(manifest: Mapping[str, Any]) -> str:
+    canonical = json.dumps(manifest, sort_keys=True, ensure_ascii=True)
+    return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def _raise_tampered(path: Path) -> None:
+    msg = (
+        f"{path} does not match its checksum: it was damaged or changed by hand; restore it from a "
+        "backup or fit the guard again."
+    )
+    raise StateError(msg)
+
+
+def _replace(path: Path, data: bytes) -> None:
+    """Write a file so that a crash leaves either the old one or the new one."""
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise

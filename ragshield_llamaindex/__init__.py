@@ -1,0 +1,1 @@
+"""RAGShield for LlamaIndex; see the roadmap in the README."""
