@@ -229,8 +229,11 @@ def _check_types(
     expected: type | tuple[type, ...],
     described: str,
 ) -> None:
+    kinds = expected if isinstance(expected, tuple) else (expected,)
+    if set(map(type, values)).issubset(kinds):  # the usual case, without a loop in Python
+        return
     for row, value in enumerate(values):
-        if not isinstance(value, expected):
+        if not isinstance(value, kinds):
             msg = (
                 f"{column}[{row}] (entry {ids[row]!r}) is of type {type(value).__name__}, "
                 f"expected {described}."
@@ -240,17 +243,25 @@ def _check_types(
 
 def _check_storable(ids: tuple[str, ...], column: str, values: tuple[str | None, ...]) -> None:
     """Refuse what databases cannot keep in a text column: NUL and halves of surrogate pairs."""
+    given = [value for value in values if value is not None]
+    if not _unfit("".join(given)):
+        return
+    row = next(row for row, value in enumerate(values) if value is not None and _unfit(value))
+    msg = (
+        f"{column}[{row}] (entry {ids[row]!r}) holds a NUL or a lone surrogate, expected valid "
+        "Unicode text; clean it or replace it by a hash."
+    )
+    raise InvalidBatchError(msg)
 
-    def unfit(text: str) -> bool:
-        return "\0" in text or any("\ud800" <= character <= "\udfff" for character in text)
 
-    if unfit("".join(value for value in values if value is not None)):
-        row = next(row for row, value in enumerate(values) if value is not None and unfit(value))
-        msg = (
-            f"{column}[{row}] (entry {ids[row]!r}) holds a NUL or a lone surrogate, expected valid "
-            "Unicode text; clean it or replace it by a hash."
-        )
-        raise InvalidBatchError(msg)
+def _unfit(text: str) -> bool:
+    if text.isascii():
+        return "\0" in text
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return True
+    return "\0" in text
 
 
 def _check_matrix(ids: tuple[str, ...], column: str, matrix: NDArray[np.float32]) -> None:

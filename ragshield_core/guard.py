@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -25,7 +25,7 @@ from ragshield_core.errors import (
     NotFittedError,
     PoisonedEntryError,
 )
-from ragshield_core.findings import Decision, Finding, Report, Skipped, Unjudged, Verdict
+from ragshield_core.findings import Finding, Report, Skipped, Unjudged, Verdict
 from ragshield_core.policy import Bars, Policy
 
 if TYPE_CHECKING:
@@ -262,37 +262,31 @@ class Guard:
         PoisonedEntryError
             If entries are to be quarantined and the policy says ``on_detect="raise"``.
         """
-        rows = np.flatnonzero(~report.kept)
-        if rows.size == 0:
+        rows = np.flatnonzero(~report.kept).tolist()
+        if not rows:
             return report
         suspects = report.batch.take(rows)
-        released = self.quarantine.released_among(suspects)
-        if released:
-            report = replace(
-                report,
-                decisions=tuple(
-                    _release(decision, released[decision.entry_id])
-                    if decision.entry_id in released
-                    else decision
-                    for decision in report.decisions
-                ),
-            )
-            rows = np.flatnonzero(~report.kept)
-            suspects = report.batch.take(rows)
-        if rows.size:
-            if self.policy.on_detect == "raise":
+        if self.policy.on_detect == "raise":
+            report = _release(report, self.quarantine.released_among(suspects))
+            if report.quarantined:
                 raise PoisonedEntryError(report)
-            self.quarantine.hold(suspects, [report.decisions[row] for row in rows.tolist()], by=by)
-            for entry, row in zip(suspects, rows.tolist(), strict=True):
-                logger.warning(
-                    "quarantined entry %r (revision %s): %s",
+            return report
+        report = _release(
+            report,
+            self.quarantine.hold(suspects, [report.decisions[row] for row in rows], by=by),
+        )
+        held = report.quarantined
+        logger.warning("quarantined %d of %d entries", len(held), len(report.decisions))
+        if logger.isEnabledFor(logging.INFO):
+            for entry, row in zip(suspects, rows, strict=True):
+                decision = report.decisions[row]
+                evidence = [f"{f.detector} {f.score:.4f}" for f in decision.findings]
+                logger.info(
+                    "%s %r (revision %s): %s",
+                    decision.verdict,
                     entry.id,
                     entry.fingerprint,
-                    ", ".join(
-                        f"{f.detector} {f.score:.4f} > {f.threshold:.4f}"
-                        for f in report.decisions[row].findings
-                    )
-                    or "not judged",
+                    ", ".join(evidence) or "not judged",
                 )
         return report
 
@@ -511,5 +505,14 @@ def _failure(detector: Detector, batch: Batch, error: Exception) -> list[tuple[i
     ]
 
 
-def _release(decision: Decision, note: str) -> Decision:
-    return replace(decision, verdict=Verdict.ADMIT, note=note)
+def _release(report: Report, released: Mapping[str, str]) -> Report:
+    """Admit what was released before, with the remark by whom."""
+    if not released:
+        return report
+    decisions = tuple(
+        replace(decision, verdict=Verdict.ADMIT, note=released[decision.entry_id])
+        if decision.entry_id in released
+        else decision
+        for decision in report.decisions
+    )
+    return replace(report, decisions=decisions)

@@ -6,11 +6,11 @@ import datetime as dt
 import hashlib
 import json
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from sqlalchemy import (
@@ -22,6 +22,7 @@ from sqlalchemy import (
     create_engine,
     event,
     func,
+    insert,
     make_url,
     select,
 )
@@ -98,6 +99,17 @@ class _Log(_Base):
     digest: Mapped[str] = mapped_column(String(64))  # over this row and the digest before it
 
 
+_LOGGED = ("seq", "at", "action", "namespace", "entry_id", "fingerprint", "actor", "note")
+
+
+class _Event(NamedTuple):
+    """What happened to one revision, on its way into the log."""
+
+    action: str
+    entry_id: str
+    fingerprint: str
+
+
 class _Schema(_Base):
     __tablename__ = "ragshield_schema"
 
@@ -156,7 +168,7 @@ class Quarantine:
     --------
     >>> quarantine = Quarantine("sqlite://")  # in memory: for tests
     >>> batch = Batch.of(ids=["a"], texts=["buy now"], embeddings=[[0.0, 2.0]])
-    >>> quarantine.hold(batch, by="anna")
+    >>> _ = quarantine.hold(batch, by="anna")
     >>> [(held.id, held.entry.text, held.vector.tolist()) for held in quarantine.list()]
     [('a', 'buy now', [0.0, 2.0])]
     >>> [held.id for held in quarantine.release(["a"], by="anna")]
@@ -176,11 +188,12 @@ class Quarantine:
 
     def hold(
         self, batch: Batch, decisions: Sequence[Decision] | None = None, *, by: str = "ragshield"
-    ) -> None:
+    ) -> dict[str, str]:
         """Keep entries, durably when this returns; all of them or, with an exception, none.
 
         Holding the same revision again changes nothing but the findings, so a retry is safe. An
-        older revision held under the same id is marked superseded.
+        older revision held under the same id is marked superseded. A revision that somebody has
+        released stays released, unless a person holds it.
 
         Parameters
         ----------
@@ -190,6 +203,11 @@ class Quarantine:
             Why, one per entry; ``None`` where a person holds them by hand.
         by
             Who holds them.
+
+        Returns
+        -------
+        dict[str, str]
+            The entries that stay released, each with a remark by whom.
 
         Raises
         ------
@@ -202,29 +220,33 @@ class Quarantine:
             for entry, vector, decision in zip(batch, batch.vectors, reasons, strict=True)
         ]
 
-        def work(session: Session) -> None:
+        def work(session: Session) -> dict[str, str]:
             present = self._find(session, batch.ids)
-            events = []
-            for values in rows:
-                row = _Held(**values)
-                known = None
-                for other in present.get(row.entry_id, ()):
-                    if other.fingerprint == row.fingerprint:
-                        known = other
-                    elif other.status == Status.HELD:
-                        other.status = Status.SUPERSEDED
-                        events.append(("supersede", other, by, None))
+            released, new, events = {}, [], []
+            for row in rows:
+                entry_id, fingerprint = row["entry_id"], row["fingerprint"]
+                revisions = {old.fingerprint: old for old in present.get(entry_id, ())}
+                known = revisions.pop(fingerprint, None)
+                if known is not None and known.status == Status.RELEASED and decisions is not None:
+                    released[entry_id] = _released(known)
+                    continue
+                for old in revisions.values():
+                    if old.status == Status.HELD:
+                        old.status = Status.SUPERSEDED
+                        events.append(_Event("supersede", entry_id, old.fingerprint))
+                if known is None or known.status != Status.HELD:
+                    events.append(_Event("hold", entry_id, fingerprint))
                 if known is None:
-                    session.add(row)
-                    events.append(("hold", row, by, None))
+                    new.append(row)
                 else:
-                    if known.status != Status.HELD:
-                        events.append(("hold", row, by, None))
-                    for column, value in values.items():
+                    for column, value in row.items():
                         setattr(known, column, value)
-            self._log(session, events)
+            if new:
+                session.execute(insert(_Held), new)
+            self._log(session, events, by, None)
+            return released
 
-        self._write(work)
+        return self._write(work)
 
     def list(
         self,
@@ -344,7 +366,8 @@ class Quarantine:
 
         def work(session: Session) -> int:
             rows = [row for found in self._find(session, ids).values() for row in found]
-            self._log(session, [("purge", row, by, note) for row in rows])
+            events = [_Event("purge", row.entry_id, row.fingerprint) for row in rows]
+            self._log(session, events, by, note)
             for row in rows:
                 session.delete(row)
             return len(rows)
@@ -359,7 +382,7 @@ class Quarantine:
         for entry in batch:
             for row in found.get(entry.id, ()):
                 if row.fingerprint == entry.fingerprint:
-                    released[entry.id] = f"released by {row.reviewed_by} on {row.reviewed_at}"
+                    released[entry.id] = _released(row)
         return released
 
     def log(self) -> tuple[LogRecord, ...]:
@@ -393,7 +416,7 @@ class Quarantine:
         with self._read() as session:
             before, expected = "", 1
             for row in session.scalars(select(_Log).order_by(_Log.seq)):
-                if row.seq != expected or row.digest != _digest(row, before):
+                if row.seq != expected or row.digest != _digest(vars(row), before):
                     msg = (
                         f"the audit log is broken at line {expected}: it was changed or removed "
                         "after it was written; compare it with a backup."
@@ -460,8 +483,8 @@ class Quarantine:
                 for row in rows:
                     if row.fingerprint == judged[row.entry_id]:
                         row.status, row.reviewed_at, row.reviewed_by = status, _now(), by
-                        events.append((action, row, by, note))
-            self._log(session, events)
+                        events.append(_Event(action, row.entry_id, row.fingerprint))
+            self._log(session, events, by, note)
 
         self._write(work)
 
@@ -483,23 +506,26 @@ class Quarantine:
                 found.setdefault(row.entry_id, []).append(row)
         return found
 
-    def _log(self, session: Session, events: Sequence[tuple[str, _Held, str, str | None]]) -> None:
+    def _log(self, session: Session, events: Sequence[_Event], by: str, note: str | None) -> None:
+        if not events:
+            return
         last = session.scalars(select(_Log).order_by(_Log.seq.desc()).limit(1)).first()
         seq, before = (0, "") if last is None else (last.seq, last.digest)
-        for action, row, by, note in events:
-            seq += 1
-            line = _Log(
-                seq=seq,
-                at=_now(),
-                action=action,
-                namespace=self.namespace,
-                entry_id=row.entry_id,
-                fingerprint=row.fingerprint,
-                actor=by,
-                note=note,
-            )
-            line.digest = before = _digest(line, before)
-            session.add(line)
+        lines = []
+        for number, happened in enumerate(events, start=seq + 1):
+            line = {
+                "seq": number,
+                "at": _now(),
+                "action": happened.action,
+                "namespace": self.namespace,
+                "entry_id": happened.entry_id,
+                "fingerprint": happened.fingerprint,
+                "actor": by,
+                "note": note,
+            }
+            line["digest"] = before = _digest(line, before)
+            lines.append(line)
+        session.execute(insert(_Log), lines)
 
     @contextmanager
     def _read(self) -> Iterator[Session]:
@@ -611,12 +637,13 @@ def _to_batch(held: Sequence[HeldEntry]) -> Batch:
     )
 
 
-def _digest(line: _Log, before: str) -> str:
-    fields = [
-        *(before, line.seq, line.at, line.action, line.namespace),
-        *(line.entry_id, line.fingerprint, line.actor, line.note),
-    ]
+def _digest(line: Mapping[str, Any], before: str) -> str:
+    fields = [before, *(line[column] for column in _LOGGED)]
     return hashlib.sha256(json.dumps(fields).encode()).hexdigest()
+
+
+def _released(row: _Held) -> str:
+    return f"released by {row.reviewed_by} on {row.reviewed_at}"
 
 
 def _now() -> str:

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from langchain_core.documents import Document
 from numpy.typing import ArrayLike
 
 from ragshield_core import Batch
@@ -25,7 +24,9 @@ class MetadataKeys:
     label: str
     lineage: str
 
-    def read(self, key: str, metadatas: Sequence[Mapping[str, Any]], ids: Sequence[str]) -> Any:
+    def read(
+        self, key: str, metadatas: Sequence[Mapping[str, Any]], ids: Sequence[str]
+    ) -> list[str | None]:
         """Return that key of every document as a str, or None where it is not there.
 
         Raises
@@ -49,47 +50,56 @@ class MetadataKeys:
         return column
 
 
-def complete_ids(documents: Sequence[Document], ids: Sequence[str | None] | None) -> list[str]:
-    """Return one id per document: the given one, else the document's own, else a new UUID.
+def complete_ids(ids: Sequence[str | None] | None, n: int) -> list[str]:
+    """Return one id per entry: the given one, else a new UUID.
 
     Raises
     ------
     InvalidBatchError
         If the number of ids does not match.
     """
-    if ids is None:
-        given: Sequence[str | None] = [document.id for document in documents]
-    elif len(ids) != len(documents):
-        msg = f"{len(ids)} ids for {len(documents)} documents, expected one each."
+    given = [None] * n if ids is None else list(ids)
+    if len(given) != n:
+        msg = f"{len(given)} ids for {n} entries, expected one each."
         raise InvalidBatchError(msg)
-    else:
-        given = ids
     return [str(uuid.uuid4()) if one is None else one for one in given]
 
 
 def to_batch(
-    documents: Sequence[Document], ids: Sequence[str], vectors: ArrayLike, keys: MetadataKeys
+    ids: Sequence[str],
+    texts: Sequence[str],
+    metadatas: Sequence[Mapping[str, Any]],
+    vectors: ArrayLike,
+    keys: MetadataKeys,
 ) -> Batch:
-    """Return documents as a batch; metadata is copied, so that later changes stay outside."""
-    metadatas = [dict(document.metadata) for document in documents]
+    """Return columns of documents as a batch.
+
+    Metadata is copied, so that what the caller changes later stays outside.
+
+    Raises
+    ------
+    InvalidBatchError
+        If the columns are of different length or an entry cannot be judged.
+    """
+    if len(metadatas) != len(ids):
+        msg = f"{len(metadatas)} metadatas for {len(ids)} entries, expected one each."
+        raise InvalidBatchError(msg)
+    copies = [dict(metadata) for metadata in metadatas]
     return Batch.of(
         ids=ids,
-        texts=[document.page_content for document in documents],
+        texts=texts,
         embeddings=vectors,
-        labels=keys.read(keys.label, metadatas, ids),
-        lineages=keys.read(keys.lineage, metadatas, ids),
-        metadatas=metadatas,
+        labels=keys.read(keys.label, copies, ids),
+        lineages=keys.read(keys.lineage, copies, ids),
+        metadatas=copies,
     )
 
 
-def to_documents(batch: Batch, decisions: Sequence[Decision] | None = None) -> list[Document]:
-    """Return entries as documents; flagged ones say so in their metadata."""
-    documents = [
-        Document(id=entry_id, page_content=text, metadata=dict(metadata))
-        for entry_id, text, metadata in zip(batch.ids, batch.texts, batch.metadatas, strict=True)
-    ]
-    for document, decision in zip(documents, decisions or (), strict=decisions is not None):
+def stored_metadatas(batch: Batch, decisions: Sequence[Decision] = ()) -> list[dict[str, Any]]:
+    """Return what the store keeps as metadata; of flagged entries it says so."""
+    metadatas = [dict(metadata) for metadata in batch.metadatas]
+    for row, decision in enumerate(decisions):
         if decision.verdict is Verdict.FLAG:
             names = sorted({finding.detector for finding in decision.findings})
-            document.metadata[FLAG_KEY] = ",".join(names)
-    return documents
+            metadatas[row][FLAG_KEY] = ",".join(names)
+    return metadatas

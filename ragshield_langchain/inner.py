@@ -16,6 +16,7 @@ from langchain_core.embeddings import Embeddings
 from langchain_core.vectorstores import InMemoryVectorStore, VectorStore
 from numpy.typing import NDArray
 
+from ragshield_core import Batch
 from ragshield_core.errors import InvalidBatchError
 
 
@@ -49,15 +50,15 @@ class InnerStore(ABC):
         """Return what is stored under the ids; missing ones are passed over."""
 
     @abstractmethod
-    def write(self, documents: list[Document], vectors: NDArray[np.float32]) -> None:
-        """Store documents under their ids, replacing older revisions; all of them or none.
+    def write(self, batch: Batch, metadatas: list[dict[str, Any]]) -> None:
+        """Store entries under their ids, replacing older revisions; all of them or none.
 
         Parameters
         ----------
-        documents
-            At least one, each with an id.
-        vectors
-            Shape (n_documents, dim).
+        batch
+            At least one entry; ``batch.vectors`` are to be stored.
+        metadatas
+            To be stored, one per entry; they may say more than ``batch.metadatas``.
         """
 
     @abstractmethod
@@ -93,17 +94,13 @@ class InMemoryInner(InnerStore):
         ]
         return Stored(documents, np.array([row["vector"] for row in rows], dtype=np.float32))
 
-    def write(self, documents: list[Document], vectors: NDArray[np.float32]) -> None:
-        """Store documents in one step."""
+    def write(self, batch: Batch, metadatas: list[dict[str, Any]]) -> None:
+        """Store entries in one step."""
+        columns = zip(batch.ids, batch.vectors.tolist(), batch.texts, metadatas, strict=True)
         self._store.store.update(
             {
-                str(document.id): {
-                    "id": document.id,
-                    "vector": vector,
-                    "text": document.page_content,
-                    "metadata": document.metadata,
-                }
-                for document, vector in zip(documents, vectors.tolist(), strict=True)
+                entry_id: {"id": entry_id, "vector": vector, "text": text, "metadata": metadata}
+                for entry_id, vector, text, metadata in columns
             }
         )
 
@@ -150,24 +147,28 @@ class FaissInner(InnerStore):
         vectors = [self._store.index.reconstruct(position[document.id]) for document in documents]
         return Stored(documents, np.array(vectors, dtype=np.float32))
 
-    def write(self, documents: list[Document], vectors: NDArray[np.float32]) -> None:
-        """Store documents; FAISS itself cannot replace, so older revisions are deleted first."""
-        if vectors.shape[1] != self._store.index.d:
+    def write(self, batch: Batch, metadatas: list[dict[str, Any]]) -> None:
+        """Store entries; FAISS itself cannot replace, so older revisions are deleted first."""
+        if batch.dim != self._store.index.d:
             msg = (
-                f"vectors of entry {documents[0].id!r} and its batch have {vectors.shape[1]} "
-                f"dimensions, the FAISS index has {self._store.index.d}; embed them with the model "
-                "that the index was built with."
+                f"vectors of entry {batch.ids[0]!r} and its batch have {batch.dim} dimensions, the "
+                f"FAISS index has {self._store.index.d}; embed them with the model that the index "
+                "was built with."
             )
             raise InvalidBatchError(msg)
-        older = self.read([str(document.id) for document in documents])
-        if older.documents:
-            self._store.delete([document.id for document in older.documents])
+        older = self.read(batch.ids)
+        self.delete([str(document.id) for document in older.documents])
         try:
-            self._add(documents, vectors)
+            self._add(batch.ids, batch.texts, metadatas, batch.vectors)
         except BaseException:
+            self.delete(batch.ids)
             if older.documents:
-                self.delete([str(document.id) for document in documents])
-                self._add(*older)
+                self._add(
+                    [str(document.id) for document in older.documents],
+                    [document.page_content for document in older.documents],
+                    [document.metadata for document in older.documents],
+                    older.vectors,
+                )
             raise
 
     def delete(self, ids: Sequence[str]) -> None:
@@ -176,12 +177,15 @@ class FaissInner(InnerStore):
         if present:
             self._store.delete(present)
 
-    def _add(self, documents: list[Document], vectors: NDArray[np.float32]) -> None:
-        self._store.add_embeddings(
-            zip((document.page_content for document in documents), vectors, strict=True),
-            metadatas=[document.metadata for document in documents],
-            ids=[document.id for document in documents],
-        )
+    def _add(
+        self,
+        ids: Sequence[str],
+        texts: Sequence[str],
+        metadatas: list[dict[str, Any]],
+        vectors: NDArray[np.float32],
+    ) -> None:
+        pairs = zip(texts, vectors, strict=True)
+        self._store.add_embeddings(pairs, metadatas=metadatas, ids=list(ids))
 
 
 KINDS: tuple[type[InnerStore], ...] = (InMemoryInner, FaissInner)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -14,8 +14,9 @@ from langchain_core.vectorstores import VectorStore
 from numpy.typing import ArrayLike
 
 from ragshield_core import Batch, Guard, Quarantine, Report
+from ragshield_core.findings import Decision
 from ragshield_core.quarantine import HeldEntry
-from ragshield_langchain.convert import MetadataKeys, complete_ids, to_batch, to_documents
+from ragshield_langchain.convert import MetadataKeys, complete_ids, stored_metadatas, to_batch
 from ragshield_langchain.inner import InnerStore, access_to, create_store
 
 NO_ENTRIES = Batch.of(ids=[], texts=[], embeddings=[])
@@ -167,8 +168,8 @@ class GuardedVectorStore(VectorStore):
         PoisonedEntryError
             If documents are suspicious and the policy says ``on_detect="raise"``.
         """
-        listed = list(documents)
-        return self._write(listed, ids, self._embed([d.page_content for d in listed]))
+        texts, metadatas, ids = _columns(documents, ids)
+        return self._write(texts, metadatas, ids, self._embed(texts))
 
     async def aadd_documents(
         self,
@@ -177,9 +178,9 @@ class GuardedVectorStore(VectorStore):
         **kwargs: Any,  # noqa: ARG002 - as in add_documents
     ) -> list[str]:
         """Do as :meth:`add_documents` does, with the model's own async embedding."""
-        listed = list(documents)
-        vectors = await self._aembed([d.page_content for d in listed])
-        return await run_in_executor(None, self._write, listed, ids, vectors)
+        texts, metadatas, ids = _columns(documents, ids)
+        vectors = await self._aembed(texts)
+        return await run_in_executor(None, self._write, texts, metadatas, ids, vectors)
 
     def add_texts(
         self,
@@ -187,10 +188,11 @@ class GuardedVectorStore(VectorStore):
         metadatas: Sequence[dict[str, Any]] | None = None,
         *,
         ids: Sequence[str | None] | None = None,
-        **kwargs: Any,
+        **kwargs: Any,  # noqa: ARG002 - as in add_documents
     ) -> list[str]:
         """Screen texts and store those that are admitted; see :meth:`add_documents`."""
-        return self.add_documents(_documents(texts, metadatas), ids, **kwargs)
+        listed = list(texts)
+        return self._write(listed, _each(metadatas, listed), ids, self._embed(listed))
 
     async def aadd_texts(
         self,
@@ -198,10 +200,13 @@ class GuardedVectorStore(VectorStore):
         metadatas: Sequence[dict[str, Any]] | None = None,
         *,
         ids: Sequence[str | None] | None = None,
-        **kwargs: Any,
+        **kwargs: Any,  # noqa: ARG002 - as in add_documents
     ) -> list[str]:
         """Do as :meth:`add_texts` does, with the model's own async embedding."""
-        return await self.aadd_documents(_documents(texts, metadatas), ids, **kwargs)
+        listed = list(texts)
+        vectors = await self._aembed(listed)
+        metadatas = _each(metadatas, listed)
+        return await run_in_executor(None, self._write, listed, metadatas, ids, vectors)
 
     def add_embeddings(
         self,
@@ -224,8 +229,8 @@ class GuardedVectorStore(VectorStore):
             As of :meth:`add_documents`.
         """
         pairs = list(text_embeddings)
-        documents = _documents([text for text, _ in pairs], metadatas)
-        return self._write(documents, ids, [vector for _, vector in pairs])
+        texts = [text for text, _ in pairs]
+        return self._write(texts, _each(metadatas, texts), ids, [vector for _, vector in pairs])
 
     def delete(self, ids: Sequence[str] | None = None, **kwargs: Any) -> bool | None:
         """Delete documents from the store and from quarantine.
@@ -270,7 +275,7 @@ class GuardedVectorStore(VectorStore):
             If one of them is not held; nothing is released then.
         """
         with self._lock:
-            return self.quarantine.release(ids, self._restore, by=by, note=note)
+            return self.quarantine.release(ids, self._put, by=by, note=note)
 
     @classmethod
     def from_texts(
@@ -448,36 +453,45 @@ class GuardedVectorStore(VectorStore):
     # The one way in
 
     def _write(
-        self, documents: list[Document], ids: Sequence[str | None] | None, vectors: ArrayLike
+        self,
+        texts: Sequence[str],
+        metadatas: Sequence[Mapping[str, Any]],
+        ids: Sequence[str | None] | None,
+        vectors: ArrayLike,
     ) -> list[str]:
         """Screen, hold (durably), write, learn: in this order, so that nothing gets lost."""
-        batch = to_batch(documents, complete_ids(documents, ids), vectors, self._keys)
+        entry_ids = complete_ids(ids, len(texts))
+        batch = to_batch(entry_ids, texts, metadatas, vectors, self._keys)
         with self._lock:
             report = self._guard.hold(self._guard.screen(batch))
-            kept = report.kept
-            if kept.any():
-                admitted = batch if kept.all() else batch.take(kept)
-                rows = np.flatnonzero(kept).tolist()
-                self._put(admitted, to_documents(admitted, [report.decisions[row] for row in rows]))
+            kept = np.flatnonzero(report.kept).tolist()
+            if len(kept) == len(batch) > 0:
+                self._put(batch, report.decisions)
+            elif kept:
+                self._put(batch.take(kept), [report.decisions[row] for row in kept])
             self._last_report = report
-        return list(batch.ids)
+        return entry_ids
 
-    def _restore(self, batch: Batch) -> None:
-        self._put(batch, to_documents(batch))
-
-    def _put(self, batch: Batch, documents: list[Document]) -> None:
+    def _put(self, batch: Batch, decisions: Sequence[Decision] = ()) -> None:
         """Write entries in place of older revisions, and learn them in their place."""
         older = self._stored(batch.ids)
-        self._access.write(documents, batch.vectors)
+        self._access.write(batch, stored_metadatas(batch, decisions))
         self._guard.forget(older)
         self._guard.learn(batch)
 
     def _stored(self, ids: Sequence[str]) -> Batch:
         """Return what the guard has learned and the store inside holds under the ids."""
-        documents, vectors = self._access.read(self._guard.known(ids))
-        if not documents:
+        known = self._guard.known(ids)
+        if not known:
             return NO_ENTRIES
-        return to_batch(documents, [str(d.id) for d in documents], vectors, self._keys)
+        documents, vectors = self._access.read(known)
+        return to_batch(
+            [str(document.id) for document in documents],
+            [document.page_content for document in documents],
+            [document.metadata for document in documents],
+            vectors,
+            self._keys,
+        )
 
     def _embed(self, texts: list[str]) -> list[list[float]]:
         return self._model().embed_documents(texts) if texts else []
@@ -522,13 +536,19 @@ def _required(
     return vectorstore_cls, guard
 
 
-def _documents(texts: Iterable[str], metadatas: Sequence[dict[str, Any]] | None) -> list[Document]:
-    listed = list(texts)
-    given: Sequence[dict[str, Any]] = [{} for _ in listed] if metadatas is None else list(metadatas)
-    if len(given) != len(listed):
-        msg = f"{len(given)} metadatas for {len(listed)} texts, expected one each."
-        raise ValueError(msg)
-    return [
-        Document(page_content=text, metadata=metadata)
-        for text, metadata in zip(listed, given, strict=True)
-    ]
+def _columns(
+    documents: Iterable[Document], ids: Sequence[str | None] | None
+) -> tuple[list[str], list[dict[str, Any]], Sequence[str | None]]:
+    """Return texts, metadatas and ids; without ids, the documents' own."""
+    listed = list(documents)
+    return (
+        [document.page_content for document in listed],
+        [document.metadata for document in listed],
+        [document.id for document in listed] if ids is None else ids,
+    )
+
+
+def _each(
+    metadatas: Sequence[dict[str, Any]] | None, texts: Sequence[str]
+) -> Sequence[dict[str, Any]]:
+    return [{}] * len(texts) if metadatas is None else metadatas

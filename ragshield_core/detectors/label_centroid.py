@@ -131,9 +131,11 @@ class LabelCentroidDetector(Detector):
 
     def explain(self, batch: Batch, rows: Sequence[int]) -> list[Evidence]:
         """Return the two similarities and the label that fits better."""
+        sizes = Counter(batch.labels)
+        if self.level == "entry":  # only these need be compared again
+            batch, rows = batch.take(rows), range(len(rows))
         own, other, best = self._similarities(batch)
         labels = list(self._codes)
-        sizes = Counter(batch.labels)
         evidence = []
         for row in rows:
             label = batch.labels[row]
@@ -212,7 +214,7 @@ class LabelCentroidDetector(Detector):
     def _similarities(
         self, batch: Batch
     ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.intp]]:
-        """Return the cosine to the own centroid, to the best other one, and the code of that one."""
+        """Return the cosine to the own centroid, the best other one, and the code of that."""
         if not self._codes:
             msg = (
                 f"{self.name} has learned no labelled entry yet; fit it on the knowledge base "

@@ -1,0 +1,81 @@
+"""How good a guard is: rates against known truth, with confidence intervals."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interval:
+    """A mean with its 95 % confidence interval."""
+
+    mean: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        if math.isnan(self.mean):
+            return "–"
+        return f"{self.mean:.3f} [{self.low:.3f}, {self.high:.3f}]"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DetectionRates:
+    """Quarantined against poisoned; NaN where a rate has nothing to stand on."""
+
+    precision: float  # share of the quarantined that is poisoned
+    recall: float  # share of the poisoned that is quarantined
+    f1: float
+    fpr: float  # share of the clean that is quarantined
+
+    @classmethod
+    def of(cls, poisoned: NDArray[np.bool_], quarantined: NDArray[np.bool_]) -> DetectionRates:
+        """Compare what is with what was decided, both of shape (n_entries,).
+
+        Examples
+        --------
+        >>> DetectionRates.of(np.array([True, True, False]), np.array([True, False, False]))
+        DetectionRates(precision=1.0, recall=0.5, f1=0.6666666666666666, fpr=0.0)
+        """
+        hits = int(np.count_nonzero(poisoned & quarantined))
+        n_poisoned, n_held = int(np.count_nonzero(poisoned)), int(np.count_nonzero(quarantined))
+        return cls(
+            precision=_ratio(hits, n_held),
+            recall=_ratio(hits, n_poisoned),
+            f1=_ratio(2 * hits, n_held + n_poisoned) if n_poisoned else math.nan,
+            fpr=_ratio(n_held - hits, len(poisoned) - n_poisoned),
+        )
+
+
+def mean_interval(values: Sequence[float]) -> Interval:
+    """Return mean and 95 % t-interval over repetitions; NaN values are left out.
+
+    Parameters
+    ----------
+    values
+        One per repetition, e.g. per random split.
+
+    Examples
+    --------
+    >>> str(mean_interval([0.90, 0.92, 0.94]))
+    '0.920 [0.870, 0.970]'
+    """
+    from scipy.stats import t  # noqa: PLC0415 - slow to import, and not needed to guard
+
+    given = np.asarray([value for value in values if not math.isnan(value)])
+    if given.size == 0:
+        return Interval(mean=math.nan, low=math.nan, high=math.nan)
+    mean = float(given.mean())
+    if given.size == 1:
+        return Interval(mean=mean, low=math.nan, high=math.nan)
+    half = float(t.ppf(0.975, given.size - 1) * given.std(ddof=1) / math.sqrt(given.size))
+    return Interval(mean=mean, low=mean - half, high=mean + half)
+
+
+def _ratio(part: int, whole: int) -> float:
+    return part / whole if whole else math.nan
