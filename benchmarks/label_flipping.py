@@ -14,7 +14,7 @@ import json
 from pathlib import Path
 
 import numpy as np
-from data import load
+from corpora import load
 from rich.progress import track
 
 from ragshield_core import Batch, Guard, Policy, Quarantine
