@@ -78,6 +78,9 @@ class Calibration:
         if ordered.size == 0:
             msg = "clean_scores is empty, expected the scores of at least one clean entry."
             raise CalibrationError(msg)
+        if not np.isfinite(ordered).all():
+            msg = "clean_scores holds NaN or infinite values, expected finite scores of a detector."
+            raise CalibrationError(msg)
         return cls(ordered)
 
     def __len__(self) -> int:

@@ -107,7 +107,10 @@ class Batch:
         _check_types(self.ids, "metadatas", self.metadatas, Mapping, "a mapping")
         _check_matrix(self.ids, "vectors", self.vectors)
         _check_matrix(self.ids, "embeddings", self.embeddings)
+        if self.vectors is not self.embeddings:
+            _check_directions(self.ids, "vectors", _row_norms(self.vectors))
         norms = _row_norms(self.embeddings)
+        _check_directions(self.ids, "embeddings", norms)
         if bad := _first(np.abs(norms - 1.0) > UNIT_TOLERANCE):
             row = bad[0]
             msg = (
@@ -186,6 +189,9 @@ class Batch:
         """
         selection = np.asarray(rows)
         if selection.dtype == np.bool_:
+            if selection.shape != (len(self),):
+                msg = f"mask has shape {selection.shape}, expected ({len(self)},): one per entry."
+                raise InvalidBatchError(msg)
             selection = np.flatnonzero(selection)
         index = selection.astype(np.intp, copy=False)
         chosen = index.tolist()
@@ -318,23 +324,27 @@ def _raise_for_shape(ids: tuple[str, ...], embeddings: ArrayLike) -> None:
 
 def _unit_rows(ids: tuple[str, ...], vectors: NDArray[np.float32]) -> NDArray[np.float32]:
     norms = _row_norms(vectors)
+    _check_directions(ids, "embeddings", norms)
+    if np.all(np.abs(norms - 1.0) <= UNIT_TOLERANCE):
+        return vectors
+    return (vectors / norms[:, None]).astype(np.float32)
+
+
+def _check_directions(ids: tuple[str, ...], column: str, norms: NDArray[np.float64]) -> None:
     if bad := _first(~np.isfinite(norms)):
         row = bad[0]
         msg = (
-            f"embeddings[{row}] (entry {ids[row]!r}) holds NaN or infinite values, expected "
+            f"{column}[{row}] (entry {ids[row]!r}) holds NaN or infinite values, expected "
             "finite numbers; check what the embedding model returned for this text."
         )
         raise InvalidBatchError(msg)
     if bad := _first(norms == 0.0):
         row = bad[0]
         msg = (
-            f"embeddings[{row}] (entry {ids[row]!r}) is the zero vector, expected a direction; "
+            f"{column}[{row}] (entry {ids[row]!r}) is the zero vector, expected a direction; "
             "check what the embedding model returned for this text."
         )
         raise InvalidBatchError(msg)
-    if np.all(np.abs(norms - 1.0) <= UNIT_TOLERANCE):
-        return vectors
-    return (vectors / norms[:, None]).astype(np.float32)
 
 
 def _row_norms(matrix: NDArray[np.float32]) -> NDArray[np.float64]:

@@ -84,7 +84,7 @@ class Guard:
         self._policy = policy if policy is not None else Policy()
         self.quarantine = quarantine if quarantine is not None else _default_quarantine()
         self.seed = seed
-        self._known: set[str] = set()  # ids of what was learned
+        self._known: dict[str, str | None] = {}  # id -> label of what was learned
         self._dim: int | None = None
         self._held_out: dict[str, NDArray[np.float64]] = {}
         self._calibrations: dict[str, Calibration] | None = None
@@ -117,7 +117,7 @@ class Guard:
             self._bars = {}
             self._held_out = {}
             self._dim = batch.dim if len(batch) else None
-            self._known = set(batch.ids)
+            self._known = dict(zip(batch.ids, batch.labels, strict=True))
             for detector in self.detectors:
                 detector.fit(batch)
                 if detector.exchangeable and len(batch):
@@ -207,11 +207,11 @@ class Guard:
             scores, skipped, timings = {}, [], {}
             for detector in self.detectors:
                 start = time.perf_counter()
-                reason = self._skip_reason(detector, batch)
-                if reason is not None:
-                    skipped.append(Skipped(detector=detector.name, reason=reason))
-                    continue
                 try:
+                    reason = self._skip_reason(detector, batch)
+                    if reason is not None:
+                        skipped.append(Skipped(detector=detector.name, reason=reason))
+                        continue
                     column, found, missing = self._run(detector, batch)
                 except Exception as error:  # noqa: BLE001 - any crash, of any detector
                     column, found = np.full(len(batch), np.nan), []
@@ -311,7 +311,7 @@ class Guard:
             self._check_dim(entries)
             for detector in self.detectors:
                 detector.learn(entries)
-            self._known.update(entries.ids)
+            self._known.update(zip(entries.ids, entries.labels, strict=True))
             self._dim = entries.dim
 
     def forget(self, entries: Batch) -> None:
@@ -320,16 +320,19 @@ class Guard:
         Parameters
         ----------
         entries
-            With vectors and labels as they were learned; those never learned are passed over.
+            With their vectors as they were learned; those never learned are passed over. Their
+            labels the guard remembers, since those of a live document may have been edited.
         """
         with self._lock:
-            known = entries.take([id_ in self._known for id_ in entries.ids])
+            known = entries.take(np.array([i in self._known for i in entries.ids], dtype=np.bool_))
             if not len(known):
                 return
+            known = replace(known, labels=tuple(self._known[i] for i in known.ids))
             self._check_dim(known)
             for detector in self.detectors:
                 detector.forget(known)
-            self._known.difference_update(known.ids)
+            for entry_id in known.ids:
+                del self._known[entry_id]
 
     def save(self, path: str | Path) -> None:
         """Write what was learned into a folder, as JSON and npz with checksums, never pickle.
@@ -342,7 +345,7 @@ class Guard:
                 "policy": self.policy.model_dump(mode="json"),
                 "seed": self.seed,
                 "dim": self._dim,
-                "known": sorted(self._known),
+                "known": self._known,
                 "calibrated": None if self._calibrations is None else sorted(self._calibrations),
                 "held_out": sorted(self._held_out),
                 "detectors": [],
@@ -399,7 +402,7 @@ class Guard:
                 seed=values["seed"],
             )
             guard._dim = values["dim"]
-            guard._known = set(values["known"])
+            guard._known = dict(values["known"])
             numbers = {detector.name: n for n, detector in enumerate(detectors)}
             guard._held_out = {
                 name: arrays[f"held_out.{numbers[name]}"] for name in values["held_out"]

@@ -41,13 +41,19 @@ def dumps(metadata: Mapping[str, Any]) -> str:
     ------
     TypeError
         If a value is of a type that could only be pickled; names the key.
+    ValueError
+        If a value contains itself, or is a number too long to write.
 
     Examples
     --------
     >>> loads(dumps({"seen": dt.date(2026, 1, 2), "pages": (1, 2)}))
     {'seen': datetime.date(2026, 1, 2), 'pages': (1, 2)}
     """
-    return json.dumps(_encode(metadata, "metadata"))
+    try:
+        return json.dumps(_encode(metadata, "metadata"))
+    except RecursionError:
+        msg = "metadata contains itself or is nested too deeply, expected a tree of plain values."
+        raise ValueError(msg) from None
 
 
 def loads(text: str) -> dict[str, Any]:
@@ -60,7 +66,8 @@ def _encode(value: Any, where: str) -> Any:
     if value is None or isinstance(value, str | bool | int | float):
         return value
     if isinstance(value, np.generic):
-        return _encode(value.item(), where)
+        # A longdouble's own item() would be a longdouble again.
+        return float(value) if isinstance(value, np.floating) else _encode(value.item(), where)
     if isinstance(value, list):
         return [_encode(item, f"{where}[{i}]") for i, item in enumerate(value)]
     for name, collection in _COLLECTIONS.items():

@@ -5,7 +5,9 @@ from __future__ import annotations
 import datetime as dt
 import hashlib
 import json
+import sqlite3
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -99,6 +101,8 @@ class _Log(_Base):
     digest: Mapped[str] = mapped_column(String(64))  # over this row and the digest before it
 
 
+# What a later screening of a held revision changes.
+_JUDGED = ("vector", "entry_metadata", "findings", "note")
 _LOGGED = ("seq", "at", "action", "namespace", "entry_id", "fingerprint", "actor", "note")
 
 
@@ -193,7 +197,7 @@ class Quarantine:
 
         Holding the same revision again changes nothing but the findings, so a retry is safe. An
         older revision held under the same id is marked superseded. A revision that somebody has
-        released stays released, unless a person holds it.
+        released or confirmed stays so, unless a person holds it.
 
         Parameters
         ----------
@@ -234,13 +238,17 @@ class Quarantine:
                     if old.status == Status.HELD:
                         old.status = Status.SUPERSEDED
                         events.append(_Event("supersede", entry_id, old.fingerprint))
-                if known is None or known.status != Status.HELD:
-                    events.append(_Event("hold", entry_id, fingerprint))
                 if known is None:
                     new.append(row)
-                else:
-                    for column, value in row.items():
-                        setattr(known, column, value)
+                    events.append(_Event("hold", entry_id, fingerprint))
+                    continue
+                again = known.status == Status.HELD or (
+                    known.status == Status.CONFIRMED and decisions is not None
+                )
+                if not again:
+                    events.append(_Event("hold", entry_id, fingerprint))
+                for column in _JUDGED if again else row:
+                    setattr(known, column, row[column])
             if new:
                 session.execute(insert(_Held), new)
             self._log(session, events, by, None)
@@ -435,7 +443,7 @@ class Quarantine:
         """Return the columns of a newly held entry."""
         try:
             metadata = metadata_json.dumps(entry.metadata)
-        except TypeError as error:
+        except (TypeError, ValueError) as error:
             msg = f"entry {entry.id!r} cannot be held, and nothing was: {error}"
             raise QuarantineError(msg) from error
         findings = () if decision is None else decision.findings
@@ -567,16 +575,18 @@ def _connect(url: str) -> Engine:
         event.listen(engine, "connect", _prepare_sqlite)
         event.listen(engine, "begin", _begin_sqlite)
     try:
-        _Base.metadata.create_all(engine)
-        _check_schema(engine)
+        _prepare_schema(engine)
     except BaseException:
         engine.dispose()
         raise
     return engine
 
 
-def _check_schema(engine: Engine) -> None:
+def _prepare_schema(engine: Engine) -> None:
+    """Make the tables where there are none, and refuse those of a later version."""
     with Session(engine) as session, session.begin():
+        connection = session.connection(execution_options={_WRITES: True})
+        _Base.metadata.create_all(connection)
         version = session.scalar(select(func.max(_Schema.version)))
         if version is None:
             session.add(_Schema(version=SCHEMA_VERSION))
@@ -593,7 +603,14 @@ def _prepare_sqlite(connection: Any, _record: object) -> None:
     connection.isolation_level = None
     cursor = connection.cursor()
     cursor.execute("PRAGMA busy_timeout = 30000")
-    cursor.execute("PRAGMA journal_mode = WAL")
+    for tries_left in reversed(range(LOG_TRIES)):
+        try:  # the switch to WAL does not wait for another process that is making it
+            cursor.execute("PRAGMA journal_mode = WAL")
+            break
+        except sqlite3.OperationalError:
+            if not tries_left:
+                raise
+            time.sleep(0.05)
     cursor.execute("PRAGMA synchronous = FULL")  # durable when the call returns
     cursor.close()
 

@@ -21,6 +21,12 @@ from ragshield_core.errors import StateError
 FORMAT = 1
 MANIFEST = "ragshield.json"
 
+# What reading damaged files raises; RecursionError is JSON nested too deeply.
+_DAMAGE = (
+    *(OSError, ValueError, KeyError, TypeError, AttributeError, IndexError),
+    *(EOFError, RecursionError, zipfile.BadZipFile),
+)
+
 
 def write(folder: Path, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
     """Write a state into ``folder``, replacing an older one in one step.
@@ -89,7 +95,7 @@ def reading(folder: Path) -> Iterator[None]:
         yield
     except StateError:
         raise
-    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
+    except _DAMAGE as error:
         msg = (
             f"the saved guard in {folder} cannot be read ({type(error).__name__}: {error}); "
             "restore it from a backup or fit the guard again."

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from numpy.typing import ArrayLike
 
 from ragshield_core import Batch
@@ -38,7 +40,7 @@ class MetadataKeys:
         for entry_id, metadata in zip(ids, metadatas, strict=True):
             value = metadata.get(key)
             if value is not None and not isinstance(value, str):
-                if not isinstance(value, bool | int | float):
+                if not isinstance(value, bool | int | float | np.generic):
                     msg = (
                         f"metadata[{key!r}] of entry {entry_id!r} is of type "
                         f"{type(value).__name__}, expected a str, a number or nothing; store one "
@@ -84,7 +86,7 @@ def to_batch(
     if len(metadatas) != len(ids):
         msg = f"{len(metadatas)} metadatas for {len(ids)} entries, expected one each."
         raise InvalidBatchError(msg)
-    copies = [dict(metadata) for metadata in metadatas]
+    copies = [copied(metadata) for metadata in metadatas]
     return Batch.of(
         ids=ids,
         texts=texts,
@@ -95,9 +97,16 @@ def to_batch(
     )
 
 
+def copied(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Return metadata that shares nothing with the original which could be changed."""
+    if all(isinstance(value, str | int | float | None) for value in metadata.values()):
+        return dict(metadata)
+    return copy.deepcopy(dict(metadata))
+
+
 def stored_metadatas(batch: Batch, decisions: Sequence[Decision] = ()) -> list[dict[str, Any]]:
     """Return what the store keeps as metadata; of flagged entries it says so."""
-    metadatas = [dict(metadata) for metadata in batch.metadatas]
+    metadatas = [copied(metadata) for metadata in batch.metadatas]
     for row, decision in enumerate(decisions):
         if decision.verdict is Verdict.FLAG:
             names = sorted({finding.detector for finding in decision.findings})

@@ -159,16 +159,10 @@ class FaissInner(InnerStore):
         older = self.read(batch.ids)
         self.delete([str(document.id) for document in older.documents])
         try:
-            self._add(batch.ids, batch.texts, metadatas, batch.vectors)
+            pairs = zip(batch.texts, batch.vectors, strict=True)
+            self._store.add_embeddings(pairs, metadatas=metadatas, ids=list(batch.ids))
         except BaseException:
-            self.delete(batch.ids)
-            if older.documents:
-                self._add(
-                    [str(document.id) for document in older.documents],
-                    [document.page_content for document in older.documents],
-                    [document.metadata for document in older.documents],
-                    older.vectors,
-                )
+            self._roll_back(batch.ids, older)
             raise
 
     def delete(self, ids: Sequence[str]) -> None:
@@ -177,15 +171,20 @@ class FaissInner(InnerStore):
         if present:
             self._store.delete(present)
 
-    def _add(
-        self,
-        ids: Sequence[str],
-        texts: Sequence[str],
-        metadatas: list[dict[str, Any]],
-        vectors: NDArray[np.float32],
-    ) -> None:
-        pairs = zip(texts, vectors, strict=True)
-        self._store.add_embeddings(pairs, metadatas=metadatas, ids=list(ids))
+    def _roll_back(self, ids: Sequence[str], older: Stored) -> None:
+        """Undo half a write: FAISS fills index, docstore and mapping one after the other."""
+        index, docstore = self._store.index, self._store.docstore
+        mapping = self._store.index_to_docstore_id
+        if index.ntotal > len(mapping):
+            index.remove_ids(np.arange(len(mapping), index.ntotal))
+        strays = [document.id for document in self._store.get_by_ids(ids)]
+        if strays:
+            docstore.delete(strays)
+        if older.documents:
+            index.add(older.vectors)
+            docstore.add({document.id: document for document in older.documents})
+            numbers = range(len(mapping), index.ntotal)
+            mapping.update(zip(numbers, (d.id for d in older.documents), strict=True))
 
 
 KINDS: tuple[type[InnerStore], ...] = (InMemoryInner, FaissInner)

@@ -248,8 +248,9 @@ class GuardedVectorStore(VectorStore):
         if ids is None:
             return self._inner.delete(None, **kwargs)
         with self._lock:
-            self._guard.forget(self._stored(ids))
+            older = self._stored(ids)
             self._access.delete(ids)
+            self._guard.forget(older)
             self.quarantine.purge(ids, note="deleted through the store")
         return True
 
@@ -485,12 +486,10 @@ class GuardedVectorStore(VectorStore):
         if not known:
             return NO_ENTRIES
         documents, vectors = self._access.read(known)
-        return to_batch(
-            [str(document.id) for document in documents],
-            [document.page_content for document in documents],
-            [document.metadata for document in documents],
-            vectors,
-            self._keys,
+        return Batch.of(
+            ids=[str(document.id) for document in documents],
+            texts=[document.page_content for document in documents],
+            embeddings=vectors,
         )
 
     def _embed(self, texts: list[str]) -> list[list[float]]:

@@ -173,30 +173,27 @@ class LabelCentroidDetector(Detector):
         if not labelled:
             return
         labels = [label for label in entries.labels if label is not None]
+        all_codes = dict(self._codes)
         for label in labels:
-            self._codes.setdefault(label, len(self._codes))
-        n_labels, dim = len(self._codes), entries.dim
-        if self._sums.shape != (n_labels, dim):
-            sums, counts = np.zeros((n_labels, dim)), np.zeros(n_labels, dtype=np.int64)
-            known = len(self._sums)
-            if known:
-                sums[:known], counts[:known] = self._sums, self._counts
-            self._sums, self._counts = sums, counts
-        codes = np.fromiter((self._codes[label] for label in labels), np.intp, len(labels))
-        vectors = (
-            entries.embeddings if len(labels) == len(entries) else entries.embeddings[labelled]
-        )
-        counts = self._counts + sign * np.bincount(codes, minlength=n_labels)
-        if negative := [label for label, code in self._codes.items() if counts[code] < 0]:
+            all_codes.setdefault(label, len(all_codes))
+        n_labels = len(all_codes)
+        sums, counts = np.zeros((n_labels, entries.dim)), np.zeros(n_labels, dtype=np.int64)
+        known = len(self._codes)
+        if known:
+            sums[:known], counts[:known] = self._sums, self._counts
+        codes = np.fromiter((all_codes[label] for label in labels), np.intp, len(labels))
+        counts += sign * np.bincount(codes, minlength=n_labels)
+        if negative := [label for label, code in all_codes.items() if counts[code] < 0]:
             msg = (
                 f"more entries of label {negative[0]!r} are to be forgotten than were learned; "
                 "forget each learned entry once, with the label it was learned with."
             )
             raise InvalidBatchError(msg)
-        self._counts = counts
-        self._sums = self._sums + sign * _sum_by_code(codes, vectors, n_labels)
-        self._sums[counts == 0] = 0.0  # exactly, whatever rounding left
-        self._centroids = None
+        every = len(labels) == len(entries)
+        vectors = entries.embeddings if every else entries.embeddings[labelled]
+        sums += sign * _sum_by_code(codes, vectors, n_labels)
+        sums[counts == 0] = 0.0  # exactly, whatever rounding left
+        self._codes, self._sums, self._counts, self._centroids = all_codes, sums, counts, None
 
     def _usable(self) -> NDArray[np.bool_]:
         """Return which labels have a centroid."""
@@ -228,6 +225,8 @@ class LabelCentroidDetector(Detector):
                 "unjudged(batch) names."
             )
             raise InvalidBatchError(msg)
+        if not len(batch):
+            return np.empty(0), np.empty(0), np.empty(0, dtype=np.intp)
         codes = np.fromiter(
             (self._codes[label] for label in batch.labels if label is not None),
             np.intp,

@@ -1,0 +1,271 @@
+"""A guard on disk: comes back as it was, and is refused when anybody touched it."""
+
+import hashlib
+import io
+import json
+import pickle
+import re
+
+import numpy as np
+import pytest
+from support import join, knowledge_base, saved, topical
+
+from ragshield_core import Guard, Policy, Quarantine
+from ragshield_core.detectors import LabelCentroidDetector
+from ragshield_core.errors import StateError
+
+KNOWN = knowledge_base(20)
+NEW = join(
+    knowledge_base(4, prefix="new"),
+    topical("shipping", 3, label="billing", prefix="bad"),
+    topical("billing", 1, label="unknown", prefix="odd"),
+)
+MANIFEST = "ragshield.json"
+
+
+def guard_of(policy=None):
+    detectors = [LabelCentroidDetector(min_entries=3), LabelCentroidDetector(level="batch")]
+    return Guard(detectors, policy=policy, quarantine=Quarantine("sqlite://"), seed=7)
+
+
+def calibrated():
+    policy = Policy(flag_at=0.2, quarantine_at=0.05, on_error="fail_open")
+    return guard_of(policy).fit(KNOWN).calibrate(knowledge_base(30, prefix="clean"))
+
+
+def load(folder):
+    return Guard.load(folder, quarantine=Quarantine("sqlite://"))
+
+
+STATES = {
+    "unfitted": guard_of,
+    "fitted": lambda: guard_of().fit(KNOWN),
+    "held out": lambda: guard_of().fit(KNOWN).calibrate(fpr=0.1),
+    "calibrated": calibrated,
+}
+
+
+@pytest.mark.parametrize("make", STATES.values(), ids=STATES)
+def test_a_loaded_guard_gives_identical_reports_and_goes_on_learning(make, tmp_path):
+    guard = make()
+    guard.save(tmp_path / "state")
+    again = load(tmp_path / "state")
+    assert (again.policy, again.seed, again.calibrated) == (guard.policy, 7, guard.calibrated)
+    assert [d.config() for d in again.detectors] == [d.config() for d in guard.detectors]
+    for _ in range(2):
+        ours, theirs = guard.screen(NEW), again.screen(NEW)
+        assert theirs.decisions == ours.decisions
+        for name in ours.scores:
+            np.testing.assert_array_equal(theirs.scores[name], ours.scores[name])
+        for one in (guard, again):
+            one.forget(KNOWN.take([0]))
+            one.admit(one.screen(NEW))
+    assert saved(again, tmp_path / "theirs") == saved(guard, tmp_path / "ours")
+
+
+def test_a_loaded_guard_can_still_be_calibrated_on_what_was_fitted(tmp_path):
+    guard = guard_of().fit(KNOWN)
+    guard.save(tmp_path)
+    again = load(tmp_path).calibrate(fpr=0.1)
+    assert again.screen(NEW).decisions == guard.calibrate(fpr=0.1).screen(NEW).decisions
+
+
+def test_saving_again_replaces_the_state_and_leaves_no_litter(tmp_path):
+    guard = guard_of().fit(KNOWN)
+    guard.save(tmp_path)
+    first = {path.name for path in tmp_path.iterdir()}
+    guard.admit(guard.screen(NEW))
+    guard.save(tmp_path)
+    second = {path.name for path in tmp_path.iterdir()}
+    assert len(first) == len(second) == 2
+    assert first & second == {MANIFEST}
+    assert load(tmp_path).known(NEW.ids) == guard.known(NEW.ids)
+
+
+def test_a_crash_while_saving_leaves_the_old_state(tmp_path, monkeypatch):
+    guard = guard_of().fit(KNOWN)
+    guard.save(tmp_path)
+    before = load(tmp_path).screen(NEW).decisions
+    guard.admit(guard.screen(NEW))
+    replace, calls = type(tmp_path).replace, []
+
+    def fail_at_the_manifest(path, target):
+        calls.append(target.name)
+        if target.name == MANIFEST:
+            msg = "disk full"
+            raise OSError(msg)
+        return replace(path, target)
+
+    monkeypatch.setattr(type(tmp_path), "replace", fail_at_the_manifest)
+    with pytest.raises(OSError, match="disk full"):
+        guard.save(tmp_path)
+    monkeypatch.undo()
+    assert len(calls) == 2
+    assert load(tmp_path).screen(NEW).decisions == before
+
+
+# Tampering
+
+
+@pytest.fixture(scope="module")
+def pristine(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("pristine")
+    calibrated().save(folder)
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.fixture
+def folder(tmp_path, pristine):
+    for name, data in pristine.items():
+        (tmp_path / name).write_bytes(data)
+    return tmp_path
+
+
+def arrays_of(folder):
+    (path,) = folder.glob("*.npz")
+    return path
+
+
+def rewrite(folder, change, *, sign=False):
+    """Edit the manifest as somebody with an editor would, or one who knows the checksum."""
+    manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    change(manifest)
+    if sign:
+        del manifest["sha256"]
+        canonical = json.dumps(manifest, sort_keys=True)
+        manifest["sha256"] = hashlib.sha256(canonical.encode()).hexdigest()
+    (folder / MANIFEST).write_text(json.dumps(manifest), encoding="utf-8")
+
+
+def test_the_untouched_state_loads(folder):
+    rewrite(folder, lambda _: None, sign=True)
+    assert load(folder).calibrated
+
+
+def test_any_flipped_byte_of_the_manifest_is_noticed(folder):
+    data = (folder / MANIFEST).read_bytes()
+    for position in range(0, len(data), 7):
+        changed = bytearray(data)
+        changed[position] ^= 1
+        (folder / MANIFEST).write_bytes(changed)
+        with pytest.raises(StateError):
+            load(folder)
+
+
+def test_any_flipped_byte_of_the_arrays_is_noticed(folder):
+    path = arrays_of(folder)
+    data = path.read_bytes()
+    for position in np.linspace(0, len(data) - 1, 40).astype(int):
+        changed = bytearray(data)
+        changed[position] ^= 1
+        path.write_bytes(changed)
+        with pytest.raises(StateError, match="checksum"):
+            load(folder)
+
+
+TAMPERINGS = {
+    "policy edited": (lambda m: m["values"]["policy"].update(quarantine_at=0.9), "checksum"),
+    "id slipped in": (lambda m: m["values"]["known"].update(x=None), "checksum"),
+    "checksum removed": (lambda m: m.pop("sha256"), "checksum"),
+    "newer format": (lambda m: m.update(format=99), "upgrade ragshield"),
+    "format removed": (lambda m: m.pop("format"), "not a saved guard"),
+}
+
+
+@pytest.mark.parametrize(("change", "words"), TAMPERINGS.values(), ids=TAMPERINGS)
+def test_an_edited_manifest_is_refused(folder, change, words):
+    rewrite(folder, change)
+    with pytest.raises(StateError, match=words):
+        load(folder)
+
+
+SIGNED = {
+    "newer format": lambda m: m.update(format=99),
+    "unknown detector": lambda m: m["values"]["detectors"][0].update(kind="os.system"),
+    "unknown setting": lambda m: m["values"]["detectors"][0]["config"].update(x=1),
+    "setting out of range": lambda m: m["values"]["detectors"][0]["config"].update(min_entries=0),
+    "unknown policy": lambda m: m["values"]["policy"].update(x=1),
+    "array missing": lambda m: m["values"]["held_out"].append("x"),
+    "values missing": lambda m: m.pop("values"),
+    "values are a list": lambda m: m.update(values=[]),
+    "detectors are a number": lambda m: m["values"].update(detectors=1),
+    "a detector is a word": lambda m: m["values"].update(detectors=["x"]),
+    "labels missing": lambda m: m["values"]["detectors"][0].update(learned={}),
+    "arrays are a word": lambda m: m.update(arrays="x"),
+    "another file": lambda m: m["arrays"].update(file="../elsewhere.npz"),
+}
+
+
+@pytest.mark.parametrize("change", SIGNED.values(), ids=SIGNED)
+def test_a_manifest_that_fits_its_checksum_but_makes_no_sense_is_refused(folder, change):
+    rewrite(folder, change, sign=True)
+    with pytest.raises(StateError):
+        load(folder)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"not json", b"[]", b"7", b'"x"', b"\xff\xfe", b"\x80\x04K\x01.", b"[" * 200_000],
+    ids=["empty", "words", "list", "number", "string", "no utf-8", "pickle", "deep"],
+)
+def test_a_manifest_that_is_none_is_refused(folder, data):
+    (folder / MANIFEST).write_bytes(data)
+    with pytest.raises(StateError, match=re.escape(str(folder))):
+        load(folder)
+
+
+def test_missing_files_are_named(folder, tmp_path):
+    with pytest.raises(StateError, match="nowhere"):
+        load(tmp_path / "nowhere")
+    path = arrays_of(folder)
+    path.unlink()
+    with pytest.raises(StateError, match=path.name):
+        load(folder)
+
+
+class Bomb:
+    """Goes off, by leaving a file, when it is unpickled."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return open, (str(self.path), "w")
+
+
+def test_a_pickle_inside_the_arrays_never_runs(folder, tmp_path):
+    fuse = tmp_path / "exploded"
+    buffer = io.BytesIO()
+    with np.load(io.BytesIO(arrays_of(folder).read_bytes())) as loaded:
+        arrays = dict(loaded)
+    arrays["detector.0.sums"] = np.array([Bomb(fuse)], dtype=object)
+    np.savez(buffer, **arrays)
+    data = buffer.getvalue()
+    arrays_of(folder).write_bytes(data)
+    rewrite(
+        folder, lambda m: m["arrays"].update(sha256=hashlib.sha256(data).hexdigest()), sign=True
+    )
+    with pytest.raises(StateError):
+        load(folder)
+    assert not fuse.exists()
+    pickle.loads(pickle.dumps(Bomb(fuse))).close()  # noqa: S301 - it would have gone off
+    assert fuse.exists()
+
+
+def test_saving_and_loading_never_unpickles(tmp_path, monkeypatch):
+    def forbidden(*_args, **_kwargs):
+        msg = "unpickled"
+        raise AssertionError(msg)
+
+    for name in ("load", "loads", "Unpickler", "dump", "dumps", "Pickler"):
+        monkeypatch.setattr(pickle, name, forbidden)
+    calibrated().save(tmp_path)
+    assert load(tmp_path).calibrated
+
+
+def test_state_that_would_have_to_be_pickled_is_not_saved(tmp_path):
+    guard = guard_of().fit(KNOWN)
+    guard.detectors[0].state = lambda: ({}, {"x": np.array([object()], dtype=object)})
+    with pytest.raises(TypeError, match="pickled"):
+        guard.save(tmp_path)
+    assert list(tmp_path.iterdir()) == []

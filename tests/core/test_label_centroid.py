@@ -1,0 +1,233 @@
+"""Label centroids against a naive oracle, and what learning and forgetting leave behind."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support import TOPICS, join, knowledge_base, topical
+
+from ragshield_core import Batch
+from ragshield_core.detectors import LabelCentroidDetector
+from ragshield_core.errors import InvalidBatchError, NotFittedError
+
+LEVELS = pytest.mark.parametrize("level", ["entry", "batch"])
+
+
+def random_batch(seed, n, n_labels, *, dim=6, unlabelled=0.0, prefix="r"):
+    rng = np.random.default_rng(seed)
+    labels = [f"label{code}" for code in rng.integers(n_labels, size=n)]
+    missing = rng.random(n) < unlabelled
+    return Batch.of(
+        ids=[f"{prefix}{i}" for i in range(n)],
+        texts=[""] * n,
+        embeddings=rng.normal(loc=0.3, size=(n, dim)),
+        labels=[None if gone else label for gone, label in zip(missing, labels, strict=True)],
+    )
+
+
+def unit(vector):
+    return vector / np.linalg.norm(vector)
+
+
+def oracle(reference, batch, level, min_entries):
+    """Return scores by the definition, entry by entry; None where there is no opinion."""
+
+    def centroids(entries, at_least):
+        rows = {}
+        for entry in entries:
+            if entry.label is not None:
+                rows.setdefault(entry.label, []).append(unit(entry.embedding.astype(float)))
+        return {label: unit(sum(v)) for label, v in rows.items() if len(v) >= at_least}
+
+    known, own = centroids(reference, min_entries), centroids(batch, 1)
+    scores = []
+    for entry in batch:
+        if entry.label not in known or len(known) < 2:
+            scores.append(None)
+            continue
+        vector = unit(entry.embedding.astype(float)) if level == "entry" else own[entry.label]
+        others = [vector @ c for label, c in known.items() if label != entry.label]
+        scores.append(max(others) - vector @ known[entry.label])
+    return scores
+
+
+@LEVELS
+@pytest.mark.parametrize("n_labels", [1, 2, 3, 10])
+@pytest.mark.parametrize("min_entries", [1, 4])
+def test_scores_are_those_of_the_definition(level, n_labels, min_entries):
+    reference = random_batch(n_labels, 50, n_labels, unlabelled=0.2)
+    batch = random_batch(100 + n_labels, 30, n_labels + 1, unlabelled=0.2, prefix="new")
+    detector = LabelCentroidDetector(level=level, min_entries=min_entries).fit(reference)
+    expected = oracle(reference, batch, level, min_entries)
+    unjudged = detector.unjudged(batch)
+    assert sorted(unjudged) == [row for row, score in enumerate(expected) if score is None]
+    judged = [row for row in range(len(batch)) if row not in unjudged]
+    assert bool(judged) == (n_labels > 1)
+    if judged:
+        scores = detector.score(batch.take(judged))
+        np.testing.assert_allclose(scores, [expected[row] for row in judged], atol=1e-6)
+
+
+@LEVELS
+@given(seed=st.integers(0, 50), cut=st.integers(0, 40))
+def test_learning_in_parts_equals_fitting_all_at_once(level, seed, cut):
+    whole = random_batch(seed, 40, 4, unlabelled=0.1)
+    parts = LabelCentroidDetector(level=level).fit(whole.take(range(cut)))
+    parts.learn(whole.take(range(cut, 40)))
+    order = np.random.default_rng(seed).permutation(40)
+    shuffled = LabelCentroidDetector(level=level).fit(whole.take(order))
+    once = LabelCentroidDetector(level=level).fit(whole)
+    batch = random_batch(seed + 1000, 10, 5, prefix="new")
+    assert parts.unjudged(batch) == shuffled.unjudged(batch) == once.unjudged(batch)
+    judged = [row for row in range(10) if row not in once.unjudged(batch)]
+    if judged:
+        part = batch.take(judged)
+        np.testing.assert_allclose(parts.score(part), once.score(part), atol=1e-12)
+        np.testing.assert_allclose(shuffled.score(part), once.score(part), atol=1e-12)
+        assert parts.explain(part, range(len(part))) == once.explain(part, range(len(part)))
+
+
+@LEVELS
+def test_forgetting_undoes_learning(level):
+    kept, gone = knowledge_base(8), join(*(topical(t, 5, prefix="gone") for t in TOPICS))
+    batch = knowledge_base(3, prefix="new")
+    before = LabelCentroidDetector(level=level).fit(kept)
+    after = LabelCentroidDetector(level=level).fit(kept)
+    after.learn(gone)
+    assert np.abs(after.score(batch) - before.score(batch)).max() > 1e-4
+    after.forget(gone)
+    np.testing.assert_allclose(after.score(batch), before.score(batch), atol=1e-12)
+
+
+def test_a_label_that_was_forgotten_altogether_leaves_nothing_behind():
+    detector = LabelCentroidDetector().fit(knowledge_base(8))
+    detector.forget(topical("refunds", 8))
+    reason = detector.unjudged(topical("refunds", 1, prefix="new"))[0]
+    assert "has 0 entries" in reason
+    anew = topical("billing", 8, label="refunds", prefix="anew")
+    detector.learn(anew)
+    expected = LabelCentroidDetector().fit(join(knowledge_base(8).take(range(16)), anew))
+    batch = knowledge_base(2, prefix="new")
+    np.testing.assert_allclose(detector.score(batch), expected.score(batch), atol=1e-12)
+
+
+def test_entries_are_forgotten_only_as_often_as_they_were_learned():
+    detector = LabelCentroidDetector().fit(knowledge_base(5))
+    batch = knowledge_base(2, prefix="new")
+    before = detector.score(batch)
+    with pytest.raises(InvalidBatchError, match="'billing'"):
+        detector.forget(topical("billing", 6))
+    with pytest.raises(InvalidBatchError, match="'never'"):
+        detector.forget(topical("billing", 1, label="never"))
+    np.testing.assert_array_equal(detector.score(batch), before)
+
+
+def test_forgetting_part_of_a_batch_that_cannot_be_forgotten_changes_nothing():
+    detector = LabelCentroidDetector().fit(knowledge_base(5))
+    batch = knowledge_base(2, prefix="new")
+    before = detector.score(batch)
+    with pytest.raises(InvalidBatchError):
+        detector.forget(
+            join(topical("billing", 2), topical("refunds", 1, label="never", prefix="x"))
+        )
+    np.testing.assert_array_equal(detector.score(batch), before)
+
+
+@LEVELS
+def test_what_cannot_be_judged_is_named_with_the_reason(level):
+    detector = LabelCentroidDetector(level=level, min_entries=5)
+    detector.fit(join(knowledge_base(5).take(range(10)), topical("refunds", 4)))
+    batch = join(
+        topical("billing", 1, prefix="fine"),
+        topical("refunds", 1, prefix="few"),
+        topical("billing", 1, prefix="unknown", label="espionage"),
+        topical("billing", 1, prefix="missing", labels=[None]),
+    )
+    reasons = detector.unjudged(batch)
+    assert sorted(reasons) == [1, 2, 3]
+    assert "'refunds' has 4 entries" in reasons[1]
+    assert "5 are needed" in reasons[1]
+    assert "'espionage' has 0 entries" in reasons[2]
+    assert "no label" in reasons[3]
+    for row, words in [(1, "few-refunds-0"), (2, "unknown-billing-0"), (3, "missing-billing-0")]:
+        with pytest.raises(InvalidBatchError, match=words):
+            detector.score(batch.take([0, row]))
+    assert detector.score(batch.take([0])) < 0
+
+
+def test_one_label_alone_has_nothing_to_be_compared_with():
+    detector = LabelCentroidDetector().fit(topical("billing", 9))
+    reasons = detector.unjudged(topical("billing", 2, prefix="new"))
+    assert sorted(reasons) == [0, 1]
+    assert "two are needed" in reasons[0]
+
+
+def test_vectors_that_cancel_out_have_no_centroid():
+    axes = [[1.0, 0], [-1, 0], [0, 1], [0, 1], [1, 1], [1, 1]]
+    labels = ["opposed", "opposed", "up", "up", "slant", "slant"]
+    reference = Batch.of(ids=list("abcdef"), texts=[""] * 6, embeddings=axes, labels=labels)
+    detector = LabelCentroidDetector(min_entries=2).fit(reference)
+    assert "cancel out" in detector.unjudged(reference)[0]
+    assert sorted(detector.unjudged(reference)) == [0, 1]
+    assert np.isfinite(detector.score(reference.take(range(2, 6)))).all()
+
+
+def test_a_batch_whose_vectors_cancel_out_is_not_condemned():
+    detector = LabelCentroidDetector(level="batch").fit(knowledge_base(5))
+    pair = topical("shipping", 1, label="billing", prefix="new").vectors[0]
+    opposed = Batch.of(
+        ids=["a", "b"], texts=["", ""], embeddings=[pair, -pair], labels=["billing", "billing"]
+    )
+    np.testing.assert_allclose(detector.score(opposed), 0.0, atol=1e-9)
+
+
+@LEVELS
+def test_an_unfitted_detector_says_so(level):
+    with pytest.raises(NotFittedError, match="fit"):
+        LabelCentroidDetector(level=level).score(topical("billing", 1))
+
+
+@LEVELS
+def test_flipped_labels_score_above_zero_and_clean_ones_below(level):
+    detector = LabelCentroidDetector(level=level).fit(knowledge_base(10))
+    assert (detector.score(knowledge_base(5, prefix="new")) < 0).all()
+    assert (detector.score(topical("shipping", 5, label="billing", prefix="bad")) > 0).all()
+
+
+def test_batch_level_condemns_a_label_as_a_whole_and_says_so():
+    detector = LabelCentroidDetector(level="batch").fit(knowledge_base(10))
+    batch = join(
+        topical("shipping", 3, label="billing", prefix="bad"),
+        topical("billing", 1, prefix="good"),
+        topical("refunds", 4, prefix="good"),
+    )
+    scores = detector.score(batch)
+    assert len(set(scores[:4].round(12))) == 1
+    assert (scores[:4] > 0).all()
+    assert (scores[4:] < 0).all()
+    sentence = detector.explain(batch, [3])[0].sentence
+    assert "batch verdict" in sentence
+    assert "all 4 entries labelled 'billing'" in sentence
+    assert "closer to the centroid of 'shipping'" in sentence
+
+
+def test_entry_level_evidence_names_the_labels_and_both_cosines():
+    detector = LabelCentroidDetector().fit(knowledge_base(10))
+    batch = join(
+        topical("billing", 2, prefix="good"), topical("shipping", 1, label="billing", prefix="bad")
+    )
+    sentence = detector.explain(batch, [2])[0].sentence
+    score = detector.score(batch)[2]
+    assert "batch verdict" not in sentence
+    assert sentence.startswith("labelled 'billing'")
+    assert "'shipping'" in sentence
+    other, own = (
+        float(part[:5]) for part in (sentence.split("cosine ")[1], sentence.split("(")[-1])
+    )
+    assert other - own == pytest.approx(score, abs=2e-3)
+
+
+@pytest.mark.parametrize("wrong", [{"level": "label"}, {"min_entries": 0}])
+def test_settings_that_make_no_sense_are_refused(wrong):
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        LabelCentroidDetector(**wrong)

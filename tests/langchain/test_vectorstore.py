@@ -1,0 +1,859 @@
+"""The guarded store around FAISS and InMemoryVectorStore: what goes in and what stays out."""
+
+import itertools
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from unittest.mock import patch
+
+import faiss
+import numpy as np
+import pytest
+from langchain_community.docstore.in_memory import InMemoryDocstore
+from langchain_community.vectorstores import FAISS
+from langchain_core.documents import Document
+from langchain_core.language_models.fake_chat_models import ParrotFakeChatModel
+from langchain_core.output_parsers import StrOutputParser
+from langchain_core.prompts import ChatPromptTemplate
+from langchain_core.runnables import RunnablePassthrough
+from langchain_core.vectorstores import InMemoryVectorStore
+from support import DIM, LENGTH, TOPICS, CountingEmbeddings, Scripted, knowledge_base, vector_of
+
+from ragshield_core import Guard, PoisonedEntryError, Policy, Quarantine
+from ragshield_core.detectors import LabelCentroidDetector
+from ragshield_core.errors import InvalidBatchError, QuarantineError
+from ragshield_langchain import GuardedVectorStore
+
+KINDS = {"memory": InMemoryVectorStore, "faiss": FAISS}
+
+
+def empty(cls, embedding):
+    if cls is FAISS:
+        return FAISS(embedding, faiss.IndexFlatL2(DIM), InMemoryDocstore(), {})
+    return cls(embedding)
+
+
+def guard_of(*detectors, **policy):
+    detectors = detectors or [LabelCentroidDetector(min_entries=3)]
+    return Guard(detectors, policy=Policy(**policy), quarantine=Quarantine("sqlite://"))
+
+
+def docs(topic, n, *, prefix="kb", label=None, **metadata):
+    """Return n documents about a topic, labelled with it or with a wrong ``label``."""
+    return [
+        Document(
+            id=f"{prefix}-{topic}-{i}",
+            page_content=f"{topic} {prefix} {i}",
+            metadata={"label": label or topic} | metadata,
+        )
+        for i in range(n)
+    ]
+
+
+KNOWN = [document for topic in TOPICS for document in docs(topic, 6)]
+GOOD = docs("billing", 2, prefix="new")
+BAD = docs("shipping", 2, prefix="bad", label="billing")
+MIXED = [GOOD[0], BAD[0], BAD[1], GOOD[1]]
+
+
+@pytest.fixture(params=KINDS, ids=KINDS)
+def cls(request):
+    return KINDS[request.param]
+
+
+@pytest.fixture
+def embedding():
+    return CountingEmbeddings()
+
+
+@pytest.fixture
+def store(cls, embedding):
+    """Return a guarded store that holds ``KNOWN``."""
+    guarded = GuardedVectorStore(empty(cls, embedding), guard=guard_of())
+    guarded.add_documents(KNOWN)
+    embedding.calls.clear()
+    return guarded
+
+
+def live(inner):
+    """Return what the store inside holds, read without RAGShield: id -> text, metadata, vector."""
+    if isinstance(inner, InMemoryVectorStore):
+        return {
+            key: (row["text"], row["metadata"], np.float32(row["vector"]).tolist())
+            for key, row in inner.store.items()
+        }
+    mapping, documents = inner.index_to_docstore_id, inner.docstore._dict
+    assert sorted(mapping) == list(range(inner.index.ntotal)), "the index is out of step"
+    assert sorted(mapping.values()) == sorted(documents), "the docstore is out of step"
+    return {
+        key: (
+            documents[key].page_content,
+            documents[key].metadata,
+            inner.index.reconstruct(i).tolist(),
+        )
+        for i, key in mapping.items()
+    }
+
+
+def ids_of(documents):
+    return [document.id for document in documents]
+
+
+def learned(guard):
+    """Return what the guard's label centroids hold: label -> count and rounded sum."""
+    detector = guard.detectors[0]
+    return {
+        label: (int(detector._counts[code]), detector._sums[code].round(5).tolist())
+        for label, code in detector._codes.items()
+        if detector._counts[code]
+    }
+
+
+def fresh_fit(inner):
+    """Return what the label centroids of a guard would hold that knows exactly what is live."""
+    sums = {}
+    for _, metadata, vector in live(inner).values():
+        if metadata.get("label") is not None:
+            unit = np.array(vector) / np.linalg.norm(vector)
+            count, total = sums.get(str(metadata["label"]), (0, 0.0))
+            sums[str(metadata["label"])] = (count + 1, total + unit)
+    return {label: (count, total) for label, (count, total) in sums.items()}
+
+
+def assert_in_step(store):
+    """Check that the guard has learned what is live, no more and no less."""
+    ours, expected = learned(store.guard), fresh_fit(store.inner)
+    assert {label: count for label, (count, _) in ours.items()} == {
+        label: count for label, (count, _) in expected.items()
+    }
+    for label, (_, total) in ours.items():
+        np.testing.assert_allclose(total, expected[label][1], atol=2e-5)
+    assert sorted(store.guard.known(list(live(store.inner)))) == sorted(live(store.inner))
+
+
+# Writing
+
+
+def test_flipped_entries_stay_out_and_ids_stay_aligned(store):
+    assert store.add_documents(MIXED) == ids_of(MIXED)
+    assert set(live(store.inner)) == {*ids_of(KNOWN), *ids_of(GOOD)}
+    assert [held.id for held in store.quarantine.list()] == ids_of(BAD)
+    assert [str(d.verdict) for d in store.last_report.decisions] == [
+        *("admit", "quarantine", "quarantine", "admit")
+    ]
+    assert_in_step(store)
+
+
+def test_ids_are_made_where_there_are_none_and_taken_where_there_are(store):
+    texts = [document.page_content for document in MIXED]
+    metadatas = [document.metadata for document in MIXED]
+    made = store.add_texts(texts, metadatas)
+    assert len(set(made)) == 4
+    assert [held.id for held in store.quarantine.list()] == made[1:3]
+    assert store.add_texts(texts, metadatas, ids=["a", None, "c", "d"])[::2] == ["a", "c"]
+    assert store.inner.get_by_ids(["a"])[0].page_content == texts[0]
+    assert store.add_documents(MIXED, ids=["w", "x", "y", "z"]) == ["w", "x", "y", "z"]
+    assert store.quarantine.held_ids(["w", "x", "y", "z"]) == {"x", "y"}
+
+
+def test_a_batch_that_is_rejected_altogether_writes_nothing(store):
+    before = live(store.inner)
+    assert store.add_documents(BAD) == ids_of(BAD)
+    assert live(store.inner) == before
+    assert len(store.last_report.quarantined) == 2
+    assert_in_step(store)
+
+
+async def test_empty_input_is_handled(cls, store, embedding):
+    before = live(store.inner)
+    assert store.add_documents([]) == store.add_texts([]) == store.add_embeddings([]) == []
+    assert await store.aadd_documents([]) == await store.aadd_texts([]) == []
+    assert store.delete([]) is True
+    assert store.last_report.decisions == ()
+    assert live(store.inner) == before
+    for new in (
+        GuardedVectorStore.from_texts([], embedding, vectorstore_cls=cls, guard=guard_of()),
+        GuardedVectorStore.from_documents([], embedding, vectorstore_cls=cls, guard=guard_of()),
+        await GuardedVectorStore.afrom_texts([], embedding, vectorstore_cls=cls, guard=guard_of()),
+    ):
+        assert live(new.inner) == {}
+        assert new.add_documents(KNOWN) == ids_of(KNOWN)
+
+
+async def test_generators_are_taken(store):
+    assert store.add_documents(document for document in MIXED) == ids_of(MIXED)
+    assert await store.aadd_documents(d for d in docs("refunds", 1, prefix="gen")) == [
+        "gen-refunds-0"
+    ]
+    made = store.add_texts(f"billing text {i}" for i in range(3))
+    assert len(store.inner.get_by_ids(made)) == 3
+    pairs = ((text, vector_of(text).tolist()) for text in ["refunds x", "refunds y"])
+    assert len(store.inner.get_by_ids(store.add_embeddings(pairs))) == 2
+    assert_in_step(store)
+
+
+def test_vectors_are_stored_as_they_were_embedded(store):
+    store.add_documents(GOOD)
+    for document in GOOD:
+        *_, vector = live(store.inner)[document.id]
+        assert vector == vector_of(document.page_content).tolist()
+        assert np.linalg.norm(vector) == pytest.approx(LENGTH, rel=1e-5)
+
+
+def test_add_embeddings_screens_and_embeds_nothing(store, embedding):
+    pairs = [(d.page_content, vector_of(d.page_content).tolist()) for d in MIXED]
+    ids = store.add_embeddings(pairs, [d.metadata for d in MIXED], ids_of(MIXED))
+    assert ids == ids_of(MIXED)
+    assert embedding.calls == []
+    assert set(live(store.inner)) == {*ids_of(KNOWN), *ids_of(GOOD)}
+    assert store.quarantine.held_ids(ids) == set(ids_of(BAD))
+    assert_in_step(store)
+
+
+def test_entries_without_a_label_or_of_an_unknown_one_are_admitted_and_reported(store):
+    odd = [
+        Document(id="bare", page_content="shipping bare"),
+        Document(id="none", page_content="shipping none", metadata={"label": None}),
+        Document(id="unknown", page_content="shipping unknown", metadata={"label": "espionage"}),
+    ]
+    store.add_documents(odd)
+    assert {"bare", "none", "unknown"} <= set(live(store.inner))
+    reasons = {item.entry_id: item.reason for item in store.last_report.unjudged}
+    assert "no label" in reasons["bare"]
+    assert "no label" in reasons["none"]
+    assert "'espionage' has 0 entries" in reasons["unknown"]
+    assert_in_step(store)
+
+
+def test_a_policy_can_hold_what_nobody_can_judge(cls, embedding):
+    guard = guard_of(unjudged="quarantine").fit(knowledge_base(5))
+    store = GuardedVectorStore(empty(cls, embedding), guard=guard)
+    store.add_documents([*GOOD, Document(id="bare", page_content="billing bare")])
+    assert set(live(store.inner)) == set(ids_of(GOOD))
+    assert store.quarantine.held_ids(["bare"]) == {"bare"}
+
+
+@pytest.mark.parametrize("number", [int, np.int64, float, bool], ids=lambda kind: kind.__name__)
+def test_labels_may_be_numbers(cls, embedding, number):
+    store = GuardedVectorStore(
+        empty(cls, embedding), guard=guard_of(), label_key="class", lineage_key="page"
+    )
+    known = [
+        Document(page_content=f"{topic} {i}", metadata={"class": number(code), "page": i})
+        for code, topic in enumerate(TOPICS[:2])
+        for i in range(4)
+    ]
+    store.add_documents(known)
+    flipped = Document(id="bad", page_content="billing bad", metadata={"class": number(1)})
+    store.add_documents([flipped])
+    assert store.quarantine.held_ids(["bad"]) == {"bad"}
+    assert store.quarantine.show("bad").entry.metadata == {"class": number(1)}
+
+
+@pytest.mark.parametrize("key", ["label", "source"])
+@pytest.mark.parametrize("value", [{"a": 1}, ["billing"], b"billing", object()], ids=str)
+def test_hostile_metadata_under_a_key_that_is_read_names_the_entry(store, key, value):
+    before = live(store.inner)
+    with pytest.raises(InvalidBatchError, match=f"'{key}'.*'culprit'"):
+        store.add_documents(
+            [*GOOD, Document(id="culprit", page_content="x", metadata={key: value})]
+        )
+    assert live(store.inner) == before
+    assert_in_step(store)
+
+
+BAD_CALLS = {
+    "an id twice": (lambda s: s.add_texts(["a", "b"], ids=["twin", "twin"]), "'twin'"),
+    "an empty id": (lambda s: s.add_texts(["a", "b"], ids=["x", ""]), r"ids\[1\] is empty"),
+    "an id that is a number": (lambda s: s.add_texts(["a"], ids=[7]), "entry 7"),
+    "fewer ids": (lambda s: s.add_texts(["a", "b"], ids=["x"]), "1 ids for 2"),
+    "fewer metadatas": (lambda s: s.add_texts(["a", "b"], [{}]), "1 metadatas for 2"),
+    "NaN": (lambda s: s.add_embeddings([("a", [np.nan] * DIM)], ids=["culprit"]), "'culprit'.*NaN"),
+    "zero": (lambda s: s.add_embeddings([("a", [0.0] * DIM)], ids=["culprit"]), "'culprit'.*zero"),
+    "another dimension": (
+        lambda s: s.add_embeddings([("a", [1.0, 2.0])], ids=["culprit"]),
+        f"'culprit'.*2 dimensions.*{DIM}",
+    ),
+    "ragged": (
+        lambda s: s.add_embeddings([("a", [1.0] * DIM), ("b", [1.0])], ids=["fine", "culprit"]),
+        "'culprit'.*1 dimensions",
+    ),
+    "metadata that cannot be kept": (
+        lambda s: s.add_texts(
+            ["shipping x"], [{"label": "billing", "lock": object()}], ids=["culprit"]
+        ),
+        "'culprit'.*'lock'",
+    ),
+}
+
+
+@pytest.mark.parametrize(("call", "words"), BAD_CALLS.values(), ids=BAD_CALLS)
+def test_bad_input_is_refused_by_name_and_leaves_everything_as_it_was(store, call, words):
+    before, report = live(store.inner), store.last_report
+    with pytest.raises((InvalidBatchError, QuarantineError), match=words):
+        call(store)
+    assert live(store.inner) == before
+    assert store.quarantine.count(None) == 0
+    assert store.last_report is report
+    assert_in_step(store)
+
+
+def test_a_faiss_index_of_another_dimension_refuses_the_first_write(embedding):
+    inner = FAISS(embedding, faiss.IndexFlatL2(DIM + 1), InMemoryDocstore(), {})
+    store = GuardedVectorStore(inner, guard=guard_of())
+    with pytest.raises(InvalidBatchError, match=rf"'{GOOD[0].id}'.*{DIM} dimensions.*{DIM + 1}"):
+        store.add_documents(GOOD)
+    assert live(inner) == {}
+    assert learned(store.guard) == {}
+
+
+def test_metadata_is_stored_unchanged_and_not_shared_with_the_caller(store):
+    metadata = {"label": "billing", "page": 3, "tags": ["a", {"b": 1}], "source": "x.pdf"}
+    original = {"label": "billing", "page": 3, "tags": ["a", {"b": 1}], "source": "x.pdf"}
+    document = Document(id="one", page_content="billing one", metadata=metadata)
+    store.add_documents([document])
+    assert document.metadata == original
+    assert store.get_by_ids(["one"]) == [document]
+    document.metadata["page"] = 4
+    document.metadata["new"] = True
+    assert live(store.inner)["one"][1] == original
+    assert store.last_report.batch.metadatas[0] == original
+    live(store.inner)["one"][1]["edited"] = True
+    assert store.last_report.batch.metadatas[0] == original
+
+
+def test_metadata_inside_metadata_is_not_shared_with_the_caller(store):
+    metadata = {"label": "billing", "tags": ["a"]}
+    store.add_texts(["billing one"], [metadata], ids=["one"])
+    metadata["tags"].append("slipped in")
+    assert live(store.inner)["one"][1]["tags"] == ["a"]
+
+
+def test_flagged_documents_gain_exactly_one_key(cls, embedding):
+    guard = guard_of(Scripted(), quarantine_at=0.02, flag_at=0.3, confidence=0.5)
+    store = GuardedVectorStore(empty(cls, embedding), guard=guard)
+    store.add_texts([f"billing score={i / 100}" for i in range(100)])
+    guard.fit(store.last_report.batch).calibrate()
+    texts = [f"billing new score={score}" for score in (0.1, 0.9, 5.0)]
+    fine, flagged, held = store.add_texts(texts, [{"page": 1}] * 3)
+    assert [str(d.verdict) for d in store.last_report.decisions] == ["admit", "flag", "quarantine"]
+    assert live(store.inner)[fine][1] == {"page": 1}
+    assert live(store.inner)[flagged][1] == {"page": 1, "ragshield_flag": "scripted"}
+    assert store.quarantine.show(held).entry.metadata == {"page": 1}
+
+
+async def test_on_detect_raise_writes_nothing(cls, embedding):
+    guard = guard_of(on_detect="raise")
+    store = GuardedVectorStore(empty(cls, embedding), guard=guard)
+    store.add_documents(KNOWN)
+    before, report, state = live(store.inner), store.last_report, learned(guard)
+    with pytest.raises(PoisonedEntryError, match=BAD[0].id) as raised:
+        store.add_documents(MIXED)
+    assert [d.entry_id for d in raised.value.report.quarantined] == ids_of(BAD)
+    with pytest.raises(PoisonedEntryError):
+        await store.aadd_documents(MIXED)
+    assert (live(store.inner), learned(guard)) == (before, state)
+    assert store.quarantine.count(None) == 0
+    assert store.last_report is report
+
+
+# Replacing and deleting
+
+
+def test_an_upsert_replaces_and_the_centroids_follow(store):
+    changed = Document(id="kb-billing-0", page_content="refunds now", metadata={"label": "refunds"})
+    store.add_documents([changed, GOOD[0]])
+    assert live(store.inner)["kb-billing-0"][:2] == ("refunds now", {"label": "refunds"})
+    assert len(live(store.inner)) == len(KNOWN) + 1
+    assert learned(store.guard)["billing"][0] == 6
+    assert learned(store.guard)["refunds"][0] == 7
+    assert_in_step(store)
+    for _ in range(3):
+        store.add_documents(KNOWN)
+    assert len(live(store.inner)) == len(KNOWN) + 1
+    assert_in_step(store)
+
+
+def test_a_quarantined_revision_leaves_the_old_one_live(store):
+    before = live(store.inner)
+    revised = Document(
+        id="kb-billing-0", page_content="shipping ruse", metadata={"label": "billing"}
+    )
+    assert store.add_documents([revised]) == ["kb-billing-0"]
+    assert live(store.inner) == before
+    assert store.quarantine.show("kb-billing-0").entry.text == "shipping ruse"
+    assert_in_step(store)
+    store.release(["kb-billing-0"])
+    assert live(store.inner)["kb-billing-0"][0] == "shipping ruse"
+    assert len(live(store.inner)) == len(before)
+    assert_in_step(store)
+
+
+@pytest.mark.parametrize("label", ["shipping", "espionage", ["billing"]], ids=str)
+@pytest.mark.parametrize("what", ["upsert", "delete"])
+def test_what_was_learned_is_forgotten_even_if_the_live_document_was_edited(store, what, label):
+    """FAISS hands out the stored documents themselves; whoever annotates a result edits them."""
+    (found,) = store.similarity_search("billing kb 0", k=1)
+    found.metadata["label"] = label
+    if what == "delete":
+        store.delete([found.id])
+    else:
+        store.add_documents(
+            [Document(id=found.id, page_content="billing v2", metadata={"label": "billing"})]
+        )
+    assert_in_step(store)
+
+
+def test_a_document_that_the_guard_never_learned_is_replaced_without_forgetting(store):
+    raw = Document(id="raw", page_content="refunds raw", metadata={"label": "refunds"})
+    store.inner.add_documents([raw])
+    store.add_documents(
+        [Document(id="raw", page_content="billing raw", metadata={"label": "billing"})]
+    )
+    assert learned(store.guard)["refunds"][0] == 6
+    assert_in_step(store)
+
+
+def test_a_saved_guard_goes_on_around_the_same_store(store, tmp_path):
+    store.guard.save(tmp_path)
+    again = GuardedVectorStore(
+        store.inner, guard=Guard.load(tmp_path, quarantine=Quarantine("sqlite://"))
+    )
+    again.add_documents(MIXED)
+    assert again.quarantine.held_ids(ids_of(MIXED)) == set(ids_of(BAD))
+    again.add_documents(
+        [Document(id="kb-billing-0", page_content="billing v2", metadata={"label": "billing"})]
+    )
+    again.delete(["kb-refunds-0"])
+    assert_in_step(again)
+
+
+def test_threads_that_write_at_once_leave_guard_and_store_in_step(store):
+    batches = [
+        [*docs(topic, 2, prefix=f"t{n}"), *docs("billing", 1, prefix=f"x{n}", label="refunds")]
+        for n in range(6)
+        for topic in TOPICS
+    ]
+    with ThreadPoolExecutor(6) as pool:
+        written = list(pool.map(store.add_documents, batches))
+    assert written == [ids_of(batch) for batch in batches]
+    assert len(live(store.inner)) == len(KNOWN) + 2 * len(batches)
+    assert store.quarantine.count() == 6
+    assert_in_step(store)
+
+
+async def test_delete_forgets_and_passes_over_what_is_missing(store):
+    store.add_documents(MIXED)
+    gone = ["kb-billing-0", GOOD[0].id, BAD[0].id, "never there"]
+    assert store.delete(gone) is True
+    assert set(gone).isdisjoint(live(store.inner))
+    assert store.quarantine.held_ids(gone) == set()
+    assert store.quarantine.held_ids(ids_of(BAD)) == {BAD[1].id}
+    assert_in_step(store)
+    assert store.delete(gone) is True
+    assert await store.adelete([BAD[1].id, "kb-refunds-1"]) is True
+    assert store.quarantine.count(None) == 0
+    assert store.get_by_ids(["kb-refunds-1"]) == []
+    assert_in_step(store)
+    with pytest.raises(QuarantineError, match=BAD[0].id):
+        store.release([BAD[0].id])
+
+
+def test_deleting_everything_and_starting_again_works(store):
+    store.delete(ids_of(KNOWN))
+    assert live(store.inner) == {}
+    assert learned(store.guard) == {}
+    store.add_documents(KNOWN)
+    assert_in_step(store)
+
+
+# Releasing
+
+
+def test_release_puts_the_entry_back_with_its_own_id_and_vector(store, embedding):
+    bad = docs("shipping", 1, prefix="bad", label="billing", page=7, tags=("x", "y"))[0]
+    store.add_documents([bad])
+    embedding.calls.clear()
+    (held,) = store.release([bad.id], by="anna", note="a forwarded bill")
+    assert held.id == bad.id
+    assert embedding.calls == []
+    vector = vector_of(bad.page_content).tolist()
+    assert live(store.inner)[bad.id] == (bad.page_content, bad.metadata, vector)
+    assert store.quarantine.count() == 0
+    assert store.quarantine.log()[-1].actor == "anna"
+    assert_in_step(store)
+    assert store.similarity_search(bad.page_content, k=1) == [bad]
+
+
+def test_a_released_document_is_admitted_when_it_is_ingested_again(store):
+    store.add_documents(BAD)
+    store.release([BAD[0].id])
+    store.add_documents(BAD)
+    assert [str(d.verdict) for d in store.last_report.decisions] == ["admit", "quarantine"]
+    assert_in_step(store)
+    other = Document(id=BAD[0].id, page_content="shipping other", metadata={"label": "billing"})
+    store.add_documents([other])
+    assert live(store.inner)[BAD[0].id][0] == BAD[0].page_content
+
+
+def test_releasing_what_is_not_held_names_it_and_changes_nothing(store):
+    store.add_documents(BAD)
+    before = live(store.inner)
+    with pytest.raises(QuarantineError, match="'nobody'"):
+        store.release([BAD[0].id, "nobody"])
+    assert live(store.inner) == before
+    assert store.quarantine.count() == 2
+
+
+# Embedding once
+
+
+async def writes(store, way, documents):
+    texts, metadatas = [d.page_content for d in documents], [d.metadata for d in documents]
+    if way == "add_documents":
+        store.add_documents(documents)
+    elif way == "add_texts":
+        store.add_texts(texts, metadatas)
+    elif way == "aadd_documents":
+        await store.aadd_documents(documents)
+    else:
+        await store.aadd_texts(texts, metadatas)
+
+
+@pytest.mark.parametrize("way", ["add_documents", "add_texts", "aadd_documents", "aadd_texts"])
+async def test_each_text_is_embedded_exactly_once_per_write(store, embedding, way):
+    await writes(store, way, MIXED)
+    assert embedding.calls == [[document.page_content for document in MIXED]]
+    assert embedding.native == way.startswith("a" * 2)
+    held = [one.id for one in store.quarantine.list()]
+    assert len(held) == 2
+    store.release(held)
+    assert len(embedding.calls) == 1
+    assert_in_step(store)
+
+
+async def make(way, cls, embedding, documents, **options):
+    options = {"vectorstore_cls": cls, "guard": guard_of(), **options}
+    texts, metadatas = [d.page_content for d in documents], [d.metadata for d in documents]
+    if way == "from_documents":
+        return GuardedVectorStore.from_documents(documents, embedding, **options)
+    if way == "afrom_documents":
+        return await GuardedVectorStore.afrom_documents(documents, embedding, **options)
+    options["ids"] = ids_of(documents)
+    if way == "from_texts":
+        return GuardedVectorStore.from_texts(texts, embedding, metadatas, **options)
+    return await GuardedVectorStore.afrom_texts(texts, embedding, metadatas, **options)
+
+
+@pytest.mark.parametrize("way", ["from_documents", "from_texts", "afrom_documents", "afrom_texts"])
+async def test_a_new_store_is_made_embedding_each_text_once(cls, embedding, way):
+    guard = guard_of().fit(knowledge_base(5))
+    store = await make(way, cls, embedding, MIXED, guard=guard)
+    assert isinstance(store, GuardedVectorStore)
+    assert type(store.inner) is cls
+    assert embedding.calls == [[document.page_content for document in MIXED]]
+    assert embedding.native == way.startswith("af")
+    assert set(live(store.inner)) == set(ids_of(GOOD))
+    assert store.quarantine.held_ids(ids_of(MIXED)) == set(ids_of(BAD))
+    assert store.similarity_search(GOOD[0].page_content, k=1) == [GOOD[0]]
+
+
+def test_a_new_store_takes_keys_and_options_of_the_store_inside(embedding):
+    store = GuardedVectorStore.from_texts(
+        ["billing a", "billing b"],
+        embedding,
+        [{"topic": "billing"}] * 2,
+        vectorstore_cls=FAISS,
+        guard=guard_of(),
+        label_key="topic",
+        distance_strategy="MAX_INNER_PRODUCT",
+    )
+    assert learned(store.guard)["billing"][0] == 2
+    assert store.inner.index.metric_type == faiss.METRIC_INNER_PRODUCT
+
+
+@pytest.mark.parametrize("missing", ["vectorstore_cls", "guard"])
+async def test_a_new_store_needs_a_class_and_a_guard(cls, embedding, missing):
+    for way in ("from_texts", "afrom_documents"):
+        with pytest.raises(TypeError, match=f"{missing} is missing"):
+            await make(way, cls, embedding, GOOD, **{missing: None})
+    assert embedding.calls == []
+
+
+# Reading
+
+
+def test_k_is_exact_and_nothing_quarantined_is_found(store):
+    store.add_documents([*MIXED, *docs("shipping", 20, prefix="more", label="billing")])
+    n = len(KNOWN) + len(GOOD)
+    for k in (1, 5, n):
+        found = store.similarity_search("shipping bad 0", k=k)
+        assert len(found) == k
+        assert all(
+            document.metadata["label"] == document.page_content.split()[0] for document in found
+        )
+    assert len(store.similarity_search("shipping bad 0", k=n + 30)) == n
+
+
+def search_arguments(name):
+    if name.endswith("by_vector"):
+        return vector_of("billing kb 1").tolist()
+    return "billing kb 1"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "similarity_search",
+        "similarity_search_with_score",
+        "similarity_search_by_vector",
+        "max_marginal_relevance_search",
+        "max_marginal_relevance_search_by_vector",
+    ],
+)
+async def test_searches_are_those_of_the_store_inside(store, name):
+    argument = search_arguments(name)
+    expected = getattr(store.inner, name)(argument, k=3)
+    assert len(expected) == 3
+    assert getattr(store, name)(argument, k=3) == expected
+    assert getattr(store, name)(argument, 3) == expected
+    assert await getattr(store, f"a{name}")(argument, k=3) == expected
+
+
+async def test_get_by_ids_and_filters_are_those_of_the_store_inside(cls, store):
+    store.add_documents(MIXED)
+    wanted = [GOOD[0].id, BAD[0].id, "nobody"]
+    assert ids_of(store.get_by_ids(wanted)) == [GOOD[0].id]
+    assert ids_of(await store.aget_by_ids(wanted)) == [GOOD[0].id]
+    chosen = {"label": "refunds"} if cls is FAISS else lambda d: d.metadata["label"] == "refunds"
+    found = store.similarity_search("billing kb 0", k=4, filter=chosen)
+    assert {document.metadata["label"] for document in found} == {"refunds"}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"search_kwargs": {"k": 2}},
+        {"search_type": "mmr", "search_kwargs": {"k": 2, "fetch_k": 5}},
+        {
+            "search_type": "similarity_score_threshold",
+            "search_kwargs": {"k": 2, "score_threshold": 0.0},
+        },
+    ],
+    ids=["similarity", "mmr", "threshold"],
+)
+@pytest.mark.filterwarnings("ignore:Relevance scores must be between")
+async def test_as_retriever_finds_what_the_store_inside_finds(cls, store, options):
+    store.add_documents(MIXED)
+    if cls is InMemoryVectorStore and options.get("search_type", "").endswith("threshold"):
+        with pytest.raises(NotImplementedError):  # the store inside has no relevance scores
+            store.as_retriever(**options).invoke("billing new 0")
+        return
+    retriever, raw = store.as_retriever(**options), store.inner.as_retriever(**options)
+    found = retriever.invoke("billing new 0")
+    assert found
+    assert found[0] == GOOD[0]
+    assert found == raw.invoke("billing new 0") == await retriever.ainvoke("billing new 0")
+
+
+def answer(store, question):
+    """Run an ordinary chain, as it stands in LangChain's tutorials, around a store."""
+    prompt = ChatPromptTemplate.from_template("Context: {context}\nQuestion: {question}")
+    retriever = store.as_retriever(search_kwargs={"k": 3})
+    context = retriever | (lambda found: " | ".join(d.page_content for d in found))
+    chain = (
+        {"context": context, "question": RunnablePassthrough()}
+        | prompt
+        | ParrotFakeChatModel()
+        | StrOutputParser()
+    )
+    return chain.invoke(question)
+
+
+def test_a_chain_works_unchanged_and_never_sees_the_poison(cls, store, embedding):
+    raw = empty(cls, embedding)
+    raw.add_documents([*KNOWN, *GOOD])
+    store.add_documents([*MIXED])
+    question = "billing new 0"
+    assert answer(store, question) == answer(raw, question)
+    assert "Context: billing new 0 |" in answer(store, question)
+    assert "bad" not in answer(store, "shipping bad 0").partition("Question")[0]
+    raw.add_documents(BAD)
+    assert "shipping bad 0" in answer(raw, "shipping bad 0").partition("Question")[0]
+
+
+# Ways around
+
+
+@pytest.mark.parametrize(
+    ("name", "owner"),
+    [
+        *((name, FAISS) for name in ("docstore", "index", "merge_from", "save_local")),
+        *((name, InMemoryVectorStore) for name in ("store", "dump")),
+    ],
+)
+def test_what_goes_around_the_guard_points_to_inner(embedding, name, owner):
+    store = GuardedVectorStore(empty(owner, embedding), guard=guard_of())
+    with pytest.raises(AttributeError, match=rf"around the guard: use\s+\.inner\.{name}"):
+        getattr(store, name)
+    assert getattr(store.inner, name) is not None
+
+
+def test_what_nobody_has_is_simply_missing(store):
+    with pytest.raises(AttributeError, match="'no_such_thing'") as missing:
+        _ = store.no_such_thing
+    assert ".inner" not in str(missing.value)
+    assert store.embeddings is store.inner.embeddings
+
+
+def test_a_store_of_an_unknown_kind_is_refused_with_the_way_out():
+    with pytest.raises(TypeError, match="inner_store="):
+        GuardedVectorStore(object(), guard=guard_of())
+    with pytest.raises(TypeError, match="vectorstore_cls is dict"):
+        GuardedVectorStore.from_texts(
+            ["a"], CountingEmbeddings(), vectorstore_cls=dict, guard=guard_of()
+        )
+
+
+# Faults
+
+
+class DiskFullError(OSError):
+    """Raised in the middle of a write."""
+
+
+def breaking(function, times):
+    """Return a function that raises the first ``times`` times."""
+    calls = itertools.count(1)
+
+    def call(*args, **kwargs):
+        if next(calls) <= times:
+            raise DiskFullError
+        return function(*args, **kwargs)
+
+    return call
+
+
+class ClosedDict(dict):
+    """A store.store of InMemoryVectorStore that takes nothing more."""
+
+    def update(self, *_args, **_kwargs):
+        raise DiskFullError
+
+    __setitem__ = update
+
+
+FOREVER = 10**9
+# Where the write breaks, and how often.
+FAULTS = {
+    "memory": (InMemoryVectorStore, "store", FOREVER),
+    "faiss, once": (FAISS, "add_embeddings", 1),
+    "faiss, for good": (FAISS, "add_embeddings", FOREVER),
+    "faiss index": (FAISS, "index.add", 1),
+    "faiss docstore": (FAISS, "docstore.add", 1),
+}
+every_fault = pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
+
+
+@contextmanager
+def broken(inner, path, times):
+    if path == "store":
+        with patch.object(inner, "store", ClosedDict(inner.store)):
+            yield
+        return
+    owner, name = (inner, path) if "." not in path else (getattr(inner, path.split(".")[0]), "add")
+    with patch.object(owner, name, breaking(getattr(owner, name), times)):
+        yield
+
+
+def store_with(cls):
+    store = GuardedVectorStore(empty(cls, CountingEmbeddings()), guard=guard_of())
+    store.add_documents(KNOWN)
+    return store
+
+
+UPSERT = [
+    Document(id="kb-billing-0", page_content="billing v2", metadata={"label": "billing"}),
+    *MIXED,
+]
+
+
+@every_fault
+@pytest.mark.parametrize("documents", [MIXED, UPSERT], ids=["new", "upsert"])
+def test_a_write_that_fails_changes_nothing_and_a_retry_ends_the_same(fault, documents):
+    cls, *where = fault
+    store, untroubled = store_with(cls), store_with(cls)
+    before, state, report = live(store.inner), learned(store.guard), store.last_report
+    with broken(store.inner, *where), pytest.raises(DiskFullError):
+        store.add_documents(documents)
+    assert live(store.inner) == before
+    assert learned(store.guard) == state
+    assert store.last_report is report
+    assert store.quarantine.held_ids(ids_of(BAD)) == set(ids_of(BAD))
+    assert_in_step(store)
+    for each in (store, untroubled):
+        each.add_documents(documents)
+    assert live(store.inner) == live(untroubled.inner)
+    assert [held.id for held in store.quarantine.list(None)] == ids_of(BAD)
+    assert_in_step(store)
+
+
+@every_fault
+def test_a_release_that_fails_leaves_the_entry_held_and_can_be_repeated(fault):
+    cls, *where = fault
+    store = store_with(cls)
+    store.add_documents(BAD)
+    before = live(store.inner)
+    with broken(store.inner, *where), pytest.raises(DiskFullError):
+        store.release(ids_of(BAD))
+    assert live(store.inner) == before
+    assert store.quarantine.count() == 2
+    assert_in_step(store)
+    store.release(ids_of(BAD))
+    assert {*ids_of(KNOWN), *ids_of(BAD)} == set(live(store.inner))
+    assert_in_step(store)
+
+
+def test_a_release_that_cannot_be_recorded_can_be_repeated(store):
+    store.add_documents(BAD)
+    with (
+        patch.object(store.quarantine, "_review", side_effect=DiskFullError),
+        pytest.raises(DiskFullError),
+    ):
+        store.release(ids_of(BAD))
+    assert store.quarantine.count() == 2
+    store.release(ids_of(BAD))
+    assert len(live(store.inner)) == len(KNOWN) + 2
+    assert store.quarantine.count("released") == 2
+    assert_in_step(store)
+
+
+def test_a_quarantine_that_fails_stops_the_write(store):
+    before = live(store.inner)
+    with (
+        patch.object(store.quarantine, "hold", side_effect=DiskFullError),
+        pytest.raises(DiskFullError),
+    ):
+        store.add_documents(MIXED)
+    assert live(store.inner) == before
+    assert_in_step(store)
+
+
+def test_a_delete_that_fails_can_be_repeated(store):
+    with (
+        patch.object(store.inner, "delete", side_effect=DiskFullError),
+        pytest.raises(DiskFullError),
+    ):
+        store.delete(["kb-billing-0"])
+    assert_in_step(store)
+    store.delete(["kb-billing-0"])
+    assert len(live(store.inner)) == len(KNOWN) - 1
+    assert_in_step(store)
+
+
+def test_a_guard_that_cannot_learn_leaves_nothing_half_done_after_a_retry(store):
+    detector = store.guard.detectors[0]
+    with patch.object(detector, "learn", side_effect=DiskFullError), pytest.raises(DiskFullError):
+        store.add_documents(UPSERT)
+    store.add_documents(UPSERT)
+    assert len(live(store.inner)) == len(KNOWN) + len(GOOD)
+    assert_in_step(store)

@@ -1,0 +1,154 @@
+"""Entries, detectors and embeddings for the tests; everything is seeded by what it is called."""
+
+import json
+import zlib
+
+import numpy as np
+from langchain_core.embeddings import Embeddings
+
+from ragshield_core import Batch, Detector
+from ragshield_core.detectors import Evidence, Need
+
+DIM = 12
+TOPICS = ("billing", "shipping", "refunds")
+LENGTH = 2.5  # vectors are not of unit length, so that a test sees when somebody normalises them
+
+
+def vector_of(text, noise=0.1):
+    """Return a float32 vector near the axis of the text's first word, of length ``LENGTH``."""
+    words = text.split()
+    topic = words[0] if words else ""
+    rng = np.random.default_rng(zlib.crc32(text.encode("utf-8", "surrogatepass")))
+    vector = rng.normal(scale=noise, size=DIM)
+    axis = TOPICS.index(topic) if topic in TOPICS else zlib.crc32(topic.encode()) % DIM
+    vector[axis] += 1.0
+    return (LENGTH * vector / np.linalg.norm(vector)).astype(np.float32)
+
+
+def topical(topic, n, *, label=None, prefix="kb", noise=0.1, **columns):
+    """Return n entries about a topic, labelled with it or with a wrong ``label``."""
+    texts = [f"{topic} {prefix} {i}" for i in range(n)]
+    given = {"labels": [label or topic] * n} | columns
+    return Batch.of(
+        ids=[f"{prefix}-{topic}-{i}" for i in range(n)],
+        texts=texts,
+        embeddings=np.array([vector_of(text, noise) for text in texts]).reshape(n, DIM),
+        **given,
+    )
+
+
+def join(*batches):
+    """Return the entries of several batches as one."""
+    return Batch.of(
+        ids=[i for b in batches for i in b.ids],
+        texts=[t for b in batches for t in b.texts],
+        embeddings=np.concatenate([b.vectors for b in batches]),
+        labels=[label for b in batches for label in b.labels],
+        lineages=[lineage for b in batches for lineage in b.lineages],
+        metadatas=[m for b in batches for m in b.metadatas],
+    )
+
+
+def knowledge_base(n=20, **options):
+    """Return n entries of each topic."""
+    return join(*(topical(topic, n, **options) for topic in TOPICS))
+
+
+def gaussian(n, seed, *, labels=("ham", "spam"), spread=1.0, dim=16, prefix="g"):
+    """Return entries of overlapping clouds, one per label: some clean ones look flipped."""
+    rng = np.random.default_rng(seed)
+    codes = rng.integers(len(labels), size=n)
+    vectors = rng.normal(scale=spread, size=(n, dim)) + 1.0
+    vectors[np.arange(n), codes] += 2.0
+    return Batch.of(
+        ids=[f"{prefix}{seed}-{i}" for i in range(n)],
+        texts=[""] * n,
+        embeddings=vectors,
+        labels=[labels[code] for code in codes],
+    )
+
+
+def scored(scores, prefix="s", **columns):
+    """Return entries to which :class:`Scripted` gives these scores."""
+    n = len(scores)
+    return Batch.of(
+        ids=[f"{prefix}{i}" for i in range(n)],
+        texts=[f"score={score}" for score in scores],
+        embeddings=np.ones((n, 2)),
+        **columns,
+    )
+
+
+class Scripted(Detector):
+    """Reads its score out of the text, else -1; needs neither labels nor knowledge."""
+
+    kind = "scripted"
+    needs = frozenset({Need.TEXT})
+
+    def __init__(self, name="scripted"):
+        self._name = name
+        self.learned = 0
+
+    @property
+    def name(self):
+        return self._name
+
+    def config(self):
+        return {"name": self._name}
+
+    def reset(self):
+        self.learned = 0
+
+    def learn(self, entries):
+        self.learned += len(entries)
+
+    def forget(self, entries):
+        self.learned -= len(entries)
+
+    def score(self, batch):
+        said = [text.partition("score=")[2] for text in batch.texts]
+        return np.array([float(score or -1) for score in said])
+
+    def explain(self, batch, rows):
+        return [Evidence(sentence=f"its text says {batch.texts[row][-12:]!r}") for row in rows]
+
+    def state(self):
+        return {"learned": self.learned}, {}
+
+    def restore(self, values, arrays):  # noqa: ARG002
+        self.learned = values["learned"]
+
+
+class CountingEmbeddings(Embeddings):
+    """Remembers every call for documents; ``native`` ones come through the async method."""
+
+    def __init__(self):
+        self.calls = []
+        self.native = 0
+
+    @property
+    def texts(self):
+        return [text for call in self.calls for text in call]
+
+    def embed_documents(self, texts):
+        self.calls.append(list(texts))
+        return [vector_of(text).tolist() for text in texts]
+
+    async def aembed_documents(self, texts):
+        self.native += 1
+        return self.embed_documents(texts)
+
+    def embed_query(self, text):
+        return vector_of(text).tolist()
+
+
+def snapshot(detector):
+    """Return a detector's state as comparable values."""
+    values, arrays = detector.state()
+    return json.dumps(values), {key: array.tolist() for key, array in arrays.items()}
+
+
+def saved(guard, folder):
+    """Return all that a guard has learned, as the bytes that it saves."""
+    guard.save(folder)
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
