@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ragshield_core import state
 from ragshield_core.calibration import Calibration
-from ragshield_core.detectors.base import Detector
+from ragshield_core.detectors.base import Detector, Evidence
 from ragshield_core.detectors.registry import detector_class
 from ragshield_core.entries import Batch
 from ragshield_core.errors import (
@@ -145,8 +145,11 @@ class Guard:
             do. The guard stays as it was.
         """
         with self._lock:
-            if self._dim is None:
-                msg = "the guard knows no knowledge base to calibrate against; call fit first."
+            if self._dim is None or (clean is None and not self._held_out):
+                msg = (
+                    "the guard was not fitted on a knowledge base; call fit first, or pass clean "
+                    "entries once it has learned some."
+                )
                 raise NotFittedError(msg)
             policy = self.policy if fpr is None else self.policy.accepting(fpr)
             scores = self._held_out if clean is None else self._clean_scores(clean)
@@ -242,8 +245,9 @@ class Guard:
     def hold(self, report: Report, *, by: str = "ragshield") -> Report:
         """Put the quarantined entries of a report into the quarantine, durably.
 
-        The step between :meth:`screen` and the write of the admitted entries. What somebody has
-        released before, under the same id and unchanged, is admitted.
+        The step between :meth:`screen` and the write of the admitted entries. What a person has
+        decided before stands: an entry that was released, under the same id and unchanged, is
+        admitted, and one that was confirmed as poisoned, unchanged under any id, is quarantined.
 
         Parameters
         ----------
@@ -255,26 +259,28 @@ class Guard:
         Returns
         -------
         Report
-            The report, with released entries admitted.
+            The report, with earlier decisions of people in it.
 
         Raises
         ------
         PoisonedEntryError
             If entries are to be quarantined and the policy says ``on_detect="raise"``.
         """
+        confirmed = self.quarantine.confirmed_among(report.batch)
+        report = _overrule(report, confirmed, Verdict.QUARANTINE)
         rows = np.flatnonzero(~report.kept).tolist()
         if not rows:
             return report
         suspects = report.batch.take(rows)
         if self.policy.on_detect == "raise":
-            report = _release(report, self.quarantine.released_among(suspects))
+            released = self.quarantine.released_among(suspects)
+            report = _overrule(report, released, Verdict.ADMIT)
             if report.quarantined:
                 raise PoisonedEntryError(report)
             return report
-        report = _release(
-            report,
-            self.quarantine.hold(suspects, [report.decisions[row] for row in rows], by=by),
-        )
+        decisions = [report.decisions[row] for row in rows]
+        released = self.quarantine.hold(suspects, decisions, by=by)
+        report = _overrule(report, released, Verdict.ADMIT)
         held = report.quarantined
         logger.warning("quarantined %d of %d entries", len(held), len(report.decisions))
         if logger.isEnabledFor(logging.INFO):
@@ -469,7 +475,7 @@ class Guard:
             bars = self.policy.bars(detector.rule_threshold, None, 1)
         hits = np.flatnonzero(scores > bars.flag)
         p_values = None if calibration is None else calibration.p_values(scores[hits]).tolist()
-        evidence = detector.explain(part, hits.tolist()) if hits.size else []
+        evidence = _explanations(detector, part, hits.tolist())
         found = [
             (
                 int(rows[hit]),
@@ -496,6 +502,20 @@ def _default_quarantine() -> Quarantine:
     return Quarantine()
 
 
+def _explanations(detector: Detector, batch: Batch, rows: list[int]) -> list[Evidence]:
+    """Explain scores; a score stands even where its explanation fails."""
+    if not rows:
+        return []
+    try:
+        return detector.explain(batch, rows)
+    except Exception as error:  # noqa: BLE001 - any crash, of any detector
+        name = type(error).__name__
+        logger.error("%s could not explain %d scores: %s", detector.name, len(rows), name)  # noqa: TRY400
+        return [
+            Evidence(sentence=f"scored above the threshold ({name} while explaining it)")
+        ] * len(rows)
+
+
 def _failure(detector: Detector, batch: Batch, error: Exception) -> list[tuple[int, Unjudged]]:
     """Say of every entry that a detector crashed; the message may hold hostile text, so not it."""
     frames = traceback.extract_tb(error.__traceback__)
@@ -508,13 +528,13 @@ def _failure(detector: Detector, batch: Batch, error: Exception) -> list[tuple[i
     ]
 
 
-def _release(report: Report, released: Mapping[str, str]) -> Report:
-    """Admit what was released before, with the remark by whom."""
-    if not released:
+def _overrule(report: Report, remarks: Mapping[str, str], verdict: Verdict) -> Report:
+    """Let what people decided before stand, with the remark who did."""
+    if not remarks:
         return report
     decisions = tuple(
-        replace(decision, verdict=Verdict.ADMIT, note=released[decision.entry_id])
-        if decision.entry_id in released
+        replace(decision, verdict=verdict, note=remarks[decision.entry_id])
+        if decision.entry_id in remarks
         else decision
         for decision in report.decisions
     )

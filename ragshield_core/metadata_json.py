@@ -8,6 +8,7 @@ import json
 import uuid
 from collections.abc import Callable, Mapping
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ _TYPES: dict[str, tuple[type, Callable[[Any], Any], Callable[[Any], Any]]] = {
     "time": (dt.time, dt.time.isoformat, dt.time.fromisoformat),
     "uuid": (uuid.UUID, str, uuid.UUID),
     "decimal": (Decimal, str, Decimal),
+    "path": (Path, str, Path),
     "bytes": (bytes, lambda value: base64.b64encode(value).decode(), base64.b64decode),
 }
 

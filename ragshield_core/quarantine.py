@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -336,11 +337,12 @@ class Quarantine:
         QuarantineError
             If one of the ids is not held; nothing is released then.
         """
-        held = self._held(ids, "released")
-        if write is not None and held:
-            write(_to_batch(held))
-        self._review(held, Status.RELEASED, by, note)
-        return held
+
+        def put_back(held: Sequence[HeldEntry]) -> None:
+            if write is not None and held:
+                write(_to_batch(held))
+
+        return self._review(ids, Status.RELEASED, by, note, put_back)
 
     def confirm(
         self, ids: Sequence[str], *, by: str = "ragshield", note: str | None = None
@@ -352,11 +354,16 @@ class Quarantine:
         QuarantineError
             If one of the ids is not held; nothing is confirmed then.
         """
-        held = self._held(ids, "confirmed")
-        self._review(held, Status.CONFIRMED, by, note)
-        return held
+        return self._review(ids, Status.CONFIRMED, by, note)
 
-    def purge(self, ids: Sequence[str], *, by: str = "ragshield", note: str | None = None) -> int:
+    def purge(
+        self,
+        ids: Sequence[str],
+        *,
+        by: str = "ragshield",
+        note: str | None = None,
+        evidence: bool = True,
+    ) -> int:
         """Delete every revision of entries for good; only the log remembers that they were here.
 
         Parameters
@@ -365,6 +372,8 @@ class Quarantine:
             Any; those that are not here are passed over, so that a deletion can be repeated.
         by, note
             Who decided, and why.
+        evidence
+            Whether confirmed revisions, which are evidence, go as well.
 
         Returns
         -------
@@ -373,7 +382,12 @@ class Quarantine:
         """
 
         def work(session: Session) -> int:
-            rows = [row for found in self._find(session, ids).values() for row in found]
+            rows = [
+                row
+                for found in self._find(session, ids).values()
+                for row in found
+                if evidence or row.status != Status.CONFIRMED
+            ]
             events = [_Event("purge", row.entry_id, row.fingerprint) for row in rows]
             self._log(session, events, by, note)
             for row in rows:
@@ -392,6 +406,30 @@ class Quarantine:
                 if row.fingerprint == entry.fingerprint:
                     released[entry.id] = _released(row)
         return released
+
+    def confirmed_among(self, batch: Batch) -> dict[str, str]:
+        """Return those entries that somebody confirmed as poisoned, with a remark by whom.
+
+        The same text with the same label and lineage counts under any id.
+        """
+        if not self._exists() or not self.count(Status.CONFIRMED):
+            return {}
+        prints = {entry.id: entry.fingerprint for entry in batch}
+        wanted = list(set(prints.values()))
+        remarks: dict[str, str] = {}
+        with self._read() as session:
+            for start in range(0, len(wanted), CHUNK):
+                query = (
+                    select(_Held)
+                    .where(_Held.namespace == self.namespace)
+                    .where(_Held.status == Status.CONFIRMED)
+                    .where(_Held.fingerprint.in_(wanted[start : start + CHUNK]))
+                )
+                for row in session.scalars(query):
+                    remarks[row.fingerprint] = (
+                        f"confirmed as poisoned by {row.reviewed_by} on {row.reviewed_at}"
+                    )
+        return {i: remarks[revision] for i, revision in prints.items() if revision in remarks}
 
     def log(self) -> tuple[LogRecord, ...]:
         """Return who did what, in order."""
@@ -413,8 +451,10 @@ class Quarantine:
     def verify_log(self) -> None:
         """Check that no line of the log was changed, removed from the middle or slipped in.
 
-        Lines cut off at the end cannot be missed from within; keep the number and digest of the
-        last one elsewhere, where that matters. The chain spans all namespaces of the database.
+        It shows that the log was touched, no more: lines cut off at the end cannot be missed from
+        within, the chain has no key, and the held entries are not part of it. Against somebody who
+        may write to the database, keep copies of the log elsewhere. The chain spans all namespaces
+        of the database.
 
         Raises
         ------
@@ -469,35 +509,46 @@ class Quarantine:
             "reviewed_by": None,
         }
 
-    def _held(self, ids: Sequence[str], what: str) -> tuple[HeldEntry, ...]:
-        with self._read() as session:
-            found = self._find(session, ids, Status.HELD)
+    def _review(
+        self,
+        ids: Sequence[str],
+        status: Status,
+        by: str,
+        note: str | None,
+        before: Callable[[Sequence[HeldEntry]], None] | None = None,
+    ) -> tuple[HeldEntry, ...]:
+        """Mark held entries as judged; ``before`` runs in the same transaction."""
+
+        def work(session: Session) -> tuple[HeldEntry, ...]:
+            found = self._find(session, ids, Status.HELD, lock=True)
             missing = [entry_id for entry_id in ids if entry_id not in found]
             if missing:
                 msg = (
-                    f"entry {missing[0]!r} is not held in {self!r}, nothing was {what}; list() "
+                    f"entry {missing[0]!r} is not held in {self!r}, nothing was {status}; list() "
                     "names what is."
                 )
                 raise QuarantineError(msg)
-            return tuple(_to_held(found[entry_id][-1]) for entry_id in dict.fromkeys(ids))
-
-    def _review(self, held: Sequence[HeldEntry], status: Status, by: str, note: str | None) -> None:
-        action = {Status.RELEASED: "release", Status.CONFIRMED: "confirm"}[status]
-        judged = {item.id: item.entry.fingerprint for item in held}
-
-        def work(session: Session) -> None:
+            rows = [found[entry_id][-1] for entry_id in dict.fromkeys(ids)]
+            held = tuple(_to_held(row) for row in rows)
+            if before is not None:
+                before(held)
             events = []
-            for rows in self._find(session, list(judged)).values():
-                for row in rows:
-                    if row.fingerprint == judged[row.entry_id]:
-                        row.status, row.reviewed_at, row.reviewed_by = status, _now(), by
-                        events.append(_Event(action, row.entry_id, row.fingerprint))
+            for row in rows:
+                row.status, row.reviewed_at, row.reviewed_by = status, _now(), by
+                action = "release" if status is Status.RELEASED else "confirm"
+                events.append(_Event(action, row.entry_id, row.fingerprint))
             self._log(session, events, by, note)
+            return held
 
-        self._write(work)
+        return self._write(work)
 
     def _find(
-        self, session: Session, ids: Sequence[str], status: Status | None = None
+        self,
+        session: Session,
+        ids: Sequence[str],
+        status: Status | None = None,
+        *,
+        lock: bool = False,
     ) -> dict[str, Revisions]:
         """Return the revisions kept under each id, oldest first."""
         found: dict[str, Revisions] = {}
@@ -510,6 +561,8 @@ class Quarantine:
             )
             if status is not None:
                 query = query.where(_Held.status == status)
+            if lock:  # against another reviewer; SQLite, which has no such lock, locks the file
+                query = query.with_for_update()
             for row in session.scalars(query):
                 found.setdefault(row.entry_id, []).append(row)
         return found
@@ -552,6 +605,13 @@ class Quarantine:
                     if not tries_left:
                         raise
             raise AssertionError  # pragma: no cover - the last try returns or raises
+
+    def _exists(self) -> bool:
+        """Whether there is a database yet; asking must not make one."""
+        url = make_url(self.url)
+        if self._engine is not None or url.get_backend_name() != "sqlite":
+            return True
+        return url.database is not None and Path(url.database).is_file()
 
     def _open(self) -> Engine:
         if self._engine is None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import math
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Any
 
 import numpy as np
@@ -39,6 +41,10 @@ class MetadataKeys:
         column: list[str | None] = []
         for entry_id, metadata in zip(ids, metadatas, strict=True):
             value = metadata.get(key)
+            if isinstance(value, PurePath):
+                value = str(value)
+            elif isinstance(value, float) and math.isnan(value):
+                value = None  # how data frames say that there is none
             if value is not None and not isinstance(value, str):
                 if not isinstance(value, bool | int | float | np.generic):
                     msg = (

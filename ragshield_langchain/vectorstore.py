@@ -233,7 +233,7 @@ class GuardedVectorStore(VectorStore):
         return self._write(texts, _each(metadatas, texts), ids, [vector for _, vector in pairs])
 
     def delete(self, ids: Sequence[str] | None = None, **kwargs: Any) -> bool | None:
-        """Delete documents from the store and from quarantine.
+        """Delete documents from the store and from quarantine; confirmed poison stays there.
 
         Parameters
         ----------
@@ -251,7 +251,7 @@ class GuardedVectorStore(VectorStore):
             older = self._stored(ids)
             self._access.delete(ids)
             self._guard.forget(older)
-            self.quarantine.purge(ids, note="deleted through the store")
+            self.quarantine.purge(ids, note="deleted through the store", evidence=False)
         return True
 
     async def adelete(self, ids: Sequence[str] | None = None, **kwargs: Any) -> bool | None:

@@ -38,9 +38,10 @@ class LabelCentroidDetector(Detector):
 
     Notes
     -----
-    Centroids are running sums: learning or forgetting a batch costs O(batch), whatever the size
-    of the knowledge base. At batch level, scores of single clean entries say nothing about scores
-    of clean batches, so a calibration does not apply and the published rule stays in force.
+    Centroids are running sums: learning or forgetting costs O(batch) and the number of labels,
+    whatever the size of the knowledge base. At batch level, scores of single clean entries say
+    nothing about scores of clean batches, so a calibration does not apply and the published rule
+    stays in force.
 
     References
     ----------

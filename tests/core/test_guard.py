@@ -333,7 +333,7 @@ class Crashing(Scripted):
         return super().skip_reason(batch)
 
 
-@pytest.mark.parametrize("where", ["score", "explain", "unjudged", "skip_reason"])
+@pytest.mark.parametrize("where", ["score", "unjudged", "skip_reason"])
 @pytest.mark.parametrize(
     ("on_error", "verdict"), [("fail_closed", "quarantine"), ("fail_open", "admit")]
 )
@@ -366,6 +366,44 @@ def test_scores_that_are_no_scores_count_as_a_crash(scores):
     report = guard.screen(scored([0.0, 0.0]))
     assert verdicts(report) == ["quarantine"] * 2
     assert all(item.failed for item in report.unjudged)
+
+
+@pytest.mark.parametrize("on_error", ["fail_closed", "fail_open"])
+def test_a_score_stands_where_only_its_explanation_fails(on_error, caplog):
+    guard = guard_of(Crashing("explain"), on_error=on_error).fit(KNOWN)
+    texts = [HOSTILE, "nothing to see"]
+    report = guard.screen(Batch.of(ids=["a", "b"], texts=texts, embeddings=KNOWN.vectors[:2]))
+    assert verdicts(report) == ["quarantine", "admit"]
+    assert "RuntimeError" in report.decisions[0].findings[0].evidence
+    assert "IGNORE" not in caplog.text + report.to_json()
+
+
+def test_calibration_without_a_fit_says_so():
+    guard = guard_of(LabelCentroidDetector())
+    guard.learn(KNOWN)
+    with pytest.raises(NotFittedError, match="call fit first"):
+        guard.calibrate()
+
+
+# Decisions of people
+
+
+def test_what_was_confirmed_as_poisoned_stays_out_even_if_no_detector_objects():
+    guard = guard_of(Scripted())
+    poison = scored([-1.0], prefix="poison")
+    guard.quarantine.hold(poison)
+    guard.quarantine.confirm(poison.ids, by="anna")
+    again = scored([-1.0, -2.0], prefix="again")
+    report = guard.hold(guard.screen(again))
+    assert verdicts(report) == ["quarantine", "admit"]
+    assert "confirmed as poisoned by anna" in report.decisions[0].note
+    assert [held.id for held in guard.quarantine.list()] == [again.ids[0]]
+
+
+def test_asking_for_decisions_makes_no_database(tmp_path):
+    guard = Guard([Scripted()], quarantine=Quarantine(f"sqlite:///{tmp_path}/none.db"))
+    guard.hold(guard.screen(scored([-1.0])))
+    assert list(tmp_path.iterdir()) == []
 
 
 # Learning

@@ -5,6 +5,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 import uuid
 from contextlib import closing
 from decimal import Decimal
@@ -327,6 +328,50 @@ def test_what_somebody_confirmed_stays_confirmed_when_it_is_ingested_again(quara
     assert (held.status, held.reviewed_by) == (Status.CONFIRMED, "anna")
     with pytest.raises(QuarantineError):
         quarantine.release(["same"])
+
+
+def test_a_reviewer_is_not_overruled_by_a_release_under_way():
+    quarantine = Quarantine("sqlite://")
+    quarantine.hold(ENTRIES)
+    quarantine.confirm([FIRST], by="anna")
+    written = []
+    with pytest.raises(QuarantineError, match=FIRST):
+        quarantine.release([FIRST, SECOND], written.append, by="ben")
+    assert written == []
+    assert quarantine.show(SECOND).status == Status.HELD
+
+
+def test_a_release_and_a_confirmation_at_once_end_as_one_of_them(on_file):
+    one, two = Quarantine(on_file), Quarantine(on_file)
+    one.hold(ENTRIES)
+    outcome = []
+
+    def confirm():
+        try:
+            two.confirm([FIRST], by="anna")
+            outcome.append("confirmed")
+        except QuarantineError:
+            outcome.append("refused")
+
+    reviewer = threading.Thread(target=confirm)
+
+    def write(_batch):
+        reviewer.start()
+        reviewer.join(0.3)
+        assert outcome == [], "the reviewer has to wait for the release"
+
+    one.release([FIRST], write, by="ben")
+    reviewer.join()
+    assert outcome == ["refused"]
+    assert [record.action for record in one.log()] == ["hold"] * 3 + ["release"]
+
+
+def test_purging_can_spare_the_evidence(quarantine):
+    quarantine.hold(ENTRIES)
+    quarantine.confirm([FIRST])
+    assert quarantine.purge([FIRST, SECOND], evidence=False) == 1
+    assert quarantine.show(FIRST).status == Status.CONFIRMED
+    assert quarantine.purge([FIRST]) == 1
 
 
 # Durability and tenants

@@ -5,7 +5,10 @@ import pytest
 from langchain_community.docstore.in_memory import InMemoryDocstore
 from langchain_community.vectorstores import FAISS
 from langchain_core.vectorstores import InMemoryVectorStore
-from langchain_tests.integration_tests.vectorstores import EMBEDDING_SIZE, VectorStoreIntegrationTests
+from langchain_tests.integration_tests.vectorstores import (
+    EMBEDDING_SIZE,
+    VectorStoreIntegrationTests,
+)
 
 from ragshield_core import Guard, Quarantine
 from ragshield_core.detectors import LabelCentroidDetector
