@@ -98,25 +98,26 @@ def main() -> None:
     for given in ("Python lists", "NumPy rows"):
         vectors = new.vectors.tolist() if given == "Python lists" else list(new.vectors)
         raw, held, guarded = [], [], []
-        for _ in track(range(rounds), description=f"writes, vectors as {given}"):
-            with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory() as folder:
+            alone = Quarantine(f"sqlite:///{folder}/alone.db")
+            guard.quarantine = Quarantine(f"sqlite:///{folder}/inside.db")
+            for number in track(range(rounds + 1), description=f"writes, vectors as {given}"):
                 report = guard.screen(new)
                 out = np.flatnonzero(~report.kept)
-                alone = Quarantine(f"sqlite:///{folder}/alone.db")
-                alone.count()  # makes the tables
                 decisions = [report.decisions[row] for row in out]
                 held.append(seconds(lambda: alone.hold(new.take(out), decisions)))
-                inside = Quarantine(f"sqlite:///{folder}/inside.db")
-                inside.count()
-                guard.quarantine = inside
+                alone.purge(new.ids)
                 plain, store = empty_faiss(), GuardedVectorStore(empty_faiss(), guard=guard)
                 pairs = list(zip(new.texts, vectors, strict=True))
                 columns = {"metadatas": list(new.metadatas), "ids": list(new.ids)}
                 raw.append(seconds(lambda: plain.add_embeddings(pairs, **columns)))
                 guarded.append(seconds(lambda: store.add_embeddings(pairs, **columns)))
                 store.delete(list(new.ids))  # the guard forgets them again
-                alone.close()
-                inside.close()
+                if number == 0:  # the first round makes tables and compiles statements
+                    for times in (raw, held, guarded):
+                        times.clear()
+            alone.close()
+            guard.quarantine.close()
         ratio = [g / (r + h) for g, r, h in zip(guarded, raw, held, strict=True)]
         rows.append(
             f"| {given} | {spread(raw, ' ms', 1e3)} | {spread(held, ' ms', 1e3)} | "

@@ -348,9 +348,11 @@ def _check_directions(ids: tuple[str, ...], column: str, norms: NDArray[np.float
 
 
 def _row_norms(matrix: NDArray[np.float32]) -> NDArray[np.float64]:
-    # float64 sums: the squares of large float32 values overflow, those of tiny ones vanish.
-    squares = np.einsum("ij,ij->i", matrix, matrix, dtype=np.float64)
-    norms: NDArray[np.float64] = np.sqrt(squares)
+    squares = np.einsum("ij,ij->i", matrix, matrix)
+    if not np.all((squares > 1e-30) & (squares < 1e30)):  # noqa: PLR2004
+        # The squares of large float32 values overflow, those of tiny ones vanish.
+        squares = np.einsum("ij,ij->i", matrix, matrix, dtype=np.float64)
+    norms: NDArray[np.float64] = np.sqrt(squares, dtype=np.float64)
     return norms
 
 

@@ -49,7 +49,7 @@ class PoisonedEntryError(RAGShieldError):
         ids = [decision.entry_id for decision in report.quarantined]
         shown = ", ".join(repr(entry_id) for entry_id in ids[:5]) + (", ..." if ids[5:] else "")
         super().__init__(
-            f"{len(ids)} of {len(report.decisions)} entries are suspected of poisoning ({shown}); "
+            f"{len(ids)} of {len(report.batch)} entries are suspected of poisoning ({shown}); "
             "nothing was written. See .report for the evidence, or use "
             'Policy(on_detect="quarantine") to write the others.'
         )

@@ -80,6 +80,8 @@ class Report:
     ----------
     batch
         What was screened.
+    remarkable
+        The decisions that are more than a plain admission, by row of the batch.
     decisions
         One per entry, in the order of the batch.
     scores
@@ -92,25 +94,32 @@ class Report:
     """
 
     batch: Batch
-    decisions: tuple[Decision, ...]
+    remarkable: Mapping[int, Decision] = field(default_factory=dict)
     scores: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
     skipped: tuple[Skipped, ...] = ()
     timings: Mapping[str, float] = field(default_factory=dict)
 
     @cached_property
+    def decisions(self) -> tuple[Decision, ...]:
+        """One decision per entry, in the order of the batch."""
+        # Made when asked for: nearly all are plain admissions, and a write needs none of those.
+        decisions = [Decision(entry_id=i, verdict=Verdict.ADMIT) for i in self.batch.ids]
+        for row, decision in self.remarkable.items():
+            decisions[row] = decision
+        return tuple(decisions)
+
+    @cached_property
     def kept(self) -> NDArray[np.bool_]:
         """Shape (n_entries,): True where the entry goes into the store, flagged ones included."""
-        quarantine = Verdict.QUARANTINE
-        return np.fromiter(
-            (decision.verdict is not quarantine for decision in self.decisions),
-            dtype=np.bool_,
-            count=len(self.decisions),
-        )
+        kept = np.ones(len(self.batch), dtype=np.bool_)
+        for row, decision in self.remarkable.items():
+            kept[row] = decision.verdict is not Verdict.QUARANTINE
+        return kept
 
     @property
     def admitted(self) -> tuple[Decision, ...]:
-        """Decisions to admit without a remark."""
-        return self._with(Verdict.ADMIT)
+        """Decisions to admit."""
+        return tuple(d for d in self.decisions if d.verdict is Verdict.ADMIT)
 
     @property
     def flagged(self) -> tuple[Decision, ...]:
@@ -120,7 +129,7 @@ class Report:
     @property
     def quarantined(self) -> tuple[Decision, ...]:
         """Decisions to keep the entry out."""
-        return tuple(self.decisions[row] for row in np.flatnonzero(~self.kept).tolist())
+        return self._with(Verdict.QUARANTINE)
 
     @property
     def unjudged(self) -> tuple[Unjudged, ...]:
@@ -128,7 +137,8 @@ class Report:
         return tuple(item for decision in self.decisions for item in decision.unjudged)
 
     def _with(self, verdict: Verdict) -> tuple[Decision, ...]:
-        return tuple(decision for decision in self.decisions if decision.verdict is verdict)
+        rows = sorted(self.remarkable)
+        return tuple(self.remarkable[r] for r in rows if self.remarkable[r].verdict is verdict)
 
     def to_records(self) -> list[dict[str, Any]]:
         """Return one flat dict per entry: id, verdict, and the strongest finding."""
@@ -189,7 +199,8 @@ class Report:
     def summary(self) -> str:
         """Return the counts in one line, without any text of an entry."""
         return (
-            f"{len(self.decisions)} entries: {len(self.admitted)} admitted, "
+            f"{len(self.batch)} entries: "
+            f"{len(self.batch) - len(self.flagged) - len(self.quarantined)} admitted, "
             f"{len(self.flagged)} flagged, {len(self.quarantined)} quarantined"
         )
 

@@ -226,17 +226,19 @@ class Guard:
                 for row, item in missing:
                     unjudged.setdefault(row, []).append(item)
                 timings[detector.name] = time.perf_counter() - start
-            decisions = tuple(
-                self.policy.decide(
-                    entry_id, findings.get(row, ()), unjudged.get(row, ()), judged=opinion
+            # Nearly every entry is judged and nothing is found: there is nothing to decide.
+            remarkable = {
+                row: self.policy.decide(
+                    batch.ids[row],
+                    findings.get(row, ()),
+                    unjudged.get(row, ()),
+                    judged=bool(judged[row]),
                 )
-                for row, (entry_id, opinion) in enumerate(
-                    zip(batch.ids, judged.tolist(), strict=True)
-                )
-            )
+                for row in sorted({*findings, *unjudged, *np.flatnonzero(~judged).tolist()})
+            }
         return Report(
             batch=batch,
-            decisions=decisions,
+            remarkable=remarkable,
             scores=scores,
             skipped=tuple(skipped),
             timings=timings,
@@ -278,14 +280,14 @@ class Guard:
             if report.quarantined:
                 raise PoisonedEntryError(report)
             return report
-        decisions = [report.decisions[row] for row in rows]
+        decisions = [report.remarkable[row] for row in rows]
         released = self.quarantine.hold(suspects, decisions, by=by)
         report = _overrule(report, released, Verdict.ADMIT)
         held = report.quarantined
-        logger.warning("quarantined %d of %d entries", len(held), len(report.decisions))
+        logger.warning("quarantined %d of %d entries", len(held), len(report.batch))
         if logger.isEnabledFor(logging.INFO):
             for entry, row in zip(suspects, rows, strict=True):
-                decision = report.decisions[row]
+                decision = report.remarkable[row]
                 evidence = [f"{f.detector} {f.score:.4f}" for f in decision.findings]
                 logger.info(
                     "%s %r (revision %s): %s",
@@ -532,10 +534,9 @@ def _overrule(report: Report, remarks: Mapping[str, str], verdict: Verdict) -> R
     """Let what people decided before stand, with the remark who did."""
     if not remarks:
         return report
-    decisions = tuple(
-        replace(decision, verdict=verdict, note=remarks[decision.entry_id])
-        if decision.entry_id in remarks
-        else decision
-        for decision in report.decisions
-    )
-    return replace(report, decisions=decisions)
+    overruled = {
+        row: replace(report.decisions[row], verdict=verdict, note=remarks[entry_id])
+        for row, entry_id in enumerate(report.batch.ids)
+        if entry_id in remarks
+    }
+    return replace(report, remarkable={**report.remarkable, **overruled})

@@ -127,8 +127,6 @@ class Policy(BaseModel):
         judged
             Whether any detector had one.
         """
-        if judged and not findings and not unjudged:  # nearly every entry
-            return Decision(entry_id=entry_id, verdict=Verdict.ADMIT)
         note = None
         if any(finding.score > finding.threshold for finding in findings):
             verdict = Verdict.QUARANTINE

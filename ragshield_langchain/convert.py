@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
+from types import NoneType
 from typing import Any
 
 import numpy as np
@@ -15,10 +16,12 @@ from numpy.typing import ArrayLike
 
 from ragshield_core import Batch
 from ragshield_core.errors import InvalidBatchError
-from ragshield_core.findings import Decision, Verdict
+from ragshield_core.findings import Decision
 
 # The one scalar metadata key that a flagged document gains: the detectors that flagged it.
 FLAG_KEY = "ragshield_flag"
+
+IMMUTABLE = frozenset({str, int, float, bool, NoneType})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,24 +41,25 @@ class MetadataKeys:
         InvalidBatchError
             If a value is neither a string, a number nor a boolean; names the entry.
         """
-        column: list[str | None] = []
-        for entry_id, metadata in zip(ids, metadatas, strict=True):
-            value = metadata.get(key)
-            if isinstance(value, PurePath):
-                value = str(value)
-            elif isinstance(value, float) and math.isnan(value):
-                value = None  # how data frames say that there is none
-            if value is not None and not isinstance(value, str):
-                if not isinstance(value, bool | int | float | np.generic):
-                    msg = (
-                        f"metadata[{key!r}] of entry {entry_id!r} is of type "
-                        f"{type(value).__name__}, expected a str, a number or nothing; store one "
-                        "scalar under that key, or name another key."
-                    )
-                    raise InvalidBatchError(msg)
-                value = str(value)
-            column.append(value)
-        return column
+        values = [metadata.get(key) for metadata in metadatas]
+        if set(map(type, values)) <= {str, NoneType}:
+            return values
+        return [
+            self._as_text(key, entry_id, value) for entry_id, value in zip(ids, values, strict=True)
+        ]
+
+    def _as_text(self, key: str, entry_id: str, value: object) -> str | None:
+        if value is None or isinstance(value, str):
+            return value
+        if isinstance(value, float) and math.isnan(value):
+            return None  # how data frames say that there is none
+        if isinstance(value, bool | int | float | np.generic | PurePath):
+            return str(value)
+        msg = (
+            f"metadata[{key!r}] of entry {entry_id!r} is of type {type(value).__name__}, expected "
+            "a str, a number or nothing; store one scalar under that key, or name another key."
+        )
+        raise InvalidBatchError(msg)
 
 
 def complete_ids(ids: Sequence[str | None] | None, n: int) -> list[str]:
@@ -105,16 +109,15 @@ def to_batch(
 
 def copied(metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Return metadata that shares nothing with the original which could be changed."""
-    if all(isinstance(value, str | int | float | None) for value in metadata.values()):
+    if IMMUTABLE.issuperset(map(type, metadata.values())):  # nearly always, and much quicker
         return dict(metadata)
     return copy.deepcopy(dict(metadata))
 
 
-def stored_metadatas(batch: Batch, decisions: Sequence[Decision] = ()) -> list[dict[str, Any]]:
+def stored_metadatas(batch: Batch, flagged: Sequence[Decision]) -> list[dict[str, Any]]:
     """Return what the store keeps as metadata; of flagged entries it says so."""
     metadatas = [copied(metadata) for metadata in batch.metadatas]
-    for row, decision in enumerate(decisions):
-        if decision.verdict is Verdict.FLAG:
-            names = sorted({finding.detector for finding in decision.findings})
-            metadatas[row][FLAG_KEY] = ",".join(names)
+    for decision in flagged:
+        names = sorted({finding.detector for finding in decision.findings})
+        metadatas[batch.ids.index(decision.entry_id)][FLAG_KEY] = ",".join(names)
     return metadatas

@@ -6,7 +6,6 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Self
 
-import numpy as np
 from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
 from langchain_core.runnables.config import run_in_executor
@@ -99,7 +98,7 @@ class GuardedVectorStore(VectorStore):
         self._access = access_to(inner) if inner_store is None else inner_store
         self._guard = guard
         self._keys = MetadataKeys(label=label_key, lineage=lineage_key)
-        self._last_report = Report(batch=NO_ENTRIES, decisions=())
+        self._last_report = Report(batch=NO_ENTRIES)
         # One write at a time: a batch is judged by what the one before it left behind.
         self._lock = threading.RLock()
 
@@ -465,18 +464,16 @@ class GuardedVectorStore(VectorStore):
         batch = to_batch(entry_ids, texts, metadatas, vectors, self._keys)
         with self._lock:
             report = self._guard.hold(self._guard.screen(batch))
-            kept = np.flatnonzero(report.kept).tolist()
-            if len(kept) == len(batch) > 0:
-                self._put(batch, report.decisions)
-            elif kept:
-                self._put(batch.take(kept), [report.decisions[row] for row in kept])
+            admitted = batch if report.kept.all() else batch.take(report.kept)
+            if len(admitted):
+                self._put(admitted, report.flagged)
             self._last_report = report
         return entry_ids
 
-    def _put(self, batch: Batch, decisions: Sequence[Decision] = ()) -> None:
+    def _put(self, batch: Batch, flagged: Sequence[Decision] = ()) -> None:
         """Write entries in place of older revisions, and learn them in their place."""
         older = self._stored(batch.ids)
-        self._access.write(batch, stored_metadatas(batch, decisions))
+        self._access.write(batch, stored_metadatas(batch, flagged))
         self._guard.forget(older)
         self._guard.learn(batch)
 

@@ -86,7 +86,7 @@ def test_notes_and_reasons_are_escaped_as_well(hostile):
     batch = scored([0.0])
     decision = Decision(entry_id="e", verdict=Verdict.QUARANTINE, note=hostile)
     skipped = (Skipped(detector=hostile, reason=hostile),)
-    report = Report(batch=batch, decisions=(decision,), skipped=skipped)
+    report = Report(batch=batch, remarkable={0: decision}, skipped=skipped)
     assert not DANGEROUS & set(rendered(report) + report._repr_html_())
     assert "<img" not in report._repr_html_()
     assert rendered(report).count(printable(hostile)) == 3
