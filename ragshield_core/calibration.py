@@ -65,6 +65,51 @@ def clean_entries_needed(alpha: float) -> int:
     return max(1, math.ceil(1.0 / alpha - 1e-9) - 1)
 
 
+def false_positive_bound(n_clean: int, alpha: float, confidence: float = 0.95) -> float:
+    """Return a bound on the share of clean entries that a calibrated detector really flags.
+
+    Parameters
+    ----------
+    n_clean
+        Clean entries that the threshold was taken from.
+    alpha
+        Accepted rate that the threshold was taken for, as by the p-values (a
+        :class:`~ragshield_core.policy.Policy` of confidence 0.9 is stricter than that).
+    confidence
+        Probability, over the draw of the clean sample, that the bound holds.
+
+    Returns
+    -------
+    float
+        In (0, 1]; comes down to ``alpha`` as the sample grows.
+
+    Notes
+    -----
+    Assumes that the clean sample and the clean entries to come are exchangeable: drawn from the
+    same source, one by one. Documents that come in families (mirrors, versions, chunks) are fewer
+    independent draws than they are entries, and a source that changes voids the bound. The share
+    above the m-th largest of n clean scores is distributed as Beta(m, n + 1 - m); see Vovk,
+    "Conditional validity of inductive conformal predictors", Machine Learning 92, 2013.
+
+    Examples
+    --------
+    >>> round(false_positive_bound(999, 0.01), 4)
+    0.0157
+    >>> round(false_positive_bound(99_999, 0.01), 4)
+    0.0105
+    """
+    from scipy.special import betaincinv  # noqa: PLC0415 - keeps `import ragshield_core` quick
+
+    rank = math.floor(alpha * (n_clean + 1) + 1e-9)
+    if rank < 1:
+        msg = (
+            f"{n_clean} clean entries can never justify p <= {alpha:g}; pass at least "
+            f"{clean_entries_needed(alpha)}."
+        )
+        raise CalibrationError(msg)
+    return float(betaincinv(rank, n_clean + 1 - rank, confidence))
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Calibration:
     """Scores that one detector gave to known-clean entries it was not fitted on."""

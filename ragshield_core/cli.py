@@ -1,4 +1,4 @@
-"""The command ``ragshield``: a look at what is held, and the commands that other packages add."""
+"""The command ``ragshield``: quarantine, scan, and the commands that other packages add."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from rich.text import Text
 from ragshield_core.errors import RAGShieldError
 from ragshield_core.findings import printable
 from ragshield_core.quarantine import DEFAULT_URL, HeldEntry, Quarantine, Status
+from ragshield_core.scan_command import scan_command
 
 # A package that brings a command names its function in this group of entry points.
 ENTRY_POINT_GROUP = "ragshield.commands"
@@ -26,6 +27,7 @@ app = typer.Typer(
 )
 quarantine_app = typer.Typer(no_args_is_help=True, help="Look at held entries and judge them.")
 app.add_typer(quarantine_app, name="quarantine")
+app.command("scan")(scan_command)
 console = Console()
 
 Database = Annotated[

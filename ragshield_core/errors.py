@@ -46,10 +46,11 @@ class PoisonedEntryError(RAGShieldError):
     """
 
     def __init__(self, report: Report) -> None:
-        ids = [decision.entry_id for decision in report.quarantined]
+        ids = [decision.entry_id for decision in (*report.quarantined, *report.retroactive)]
         shown = ", ".join(repr(entry_id) for entry_id in ids[:5]) + (", ..." if ids[5:] else "")
         super().__init__(
-            f"{len(ids)} of {len(report.batch)} entries are suspected of poisoning ({shown}); "
+            f"{len(ids)} entries, of {len(report.batch)} new ones and those admitted earlier, are "
+            f"suspected of poisoning ({shown}); "
             "nothing was written. See .report for the evidence, or use "
             'Policy(on_detect="quarantine") to write the others.'
         )

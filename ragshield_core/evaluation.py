@@ -52,6 +52,22 @@ class DetectionRates:
         )
 
 
+def proportion_interval(hits: int, n: int) -> Interval:
+    """Return a share with its 95 % interval (Wilson), for independent trials.
+
+    Examples
+    --------
+    >>> str(proportion_interval(9, 10))
+    '0.900 [0.596, 0.982]'
+    """
+    from scipy.stats import binomtest  # noqa: PLC0415 - slow to import, and not needed to guard
+
+    if n == 0:
+        return Interval(mean=math.nan, low=math.nan, high=math.nan)
+    bounds = binomtest(hits, n).proportion_ci(method="wilson")
+    return Interval(mean=hits / n, low=float(bounds.low), high=float(bounds.high))
+
+
 def mean_interval(values: Sequence[float]) -> Interval:
     """Return mean and 95 % t-interval over repetitions; NaN values are left out.
 

@@ -91,6 +91,9 @@ class Report:
         Detectors that took no part, and why.
     timings
         Seconds spent in each detector.
+    retroactive
+        Decisions about entries that were admitted earlier, and that the batch shows in another
+        light: the rest of their group has come. The guarded stores act on them.
     """
 
     batch: Batch
@@ -98,6 +101,7 @@ class Report:
     scores: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
     skipped: tuple[Skipped, ...] = ()
     timings: Mapping[str, float] = field(default_factory=dict)
+    retroactive: tuple[Decision, ...] = ()
 
     @cached_property
     def decisions(self) -> tuple[Decision, ...]:
@@ -175,22 +179,10 @@ class Report:
 
     def to_json(self) -> str:
         """Return everything but texts and vectors as JSON."""
-        decisions = [
-            {
-                "entry_id": decision.entry_id,
-                "verdict": str(decision.verdict),
-                "note": decision.note,
-                "findings": [finding_to_dict(finding) for finding in decision.findings],
-                "unjudged": [
-                    {"detector": item.detector, "reason": item.reason, "failed": item.failed}
-                    for item in decision.unjudged
-                ],
-            }
-            for decision in self.decisions
-        ]
         return json.dumps(
             {
-                "decisions": decisions,
+                "decisions": [_decision_to_dict(decision) for decision in self.decisions],
+                "retroactive": [_decision_to_dict(decision) for decision in self.retroactive],
                 "skipped": [{"detector": s.detector, "reason": s.reason} for s in self.skipped],
                 "timings": dict(self.timings),
             }
@@ -202,6 +194,7 @@ class Report:
             f"{len(self.batch)} entries: "
             f"{len(self.batch) - len(self.flagged) - len(self.quarantined)} admitted, "
             f"{len(self.flagged)} flagged, {len(self.quarantined)} quarantined"
+            + (f", {len(self.retroactive)} of earlier ones as well" if self.retroactive else "")
         )
 
     def __repr__(self) -> str:
@@ -242,7 +235,7 @@ class Report:
     def _remarkable(self) -> list[tuple[str, ...]]:
         """Rows to show: every entry that was not simply admitted."""
         rows: list[tuple[str, ...]] = []
-        for decision in self.decisions:
+        for decision in (*self.decisions, *self.retroactive):
             if decision.verdict is Verdict.ADMIT and not decision.findings and not decision.note:
                 continue
             finding = strongest(decision)
@@ -260,6 +253,19 @@ class Report:
 
 
 _NUMBERS = ("score", "threshold", "p")
+
+
+def _decision_to_dict(decision: Decision) -> dict[str, Any]:
+    return {
+        "entry_id": decision.entry_id,
+        "verdict": str(decision.verdict),
+        "note": decision.note,
+        "findings": [finding_to_dict(finding) for finding in decision.findings],
+        "unjudged": [
+            {"detector": item.detector, "reason": item.reason, "failed": item.failed}
+            for item in decision.unjudged
+        ],
+    }
 
 
 def finding_to_dict(finding: Finding) -> dict[str, Any]:

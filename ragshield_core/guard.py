@@ -6,10 +6,10 @@ import logging
 import threading
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +25,7 @@ from ragshield_core.errors import (
     NotFittedError,
     PoisonedEntryError,
 )
-from ragshield_core.findings import Finding, Report, Skipped, Unjudged, Verdict
+from ragshield_core.findings import Decision, Finding, Report, Skipped, Unjudged, Verdict
 from ragshield_core.policy import Bars, Policy
 
 if TYPE_CHECKING:
@@ -100,6 +100,13 @@ class Guard:
     def calibrated(self) -> bool:
         """Whether thresholds come from clean entries rather than from published rules."""
         return self._calibrations is not None
+
+    @property
+    def thresholds(self) -> dict[str, float]:
+        """Per detector, the score above which an entry is quarantined."""
+        rules = {d.name: self.policy.bars(d.rule_threshold, None, 1) for d in self.detectors}
+        bars = rules if self._calibrations is None else self._bars
+        return {name: bar.quarantine for name, bar in bars.items()}
 
     def fit(self, batch: Batch) -> Self:
         """Learn the knowledge base as it stands; replaces what was learned before.
@@ -206,6 +213,7 @@ class Guard:
             self._check_dim(batch)
             findings: dict[int, list[Finding]] = {}
             unjudged: dict[int, list[Unjudged]] = {}
+            earlier: dict[str, list[Finding]] = {}
             judged = np.zeros(len(batch), dtype=np.bool_)
             scores, skipped, timings = {}, [], {}
             for detector in self.detectors:
@@ -215,16 +223,18 @@ class Guard:
                     if reason is not None:
                         skipped.append(Skipped(detector=detector.name, reason=reason))
                         continue
-                    column, found, missing = self._run(detector, batch)
+                    outcome = self._run(detector, batch)
                 except Exception as error:  # noqa: BLE001 - any crash, of any detector
-                    column, found = np.full(len(batch), np.nan), []
-                    missing = _failure(detector, batch, error)
-                scores[detector.name] = column
-                judged |= ~np.isnan(column)
-                for row, finding in found:
+                    outcome = _failure(detector, batch, error)
+                scores[detector.name] = outcome.scores
+                judged |= ~np.isnan(outcome.scores)
+                for row, finding in outcome.findings:
                     findings.setdefault(row, []).append(finding)
-                for row, item in missing:
+                for row, item in outcome.unjudged:
                     unjudged.setdefault(row, []).append(item)
+                for finding in outcome.earlier:
+                    if finding.entry_id not in batch.ids:  # a new revision is judged by itself
+                        earlier.setdefault(finding.entry_id, []).append(finding)
                 timings[detector.name] = time.perf_counter() - start
             # Nearly every entry is judged and nothing is found: there is nothing to decide.
             remarkable = {
@@ -242,6 +252,7 @@ class Guard:
             scores=scores,
             skipped=tuple(skipped),
             timings=timings,
+            retroactive=tuple(self.policy.decide(i, found) for i, found in earlier.items()),
         )
 
     def hold(self, report: Report, *, by: str = "ragshield") -> Report:
@@ -270,6 +281,8 @@ class Guard:
         """
         confirmed = self.quarantine.confirmed_among(report.batch)
         report = _overrule(report, confirmed, Verdict.QUARANTINE)
+        if report.retroactive and self.policy.on_detect == "raise":
+            raise PoisonedEntryError(report)
         rows = np.flatnonzero(~report.kept).tolist()
         if not rows:
             return report
@@ -284,6 +297,9 @@ class Guard:
         released = self.quarantine.hold(suspects, decisions, by=by)
         report = _overrule(report, released, Verdict.ADMIT)
         held = report.quarantined
+        with self._lock:
+            for detector in self.detectors:
+                detector.hold(report.batch.take(~report.kept))
         logger.warning("quarantined %d of %d entries", len(held), len(report.batch))
         if logger.isEnabledFor(logging.INFO):
             for entry, row in zip(suspects, rows, strict=True):
@@ -297,6 +313,55 @@ class Guard:
                     ", ".join(evidence) or "not judged",
                 )
         return report
+
+    def recall(
+        self,
+        entries: Batch,
+        decisions: Sequence[Decision],
+        delete: Callable[[Sequence[str]], object],
+        *,
+        by: str = "ragshield",
+    ) -> tuple[str, ...]:
+        """Quarantine entries that were admitted earlier; see :attr:`Report.retroactive`.
+
+        Parameters
+        ----------
+        entries
+            As they are in the store.
+        decisions
+            Why, one per entry.
+        delete
+            Called with the ids that are to leave the store, once they are held durably.
+        by
+            Who recalls them, for the record.
+
+        Returns
+        -------
+        tuple[str, ...]
+            The ids that left; what a person has released before stays.
+        """
+        released = self.quarantine.hold(entries, decisions, by=by)
+        gone = entries.take(np.array([i not in released for i in entries.ids], dtype=np.bool_))
+        if len(gone):
+            delete(gone.ids)
+            with self._lock:
+                self.forget(gone)
+                for detector in self.detectors:
+                    detector.hold(gone)
+            logger.warning("quarantined %d entries that were admitted earlier", len(gone))
+        return gone.ids
+
+    def unhold(self, ids: Sequence[str]) -> None:
+        """Say that held entries were released, or deleted for good."""
+        with self._lock:
+            for detector in self.detectors:
+                detector.unhold(ids)
+
+    def trust(self, ids: Sequence[str]) -> None:
+        """Say that a person has judged entries good: no later batch condemns them."""
+        with self._lock:
+            for detector in self.detectors:
+                detector.trust(ids)
 
     def admit(self, report: Report) -> None:
         """Learn the entries that a report admits; costs O(batch).
@@ -452,9 +517,7 @@ class Guard:
             return "not calibrated: it could judge none of the clean entries"
         return detector.skip_reason(batch)
 
-    def _run(
-        self, detector: Detector, batch: Batch
-    ) -> tuple[NDArray[np.float64], list[tuple[int, Finding]], list[tuple[int, Unjudged]]]:
+    def _run(self, detector: Detector, batch: Batch) -> _Outcome:
         """Return one detector's scores, findings and what it could not judge, by row."""
         reasons = detector.unjudged(batch)
         missing = [
@@ -464,38 +527,71 @@ class Guard:
         rows = np.array([row for row in range(len(batch)) if row not in reasons], dtype=np.intp)
         column = np.full(len(batch), np.nan)
         if rows.size == 0:
-            return column, [], missing
+            return _Outcome(column, [], missing, [])
         part = batch.take(rows) if reasons else batch
         scores = np.asarray(detector.score(part), dtype=np.float64)
         if scores.shape != (len(part),) or not np.isfinite(scores).all():
             msg = f"{detector.name} returned scores of shape {scores.shape}, or not finite ones"
             raise ValueError(msg)
         column[rows] = scores
-        calibration = (self._calibrations or {}).get(detector.name)
         bars = self._bars.get(detector.name)
         if bars is None:
             bars = self.policy.bars(detector.rule_threshold, None, 1)
         hits = np.flatnonzero(scores > bars.flag)
-        p_values = None if calibration is None else calibration.p_values(scores[hits]).tolist()
-        evidence = _explanations(detector, part, hits.tolist())
-        found = [
-            (
-                int(rows[hit]),
-                Finding(
-                    detector=detector.name,
-                    entry_id=part.ids[hit],
-                    score=float(scores[hit]),
-                    threshold=bars.quarantine,
-                    p_value=None if p_values is None else p_values[number],
-                    evidence=evidence[number].sentence,
-                    related_ids=evidence[number].related_ids,
-                    span=evidence[number].span,
-                    taxonomy=detector.taxonomy,
-                ),
+        explained = _explanations(detector.explain, detector, part, hits.tolist())
+        found = self._findings(
+            detector, [part.ids[hit] for hit in hits], scores[hits], bars.quarantine, explained
+        )
+        return _Outcome(
+            column,
+            list(zip(rows[hits].tolist(), found, strict=True)),
+            missing,
+            self._earlier(detector, part, bars),
+        )
+
+    def _earlier(self, detector: Detector, batch: Batch, bars: Bars) -> list[Finding]:
+        """Return findings against entries admitted earlier that the batch lifts above the bar."""
+        ids, scores = detector.retroactive(batch)
+        rows = np.flatnonzero(scores > bars.quarantine)
+        names = [ids[row] for row in rows]
+        explained = _explanations(detector.explain_retroactive, detector, batch, names)
+        return self._findings(detector, names, scores[rows], bars.quarantine, explained)
+
+    def _findings(
+        self,
+        detector: Detector,
+        ids: Sequence[str],
+        scores: NDArray[np.float64],
+        threshold: float,
+        explained: Sequence[Evidence],
+    ) -> list[Finding]:
+        calibration = (self._calibrations or {}).get(detector.name)
+        p_values = [None] * len(ids) if calibration is None else calibration.p_values(scores)
+        return [
+            Finding(
+                detector=detector.name,
+                entry_id=entry_id,
+                score=float(score),
+                threshold=threshold,
+                p_value=None if p_value is None else float(p_value),
+                evidence=evidence.sentence,
+                related_ids=evidence.related_ids,
+                span=evidence.span,
+                taxonomy=detector.taxonomy,
             )
-            for number, hit in enumerate(hits.tolist())
+            for entry_id, score, p_value, evidence in zip(
+                ids, scores, p_values, explained, strict=True
+            )
         ]
-        return column, found, missing
+
+
+class _Outcome(NamedTuple):
+    """What one detector says of a batch."""
+
+    scores: NDArray[np.float64]  # (n_entries,); NaN without an opinion
+    findings: list[tuple[int, Finding]]  # by row
+    unjudged: list[tuple[int, Unjudged]]  # by row
+    earlier: list[Finding]  # against entries admitted earlier
 
 
 def _default_quarantine() -> Quarantine:
@@ -504,30 +600,35 @@ def _default_quarantine() -> Quarantine:
     return Quarantine()
 
 
-def _explanations(detector: Detector, batch: Batch, rows: list[int]) -> list[Evidence]:
+def _explanations(
+    explain: Callable[[Batch, list[Any]], list[Evidence]],
+    detector: Detector,
+    batch: Batch,
+    which: list[Any],
+) -> list[Evidence]:
     """Explain scores; a score stands even where its explanation fails."""
-    if not rows:
+    if not which:
         return []
     try:
-        return detector.explain(batch, rows)
+        return explain(batch, which)
     except Exception as error:  # noqa: BLE001 - any crash, of any detector
         name = type(error).__name__
-        logger.error("%s could not explain %d scores: %s", detector.name, len(rows), name)  # noqa: TRY400
-        return [
-            Evidence(sentence=f"scored above the threshold ({name} while explaining it)")
-        ] * len(rows)
+        logger.error("%s could not explain %d scores: %s", detector.name, len(which), name)  # noqa: TRY400
+        sentence = f"scored above the threshold ({name} while explaining it)"
+        return [Evidence(sentence=sentence)] * len(which)
 
 
-def _failure(detector: Detector, batch: Batch, error: Exception) -> list[tuple[int, Unjudged]]:
+def _failure(detector: Detector, batch: Batch, error: Exception) -> _Outcome:
     """Say of every entry that a detector crashed; the message may hold hostile text, so not it."""
     frames = traceback.extract_tb(error.__traceback__)
     where = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
     reason = f"the detector failed with {type(error).__name__}{where}"
     logger.error("%s on a batch of %d entries: %s", detector.name, len(batch), reason)
-    return [
+    failed = [
         (row, Unjudged(detector=detector.name, entry_id=entry_id, reason=reason, failed=True))
         for row, entry_id in enumerate(batch.ids)
     ]
+    return _Outcome(np.full(len(batch), np.nan), [], failed, [])
 
 
 def _overrule(report: Report, remarks: Mapping[str, str], verdict: Verdict) -> Report:

@@ -65,6 +65,20 @@ class InnerStore(ABC):
     def delete(self, ids: Sequence[str]) -> None:
         """Delete what is stored under the ids; missing ones are passed over."""
 
+    def ids(self) -> list[str]:
+        """Return the ids of all that is stored; only an audit of the whole store needs it.
+
+        Raises
+        ------
+        NotImplementedError
+            If this kind of store cannot name them.
+        """
+        msg = (
+            f"{type(self).__name__} does not say which ids its store holds, so the store cannot be "
+            "scanned; define ids() in it."
+        )
+        raise NotImplementedError(msg)
+
 
 class InMemoryInner(InnerStore):
     """langchain-core's InMemoryVectorStore."""
@@ -107,6 +121,10 @@ class InMemoryInner(InnerStore):
     def delete(self, ids: Sequence[str]) -> None:
         """Delete what is stored under the ids."""
         self._store.delete(list(ids))
+
+    def ids(self) -> list[str]:
+        """Return the ids of all that is stored."""
+        return list(self._store.store)
 
 
 class FaissInner(InnerStore):
@@ -170,6 +188,11 @@ class FaissInner(InnerStore):
         present = [document.id for document in self._store.get_by_ids(ids)]
         if present:
             self._store.delete(present)
+
+    def ids(self) -> list[str]:
+        """Return the ids of all that is stored, in the order of the index."""
+        mapping = self._store.index_to_docstore_id
+        return [mapping[number] for number in sorted(mapping)]
 
     def _roll_back(self, ids: Sequence[str], older: Stored) -> None:
         """Undo half a write: FAISS fills index, docstore and mapping one after the other."""

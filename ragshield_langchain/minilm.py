@@ -57,3 +57,8 @@ class MiniLMEmbeddings(Embeddings):
             text, normalize_embeddings=True, show_progress_bar=False
         ).tolist()
         return vector
+
+
+def embedder() -> Callable[[list[str]], list[list[float]]]:
+    """Return the model as a function of texts, as ``ragshield scan`` wants it."""
+    return MiniLMEmbeddings().embed_documents

@@ -15,6 +15,8 @@ from numpy.typing import ArrayLike
 from ragshield_core import Batch, Guard, Quarantine, Report
 from ragshield_core.findings import Decision
 from ragshield_core.quarantine import HeldEntry
+from ragshield_core.scan import ScanReport, scan
+from ragshield_langchain.audit import read_back, take_out
 from ragshield_langchain.convert import MetadataKeys, complete_ids, stored_metadatas, to_batch
 from ragshield_langchain.inner import InnerStore, access_to, create_store
 
@@ -250,6 +252,7 @@ class GuardedVectorStore(VectorStore):
             older = self._stored(ids)
             self._access.delete(ids)
             self._guard.forget(older)
+            self._guard.unhold(ids)
             self.quarantine.purge(ids, note="deleted through the store", evidence=False)
         return True
 
@@ -275,7 +278,43 @@ class GuardedVectorStore(VectorStore):
             If one of them is not held; nothing is released then.
         """
         with self._lock:
-            return self.quarantine.release(ids, self._put, by=by, note=note)
+            return self.quarantine.release(ids, self._put_back, by=by, note=note)
+
+    def scan(
+        self,
+        fpr: float = 0.01,
+        clean_ids: Iterable[str] | None = None,
+        *,
+        quarantine: bool = False,
+        seed: int = 0,
+    ) -> ScanReport:
+        """Audit all that the store holds, each document judged against the others.
+
+        The guard's detectors are built anew for it, so that what the guard has learned stays as it
+        is. Writes may go on while the audit runs.
+
+        Parameters
+        ----------
+        fpr, clean_ids, seed
+            As of :func:`ragshield_core.scan.scan`.
+        quarantine
+            Whether findings leave the store and are held, durably before they are deleted;
+            :meth:`release` puts them back. By default the store stays as it is.
+
+        Returns
+        -------
+        ScanReport
+            Findings, worst first. With ``quarantine=True``, those that stayed, because a person
+            has released them before or they changed meanwhile, are admitted with a note.
+        """
+        with self._lock:
+            batch = read_back(self._access, self._access.ids(), self._keys)
+        fresh = [type(detector)(**detector.config()) for detector in self._guard.detectors]
+        report = scan(batch, fresh, fpr=fpr, clean_ids=clean_ids, seed=seed)
+        if quarantine and report.found:
+            with self._lock:
+                report = take_out(report, self._access, self._keys, self._guard)
+        return report
 
     @classmethod
     def from_texts(
@@ -464,11 +503,32 @@ class GuardedVectorStore(VectorStore):
         batch = to_batch(entry_ids, texts, metadatas, vectors, self._keys)
         with self._lock:
             report = self._guard.hold(self._guard.screen(batch))
+            if report.retroactive:
+                self._recall(report.retroactive)
             admitted = batch if report.kept.all() else batch.take(report.kept)
             if len(admitted):
                 self._put(admitted, report.flagged)
             self._last_report = report
         return entry_ids
+
+    def _recall(self, decisions: Sequence[Decision]) -> None:
+        """Take entries that were admitted earlier out of the store and into quarantine."""
+        because = {decision.entry_id: decision for decision in decisions}
+        documents, vectors = self._access.read(list(because))
+        ids = [str(document.id) for document in documents]
+        entries = to_batch(
+            ids,
+            [document.page_content for document in documents],
+            [document.metadata for document in documents],
+            vectors,
+            self._keys,
+        )
+        self._guard.recall(entries, [because[entry_id] for entry_id in ids], self._access.delete)
+
+    def _put_back(self, batch: Batch) -> None:
+        self._guard.unhold(batch.ids)
+        self._put(batch)
+        self._guard.trust(batch.ids)
 
     def _put(self, batch: Batch, flagged: Sequence[Decision] = ()) -> None:
         """Write entries in place of older revisions, and learn them in their place."""

@@ -152,3 +152,62 @@ def saved(guard, folder):
     """Return all that a guard has learned, as the bytes that it saves."""
     guard.save(folder)
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+# Passages of a knowledge base of several topics: documents of a few chunks, in words that say
+# nothing. Unlike the entries above they have lineages, and hardly ever three words in common.
+
+PASSAGE_DIM = 32
+CHUNKS = 3
+VOCABULARY = np.array([f"word{i}" for i in range(300)])
+CENTRES = np.random.default_rng(99).normal(size=(8, PASSAGE_DIM))
+CENTRES /= np.linalg.norm(CENTRES, axis=1, keepdims=True)
+# Noise of this standard deviation per coordinate has a length of about one.
+UNIT = PASSAGE_DIM**-0.5
+
+
+def prose(rng, n_words=30):
+    """Return random words."""
+    return " ".join(rng.choice(VOCABULARY, n_words))
+
+
+def passages(n, seed, prefix="kb"):
+    """Return n clean passages of documents of three chunks each, about eight topics."""
+    rng = np.random.default_rng(seed)
+    n_documents = -(-n // CHUNKS)
+    documents = CENTRES[rng.integers(len(CENTRES), size=n_documents)]
+    documents = documents + rng.normal(scale=UNIT, size=documents.shape)
+    rows = np.arange(n) // CHUNKS
+    return Batch.of(
+        ids=[f"{prefix}-{i}" for i in range(n)],
+        texts=[prose(rng) for _ in range(n)],
+        embeddings=documents[rows] + rng.normal(scale=0.6 * UNIT, size=(n, PASSAGE_DIM)),
+        lineages=[f"{prefix}-doc{row}" for row in rows],
+    )
+
+
+def group(size, seed, prefix="bad", *, spread=0.25, lineage=None):
+    """Return texts crafted for one question: alike in meaning, not in wording.
+
+    Each is of a lineage of its own, or all of one ``lineage``.
+    """
+    rng = np.random.default_rng([7, seed])
+    target = CENTRES[rng.integers(len(CENTRES))] + rng.normal(scale=UNIT, size=PASSAGE_DIM)
+    ids = [f"{prefix}{seed}-{i}" for i in range(size)]
+    return Batch.of(
+        ids=ids,
+        texts=[prose(rng) for _ in range(size)],
+        embeddings=target + rng.normal(scale=spread * UNIT, size=(size, PASSAGE_DIM)),
+        lineages=[lineage or entry_id for entry_id in ids],
+    )
+
+
+def clones_of(entry, n, prefix="clone", *, lineage=None):
+    """Return n copies of an entry under lineages of their own, or all of one ``lineage``."""
+    ids = [f"{prefix}-{i}" for i in range(n)]
+    return Batch.of(
+        ids=ids,
+        texts=[entry.text] * n,
+        embeddings=[entry.embedding] * n,
+        lineages=[lineage or entry_id for entry_id in ids],
+    )

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ragshield_core.entries import Batch
+from ragshield_core.errors import CalibrationError
 
 # Five folds hold out a fifth at a time: each score comes from a model of nearly full size, and
 # every fitted entry gives one.
@@ -70,8 +71,8 @@ class Detector(ABC):
     kind: ClassVar[str]
     needs: ClassVar[frozenset[Need]]
     taxonomy: ClassVar[tuple[str, ...]] = ()
-    rule_threshold: ClassVar[float] = 0.0
 
+    rule_threshold: float = 0.0
     scope: Scope = Scope.ENTRY
     exchangeable: bool = True
 
@@ -120,6 +121,26 @@ class Detector(ABC):
     def restore(self, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
         """Take over what :meth:`state` returned."""
 
+    def hold(self, entries: Batch) -> None:  # noqa: B027 - most detectors need not know
+        """Remember entries that are held in quarantine: the rest of their group may follow."""
+
+    def unhold(self, ids: Sequence[str]) -> None:  # noqa: B027
+        """Forget held entries: they were released, or deleted for good."""
+
+    def retroactive(
+        self,
+        batch: Batch,  # noqa: ARG002
+    ) -> tuple[list[str], NDArray[np.float64]]:
+        """Return entries learned earlier that ``batch`` shows in another light, with scores."""
+        return [], np.empty(0)
+
+    def trust(self, ids: Sequence[str]) -> None:  # noqa: B027
+        """Leave entries alone from now on: a person has judged them good."""
+
+    def explain_retroactive(self, batch: Batch, ids: Sequence[str]) -> list[Evidence]:
+        """Return why entries that :meth:`retroactive` named have the score they have now."""
+        raise NotImplementedError
+
     def unjudged(self, batch: Batch) -> dict[int, str]:
         """Return the rows that cannot be judged, each with the reason."""
         if Need.LABEL not in self.needs:
@@ -152,19 +173,63 @@ class Detector(ABC):
         seed
             Of the random parts.
         """
+        scores = self._out_of_fold(fitted, seed)
+        return scores[~np.isnan(scores)]
+
+    def audit(self, entries: Batch, seed: int = 0) -> NDArray[np.float64]:
+        """Fit a whole knowledge base and score each of its entries against the others.
+
+        Parameters
+        ----------
+        entries
+            The knowledge base, in which some entries may be poisoned.
+        seed
+            Of any random choice.
+
+        Returns
+        -------
+        NDArray[np.float64]
+            Shape (n_entries,); NaN where the detector has no opinion.
+        """
+        self.fit(entries)
+        return self._out_of_fold(entries, seed)
+
+    def audit_threshold(self, fpr: float) -> float:  # noqa: ARG002 - for those that can estimate it
+        """Return the score of :meth:`audit` above which an entry is worth a look.
+
+        Without known-clean entries this is the published rule or an estimate, no guarantee.
+        """
+        return self.rule_threshold
+
+    def explain_audit(self, entries: Batch, rows: Sequence[int]) -> list[Evidence]:
+        """Return why rows have the scores that :meth:`audit` gave them."""
+        return self.explain(entries, rows)
+
+    def judged_scores(self, batch: Batch) -> NDArray[np.float64]:
+        """Return the scores of those entries that can be judged, in order."""
+        scores = self._scores_or_nan(batch)
+        return scores[~np.isnan(scores)]
+
+    def _scores_or_nan(self, batch: Batch) -> NDArray[np.float64]:
+        unjudged = self.unjudged(batch)
+        rows = [row for row in range(len(batch)) if row not in unjudged]
+        scores = np.full(len(batch), np.nan)
+        if rows:
+            judged = self.score(batch.take(rows))
+            if not np.isfinite(judged).all():
+                msg = f"{self.name} gave clean entries scores that are not finite numbers."
+                raise CalibrationError(msg)
+            scores[rows] = judged
+        return scores
+
+    def _out_of_fold(self, fitted: Batch, seed: int) -> NDArray[np.float64]:
         order = np.random.default_rng(seed).permutation(len(fitted))
-        scores = [np.empty(0)]
+        scores = np.full(len(fitted), np.nan)
         for rows in np.array_split(order, N_FOLDS):
             part = fitted.take(rows)
             self.forget(part)
             try:
-                scores.append(self.judged_scores(part))
+                scores[rows] = self._scores_or_nan(part)
             finally:
                 self.learn(part)
-        return np.concatenate(scores)
-
-    def judged_scores(self, batch: Batch) -> NDArray[np.float64]:
-        """Return the scores of those entries that can be judged, in order."""
-        unjudged = self.unjudged(batch)
-        rows = [row for row in range(len(batch)) if row not in unjudged]
-        return self.score(batch.take(rows)) if rows else np.empty(0)
+        return scores

@@ -5,13 +5,16 @@ from __future__ import annotations
 from importlib.metadata import entry_points
 
 from ragshield_core.detectors.base import Detector
+from ragshield_core.detectors.clique import CliqueDetector
 from ragshield_core.detectors.label_centroid import LabelCentroidDetector
 from ragshield_core.errors import StateError
 
 # A package that brings a detector names its class in this group of entry points.
 ENTRY_POINT_GROUP = "ragshield.detectors"
 
-BUILT_IN: dict[str, type[Detector]] = {LabelCentroidDetector.kind: LabelCentroidDetector}
+BUILT_IN: dict[str, type[Detector]] = {
+    detector.kind: detector for detector in (CliqueDetector, LabelCentroidDetector)
+}
 
 
 def detector_class(kind: str) -> type[Detector]:

@@ -1,0 +1,181 @@
+"""What an audit and a screening for groups cost, against a bare FAISS search of the same vectors.
+
+    python benchmarks/audit_speed.py            # writes benchmarks/results/audit_speed.md
+    python benchmarks/audit_speed.py --quick    # small sizes, writes nothing
+
+Each size runs in a process of its own, so that peak memory is its own. Search and audits alternate.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import math
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import faiss
+import numpy as np
+from corpora import load
+from rich.progress import track
+
+from ragshield_core import Batch
+from ragshield_core.detectors import CliqueDetector
+from ragshield_core.neighbors import pairs_above
+
+DIM = 384
+RESULTS = Path(__file__).parent / "results"
+
+
+def synthetic(n: int, prefix: str = "s", seed: int = 0) -> Batch:
+    """Return unit vectors around one direction for every hundred of them, without text."""
+    rng = np.random.default_rng(seed)
+    centres = np.random.default_rng(7).normal(size=(1000, DIM)).astype(np.float32)
+    vectors = np.empty((n, DIM), dtype=np.float32)
+    for start in range(0, n, 50_000):
+        part = rng.normal(size=(min(50_000, n - start), DIM)).astype(np.float32)
+        part += centres[rng.integers(0, len(centres), len(part))]
+        vectors[start : start + len(part)] = part / np.linalg.norm(part, axis=1, keepdims=True)
+    return Batch.of(ids=[f"{prefix}{i}" for i in range(n)], texts=[""] * n, embeddings=vectors)
+
+
+def seconds(run: Callable[[], object]) -> float:
+    """Return how long one call takes."""
+    start = time.perf_counter()
+    run()
+    return time.perf_counter() - start
+
+
+def bare_search(batch: Batch) -> None:
+    """Search ten neighbours and itself of every entry, as the reference rule needs them."""
+    index = faiss.IndexFlatIP(batch.dim)
+    index.add(batch.embeddings)
+    index.search(batch.embeddings, 11)
+
+
+def audit_ratios(n: int, rounds: int) -> list[str]:
+    """Return rows of times against the bare search, on real passages."""
+    corpus = load("wiki_passages", lineage="title").take(range(n))
+    bare = Batch.of(ids=corpus.ids, texts=[""] * len(corpus), embeddings=corpus.embeddings)
+    passes: dict[str, Callable[[], object]] = {
+        "`IndexFlatIP.search(k=11)`": lambda: bare_search(bare),
+        "audit, texts compared": lambda: CliqueDetector().audit(corpus),
+        "audit, vectors only": lambda: CliqueDetector().audit(bare),
+        "reference rule, vectors only": lambda: CliqueDetector(rule="cleanbase").audit(bare),
+        "all pairs above a known threshold": lambda: pairs_above(bare.embeddings, 0.8),
+    }
+    times: dict[str, list[float]] = {name: [] for name in passes}
+    for _ in track(range(rounds), description=f"audits of {n}"):
+        for name, run in passes.items():
+            times[name].append(seconds(run))
+    search = times["`IndexFlatIP.search(k=11)`"]
+    rows = []
+    for name, values in times.items():
+        ratios = [value / base for value, base in zip(values, search, strict=True)]
+        rows.append(
+            f"| {name} | {statistics.median(values):.2f} s | {statistics.median(ratios):.2f} |"
+        )
+    return rows
+
+
+def screening(n: int, rounds: int) -> str:
+    """Return how long 100 new entries take against n."""
+    corpus = load("wiki_passages", lineage="title")
+    known, new = corpus.take(range(n)), corpus.take(range(n, n + 100))
+    detector = CliqueDetector().fit(known)
+    times = []
+    for number in range(rounds + 1):
+        batch = new.take(np.random.default_rng(number).permutation(100))
+        times.append(seconds(lambda batch=batch: detector.score(batch)))
+    return f"{statistics.median(times[1:]) * 1000:.0f} ms"
+
+
+def clones(n: int) -> str:
+    """Return how long an audit of n clones of one text takes, by both rules."""
+    corpus = load("wiki_passages", lineage="title").take(range(1000))
+    one = corpus.take([0])
+    batch = Batch.of(
+        ids=[*corpus.ids, *(f"clone {i}" for i in range(n))],
+        texts=[*corpus.texts, *(list(one.texts) * n)],
+        embeddings=np.concatenate([corpus.embeddings, np.repeat(one.embeddings, n, axis=0)]),
+        lineages=[*corpus.lineages, *(f"lineage {i}" for i in range(n))],
+    )
+    cells = [
+        f"{seconds(lambda rule=rule: CliqueDetector(rule=rule).audit(batch)):.1f} s"
+        for rule in ("groups", "cleanbase")
+    ]
+    return " / ".join(cells)
+
+
+def one_size(n: int) -> dict[str, float]:
+    """Audit n synthetic vectors in this process."""
+    batch = synthetic(n)
+    taken = seconds(lambda: CliqueDetector().audit(batch))
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return {"n": n, "seconds": taken, "peak": peak, "vectors": batch.embeddings.nbytes}
+
+
+def main() -> None:
+    """Run the benchmark."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="small sizes, writes nothing")
+    parser.add_argument("--size", type=int, help="audit so many synthetic vectors, print JSON")
+    arguments = parser.parse_args()
+    logging.getLogger("ragshield").setLevel(logging.ERROR)
+    if arguments.size:
+        print(json.dumps(one_size(arguments.size)))
+        return
+    n, rounds, sizes = (
+        (3000, 2, [2000, 4000]) if arguments.quick else (20_000, 5, [10_000, 100_000])
+    )
+    ratios = audit_ratios(min(n, 19_993), rounds)
+    known = 2000 if arguments.quick else 12_000
+    lines = [
+        "# What looking for groups costs\n",
+        f"Written by `benchmarks/audit_speed.py`. {faiss.omp_get_max_threads()} threads;",
+        f"medians of {rounds} rounds.\n",
+        f"\n{min(n, 19_993):,} passages of Wikipedia, {DIM} dimensions:\n",
+        "| pass | time | of the bare search |",
+        "|---|---|---|",
+        *ratios,
+        f"\nScreening 100 new passages against {known:,}: {screening(known, 2 * rounds)}.",
+        (
+            f"\n{known:,} clones of one text among 1,000 passages, default / reference rule: "
+            f"{clones(known)}."
+        ),
+        "\nSynthetic vectors without text, audited by the default rule, each in its own process:\n",
+        "| entries | time | peak memory | of the vectors |",
+        "|---|---|---|---|",
+    ]
+    runs = []
+    for size in track(sizes, description="sizes"):
+        done = subprocess.run(  # noqa: S603 - this very script
+            [sys.executable, __file__, "--size", str(size)],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        runs.append(json.loads(done.stdout))
+    lines += [
+        f"| {run['n']:,} | {run['seconds']:.1f} s | {run['peak'] / 2**30:.2f} GiB | "
+        f"{run['peak'] / run['vectors']:.1f} |"
+        for run in runs
+    ]
+    first, last = runs[0], runs[-1]
+    exponent = math.log(last["seconds"] / first["seconds"]) / math.log(last["n"] / first["n"])
+    lines.append(f"\nTime grows with the size to the power of {exponent:.2f}.")
+    table = "\n".join(lines) + "\n"
+    print(table)
+    if not arguments.quick:
+        RESULTS.mkdir(exist_ok=True)
+        (RESULTS / "audit_speed.md").write_text(table, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,100 @@
+"""How much of one text stands word for word in another, which explains that they are alike."""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+# Three words in a row hardly repeat by chance; generated paraphrases share few of them.
+GRAM = 3
+# A text with fewer grams than this is compared by its single words: one changed word takes three
+# grams away, which in a text of eight words is half of them.
+FEW_GRAMS = 6
+
+_WORD = re.compile(r"\w+")
+_FIRST, _SECOND = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F)  # odd, for mixing
+
+
+def word_hashes(text: str) -> NDArray[np.uint32]:
+    """Return a hash of each word of a text, in order, without regard to case and punctuation.
+
+    Parameters
+    ----------
+    text
+        Any.
+
+    Returns
+    -------
+    NDArray[np.uint32]
+        Shape (n_words,); the same in every process.
+    """
+    words = _WORD.findall(text.lower())
+    hashes = (zlib.crc32(word.encode("utf-8", "surrogatepass")) for word in words)
+    return np.fromiter(hashes, np.uint32, len(words))
+
+
+def containment(
+    words: Sequence[NDArray[np.uint32]], first: NDArray[np.intp], second: NDArray[np.intp]
+) -> NDArray[np.float32]:
+    """Return the share of the shorter text of each pair that stands in the longer one.
+
+    Parameters
+    ----------
+    words
+        Of each text, from :func:`word_hashes`.
+    first, second
+        Shape (n_pairs,): positions in ``words``.
+
+    Returns
+    -------
+    NDArray[np.float32]
+        Shape (n_pairs,), in [0, 1]: share of distinct word 3-grams, of distinct words where the
+        shorter text has fewer than :data:`FEW_GRAMS` 3-grams.
+
+    Examples
+    --------
+    >>> texts = ["one two three four five six seven eight", "ONE two three four, five six seven!"]
+    >>> containment([word_hashes(text) for text in texts], np.array([0]), np.array([1]))
+    array([1.], dtype=float32)
+    """
+    if len(first) == 0:
+        return np.zeros(0, dtype=np.float32)
+    rows, positions = np.unique(np.concatenate([first, second]), return_inverse=True)
+    a, b = positions[: len(first)], positions[len(first) :]
+    chosen = [words[row] for row in rows.tolist()]
+    lengths = np.array([len(row) for row in chosen])
+    sequence = np.concatenate(chosen).astype(np.uint64)
+    owner = np.repeat(np.arange(len(chosen)), lengths)
+    # A gram starts at every word that has two more of its own text behind it.
+    starts = np.flatnonzero(owner[: -GRAM + 1] == owner[GRAM - 1 :])
+    grams = sequence[starts] * _FIRST + sequence[starts + 1] * _SECOND + sequence[starts + 2]
+    shared, smaller = _shared(grams, owner[starts], len(chosen), a, b)
+    few = smaller < FEW_GRAMS
+    if few.any():
+        shared[few], smaller[few] = _shared(sequence, owner, len(chosen), a[few], b[few])
+    return (shared / np.maximum(smaller, 1)).astype(np.float32)
+
+
+def _shared(
+    items: NDArray[np.uint64],
+    owner: NDArray[np.intp],
+    n_owners: int,
+    a: NDArray[np.intp],
+    b: NDArray[np.intp],
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return, per pair of owners, the number of distinct shared items and the smaller number."""
+    from scipy.sparse import csr_array  # noqa: PLC0415 - keeps `import ragshield_core` quick
+
+    distinct, column = np.unique(items, return_inverse=True)
+    matrix = csr_array(
+        (np.ones(len(items)), (owner, column)), shape=(n_owners, max(1, len(distinct)))
+    )
+    matrix.sum_duplicates()
+    matrix.data[:] = 1.0
+    sizes = np.diff(matrix.indptr).astype(np.float64)
+    shared = np.asarray(matrix[a].multiply(matrix[b]).sum(axis=1), dtype=np.float64).ravel()
+    return shared, np.minimum(sizes[a], sizes[b])

@@ -1,0 +1,685 @@
+"""Groups of entries that resemble each other more than their surroundings explain."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ragshield_core import cleanbase
+from ragshield_core.detectors.base import Detector, Evidence, Need, Scope
+from ragshield_core.entries import Batch
+from ragshield_core.errors import InvalidBatchError, NotFittedError
+from ragshield_core.group_evidence import (
+    CHANNELS,
+    CROWD,
+    CROWD_DISCOUNT,
+    SAME_DISCOUNT,
+    SIZES,
+    Channel,
+    GroupEvidence,
+    K,
+    Raw,
+    Reference,
+    Surprisal,
+    cosine_of,
+    nearness,
+)
+from ragshield_core.similarity_graph import NO_LINEAGE, Overlay, SimilarityGraph
+
+logger = logging.getLogger("ragshield")
+
+UNREACHABLE = (
+    "no similarity can exceed mean + {:g} * std of the edges; the 99 % quantile of their "
+    "similarities is used instead"
+)
+# Cliques are enumerated only among so few neighbours; larger groups are reported as such.
+CLIQUE_CAP = 60
+
+# Fewer entries say too little about what is usual among them.
+MIN_ENTRIES = 100
+# Fewer entries with a neighbour of their own lineage say too little about how alike these are.
+MIN_FAMILY_ENTRIES = 100
+# Near-exact copies: at least this alike, and this share of the shorter text word for word.
+CLONE_SIMILARITY, CLONE_COPIED = 0.9, 0.9
+# How slowly the surprisal of further lineages with the same new text may grow at the most, also in
+# a knowledge base that holds no copies: two of them are suspicious at 1 %, four well beyond.
+CLONE_SCALE = 0.75
+# Share of a knowledge base that is taken as new, to see how often copies arrive together.
+ARRIVING = 0.1
+# A held entry shares its id with the live revision; NUL cannot be part of an id.
+HELD = "\0held\0"
+
+
+# What a score may rest on: groups of each size across and within lineages, crowds, copies.
+WHYS: tuple[tuple[str, int], ...] = (
+    *((channel, column) for channel in CHANNELS for column in range(len(SIZES))),
+    ("crowd", 0),
+    ("flood", 0),
+)
+
+
+class _Judgement(NamedTuple):
+    """Scores of the entries of an overlay, and what they rest on."""
+
+    scores: NDArray[np.float64]  # (n,)
+    why: NDArray[np.intp]  # (n,): of WHYS
+    evidence: dict[Channel, GroupEvidence]
+    lineages: NDArray[np.int64]  # (n,): other lineages among the new copies of an entry
+    edges: NDArray[np.int64]  # (n_edges, 2): of the reference rule
+
+
+class CliqueDetector(Detector):
+    """Find small groups of entries that are alike in meaning and not in wording.
+
+    By the default rule, the score is how surprising the tightest group around an entry would be in
+    this knowledge base, as a negative natural logarithm (4.6 for one in a hundred); see
+    :mod:`ragshield_core.group_evidence`. Near-exact copies explain a resemblance, except of one
+    text that is new here and arrives under several lineages: that is flooding, and judged
+    by the number of lineages.
+
+    Entries that :meth:`fit` was given are trusted: they are never condemned afterwards. Those that
+    were learned later are watched, and a group that completes condemns its earlier members
+    (:meth:`retroactive`). Held entries stay in the graph: the rest of their group is still to come.
+
+    Parameters
+    ----------
+    rule
+        ``"groups"``, the default, as above; ``"cleanbase"``, the reference rule [1]_: neighbours
+        more similar than mean + alpha * std of all edges are joined, and every member of a maximal
+        clique of three or more is condemned (score 1, else 0). It takes no calibration, and looks
+        at neither texts nor lineages; see :mod:`ragshield_core.cleanbase`.
+    alpha
+        Of the reference rule, 2.5 as in the paper's repository.
+    trusted_lineages
+        Lineages inside which resemblance is not looked at, for documents of many alike chunks. A
+        lineage is a claim of whoever brought the entry: name only those that you control.
+    min_entries
+        Below this size of the knowledge base entries are not judged.
+    exact_up_to
+        Size above which the neighbour index is approximate; ``None`` for its default.
+
+    Notes
+    -----
+    The idea that poisoned documents for one question form cliques is CleanBase's [1]_. Screening
+    searches the new entries only; a standing entry near to a new one is reached through the new
+    one's list, so that an entry whose list a new one enters from afar is not looked at again.
+
+    References
+    ----------
+    .. [1] Jin et al., "CleanBase: Detecting Malicious Documents in RAG Knowledge Databases",
+       arXiv:2605.00460, 2026.
+    """
+
+    kind: ClassVar[str] = "clique"
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.EMBEDDING, Need.TEXT})
+    taxonomy: ClassVar[tuple[str, ...]] = ("AML.T0070", "AML.T0066", "LLM08:2025", "LLM09:2026")
+    # Without a calibration: a group that one clean entry in a thousand would have.
+    rule_threshold: float = 6.9
+
+    scope = Scope.CORPUS
+
+    def __init__(
+        self,
+        *,
+        rule: Literal["groups", "cleanbase"] = "groups",
+        alpha: float = cleanbase.ALPHA,
+        trusted_lineages: Sequence[str] = (),
+        min_entries: int = MIN_ENTRIES,
+        exact_up_to: int | None = None,
+    ) -> None:
+        if rule not in ("groups", "cleanbase"):
+            msg = f"rule is {rule!r}, expected 'groups' or 'cleanbase'."
+            raise ValueError(msg)
+        if min_entries < 2:  # noqa: PLR2004
+            msg = f"min_entries is {min_entries}, expected at least 2."
+            raise ValueError(msg)
+        self.rule = rule
+        self.alpha = alpha
+        if rule == "cleanbase":  # one of 0 and 1, and no more to calibrate
+            self.rule_threshold, self.exchangeable = 0.5, False
+        self.trusted_lineages = tuple(trusted_lineages)
+        self.min_entries = min_entries
+        self.exact_up_to = exact_up_to
+        self.reset()
+
+    def config(self) -> dict[str, Any]:
+        """Return the keyword arguments that build this detector again."""
+        return {
+            "rule": self.rule,
+            "alpha": self.alpha,
+            "trusted_lineages": list(self.trusted_lineages),
+            "min_entries": self.min_entries,
+            "exact_up_to": self.exact_up_to,
+        }
+
+    def reset(self) -> None:
+        """Forget everything."""
+        self._graph: SimilarityGraph | None = None
+        self._raw: dict[Channel, Raw] = {channel: Raw.empty(0) for channel in CHANNELS}
+        self._scores: NDArray[np.float64] = np.empty(0)  # by slot
+        self._trusted: NDArray[np.bool_] = np.empty(0, dtype=np.bool_)  # by slot
+        self._references: dict[Channel, Reference] = {}
+        self._edge_threshold: tuple[float, bool] = (1.0, True)  # of the reference rule
+        self._families = True  # whether lineages of more than one entry are usual
+        self._ready = False  # whether what is usual has been measured
+        self._crowds = self._clones = Surprisal(np.zeros(1))
+        self._audited: tuple[Overlay, _Judgement] | None = None
+        self._held: dict[str, list[str]] = {}  # id -> keys in the graph
+        self._latest: tuple[Batch, Overlay, _Judgement] | None = None
+
+    # Learning
+
+    def learn(self, entries: Batch) -> None:
+        """Add entries; the first ones are trusted, as by :meth:`fit`, later ones watched."""
+        if not len(entries):
+            return
+        if self._graph is None:
+            self._graph = self._empty_graph(entries.dim)
+        if not self._ready:
+            self._learn_trusted(entries)
+        else:
+            self._insert(entries.ids, entries)
+
+    def forget(self, entries: Batch) -> None:
+        """Take entries out of the graph."""
+        graph = self._fitted()
+        known = [entry_id for entry_id in entries.ids if entry_id in graph.index]
+        self._remove(known)
+
+    def hold(self, entries: Batch) -> None:
+        """Keep held entries in the graph, so that the rest of their group is known."""
+        if not self._ready:
+            return
+        self.unhold(entries.ids)
+        keys = [f"{entry.id}{HELD}{entry.fingerprint}" for entry in entries]
+        for entry_id, key in zip(entries.ids, keys, strict=True):
+            self._held.setdefault(entry_id, []).append(key)
+        self._insert(keys, entries)
+
+    def unhold(self, ids: Sequence[str]) -> None:
+        """Take held entries out of the graph: they were released, or deleted for good."""
+        self._remove([key for entry_id in ids for key in self._held.pop(entry_id, ())])
+
+    def trust(self, ids: Sequence[str]) -> None:
+        """Watch entries no longer: a person has judged them good."""
+        if self._graph is not None:
+            slots = self._graph.index.slots_of(ids)
+            self._trusted[slots[slots >= 0]] = True
+
+    def held_out_scores(self, fitted: Batch, seed: int) -> NDArray[np.float64]:  # noqa: ARG002
+        """Return how each fitted entry scores among the others: none knows itself anyway."""
+        if not self._ready:
+            return np.empty(0)
+        return self._scores[self._fitted().index.slots_of(fitted.ids)]
+
+    # Audit
+
+    def audit(self, entries: Batch, seed: int = 0) -> NDArray[np.float64]:  # noqa: ARG002
+        """Score every entry of a knowledge base among the others, some of which may be poisoned.
+
+        What is usual is measured so that up to a twentieth of poisoned entries hardly moves it.
+        There is no telling new entries from old ones: copies under several lineages are held
+        against how usual that is in the knowledge base.
+        """
+        self.reset()
+        if len(entries) < self.min_entries:
+            return np.full(len(entries), np.nan)
+        self._graph = self._empty_graph(entries.dim)
+        self._graph.fit(entries.ids, entries)
+        judgement = self._measure(robust=True)
+        self._audited = (self._graph.part(self._graph.present), judgement)
+        return judgement.scores
+
+    def audit_threshold(self, fpr: float) -> float:
+        """Return the surprisal that one entry in ``1 / fpr`` reaches: an estimate, no guarantee.
+
+        It assumes that tails are exponential, and counts the kinds of evidence, each of which may
+        be the most surprising, by their share of the budget.
+        """
+        if self.rule == "cleanbase":
+            return self.rule_threshold
+        discounts = (0.0, SAME_DISCOUNT, CROWD_DISCOUNT, 0.0)  # across, within, crowds, copies
+        return float(np.log(np.exp(np.negative(discounts)).sum() / fpr))
+
+    def explain_audit(self, entries: Batch, rows: Sequence[int]) -> list[Evidence]:  # noqa: ARG002
+        """Return the group of each row, its size and mean similarity, and what is usual."""
+        if self._audited is None:
+            msg = f"{self.name} has audited nothing yet; call audit first."
+            raise NotFittedError(msg)
+        return [self._sentence(*self._audited, row) for row in rows]
+
+    # Judging
+
+    def unjudged(self, batch: Batch) -> dict[int, str]:
+        """Return every row, as long as the knowledge base is too small."""
+        if self._ready:
+            return {}
+        n = 0 if self._graph is None else len(self._graph)
+        reason = (
+            f"the knowledge base has {n} entries, {self.min_entries} are needed to know what "
+            "is usual in it"
+        )
+        return dict.fromkeys(range(len(batch)), reason)
+
+    def score(self, batch: Batch) -> NDArray[np.float64]:
+        """Return the surprisal of the tightest group around each entry, shape (n_entries,)."""
+        if not self._ready:
+            if self._graph is None:
+                msg = f"{self.name} has learned nothing yet; fit it on the knowledge base."
+                raise NotFittedError(msg)
+            msg = f"entry {batch.ids[0]!r} cannot be judged: {self.unjudged(batch)[0]}."
+            raise InvalidBatchError(msg)
+        if not len(batch):
+            return np.empty(0)
+        _, judgement = self._judged(batch)
+        return judgement.scores[: len(batch)]
+
+    def explain(self, batch: Batch, rows: Sequence[int]) -> list[Evidence]:
+        """Return the group of each row, its size and mean similarity, and what is usual."""
+        if not rows:
+            return []
+        overlay, judgement = self._judged(batch)
+        return [self._sentence(overlay, judgement, row) for row in rows]
+
+    def retroactive(self, batch: Batch) -> tuple[list[str], NDArray[np.float64]]:
+        """Return watched entries near to the batch, with their scores in its presence.
+
+        Entries that were fitted, released by a person, or are held already, are left alone.
+        """
+        if not self._ready or not len(batch):
+            return [], np.empty(0)
+        overlay, judgement = self._judged(batch)
+        rows = self._watched_rows(overlay)
+        return self._fitted().index.ids_of(overlay.numbers[rows]), judgement.scores[rows]
+
+    def explain_retroactive(self, batch: Batch, ids: Sequence[str]) -> list[Evidence]:
+        """Return why entries that :meth:`retroactive` named have the score they have now."""
+        overlay, judgement = self._judged(batch)
+        slots = self._fitted().index.slots_of(ids)
+        row_of = {slot: row for row, slot in enumerate(overlay.numbers.tolist())}
+        return [self._sentence(overlay, judgement, row_of[slot]) for slot in slots.tolist()]
+
+    def miss_probability(self, size: int, similarity: float, threshold: float) -> float:
+        """Estimate how likely a group of poisoned entries escapes in this knowledge base.
+
+        Parameters
+        ----------
+        size
+            Entries in the group, at least 2.
+        similarity
+            Cosine between any two of them, in [0, 1].
+        threshold
+            Score above which entries are quarantined, e.g. ``guard.thresholds["clique"]``.
+
+        Returns
+        -------
+        float
+            Share of the places in the knowledge base where the group would escape, in [0, 1].
+
+        Notes
+        -----
+        An estimate, no bound. It assumes that all pairs are alike to the same degree, that no
+        text is copied between them, that they share no lineage, that all of them are there, and
+        that the place where they come to lie is as crowded as that of a random entry that is
+        known. Attackers choose the place: groups for questions that the knowledge base
+        treats at length escape more often, others less.
+
+        Raises
+        ------
+        ValueError
+            If ``size`` or ``similarity`` is out of range, or the rule is ``"cleanbase"``.
+        NotFittedError
+            If nothing was fitted.
+        """
+        if self.rule != "groups" or size < SIZES[0] or not 0.0 <= similarity <= 1.0:
+            msg = (
+                f"size {size}, similarity {similarity:g} and rule {self.rule!r}, expected a size "
+                "of at least 2, a cosine in [0, 1] and rule 'groups'."
+            )
+            raise ValueError(msg)
+        slots = self._fitted().present
+        if not self._ready:
+            msg = f"{self.name} knows too few entries; fit it on the knowledge base."
+            raise NotFittedError(msg)
+        known = self._raw["cross"].take(slots)
+        tight = float(nearness(np.array([similarity], dtype=np.float32))[0])
+        columns = [column for column, scale in enumerate(SIZES) if scale <= size]
+        group = Raw.empty(len(slots))
+        for column in columns:
+            group.tight[:, column] = tight
+            # What the surroundings of each place take off the tightness there, they take off here.
+            group.near[:, column] = tight - (known.tight - known.near)[:, column]
+            group.far[:, column] = tight - (known.tight - known.far)[:, column]
+        scores = self._references["cross"].surprisals(group)[:, columns].max(axis=1)
+        return float(np.mean(scores <= threshold))
+
+    # State
+
+    def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        """Return the graph, its evidence and the reference distributions."""
+        if self._graph is None:
+            return {"graph": None}, {}
+        values, arrays = self._graph.state()
+        arrays = {f"graph.{key}": array for key, array in arrays.items()}
+        arrays |= {"scores": self._scores, "trusted": self._trusted}
+        for channel in CHANNELS:
+            for name, part in self._raw[channel]._asdict().items():
+                arrays[f"raw.{channel}.{name}"] = part
+            if channel in self._references:
+                for key, array in self._references[channel].state().items():
+                    arrays[f"reference.{channel}.{key}"] = array
+        arrays |= {"clones": self._clones.state(), "crowds": self._crowds.state()}
+        return {
+            "graph": values,
+            "held": self._held,
+            "ready": self._ready,
+            "edge_threshold": list(self._edge_threshold),
+            "families": self._families,
+        }, arrays
+
+    def restore(self, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Take over what :meth:`state` returned."""
+        self.reset()
+        if values["graph"] is None:
+            return
+
+        def part(prefix: str) -> dict[str, NDArray[Any]]:
+            # Copies: the graph changes its arrays in place.
+            found = (key for key in arrays if key.startswith(prefix))
+            return {key.removeprefix(prefix): arrays[key].copy() for key in found}
+
+        self._graph = SimilarityGraph.restored(values["graph"], part("graph."))
+        self._held = {entry_id: list(keys) for entry_id, keys in values["held"].items()}
+        self._scores, self._trusted = arrays["scores"].copy(), arrays["trusted"].copy()
+        for channel in CHANNELS:
+            self._raw[channel] = Raw(**part(f"raw.{channel}."))
+            if values["ready"] and self.rule == "groups":
+                self._references[channel] = Reference.restored(part(f"reference.{channel}."))
+        self._families = values["families"]
+        threshold, reachable = values["edge_threshold"]
+        self._edge_threshold, self._ready = (threshold, reachable), values["ready"]
+        self._clones = Surprisal.restored(arrays["clones"])
+        self._crowds = Surprisal.restored(arrays["crowds"])
+
+    # Inside
+
+    def _fitted(self) -> SimilarityGraph:
+        if self._graph is None:
+            msg = f"{self.name} has learned nothing yet; fit it on the knowledge base."
+            raise NotFittedError(msg)
+        return self._graph
+
+    def _empty_graph(self, dim: int) -> SimilarityGraph:
+        k = K if self.rule == "groups" else cleanbase.K
+        return SimilarityGraph(dim, k, exact_up_to=self.exact_up_to)
+
+    def _learn_trusted(self, entries: Batch) -> None:
+        """Take over a knowledge base, and measure what is usual in it once it is large enough."""
+        graph = self._fitted()
+        if len(graph):
+            self._remove([entry_id for entry_id in entries.ids if entry_id in graph.index])
+            graph.learn(entries.ids, graph.overlay(entries))
+        else:
+            graph.fit(entries.ids, entries)
+        if len(graph) >= self.min_entries:
+            self._measure(robust=False)
+
+    def _measure(self, *, robust: bool) -> _Judgement:
+        """Learn what is usual among the entries of the graph, and score them by that."""
+        graph = self._fitted()
+        overlay = graph.part(graph.present)
+        self._make_room()
+        self._ready = True
+        if self.rule == "cleanbase":
+            _, similarities = cleanbase.undirected(overlay.numbers, overlay.lists)
+            self._edge_threshold = cleanbase.edge_threshold(similarities, self.alpha)
+            if not self._edge_threshold[1]:
+                logger.warning("%s: %s", self.name, UNREACHABLE.format(self.alpha))
+        self._families = self._has_families(overlay)
+        found: dict[Channel, GroupEvidence] = {}
+        for channel in CHANNELS if self.rule == "groups" else ():
+            found[channel] = evidence = self._evidence(overlay, channel)
+            self._raw[channel].put(overlay.numbers, evidence.raw)
+            self._references[channel] = Reference.of(evidence.tied(np.s_[:]), robust=robust)
+            if channel == "cross":
+                self._crowds = Surprisal(evidence.nearness[:, CROWD - 1], robust=robust)
+        # An audit cannot tell new from old: there, copies are held against all copies.
+        everything = np.ones(graph.n_slots, dtype=np.bool_)
+        arriving = np.random.default_rng(0).random(graph.n_slots) < (1.0 if robust else ARRIVING)
+        copies = self._clone_lineages(overlay, arriving)[arriving[overlay.numbers]]
+        self._clones = Surprisal(copies, robust=robust, least_scale=CLONE_SCALE)
+        judgement = self._judge(overlay, everything if robust else None, found)
+        self._scores[overlay.numbers] = judgement.scores
+        self._trusted[overlay.numbers] = True
+        return judgement
+
+    def _insert(self, keys: Sequence[str], entries: Batch) -> None:
+        graph = self._fitted()
+        self._remove([key for key in keys if key in graph.index])  # a write that is repeated
+        overlay = graph.overlay(entries)
+        judgement = self._judge(overlay, self._recent(overlay))
+        graph.learn(keys, overlay)
+        self._make_room()
+        for channel, evidence in judgement.evidence.items():
+            self._raw[channel].put(overlay.numbers, evidence.raw)
+        self._scores[overlay.numbers] = judgement.scores
+        self._latest = None
+
+    def _remove(self, keys: Sequence[str]) -> None:
+        if not keys:
+            return
+        graph = self._fitted()
+        rows = graph.remove(keys)
+        self._latest = None
+        if self._ready and rows.size:
+            overlay = graph.part(rows)
+            judgement = self._judge(overlay, self._recent(overlay))
+            for channel, evidence in judgement.evidence.items():
+                self._raw[channel].put(rows, evidence.raw)
+            self._scores[rows] = judgement.scores
+
+    def _make_room(self) -> None:
+        """Let the arrays by slot grow with the graph, by a half more at a time."""
+        have, need = len(self._scores), self._fitted().n_slots
+        if need <= have:
+            return
+        size = max(need, have + have // 2)
+        scores, trusted = np.zeros(size), np.zeros(size, dtype=np.bool_)
+        scores[:have], trusted[:have] = self._scores, self._trusted
+        self._scores, self._trusted = scores, trusted
+        for channel in CHANNELS:
+            room = Raw.empty(size)
+            room.put(np.s_[:have], self._raw[channel])
+            self._raw[channel] = room
+
+    def _judged(self, batch: Batch) -> tuple[Overlay, _Judgement]:
+        """Judge a batch, or recall it: scores, findings and retroactive ones ask for the same."""
+        if self._latest is None or self._latest[0] is not batch:
+            older = [key for i in batch.ids for key in (i, *self._held.get(i, ()))]
+            overlay = self._fitted().overlay(batch, older)
+            judgement = self._judge(overlay, self._recent(overlay))
+            self._latest = (batch, overlay, judgement)
+        return self._latest[1], self._latest[2]
+
+    def _judge(
+        self,
+        overlay: Overlay,
+        recent: NDArray[np.bool_] | None,
+        found: dict[Channel, GroupEvidence] | None = None,
+    ) -> _Judgement:
+        """Score the entries of an overlay; copies count among those that are recent."""
+        if self.rule == "cleanbase":
+            return self._judge_cliques(overlay)
+        evidence = found or {channel: self._evidence(overlay, channel) for channel in CHANNELS}
+        cross, same = (
+            self._references[channel].surprisals(evidence[channel].tied(np.s_[:]))
+            for channel in CHANNELS
+        )
+        crowd = self._crowds(evidence["cross"].nearness[:, CROWD - 1])
+        lineages = np.zeros(len(overlay.numbers), dtype=np.int64)
+        if recent is not None:
+            lineages = self._clone_lineages(overlay, recent)
+        flood = np.where(lineages > 0, self._clones(lineages), 0.0)
+        columns = np.concatenate(
+            [
+                cross,
+                same - SAME_DISCOUNT,
+                (crowd - CROWD_DISCOUNT)[:, None],
+                flood[:, None],
+            ],
+            axis=1,
+        )
+        why = np.argmax(columns, axis=1)
+        scores = columns[np.arange(len(why)), why]
+        return _Judgement(
+            scores=scores,
+            why=why,
+            evidence=evidence,
+            lineages=lineages,
+            edges=np.empty((0, 2), dtype=np.int64),
+        )
+
+    def _judge_cliques(self, overlay: Overlay) -> _Judgement:
+        """Score the entries of an overlay by the reference rule."""
+        edges = self._edges(overlay)
+        names, compact = np.unique(edges, return_inverse=True)
+        members = cleanbase.clique_members(len(names), compact.reshape(edges.shape))
+        scores = np.isin(overlay.numbers, names[members]).astype(np.float64)
+        none = np.zeros(len(scores), dtype=np.int64)
+        return _Judgement(scores=scores, why=none, evidence={}, lineages=none, edges=edges)
+
+    def _edges(self, overlay: Overlay) -> NDArray[np.int64]:
+        """Return the edges of the reference rule around the entries of an overlay."""
+        numbers, lists = overlay.numbers, overlay.lists
+        beyond = np.setdiff1d(lists.slots[lists.slots >= 0], numbers)
+        edges = [cleanbase.undirected(numbers, lists)]
+        if len(beyond):  # the lists of neighbours that the overlay does not change
+            edges.append(cleanbase.undirected(beyond, self._fitted().part(beyond).lists))
+        threshold = self._edge_threshold[0]
+        kept = [pairs[similarities > threshold] for pairs, similarities in edges]
+        return np.unique(np.concatenate(kept), axis=0)
+
+    def _evidence(self, overlay: Overlay, channel: Channel) -> GroupEvidence:
+        return GroupEvidence(
+            overlay,
+            channel,
+            self._raw[channel],
+            overlay.lineage_codes(self.trusted_lineages),
+            families=self._families,
+        )
+
+    def _has_families(self, overlay: Overlay) -> bool:
+        """Return whether there are enough entries with a neighbour of their own lineage."""
+        mine = overlay.lineage_of(overlay.numbers)[:, None]
+        theirs = overlay.lineage_of(np.maximum(overlay.lists.slots, 0))
+        kin = (mine == theirs) & (mine != NO_LINEAGE) & (overlay.lists.slots >= 0)
+        return int(np.count_nonzero(kin.any(axis=1))) >= MIN_FAMILY_ENTRIES
+
+    def _recent(self, overlay: Overlay) -> NDArray[np.bool_]:
+        """Return, by entry number, what came after the fit."""
+        graph = self._fitted()
+        recent = np.ones(graph.n_slots + len(overlay.batch), dtype=np.bool_)
+        recent[: graph.n_slots] = ~self._trusted[: graph.n_slots]
+        return recent
+
+    def _clone_lineages(self, overlay: Overlay, recent: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """Count the other lineages among recent near-exact copies; 0 where an older one stands."""
+        lists, n = overlay.lists, len(overlay.numbers)
+        clone = (lists.similarities > CLONE_SIMILARITY) & (lists.copied >= CLONE_COPIED)
+        clone &= recent[overlay.numbers][:, None]
+        row, column = np.nonzero(clone)
+        other = lists.slots[row, column]
+        mine = overlay.lineage_of(overlay.numbers[row])
+        theirs = overlay.lineage_of(other)
+        stranger = (mine != theirs) | (mine == NO_LINEAGE)
+        # Entries without a lineage are strangers to each other: each counts as one of its own.
+        name = np.where(theirs == NO_LINEAGE, -2 - other, theirs)
+        counted = stranger & recent[other]
+        pairs = np.unique(np.stack([row[counted], name[counted]], axis=1), axis=0)
+        lineages = np.bincount(pairs[:, 0], minlength=n)
+        lineages[row[stranger & ~recent[other]]] = 0
+        return lineages
+
+    def _watched_rows(self, overlay: Overlay) -> NDArray[np.intp]:
+        graph = self._fitted()
+        standing = np.arange(len(overlay.batch), len(overlay.numbers))
+        slots = overlay.numbers[standing]
+        held = [HELD in key for key in graph.index.ids_of(slots)]
+        watched = ~self._trusted[slots] & ~np.array(held, dtype=np.bool_)
+        return standing[watched]
+
+    def _sentence(self, overlay: Overlay, judgement: _Judgement, row: int) -> Evidence:
+        graph = self._fitted()
+        why, column = WHYS[judgement.why[row]]
+
+        def names(numbers: Sequence[int]) -> tuple[str, ...]:
+            start, given = graph.n_slots, np.array(numbers, dtype=np.int64)
+            standing = iter(graph.index.ids_of(given[given < start]))
+            return tuple(
+                overlay.batch.ids[n - start] if n >= start else next(standing).partition(HELD)[0]
+                for n in numbers
+            )
+
+        if self.rule == "cleanbase":
+            return self._clique_sentence(judgement.edges, int(overlay.numbers[row]), names)
+        if why == "flood":
+            lists = overlay.lists.take(np.array([row]))
+            clone = (lists.similarities > CLONE_SIMILARITY) & (lists.copied >= CLONE_COPIED)
+            copies = names(lists.slots[clone].tolist())
+            return Evidence(
+                sentence=(
+                    f"flooding: the same text, new to the knowledge base, came under "
+                    f"{judgement.lineages[row]} other lineages ({len(copies)} near-exact copies)"
+                ),
+                related_ids=copies,
+            )
+        channel: Channel = "same" if why == "same" else "cross"
+        size = CROWD + 1 if why == "crowd" else SIZES[column]
+        members = judgement.evidence[channel].members[row, : size - 1]
+        numbers = np.concatenate([[overlay.numbers[row]], members[members >= 0]])
+        vectors = overlay.vectors(numbers)
+        alike = (vectors @ vectors.T)[np.triu_indices(len(numbers), 1)]
+        where = "of one lineage" if channel == "same" else "of different lineages"
+        sentence = (
+            f"one of a group of {'at least ' if why == 'crowd' else ''}{len(numbers)} {where} that "
+            f"are alike in meaning (mean cosine {float(alike.mean()):.3f}) beyond what copied "
+            "words or their surroundings explain"
+        )
+        if why != "crowd":
+            usual = cosine_of(self._references[channel].usual_tightness[column])
+            share = self._references[channel].usual_share
+            sentence += f"; {share:.0%} of the groups of this size here stay below {usual:.3f}"
+        return Evidence(sentence=sentence, related_ids=names(members[members >= 0].tolist()))
+
+    def _clique_sentence(
+        self,
+        edges: NDArray[np.int64],
+        own: int,
+        names: Callable[[Sequence[int]], tuple[str, ...]],
+    ) -> Evidence:
+        import networkx as nx  # noqa: PLC0415 - slow to import, and for this sentence only
+
+        around = np.unique(edges[(edges == own).any(axis=1)])
+        around = around[around != own]
+        threshold, reachable = self._edge_threshold
+        if len(around) > CLIQUE_CAP:
+            size = f"three or more (it has {len(around)} neighbours, too many to enumerate)"
+            group = around.tolist()
+        else:
+            near = np.isin(edges[:, 0], around)
+            near[near] = np.isin(edges[near, 1], around)
+            graph = nx.Graph(edges[near].tolist())
+            cliques: list[list[int]] = [sorted(clique) for clique in nx.find_cliques(graph)]
+            group = max(cliques, key=len)
+            size = str(len(group) + 1)
+        sentence = (
+            f"one of a clique of {size} entries, each two of them more similar than "
+            f"{threshold:.3f} (mean + {self.alpha:g} * std of all edges)"
+        )
+        if not reachable:
+            sentence += f"; {UNREACHABLE.format(self.alpha)}"
+        return Evidence(sentence=sentence, related_ids=names(group))

@@ -1,0 +1,363 @@
+"""How far an entry belongs to a small group that is tighter than the groups around it.
+
+Texts crafted for one question are close to each other in meaning and far in wording, and they stand
+out against their own surroundings rather than against the whole corpus. For an entry and a group
+size g, the group is the entry and its g - 1 nearest, and
+
+- its *tightness* is the mean nearness over all pairs of the group, where nearness is the negative
+  logarithm of the cosine distance, faded out as copied words explain it;
+- its *contrast* is what the tightness exceeds that of the groups around its surroundings, the ten
+  next nearest entries, by;
+- an entry counts only as far as another member of its group does: a group is never of one.
+
+How rare such values are is asked of the knowledge base itself (:class:`Surprisal`), so that a
+corpus in which resemblance is normal raises its own bar.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ragshield_core.similarity_graph import COMPARE_ABOVE, NO_LINEAGE, Overlay
+
+Channel = Literal["cross", "same"]
+CHANNELS: tuple[Channel, ...] = ("cross", "same")  # edges between lineages, edges within one
+
+# Group sizes looked for: larger groups contain groups of five.
+SIZES = (2, 3, 4, 5)
+# Entries beyond the group that it is held against: enough for a maximum that one outlier of a
+# crowded place does not set alone.
+SURROUNDINGS = 10
+# Neighbours per entry: four of the group, ten of its surroundings, two to spare for copies.
+K = 16
+# Floor of 1 - cosine: vectors that went through float16 or bfloat16 differ by about this much.
+FLOOR = 0.005
+# From half of the shorter text on, copied words explain a resemblance; from nine tenths, all of it.
+COPIED_FROM, COPIED_ALL = 0.5, 0.9
+# The surroundings' tightness counts at most as far as they are near to the entry themselves.
+REACH = 1.0
+# Beyond this quantile of the reference, few values are left to count; the tail goes on
+# exponentially, as maxima of many weak similarities do.
+TAIL = 0.98
+# Where up to a twentieth of the reference may be poisoned: points below that, and an exponential
+# through them.
+ROBUST_TAIL = (0.8, 0.93)
+# Weights of the three surprisals. Contrast within reach is the evidence proper; the others keep
+# it honest where all is crowded (far) or all is sparse (tight).
+WEIGHTS = {"near": 1.0, "far": 0.5, "tight": 0.5}
+PARTS = tuple(WEIGHTS)
+# Groups within one lineage get a fifth of the error budget, those across lineages the rest: a
+# surprisal within a lineage is discounted by log 4.
+SAME_DISCOUNT = float(np.log(4.0))
+# A group much larger than SIZES has its surroundings inside itself, so that it has no contrast:
+# for those, the nearness of the tenth nearest entry is looked at. Budget as within a lineage.
+CROWD = 10
+CROWD_DISCOUNT = SAME_DISCOUNT
+# A small reference's tail is evened out with the decay from this point on, which counts like so
+# many values beyond TAIL.
+STEADY_FROM, STEADY = 0.8, 20
+# Slowest decay of a tail, where the reference has none to measure.
+LEAST_SCALE = 0.05
+# Points kept of a reference distribution; more change no threshold that matters.
+MAX_POINTS = 20_000
+# Rows worked on at once, to bound the memory of large corpora.
+CHUNK = 20_000
+
+
+class Raw(NamedTuple):
+    """Evidence before an entry is tied to its group; shape (n, len(SIZES)) each."""
+
+    near: NDArray[np.float32]
+    far: NDArray[np.float32]
+    tight: NDArray[np.float32]
+
+    @classmethod
+    def empty(cls, n: int) -> Raw:
+        """Return room for n entries."""
+        return cls(*(np.zeros((n, len(SIZES)), dtype=np.float32) for _ in PARTS))
+
+    def take(self, rows: Any) -> Raw:
+        """Return some rows."""
+        return Raw(*(part[rows] for part in self))
+
+    def put(self, rows: Any, other: Raw) -> None:
+        """Replace some rows."""
+        for part, values in zip(self, other, strict=True):
+            part[rows] = values
+
+
+def nearness(
+    similarities: NDArray[np.float32], copied: NDArray[np.float32] | float = 0.0
+) -> NDArray[np.float32]:
+    """Return the negative logarithm of the cosine distance, faded out where text is copied.
+
+    A tenth of the distance is 2.3 more. Shape as ``similarities``, which may be -inf.
+    """
+    distance = 1.0 + FLOOR - np.clip(similarities, 0.0, 1.0)
+    unexplained = np.clip((COPIED_ALL - copied) / (COPIED_ALL - COPIED_FROM), 0.0, 1.0)
+    return np.asarray(-np.log(distance) * unexplained, dtype=np.float32)
+
+
+def cosine_of(value: float) -> float:
+    """Return the cosine whose unexplained :func:`nearness` is ``value``."""
+    return float(1.0 + FLOOR - np.exp(-value))
+
+
+class GroupEvidence:
+    """Evidence of one channel about the entries of an overlay.
+
+    Parameters
+    ----------
+    overlay
+        The entries, with their neighbour lists.
+    channel
+        ``"cross"`` looks at edges between lineages, ``"same"`` at edges within one.
+    standing
+        Evidence of the graph's entries, by slot, for those that are not in the overlay.
+    exempt
+        Lineage codes whose inner edges are not looked at.
+    families
+        Whether the knowledge base tells how alike entries of one lineage are. If not, they are
+        judged as strangers are: every edge is of the channel ``"cross"``.
+    """
+
+    def __init__(
+        self,
+        overlay: Overlay,
+        channel: Channel,
+        standing: Raw,
+        exempt: NDArray[np.int64],
+        *,
+        families: bool = True,
+    ) -> None:
+        self._overlay, self._channel, self._exempt = overlay, channel, exempt
+        self._standing, self._families = standing, families
+        n_numbers = overlay.graph.n_slots + len(overlay.batch)
+        self._position = np.full(n_numbers, -1, dtype=np.int64)
+        self._position[overlay.numbers] = np.arange(len(overlay.numbers))
+        n = len(overlay.numbers)
+        self.members = np.full((n, K), -1, dtype=np.int64)  # nearest unexplained first
+        self.nearness = np.zeros((n, K), dtype=np.float32)
+        self.raw = Raw.empty(n)
+        chunks = [np.s_[start : start + CHUNK] for start in range(0, n, CHUNK)]
+        for rows in chunks:
+            self._tightness(rows)
+        for rows in chunks:
+            self._contrast(rows)
+
+    def tied(self, rows: slice | NDArray[np.int64]) -> Raw:
+        """Return the evidence of rows as far as another member of the group shares it."""
+        tied = self.raw.take(rows)
+        columns = []
+        for mine, name in zip(tied, Raw._fields, strict=True):
+            shared = np.empty_like(mine)
+            for column, size in enumerate(SIZES):
+                theirs = self._of(name, self.members[rows, : size - 1])[..., column]
+                shared[:, column] = np.minimum(mine[:, column], theirs.max(axis=1))
+            columns.append(shared)
+        return Raw(*columns)
+
+    def _tightness(self, rows: slice) -> None:
+        overlay = self._overlay
+        lists, own = overlay.lists.take(rows), overlay.numbers[rows]
+        near = nearness(lists.similarities, lists.copied)
+        near[~self._looked_at(own[:, None], lists.slots)] = 0.0
+        order = np.argsort(-near, axis=1, kind="stable")
+        near = np.take_along_axis(near, order, 1)
+        members = np.where(near > 0.0, np.take_along_axis(lists.slots, order, 1), -1)
+        self.members[rows], self.nearness[rows] = members, near
+        group = members[:, : max(SIZES) - 1]
+        # Where no new entry is among the nearest, the tightness is what it was.
+        start = overlay.graph.n_slots
+        same = (own < start) & (group < start).all(axis=1) & (len(overlay.batch) > 0)
+        tight = np.empty((len(own), len(SIZES)), dtype=np.float32)
+        tight[same] = self._standing.tight[own[same]]
+        tight[~same] = self._tightness_of(group[~same], near[~same])
+        self.raw.tight[rows] = tight
+
+    def _tightness_of(
+        self, group: NDArray[np.int64], near: NDArray[np.float32]
+    ) -> NDArray[np.float32]:
+        """Return the tightness per group size, given the other members and how near they are."""
+        between = self._between(group)
+        tight = np.empty((len(group), len(SIZES)), dtype=np.float32)
+        for column, size in enumerate(SIZES):
+            others = size - 1
+            total = near[:, :others].sum(axis=1) + between[:, :others, :others].sum(axis=(1, 2))
+            # An outsider must not borrow the tightness of a group it is only next to.
+            reach = near[:, :others].mean(axis=1)
+            tight[:, column] = np.minimum(total / (size * others / 2), reach)
+        return tight
+
+    def _between(self, group: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Return the nearness of the other members to each other, 0 where one is missing.
+
+        Shape (n, n_others, n_others); above the diagonal only, so that each pair counts once.
+        """
+        n, others = group.shape
+        similar = np.zeros((n, others, others), dtype=np.float32)
+        vectors = self._overlay.vectors(group.ravel()).reshape(n, others, -1)
+        np.matmul(vectors, vectors.transpose(0, 2, 1), out=similar)
+        first = np.broadcast_to(group[:, :, None], similar.shape)
+        second = np.broadcast_to(group[:, None, :], similar.shape)
+        there = (first >= 0) & (second >= 0) & np.triu(np.ones((others, others), np.bool_), 1)
+        there[there] = self._looked_at(first[there], second[there])
+        copied = np.zeros(similar.shape, dtype=np.float32)
+        compare = there & (similar > COMPARE_ABOVE)
+        copied[compare] = self._overlay.copied(first[compare], second[compare])
+        return np.where(there, nearness(similar, copied), np.float32(0.0))
+
+    def _contrast(self, rows: slice) -> None:
+        tight = self.raw.tight[rows]
+        for column, size in enumerate(SIZES):
+            around = np.s_[size - 1 : size - 1 + SURROUNDINGS]
+            theirs = self._of("tight", self.members[rows, around])[..., column]
+            reached = np.minimum(theirs, REACH * self.nearness[rows, around])
+            self.raw.near[rows, column] = tight[:, column] - reached.max(axis=1)
+            self.raw.far[rows, column] = tight[:, column] - theirs.max(axis=1)
+
+    def _looked_at(self, first: NDArray[np.int64], second: NDArray[np.int64]) -> NDArray[np.bool_]:
+        mine = self._overlay.lineage_of(np.maximum(first, 0))
+        theirs = self._overlay.lineage_of(np.maximum(second, 0))
+        same = (mine == theirs) & (mine != NO_LINEAGE)
+        trusted = same & np.isin(mine, self._exempt)
+        if not self._families:
+            same &= False
+        wanted = ~same if self._channel == "cross" else same
+        return np.asarray(wanted & ~trusted & (second >= 0))
+
+    def _of(self, part: str, numbers: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Return evidence by entry number, shape (*numbers.shape, len(SIZES)); 0 for none."""
+        position = self._position[numbers]
+        here = getattr(self.raw, part)[position]
+        standing = getattr(self._standing, part)
+        if len(standing):
+            outside = (position < 0) & (numbers >= 0)
+            here[outside] = standing[numbers[outside]]
+        here[numbers < 0] = 0.0
+        return np.asarray(here)
+
+
+class Surprisal:
+    """How rare a value is: -log of the share of reference values that are as high.
+
+    Empirical up to the 98 % point, exponential beyond it.
+
+    Parameters
+    ----------
+    reference
+        Values of clean entries, shape (n,).
+    robust
+        Whether some of the reference may be poisoned: then the tail is laid through the
+        :data:`ROBUST_TAIL` points, which a few poisoned entries hardly move.
+    least_scale
+        The tail falls at least this slowly.
+    """
+
+    def __init__(
+        self, reference: NDArray[Any], *, robust: bool = False, least_scale: float = LEAST_SCALE
+    ) -> None:
+        ordered = np.sort(np.asarray(reference, dtype=np.float64))
+        if robust:
+            low, high = ROBUST_TAIL
+            start, end = np.quantile(ordered, [low, high])
+            self.share = 1.0 - low
+            scale = (end - start) / np.log((1.0 - low) / (1.0 - high))
+        else:
+            start = ordered[int(TAIL * len(ordered))]
+            beyond = ordered[ordered > start]
+            self.share = 1.0 - TAIL
+            # Few values lie beyond in a small reference: they are evened out with how quickly
+            # values grow rarer below.
+            usual = (start - np.quantile(ordered, STEADY_FROM)) / np.log(
+                (1.0 - STEADY_FROM) / (1.0 - TAIL)
+            )
+            scale = ((beyond - start).sum() + STEADY * usual) / (len(beyond) + STEADY)
+        self.tail_from, self.scale = float(start), max(float(scale), least_scale)
+        if len(ordered) > MAX_POINTS:
+            ordered = ordered[np.linspace(0, len(ordered) - 1, MAX_POINTS).round().astype(np.intp)]
+        self.points = ordered
+
+    def __call__(self, values: NDArray[Any]) -> NDArray[np.float64]:
+        """Return surprisals, shape as ``values``."""
+        given = np.asarray(values, dtype=np.float64)
+        n = len(self.points)
+        share = 1.0 - np.searchsorted(self.points, given, side="left") / (n + 1.0)
+        beyond = -np.log(self.share) + (given - self.tail_from) / self.scale
+        return np.where(given > self.tail_from, beyond, -np.log(share))
+
+    def state(self) -> NDArray[np.float64]:
+        """Return everything in one array."""
+        return np.concatenate([[self.tail_from, self.scale, self.share], self.points])
+
+    @classmethod
+    def restored(cls, array: NDArray[np.float64]) -> Surprisal:
+        """Return what :meth:`state` described."""
+        surprisal = cls.__new__(cls)
+        surprisal.tail_from, surprisal.scale, surprisal.share = array[:3].tolist()
+        surprisal.points = array[3:]
+        return surprisal
+
+
+class Reference:
+    """What evidence looks like in a knowledge base: surprisals per part and group size."""
+
+    def __init__(
+        self,
+        parts: dict[tuple[str, int], Surprisal],
+        sizes: list[Surprisal],
+        usual: list[float],
+        usual_share: float,
+    ) -> None:
+        self._parts, self._sizes = parts, sizes
+        self.usual_tightness, self.usual_share = usual, usual_share
+
+    @classmethod
+    def of(cls, tied: Raw, *, robust: bool = False) -> Reference:
+        """Learn from the evidence of the entries of a knowledge base; see :class:`Surprisal`."""
+        columns = range(len(SIZES))
+        parts = {
+            (name, c): Surprisal(getattr(tied, name)[:, c], robust=robust)
+            for name in PARTS
+            for c in columns
+        }
+        share = ROBUST_TAIL[1] if robust else 0.99
+        usual = [float(np.quantile(tied.tight[:, c], share)) for c in columns]
+        sizes = [Surprisal(_sum(parts, tied, c), robust=robust) for c in columns]
+        return cls(parts, sizes, usual, share)
+
+    def surprisals(self, tied: Raw) -> NDArray[np.float64]:
+        """Return how surprising each entry is per group size, shape (n, len(SIZES))."""
+        columns = range(len(SIZES))
+        return np.stack([self._sizes[c](_sum(self._parts, tied, c)) for c in columns], axis=1)
+
+    def state(self) -> dict[str, NDArray[np.float64]]:
+        """Return everything as arrays."""
+        return (
+            {f"{name}.{column}": s.state() for (name, column), s in self._parts.items()}
+            | {f"size.{column}": s.state() for column, s in enumerate(self._sizes)}
+            | {"usual": np.array([self.usual_share, *self.usual_tightness])}
+        )
+
+    @classmethod
+    def restored(cls, arrays: Mapping[str, NDArray[np.float64]]) -> Reference:
+        """Return what :meth:`state` described."""
+        columns = range(len(SIZES))
+        parts = {
+            (name, c): Surprisal.restored(arrays[f"{name}.{c}"]) for name in PARTS for c in columns
+        }
+        sizes = [Surprisal.restored(arrays[f"size.{c}"]) for c in columns]
+        share, *usual = arrays["usual"].tolist()
+        return cls(parts, sizes, usual, share)
+
+
+def _sum(parts: Mapping[tuple[str, int], Surprisal], tied: Raw, column: int) -> NDArray[np.float64]:
+    """Return the weighted surprisals of one group size, shape (n,)."""
+    total = np.zeros(len(tied.tight))
+    for name, weight in WEIGHTS.items():
+        total += weight * parts[name, column](getattr(tied, name)[:, column])
+    return total

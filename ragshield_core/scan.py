@@ -1,0 +1,462 @@
+"""Audit of a whole knowledge base: every entry judged against all the others, worst first."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import time
+import traceback
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ragshield_core.calibration import Calibration
+from ragshield_core.detectors.base import Detector, Evidence, Need
+from ragshield_core.entries import Batch
+from ragshield_core.errors import CalibrationError, InvalidBatchError
+from ragshield_core.findings import (
+    Decision,
+    Finding,
+    Report,
+    Skipped,
+    Verdict,
+    finding_to_dict,
+    why,
+)
+from ragshield_core.policy import Policy
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderResult
+
+# Ids and counts only: the text of an entry is hostile and stays out of logs.
+logger = logging.getLogger("ragshield")
+
+# Told what is being done, how many are done, and of how many.
+Progress = Callable[[str, int, int], object]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ScanReport(Report):
+    """The outcome of an audit; a :class:`~ragshield_core.findings.Report` that knows its order.
+
+    Attributes
+    ----------
+    fpr
+        Accepted share of clean entries among the findings, of all detectors together.
+    thresholds
+        Per detector, the score above which an entry is a finding.
+    n_clean
+        Trusted entries behind the thresholds; 0 where they are estimates.
+    failed
+        Names of detectors that crashed: what they would have found is missing.
+    """
+
+    fpr: float = 0.01
+    thresholds: Mapping[str, float] = field(default_factory=dict)
+    n_clean: int = 0
+    failed: tuple[str, ...] = ()
+
+    @cached_property
+    def ranking(self) -> tuple[int, ...]:
+        """Rows of the findings, worst first.
+
+        Scores of different detectors have different units: what is compared is the share of
+        entries of this knowledge base that the same detector scores as high.
+        """
+        keys = {
+            row: min((self._rarity(f), f.threshold - f.score) for f in decision.findings)
+            for row, decision in self.remarkable.items()
+        }
+        return tuple(sorted(keys, key=lambda row: (*keys[row], row)))
+
+    @property
+    def found(self) -> tuple[Decision, ...]:
+        """Decisions against entries, worst first; those that people released are not among them."""
+        return tuple(self.remarkable[row] for row in self.ranking if not self.kept[row])
+
+    def overruled(self, released: Mapping[str, str]) -> ScanReport:
+        """Return the report with entries admitted that people released before.
+
+        Parameters
+        ----------
+        released
+            Remarks who did, by id; as :meth:`Quarantine.hold` returns them.
+        """
+        remarkable = {
+            row: replace(decision, verdict=Verdict.ADMIT, note=released[decision.entry_id])
+            if decision.entry_id in released
+            else decision
+            for row, decision in self.remarkable.items()
+        }
+        return replace(self, remarkable=remarkable)
+
+    @property
+    def audited(self) -> bool:
+        """Whether any detector had an opinion: without one, no finding means nothing."""
+        return bool(self.scores) or not len(self.batch)
+
+    @property
+    def note(self) -> str:
+        """What the findings are worth, in one sentence."""
+        if not self.audited:
+            return "Nothing was audited: every detector was skipped."
+        if self.n_clean:
+            return (
+                f"Thresholds from {self.n_clean} trusted entries: of the other clean ones, a share "
+                f"of at most {self.fpr:g} is expected among the findings."
+            )
+        return (
+            "A ranked list, not a verdict: without trusted entries the thresholds are estimated "
+            f"from the knowledge base itself, and the false-positive rate of {self.fpr:g} is an "
+            "estimate. Name trusted entries to have it kept."
+        )
+
+    def summary(self) -> str:
+        """Return the counts in one line, without any text of an entry."""
+        unjudged = self._unjudged
+        missed = f", {unjudged} of them judged by no detector" if unjudged else ""
+        found = int(np.count_nonzero(~self.kept))
+        return f"{len(self.batch)} entries audited{missed}: {found} found suspicious"
+
+    def to_json(self) -> str:
+        """Return the findings, worst first, as JSON; no texts, no vectors, no other entries."""
+        return json.dumps(
+            {
+                "entries": len(self.batch),
+                "judged": len(self.batch) - self._unjudged,
+                "fpr": self.fpr,
+                "calibrated": bool(self.n_clean),
+                "trusted_entries": self.n_clean,
+                "note": self.note,
+                "thresholds": {name: _json_number(v) for name, v in self.thresholds.items()},
+                "findings": [
+                    {
+                        "entry_id": decision.entry_id,
+                        "findings": [
+                            {
+                                key: _json_number(value) if isinstance(value, float) else value
+                                for key, value in finding_to_dict(finding).items()
+                            }
+                            for finding in decision.findings
+                        ],
+                    }
+                    for decision in self.found
+                ],
+                "skipped": [{"detector": s.detector, "reason": s.reason} for s in self.skipped],
+                "failed": list(self.failed),
+                "timings": dict(self.timings),
+            },
+            allow_nan=False,
+        )
+
+    @cached_property
+    def _unjudged(self) -> int:
+        judged = np.zeros(len(self.batch), dtype=np.bool_)
+        for scores in self.scores.values():
+            judged |= ~np.isnan(scores)
+        return int(np.count_nonzero(~judged))
+
+    @cached_property
+    def _ordered(self) -> dict[str, NDArray[np.float64]]:
+        return {name: np.sort(scores[~np.isnan(scores)]) for name, scores in self.scores.items()}
+
+    def _remarkable(self) -> list[tuple[str, ...]]:
+        """Rows to show, worst first."""
+        shown: list[tuple[str, ...]] = []
+        for row in self.ranking:
+            decision = self.remarkable[row]
+            finding = self.strongest(decision)
+            p_value = "" if finding.p_value is None else f"{finding.p_value:.4f}"
+            numbers = (f"{finding.score:.3f}", f"{finding.threshold:.3f}", p_value)
+            shown.append((decision.entry_id, str(decision.verdict), *numbers, why(decision)))
+        return shown
+
+    def strongest(self, decision: Decision) -> Finding:
+        """Return the finding whose score is rarest in this knowledge base."""
+        return min(decision.findings, key=self._rarity)
+
+    def _rarity(self, finding: Finding) -> float:
+        """Return the share of entries that the detector scores as high, in (0, 1]."""
+        scores = self._ordered[finding.detector]
+        return 1.0 - int(np.searchsorted(scores, finding.score)) / len(scores)
+
+    def __repr__(self) -> str:
+        return f"<ScanReport {self.summary()}>"
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        from rich.text import Text  # noqa: PLC0415 - only where something is shown
+
+        yield from super().__rich_console__(console, options)
+        yield Text(self.note)
+
+
+class _Audited(NamedTuple):
+    """One detector that had opinions."""
+
+    detector: Detector
+    scores: NDArray[np.float64]  # (n_entries,), NaN where it had none
+    seconds: float
+
+
+def scan(
+    batch: Batch,
+    detectors: Sequence[Detector],
+    *,
+    fpr: float = 0.01,
+    clean_ids: Iterable[str] | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> ScanReport:
+    """Judge every entry of a knowledge base against the others.
+
+    Parameters
+    ----------
+    batch
+        The knowledge base; some of it may be poisoned.
+    detectors
+        Are fitted anew, so pass none that guard something. Those whose needs are not met are
+        skipped and named.
+    fpr
+        Accepted share of clean entries among the findings, of all detectors together; each gets an
+        equal part.
+    clean_ids
+        Entries of the batch that are known to be clean, drawn like the others: thresholds come from
+        their scores, and they are no findings themselves. Without them thresholds are estimates.
+    seed
+        Of random choices.
+    progress
+        Told before each detector, and when all are done.
+
+    Returns
+    -------
+    ScanReport
+        Findings with their evidence, worst first in ``ranking``.
+
+    Raises
+    ------
+    InvalidBatchError
+        If one of ``clean_ids`` is not in the batch.
+    CalibrationError
+        If the trusted entries are too few for the rate; names how many would do.
+
+    Notes
+    -----
+    With ``clean_ids`` the rate is that of split-conformal p-values: it holds in expectation if
+    trusted and other clean entries are exchangeable, poison among the others or not, since all are
+    scored in the presence of the same entries.
+
+    Examples
+    --------
+    >>> from ragshield_core.detectors import LabelCentroidDetector
+    >>> rng = np.random.default_rng(0)
+    >>> labels = ["ham", "spam"] * 50
+    >>> axes = np.array([[1.0, 0.0], [0.0, 1.0]] * 50)
+    >>> labels[7] = "ham"
+    >>> batch = Batch.of(ids=[f"e{i}" for i in range(100)], texts=[""] * 100, labels=labels,
+    ...                  embeddings=axes + rng.uniform(0, 0.2, (100, 2)))
+    >>> report = scan(batch, [LabelCentroidDetector()])
+    >>> [decision.entry_id for decision in report.found]
+    ['e7']
+    """
+    policy = Policy().accepting(fpr)
+    trusted = _rows_of(batch, clean_ids)
+    tell = progress or (lambda _what, _done, _total: None)
+    audited, skipped, failed = _audits(batch, detectors, seed, tell)
+    if trusted is not None:
+        audited, unjudged = _with_clean_scores(audited, trusted)
+        skipped += unjudged
+    thresholds, timings = {}, {}
+    findings: dict[int, list[Finding]] = {}
+    for item in audited:
+        start = time.perf_counter()
+        name = item.detector.name
+        calibration = None
+        if trusted is not None and item.detector.exchangeable:
+            calibration = _calibration(item, trusted)
+        thresholds[name] = _threshold(item.detector, policy, calibration, len(audited))
+        suspicious = item.scores > thresholds[name]  # never where NaN
+        if trusted is not None:
+            suspicious[trusted] = False
+        rows = np.flatnonzero(suspicious).tolist()
+        for row, finding in _findings(item, batch, rows, thresholds[name], calibration):
+            findings.setdefault(row, []).append(finding)
+        timings[name] = item.seconds + time.perf_counter() - start
+    tell("auditing", len(detectors), len(detectors))
+    return ScanReport(
+        batch=batch,
+        remarkable={row: policy.decide(batch.ids[row], findings[row]) for row in sorted(findings)},
+        scores={item.detector.name: item.scores for item in audited},
+        skipped=tuple(skipped),
+        timings=timings,
+        fpr=fpr,
+        thresholds=thresholds,
+        n_clean=0 if trusted is None else len(trusted),
+        failed=tuple(failed),
+    )
+
+
+def _audits(
+    batch: Batch, detectors: Sequence[Detector], seed: int, tell: Progress
+) -> tuple[list[_Audited], list[Skipped], list[str]]:
+    """Let each detector audit; return those with opinions, those without, and those that crashed.
+
+    A crash costs the findings of that detector, not those of the others.
+    """
+    audited, skipped, failed = [], [], []
+    for number, detector in enumerate(detectors):
+        tell(f"auditing: {detector.name}", number, len(detectors))
+        start = time.perf_counter()
+        reason = _skip_reason(detector, batch)
+        if reason is None:
+            try:
+                scores = _scores(detector, batch, seed)
+                if not np.isnan(scores).all():
+                    seconds = time.perf_counter() - start
+                    audited.append(_Audited(detector, scores, seconds))
+                    continue
+                why_not = next(iter(detector.unjudged(batch).values()), "no reason given")
+                reason = f"it could judge none of the entries: {why_not}"
+            except NotImplementedError:
+                reason = "it cannot audit a knowledge base"
+            except Exception as error:  # noqa: BLE001 - any crash, of any detector
+                reason = _failure(detector, error)
+                failed.append(detector.name)
+        skipped.append(Skipped(detector=detector.name, reason=reason))
+    return audited, skipped, failed
+
+
+def _skip_reason(detector: Detector, batch: Batch) -> str | None:
+    if not len(batch):
+        return "there are no entries"
+    if Need.QUERY in detector.needs:
+        return "needs queries, and an audit has none"
+    return detector.skip_reason(batch)
+
+
+def _scores(detector: Detector, batch: Batch, seed: int) -> NDArray[np.float64]:
+    scores = np.asarray(detector.audit(batch, seed), dtype=np.float64)
+    if scores.shape != (len(batch),) or np.isinf(scores).any():
+        msg = f"{detector.name} returned scores of shape {scores.shape}, or infinite ones"
+        raise ValueError(msg)
+    return scores
+
+
+def _rows_of(batch: Batch, ids: Iterable[str] | None) -> NDArray[np.intp] | None:
+    """Return the rows of trusted entries, each once."""
+    if ids is None:
+        return None
+    wanted = dict.fromkeys(ids)
+    row_of = {entry_id: row for row, entry_id in enumerate(batch.ids) if entry_id in wanted}
+    unknown = [entry_id for entry_id in wanted if entry_id not in row_of]
+    if unknown:
+        shown = ", ".join(map(repr, unknown[:5])) + (", ..." if unknown[5:] else "")
+        msg = (
+            f"{len(unknown)} of {len(wanted)} trusted ids are not in the knowledge base ({shown}), "
+            "expected ids of entries that are scanned; trust is in entries of this knowledge base, "
+            "scored in its midst."
+        )
+        raise InvalidBatchError(msg)
+    return np.array(sorted(row_of.values()), dtype=np.intp)
+
+
+def _with_clean_scores(
+    audited: list[_Audited], trusted: NDArray[np.intp]
+) -> tuple[list[_Audited], list[Skipped]]:
+    """Set detectors aside that have no opinion about any trusted entry."""
+    usable = [item for item in audited if not np.isnan(item.scores[trusted]).all()]
+    if audited and not usable:
+        names = ", ".join(item.detector.name for item in audited)
+        msg = (
+            f"none of the {len(trusted)} trusted entries can be judged by {names}; name entries "
+            "that carry what these detectors need."
+        )
+        raise CalibrationError(msg)
+    reason = "not calibrated: it could judge none of the trusted entries"
+    return usable, [
+        Skipped(detector=item.detector.name, reason=reason)
+        for item in audited
+        if np.isnan(item.scores[trusted]).all()
+    ]
+
+
+def _calibration(item: _Audited, trusted: NDArray[np.intp]) -> Calibration:
+    scores = item.scores[trusted]
+    return Calibration.of(scores[~np.isnan(scores)])
+
+
+def _threshold(
+    detector: Detector, policy: Policy, calibration: Calibration | None, n_detectors: int
+) -> float:
+    if calibration is None:
+        estimate = detector.audit_threshold(policy.quarantine_at / n_detectors)
+        return policy.bars(estimate, None, n_detectors).quarantine
+    try:
+        return policy.bars(detector.rule_threshold, calibration, n_detectors).quarantine
+    except CalibrationError as error:
+        msg = (
+            f"{detector.name}, one of {n_detectors} detectors that share "
+            f"fpr={policy.quarantine_at:g}: {error}"
+        )
+        raise CalibrationError(msg) from None
+
+
+def _findings(
+    item: _Audited,
+    batch: Batch,
+    rows: list[int],
+    threshold: float,
+    calibration: Calibration | None,
+) -> list[tuple[int, Finding]]:
+    scores = item.scores[rows]
+    p_values = [None] * len(rows) if calibration is None else calibration.p_values(scores).tolist()
+    return [
+        (
+            row,
+            Finding(
+                detector=item.detector.name,
+                entry_id=batch.ids[row],
+                score=score,
+                threshold=threshold,
+                p_value=p_value,
+                evidence=evidence.sentence,
+                related_ids=evidence.related_ids,
+                span=evidence.span,
+                taxonomy=item.detector.taxonomy,
+            ),
+        )
+        for row, score, p_value, evidence in zip(
+            rows, scores.tolist(), p_values, _explanations(item.detector, batch, rows), strict=True
+        )
+    ]
+
+
+def _explanations(detector: Detector, batch: Batch, rows: list[int]) -> list[Evidence]:
+    """Explain scores; a score stands even where its explanation fails."""
+    if not rows:
+        return []
+    try:
+        return detector.explain_audit(batch, rows)
+    except Exception as error:  # noqa: BLE001 - any crash, of any detector
+        name = type(error).__name__
+        logger.error("%s could not explain %d scores: %s", detector.name, len(rows), name)  # noqa: TRY400
+        sentence = f"scored above the threshold ({name} while explaining it)"
+        return [Evidence(sentence=sentence)] * len(rows)
+
+
+def _failure(detector: Detector, error: Exception) -> str:
+    """Say that a detector crashed; the message may hold hostile text, so not it."""
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
+    reason = f"it failed with {type(error).__name__}{where}"
+    logger.error("%s, auditing: %s", detector.name, reason)
+    return reason
+
+
+def _json_number(value: Any) -> Any:
+    return value if math.isfinite(value) else None

@@ -1,0 +1,425 @@
+"""The nearest neighbours of every entry, kept up to date as entries come and go.
+
+Each entry has a slot (its number in the :class:`~ragshield_core.neighbors.NeighborIndex`) and a
+list of its nearest entries. Screening a batch makes an :class:`Overlay`: the lists of the new
+entries, and those standing lists into which a new entry would come; the graph itself is not
+touched. Learning the batch writes the overlay into the graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ragshield_core.copies import containment, word_hashes
+from ragshield_core.entries import Batch
+from ragshield_core.neighbors import NeighborIndex, Neighbors, all_neighbors
+
+# Text is compared only where vectors are at least this alike: copies of half a text lie far above.
+COMPARE_ABOVE = 0.6
+# Marks an entry of no lineage: it is a stranger to every other.
+NO_LINEAGE = -1
+
+
+class Lists:
+    """Neighbour lists of some rows, nearest first.
+
+    Attributes
+    ----------
+    slots
+        Shape (n, k), int64; -1 where there are fewer.
+    similarities
+        Shape (n, k), float32, cosine; -inf where there are fewer.
+    copied
+        Shape (n, k), float32, [0, 1]: how much of the shorter text is in the other.
+    """
+
+    def __init__(
+        self,
+        slots: NDArray[np.int64],
+        similarities: NDArray[np.float32],
+        copied: NDArray[np.float32],
+    ) -> None:
+        self.slots, self.similarities, self.copied = slots, similarities, copied
+
+    @classmethod
+    def empty(cls, n: int, k: int) -> Lists:
+        """Return lists without an entry."""
+        return cls(
+            np.full((n, k), -1, dtype=np.int64),
+            np.full((n, k), -np.inf, dtype=np.float32),
+            np.zeros((n, k), dtype=np.float32),
+        )
+
+    def take(self, rows: Any) -> Lists:
+        """Return the lists of some rows."""
+        return Lists(self.slots[rows], self.similarities[rows], self.copied[rows])
+
+    def sorted(self) -> Lists:
+        """Return the lists with the nearest first again."""
+        order = np.argsort(-self.similarities, axis=1, kind="stable")
+        return Lists(
+            np.take_along_axis(self.slots, order, 1),
+            np.take_along_axis(self.similarities, order, 1),
+            np.take_along_axis(self.copied, order, 1),
+        )
+
+    def put(self, rows: Any, other: Lists) -> None:
+        """Replace the lists of some rows."""
+        self.slots[rows] = other.slots
+        self.similarities[rows] = other.similarities
+        self.copied[rows] = other.copied
+
+
+class SimilarityGraph:
+    """Neighbour lists of a growing knowledge base.
+
+    Parameters
+    ----------
+    dim
+        Of the vectors.
+    k
+        Length of the lists.
+    exact_up_to
+        Size above which the index is approximate; ``None`` for the index's own default.
+    """
+
+    def __init__(self, dim: int, k: int, *, exact_up_to: int | None = None) -> None:
+        options = {} if exact_up_to is None else {"exact_up_to": exact_up_to}
+        self.index = NeighborIndex(dim, **options)
+        self.k = k
+        self.words: list[NDArray[np.uint32]] = []  # by slot
+        self._lineages: dict[str, int] = {}
+        self._lists = Lists.empty(0, k)
+        self._lineage = np.empty(0, dtype=np.int64)
+        self._gone: set[int] = set()
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    @property
+    def n_slots(self) -> int:
+        """How many slots there are, those of removed entries included."""
+        return len(self.words)
+
+    @property
+    def present(self) -> NDArray[np.int64]:
+        """Slots of the entries that are there."""
+        slots = np.arange(self.n_slots, dtype=np.int64)
+        return slots[~np.isin(slots, list(self._gone))] if self._gone else slots
+
+    @property
+    def lists(self) -> Lists:
+        """The lists of all slots."""
+        return self._lists.take(np.s_[: self.n_slots])
+
+    def fit(self, keys: Sequence[str], batch: Batch) -> None:
+        """Take over a whole knowledge base at once.
+
+        Parameters
+        ----------
+        keys
+            One unique name per entry.
+        batch
+            The entries.
+        """
+        self.index.add(keys, batch.embeddings)
+        self.words = [word_hashes(text) for text in batch.texts]
+        found = all_neighbors(batch.embeddings, min(self.k, max(1, len(batch) - 1)))
+        lists = Lists.empty(len(batch), self.k)
+        width = found.slots.shape[1]
+        lists.slots[:, :width] = found.slots
+        lists.similarities[:, :width] = found.similarities
+        own = np.arange(len(batch), dtype=np.int64)
+        lists.copied[:] = self._copied(own, lists, self.words)
+        self._grow(len(batch))
+        self._lists.put(own, lists)
+        self._lineage[: len(batch)], self._lineages = self._codes(batch)
+
+    def overlay(self, batch: Batch, replaced: Sequence[str] = ()) -> Overlay:
+        """Return what the graph would be with the batch in it; changes nothing.
+
+        Parameters
+        ----------
+        batch
+            New entries.
+        replaced
+            Keys of entries that the batch brings new revisions of, and which do not count.
+        """
+        n, m = self.n_slots, len(batch)
+        words = [word_hashes(text) for text in batch.texts]
+        gone = self.index.slots_of(replaced)
+        gone = gone[gone >= 0]
+        standing = self._search(batch.embeddings, gone) if len(self) else None
+        inside = all_neighbors(batch.embeddings, min(self.k, m - 1)) if m > 1 else None
+        new = self._merge(m, standing, inside, offset=n)
+        own = n + np.arange(m, dtype=np.int64)
+        new.copied[:] = self._copied(own, new, [*self.words, *words])
+        touched, lists = self._touched(own, new, gone)
+        lineage, lineages = self._codes(batch)
+        return Overlay(
+            graph=self,
+            batch=batch,
+            numbers=np.concatenate([own, touched]),
+            lists=Lists(
+                np.concatenate([new.slots, lists.slots]),
+                np.concatenate([new.similarities, lists.similarities]),
+                np.concatenate([new.copied, lists.copied]),
+            ),
+            words=words,
+            lineage=lineage,
+            lineages=lineages,
+        )
+
+    def _search(self, embeddings: NDArray[np.float32], gone: NDArray[np.int64]) -> Neighbors:
+        """Return the k nearest entries but those that are gone."""
+        # Each entry of the batch has a few older revisions at most, and they are near to it.
+        spare = min(len(gone), 2 * self.k)
+        found = self.index.search(embeddings, self.k + spare)
+        if not spare:
+            return found
+        hidden = np.isin(found.slots, gone)
+        similarities = np.where(hidden, np.float32(-np.inf), found.similarities)
+        order = np.argsort(-similarities, axis=1, kind="stable")[:, : self.k]
+        slots = np.where(hidden, -1, found.slots)
+        return Neighbors(
+            np.take_along_axis(slots, order, 1), np.take_along_axis(similarities, order, 1)
+        )
+
+    def part(self, slots: NDArray[np.int64]) -> Overlay:
+        """Return some of the graph's own entries as an overlay without a batch."""
+        nothing = Batch.of(ids=[], texts=[], embeddings=np.empty((0, self.index.dim)))
+        return Overlay(
+            graph=self,
+            batch=nothing,
+            numbers=slots,
+            lists=self._lists.take(slots),
+            words=[],
+            lineage=np.empty(0, dtype=np.int64),
+            lineages=self._lineages,
+        )
+
+    def learn(self, keys: Sequence[str], overlay: Overlay) -> None:
+        """Write an overlay that was made of this very graph into it."""
+        self.index.add(keys, overlay.batch.embeddings)
+        start, m = self.n_slots, len(overlay.batch)
+        self.words += overlay.words
+        self._grow(start + m)
+        self._lists.put(overlay.numbers, overlay.lists)
+        self._lineage[start : start + m], self._lineages = self._codes(overlay.batch)
+
+    def remove(self, keys: Sequence[str]) -> NDArray[np.int64]:
+        """Take entries out, and return the slots in whose lists they were."""
+        gone = self.index.remove(keys)
+        lists = self.lists
+        left = np.isin(lists.slots, gone)
+        rows = np.flatnonzero(left.any(axis=1))
+        lists.similarities[left] = -np.inf
+        lists.slots[left] = -1
+        self._lists.put(rows, lists.take(rows).sorted())
+        for slot in gone.tolist():
+            self.words[slot] = np.empty(0, dtype=np.uint32)
+        self._gone.update(gone.tolist())
+        self._lists.put(gone, Lists.empty(len(gone), self.k))
+        return rows
+
+    def lineage_of(self, slots: Any) -> NDArray[np.int64]:
+        """Return lineage codes, :data:`NO_LINEAGE` where there is none; shape as ``slots``."""
+        return np.asarray(self._lineage[slots])
+
+    def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        """Return everything, as JSON-ready values and arrays."""
+        values, arrays = self.index.state()
+        lists, n = self.lists, self.n_slots
+        lengths = np.array([len(words) for words in self.words], dtype=np.int64)
+        return (
+            {
+                "index": values,
+                "k": self.k,
+                "lineages": list(self._lineages),
+                "gone": sorted(self._gone),
+            },
+            {f"index.{key}": array for key, array in arrays.items()}
+            | {
+                "slots": lists.slots.astype(np.int32),
+                "similarities": lists.similarities,
+                "copied": lists.copied,
+                "lineage": self._lineage[:n],
+                "word_lengths": lengths,
+                "words": np.concatenate([np.empty(0, np.uint32), *self.words]),
+            },
+        )
+
+    @classmethod
+    def restored(
+        cls, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]
+    ) -> SimilarityGraph:
+        """Return the graph that :meth:`state` described."""
+        prefix = "index."
+        index = NeighborIndex.restored(
+            values["index"],
+            {key.removeprefix(prefix): a for key, a in arrays.items() if key.startswith(prefix)},
+        )
+        graph = cls(index.dim, int(values["k"]))
+        graph.index = index
+        graph._lineages = {name: code for code, name in enumerate(values["lineages"])}
+        graph._lists = Lists(
+            arrays["slots"].astype(np.int64), arrays["similarities"], arrays["copied"]
+        )
+        graph._lineage = arrays["lineage"]
+        graph._gone = set(values["gone"])
+        if len(arrays["word_lengths"]):
+            borders = np.cumsum(arrays["word_lengths"])[:-1]
+            graph.words = np.split(arrays["words"], borders)
+        return graph
+
+    def _grow(self, n: int) -> None:
+        """Make room for ``n`` slots; by a half more at a time, so that growing costs little."""
+        have = len(self._lineage)
+        if n <= have:
+            return
+        size = max(n, have + have // 2)
+        lists = Lists.empty(size, self.k)
+        lists.put(np.s_[:have], self._lists)
+        lineage = np.full(size, NO_LINEAGE, dtype=np.int64)
+        lineage[:have] = self._lineage
+        self._lists, self._lineage = lists, lineage
+
+    def _codes(self, batch: Batch) -> tuple[NDArray[np.int64], dict[str, int]]:
+        """Return one lineage code per entry, and all codes with the new ones."""
+        known = dict(self._lineages)
+        for lineage in batch.lineages:
+            if lineage is not None:
+                known.setdefault(lineage, len(known))
+        codes = (NO_LINEAGE if name is None else known[name] for name in batch.lineages)
+        return np.fromiter(codes, np.int64, len(batch)), known
+
+    def _merge(
+        self, m: int, standing: Neighbors | None, inside: Neighbors | None, *, offset: int
+    ) -> Lists:
+        """Return the k best of two lists; numbers of the batch are lifted by ``offset``."""
+        merged = Lists.empty(m, self.k)
+        slots, similarities = [merged.slots], [merged.similarities]
+        if standing is not None:
+            slots.append(standing.slots)
+            similarities.append(standing.similarities)
+        if inside is not None:
+            slots.append(np.where(inside.slots < 0, -1, inside.slots + offset))
+            similarities.append(inside.similarities)
+        all_slots, all_similarities = np.concatenate(slots, 1), np.concatenate(similarities, 1)
+        order = np.argsort(-all_similarities, axis=1, kind="stable")[:, : self.k]
+        return Lists(
+            np.take_along_axis(all_slots, order, 1),
+            np.take_along_axis(all_similarities, order, 1),
+            merged.copied,
+        )
+
+    def _copied(
+        self,
+        numbers: NDArray[np.int64],
+        lists: Lists,
+        words: Sequence[NDArray[np.uint32]],
+    ) -> NDArray[np.float32]:
+        """Compare the texts along the edges of lists, each pair once."""
+        copied = np.zeros(lists.slots.shape, dtype=np.float32)
+        near = lists.similarities > COMPARE_ABOVE
+        row, _ = np.nonzero(near)
+        a, b = numbers[row], lists.slots[near]
+        low, high = np.minimum(a, b), np.maximum(a, b)
+        pairs, inverse = np.unique(low * len(words) + high, return_inverse=True)
+        copied[near] = containment(words, pairs // len(words), pairs % len(words))[inverse]
+        return copied
+
+    def _touched(
+        self, own: NDArray[np.int64], new: Lists, gone: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], Lists]:
+        """Return the standing slots near to new entries, with the new ones in their lists."""
+        n, k = self.n_slots, self.k
+        row, column = np.nonzero((new.slots >= 0) & (new.slots < n))
+        near = new.slots[row, column]
+        touched, group = np.unique(near, return_inverse=True)
+        old = self._lists.take(touched)
+        there = (old.slots >= 0) & ~np.isin(old.slots, gone)
+        # All edges of a touched slot, old and new, in one long list: best first within each slot.
+        group = np.concatenate([np.nonzero(there)[0], group])
+        slot = np.concatenate([old.slots[there], own[row]])
+        similarity = np.concatenate([old.similarities[there], new.similarities[row, column]])
+        copied = np.concatenate([old.copied[there], new.copied[row, column]])
+        order = np.lexsort((slot, -similarity, group))
+        group = group[order]
+        rank = np.arange(len(group)) - np.searchsorted(group, group, side="left")
+        best = rank < k
+        where, rank, order = group[best], rank[best], order[best]
+        lists = Lists.empty(len(touched), k)
+        lists.slots[where, rank] = slot[order]
+        lists.similarities[where, rank] = similarity[order]
+        lists.copied[where, rank] = copied[order]
+        return touched, lists
+
+
+class Overlay:
+    """The part of a graph that a batch would change.
+
+    Numbers name entries: slots of the graph, and behind them the rows of the batch.
+
+    Attributes
+    ----------
+    numbers
+        Shape (n_new + n_touched,): the entries whose lists are here, the new ones first.
+    lists
+        Their lists with the batch in them.
+    """
+
+    def __init__(
+        self,
+        *,
+        graph: SimilarityGraph,
+        batch: Batch,
+        numbers: NDArray[np.int64],
+        lists: Lists,
+        words: list[NDArray[np.uint32]],
+        lineage: NDArray[np.int64],
+        lineages: Mapping[str, int],
+    ) -> None:
+        self._lineages = lineages
+        self.graph, self.batch = graph, batch
+        self.numbers, self.lists = numbers, lists
+        self.words = words
+        self._start = graph.n_slots
+        self._lineage = lineage
+
+    @property
+    def new(self) -> slice:
+        """Rows of :attr:`numbers` that are the batch."""
+        return np.s_[: len(self.batch)]
+
+    def vectors(self, numbers: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Return unit vectors, shape (n, dim); zeros where a number is -1."""
+        found = np.zeros((len(numbers), self.graph.index.dim), dtype=np.float32)
+        new, standing = numbers >= self._start, (numbers >= 0) & (numbers < self._start)
+        if new.any():
+            found[new] = self.batch.embeddings[numbers[new] - self._start]
+        if standing.any():
+            found[standing] = self.graph.index.vectors(numbers[standing])
+        return found
+
+    def lineage_of(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return lineage codes, shape as ``numbers``."""
+        return np.concatenate([self.graph.lineage_of(np.s_[: self._start]), self._lineage])[numbers]
+
+    def lineage_codes(self, lineages: Sequence[str]) -> NDArray[np.int64]:
+        """Return the codes of those lineages that are known, or come with the batch."""
+        codes = [self._lineages[name] for name in lineages if name in self._lineages]
+        return np.array(codes, dtype=np.int64)
+
+    def copied(self, first: NDArray[np.int64], second: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Return how much of the shorter text of each pair is in the other."""
+        n = self._start + len(self.batch)
+        pairs, inverse = np.unique(
+            np.minimum(first, second) * n + np.maximum(first, second), return_inverse=True
+        )
+        words = [*self.graph.words, *self.words]
+        return containment(words, pairs // n, pairs % n)[inverse]

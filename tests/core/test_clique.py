@@ -1,0 +1,509 @@
+"""Groups that are alike in meaning: found, explained, and followed as they arrive."""
+
+import itertools
+import json
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from support import UNIT, clones_of, group, join, passages, prose, saved, snapshot
+
+from ragshield_core import Batch, Guard, PoisonedEntryError, Policy, Quarantine
+from ragshield_core.detectors import CliqueDetector
+from ragshield_core.detectors.clique import MIN_ENTRIES
+from ragshield_core.errors import InvalidBatchError, NotFittedError
+
+FPR = 0.01
+KNOWN = passages(900, 1)
+SEEDS = range(20)
+
+
+def calibrated(detector=None, known=KNOWN, clean=None, **policy):
+    guard = Guard(
+        [detector or CliqueDetector()],
+        policy=Policy(quarantine_at=FPR, **policy),
+        quarantine=Quarantine("sqlite://"),
+    )
+    return guard.fit(known).calibrate(clean)
+
+
+GUARD = calibrated()  # for tests that only screen
+
+
+def condemned(report):
+    return {decision.entry_id for decision in report.quarantined}
+
+
+def caught(batch, guard=GUARD):
+    """Return the share of a batch that is quarantined."""
+    return len(condemned(guard.screen(batch))) / len(batch)
+
+
+def the_finding(report, row=0):
+    (finding,) = report.decisions[row].findings
+    return finding
+
+
+def reworded(batch, texts):
+    return replace(batch, texts=tuple(texts))
+
+
+# What is found
+
+
+@pytest.mark.parametrize(("size", "least"), [(5, 1.0), (3, 1.0), (2, 0.95)])
+def test_planted_groups_are_found_at_the_calibrated_threshold(size, least):
+    assert np.mean([caught(group(size, seed)) for seed in SEEDS]) >= least
+
+
+def test_one_alone_is_no_group():
+    assert np.mean([caught(group(1, seed)) for seed in SEEDS]) <= 0.05
+
+
+@pytest.mark.parametrize("held_out", [True, False], ids=["fitted entries", "clean sample"])
+def test_clean_entries_are_condemned_at_about_the_accepted_rate(held_out):
+    kept = []
+    for seed in range(3):
+        clean = None if held_out else passages(600, 30 + seed, "cal")
+        guard = calibrated(known=passages(900, 20 + seed), clean=clean)
+        kept += [guard.screen(passages(30, 600 + i, "new")).kept for i in range(20)]
+    assert FPR / 10 <= 1 - np.concatenate(kept).mean() <= 1.5 * FPR
+
+
+def test_the_smallest_knowledge_base_that_is_judged_by_the_rule_condemns_few_clean_entries():
+    rates = []
+    for seed in range(4):
+        detector = CliqueDetector().fit(passages(MIN_ENTRIES, seed))
+        scores = [detector.score(passages(9, 800 + i, "new")) for i in range(20)]
+        rates.append((np.concatenate(scores) > detector.rule_threshold).mean())
+    assert np.mean(rates) <= 0.02  # the rule says one in a thousand
+
+
+def test_a_group_in_one_lineage_is_found_unless_that_lineage_is_trusted():
+    one_file = group(5, 3, lineage="evil.pdf")
+    assert caught(one_file) == 1.0
+    assert "of one lineage" in the_finding(GUARD.screen(one_file)).evidence
+    chunks_of_clean = np.mean([caught(passages(3, 70 + s, f"c{s}")) for s in range(30)])
+    assert chunks_of_clean <= 0.03
+    assert caught(one_file, calibrated(CliqueDetector(trusted_lineages=["other.pdf"]))) == 1.0
+    trusting = calibrated(CliqueDetector(trusted_lineages=["evil.pdf"]))
+    assert caught(group(5, 3), trusting) == 1.0
+    assert caught(one_file, trusting) == 0.0
+
+
+def test_a_trusted_lineage_that_is_known_already_is_exempt():
+    known = join(KNOWN, group(1, 3, "first", lineage="manual.pdf"))
+    chunks = group(5, 3, lineage="manual.pdf")
+    assert caught(chunks, calibrated(known=known)) == 1.0
+    trusting = CliqueDetector(trusted_lineages=["manual.pdf"])
+    assert caught(chunks, calibrated(trusting, known)) == 0.0
+
+
+@pytest.mark.parametrize("lineage", [None, "one.pdf"], ids=["across lineages", "in one"])
+def test_a_group_of_fifty_is_found(lineage):
+    assert caught(group(50, 4, lineage=lineage)) == 1.0
+
+
+def test_evidence_names_the_group_its_size_and_how_alike_it_is():
+    batch = group(5, 3)
+    finding = the_finding(GUARD.screen(batch), row=2)
+    size = int(re.search(r"group of (?:at least )?(\d)", finding.evidence)[1])
+    assert set(finding.related_ids) <= set(batch.ids) - {batch.ids[2]}
+    assert len(finding.related_ids) == size - 1
+    rows = [2, *(batch.ids.index(i) for i in finding.related_ids)]
+    similar = batch.embeddings[rows] @ batch.embeddings[rows].T
+    mean = similar[np.triu_indices(size, 1)].mean()
+    assert f"mean cosine {mean:.3f}" in finding.evidence
+    usual = float(re.search(r"stay below (\d\.\d+)", finding.evidence)[1])
+    assert 0.3 < usual < mean
+    assert finding.p_value <= FPR
+    assert finding.score > finding.threshold
+
+
+# Copies
+
+
+def variants(text, n, changed):
+    """Return n texts that share all but some words with a text."""
+    words = text.split()
+    return [
+        " ".join(f"other{i}" if at in changed else word for at, word in enumerate(words))
+        for i in range(n)
+    ]
+
+
+def test_copied_words_explain_a_resemblance_as_far_as_they_go():
+    rng = np.random.default_rng(1)
+    pair = group(2, 5)
+    text = prose(rng, 40)
+    # Each changed word takes three of 38 grams away.
+    copied = [variants(text, 2, {5, 20}), variants(text, 2, {5, 11, 17, 23, 29}), pair.texts]
+    scores = [GUARD.screen(reworded(pair, t)).scores["clique"].min() for t in copied]
+    assert scores[0] < scores[1] < scores[2]
+    assert scores[0] < GUARD._bars["clique"].quarantine < scores[2]
+    assert caught(reworded(pair, variants(text, 2, {0}))) == 0.0
+
+
+def test_mirrors_of_an_old_text_are_no_group():
+    old = KNOWN[30]
+    rng = np.random.default_rng(2)
+    jitter = rng.normal(scale=0.03 * UNIT, size=(5, KNOWN.dim))
+    mirrors = replace(
+        clones_of(old, 5, "mirror"),
+        embeddings=(moved := Batch.of(ids=list("abcde"), texts=[""] * 5,
+                                      embeddings=old.embedding + jitter)).embeddings,
+        vectors=moved.embeddings,
+        texts=tuple(variants(old.text, 5, {1})),
+    )  # fmt: skip
+    assert caught(mirrors) == 0.0
+    assert caught(clones_of(old, 5)) == 0.0
+    assert caught(reworded(mirrors, [prose(rng) for _ in range(5)])) == 1.0
+
+
+@pytest.mark.parametrize("n", [4, 5, 50])
+def test_clones_of_one_new_text_under_several_lineages_are_flooding(n):
+    flood = clones_of(group(1, 6)[0], n)
+    report = GUARD.screen(flood)
+    assert condemned(report) == set(flood.ids)
+    evidence = the_finding(report).evidence
+    assert "flooding" in evidence
+    if n <= 16:
+        assert f"{n - 1} other lineages" in evidence
+        assert set(the_finding(report).related_ids) == set(flood.ids[1:])
+
+
+def test_three_clones_are_more_suspicious_than_two_and_two_are_not_condemned():
+    scores = [
+        GUARD.screen(clones_of(group(1, 6)[0], n)).scores["clique"].min() for n in (1, 2, 3, 4, 5)
+    ]
+    assert (np.diff(scores) > 0).all()
+    assert caught(clones_of(group(1, 6)[0], 2)) == 0.0
+
+
+def test_versions_of_one_document_are_not_flooding():
+    versions = clones_of(group(1, 6)[0], 8, lineage="policy.pdf")
+    assert caught(versions) == 0.0
+
+
+def test_entries_without_a_lineage_each_count_as_one():
+    flood = replace(clones_of(group(1, 6)[0], 5), lineages=(None,) * 5)
+    assert caught(flood) == 1.0
+
+
+def test_clones_that_arrive_singly_are_flooding_as_well():
+    guard = calibrated()
+    flood = clones_of(group(1, 6)[0], 5)
+    live = stream(guard, [flood.take([row]) for row in range(5)])
+    assert not set(flood.ids) & set(live)
+
+
+def test_an_audit_holds_copies_against_how_usual_they_are():
+    def scores(n_pages):
+        pages = passages(n_pages, 80, "page")
+        copied = [clones_of(entry, 5, f"copy{n}") for n, entry in enumerate(pages)]
+        entries = join(KNOWN.take(np.arange(600)), *copied)
+        return CliqueDetector().audit(entries)[600:]
+
+    bar = CliqueDetector().audit_threshold(FPR)
+    assert scores(3).min() > bar > scores(100).max()
+
+
+# Too little to judge by
+
+
+def test_below_min_entries_nothing_is_judged_and_the_reason_is_given():
+    guard = Guard([CliqueDetector(min_entries=200)], quarantine=Quarantine("sqlite://"))
+    guard.fit(KNOWN.take(np.arange(150)))
+    poison = group(5, 3)
+    report = guard.screen(poison)
+    assert report.kept.all()
+    assert {item.entry_id for item in report.unjudged} == set(poison.ids)
+    assert all("150 entries" in item.reason and "200" in item.reason for item in report.unjudged)
+    with pytest.raises(InvalidBatchError, match="200 are needed"):
+        guard.detectors[0].score(poison)
+    guard.learn(KNOWN.take(np.arange(150, 230)))
+    assert condemned(guard.screen(poison)) == set(poison.ids)
+
+
+def test_a_knowledge_base_can_grow_from_nothing_to_being_judged():
+    guard = Guard([CliqueDetector()], quarantine=Quarantine("sqlite://"))
+    for start in range(0, 150, 30):
+        guard.admit(guard.screen(KNOWN.take(np.arange(start, start + 30))))
+    assert condemned(guard.screen(group(5, 3))) == set(group(5, 3).ids)
+
+
+@pytest.mark.parametrize("wrong", [{"rule": "astrology"}, {"min_entries": 1}], ids=str)
+def test_wrong_settings_are_refused(wrong):
+    name = next(iter(wrong))
+    with pytest.raises(ValueError, match=f"{name} is .*expected"):
+        CliqueDetector(**wrong)
+
+
+# Audit
+
+
+def test_an_audit_finds_planted_groups_in_a_knowledge_base():
+    planted = [group(size, seed) for seed, size in enumerate((5, 5, 3, 3, 2, 5))]
+    flood = clones_of(group(1, 6)[0], 5)
+    entries = join(KNOWN, *planted, flood)
+    entries = entries.take(np.random.default_rng(0).permutation(len(entries)))
+    detector = CliqueDetector()
+    with pytest.raises(NotFittedError):
+        detector.explain_audit(entries, [0])
+    scores = detector.audit(entries)
+    poisoned = np.array([i.startswith(("bad", "clone")) for i in entries.ids])
+    above = scores > detector.audit_threshold(FPR)
+    assert above[poisoned].all()
+    assert above[~poisoned].mean() <= 3 * FPR
+    row = entries.ids.index("bad1-0")
+    (evidence,) = detector.explain_audit(entries, [row])
+    assert set(evidence.related_ids) <= {f"bad1-{i}" for i in range(1, 5)}
+    (evidence,) = detector.explain_audit(entries, [entries.ids.index("clone-0")])
+    assert "flooding" in evidence.sentence
+
+
+def test_an_audit_of_too_few_says_nothing():
+    assert np.isnan(CliqueDetector().audit(group(5, 1))).all()
+
+
+# Streaming through a guard
+
+
+def apply(guard, live, report):
+    """Do with a report what a store does, a dict being the store."""
+    report = guard.hold(report)
+    if report.retroactive:
+        ids = [d.entry_id for d in report.retroactive]
+        entries = join(*(live[entry_id] for entry_id in ids))
+        guard.recall(entries, report.retroactive, lambda gone: [live.pop(i) for i in gone])
+    guard.admit(report)
+    kept = report.batch.take(report.kept)
+    live |= {entry_id: kept.take([row]) for row, entry_id in enumerate(kept.ids)}
+    return report
+
+
+def stream(guard, batches):
+    """Write batches, and return what is live in the end, by id."""
+    live = {}
+    for batch in batches:
+        apply(guard, live, guard.screen(batch))
+    return live
+
+
+def trickle(poison, seed=90, size=6):
+    """Return batches of clean entries with one poisoned entry in each."""
+    return [
+        join(passages(size, seed + row, f"clean{seed}.{row}"), poison.take([row]))
+        for row in range(len(poison))
+    ]
+
+
+@pytest.mark.parametrize("lineage", [None, "evil.pdf"], ids=["across lineages", "in one"])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_group_that_trickles_in_ends_like_one_that_comes_at_once(seed, lineage):
+    poison = group(5, seed, lineage=lineage)
+    singly, at_once = calibrated(), calibrated()
+    live = stream(singly, trickle(poison))
+    assert not set(poison.ids) & set(live)
+    assert not set(poison.ids) & set(stream(at_once, [join(*trickle(poison))]))
+    assert singly.quarantine.held_ids(poison.ids) == set(poison.ids)
+    assert at_once.quarantine.held_ids(poison.ids) == set(poison.ids)
+    assert len(live) >= 28  # of 30 clean ones
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))), ids=str)
+def test_the_order_of_arrival_does_not_matter(order):
+    poison = group(3, 2).take(order)
+    assert stream(calibrated(), [poison.take([row]) for row in range(3)]) == {}
+
+
+def test_the_report_lists_the_earlier_members_with_what_speaks_against_them():
+    guard = calibrated()
+    poison = group(5, 3)
+    live = {}
+    reports = [apply(guard, live, guard.screen(batch)) for batch in trickle(poison)]
+    assert [d.entry_id for d in reports[0].retroactive] == []
+    (decision,) = reports[1].retroactive
+    assert decision.entry_id == poison.ids[0]
+    assert str(decision.verdict) == "quarantine"
+    assert decision.findings[0].related_ids[0] == poison.ids[1]
+    assert decision.findings[0].p_value <= FPR
+    assert "retroactive" in json.loads(reports[1].to_json())
+    assert poison.ids[0] in json.dumps(json.loads(reports[1].to_json())["retroactive"])
+    assert "of earlier ones" in reports[1].summary()
+    entry = guard.quarantine.show(poison.ids[0]).entry
+    assert entry.text == poison.texts[0]
+    assert entry.lineage == poison.lineages[0]
+
+
+def test_fitted_entries_are_never_condemned_afterwards():
+    poison = group(5, 3)
+    guard = calibrated(known=join(KNOWN, poison.take([0, 1])))
+    live = {}
+    singly = [poison.take([row]) for row in (2, 3, 4)]
+    reports = [apply(guard, live, guard.screen(batch)) for batch in singly]
+    assert all(report.retroactive == () for report in reports)
+    assert live == {}
+
+
+def test_held_members_keep_counting():
+    poison = group(3, 5)
+    third = poison.take([2])
+    assert caught(third) == 0.0
+    guard = calibrated()
+    assert stream(guard, [poison.take([0, 1]), third]) == {}
+    guard = calibrated()
+    stream(guard, [poison.take([0, 1])])
+    guard.unhold(poison.ids[:2])
+    assert caught(third, guard) == 0.0
+
+
+def test_an_entry_that_is_sent_again_is_held_once():
+    guard = calibrated()
+    poison = group(3, 5)
+    for _ in range(4):
+        apply(guard, {}, guard.screen(poison))
+    assert len(guard.detectors[0]._graph) == len(KNOWN) + 3
+    guard.unhold(poison.ids)
+    assert len(guard.detectors[0]._graph) == len(KNOWN)
+
+
+@pytest.mark.parametrize("fitted", [True, False], ids=["fitted", "learned"])
+@pytest.mark.parametrize("change", ["wording", "nothing"])
+def test_an_entry_does_not_make_a_group_with_its_own_older_revision(fitted, change):
+    first = replace(passages(1, 95, "page"), lineages=(None,))
+    if fitted:
+        guard = calibrated(known=join(KNOWN, first))
+    else:
+        guard = calibrated()
+        assert set(stream(guard, [first])) == {"page-0"}
+    text = first.texts[0] if change == "nothing" else prose(np.random.default_rng(3))
+    report = guard.screen(reworded(first, [text]))
+    assert report.kept.all()
+    assert report.retroactive == ()
+
+
+@pytest.mark.parametrize("fitted", [True, False], ids=["fitted", "learned"])
+def test_documents_that_are_written_again_unchanged_are_admitted(fitted):
+    documents = passages(30, 97, "again")
+    if fitted:
+        guard = calibrated(known=join(KNOWN, documents))
+    else:
+        guard = calibrated()
+        documents = documents.take(guard.screen(documents).kept)
+        assert set(stream(guard, [documents])) == set(documents.ids)
+    assert guard.screen(documents).kept.mean() >= 0.95
+
+
+def test_a_new_revision_of_a_member_is_not_condemned_for_the_old_one():
+    guard = calibrated()
+    poison = group(2, 5)
+    live = stream(guard, [poison.take([0])])
+    harmless = passages(1, 96, "x")
+    moved = replace(harmless, ids=(poison.ids[0],), lineages=(poison.lineages[0],))
+    report = guard.screen(join(moved, poison.take([1])))
+    assert report.retroactive == ()
+    guard.forget(live[poison.ids[0]])
+    apply(guard, live, guard.screen(moved))
+    assert caught(poison.take([1]), guard) == 0.0
+
+
+def test_on_detect_raise_changes_nothing_and_its_report_lists_the_earlier_ones(tmp_path):
+    guard = calibrated(on_detect="raise")
+    poison = group(2, 5)
+    live = stream(guard, [poison.take([0])])
+    before = saved(guard, tmp_path / "before")
+    with pytest.raises(PoisonedEntryError) as raised:
+        apply(guard, live, guard.screen(poison.take([1])))
+    assert [d.entry_id for d in raised.value.report.retroactive] == [poison.ids[0]]
+    assert saved(guard, tmp_path / "after") == before
+    assert set(live) == {poison.ids[0]}
+    assert guard.quarantine.count(None) == 0
+
+
+# State
+
+
+def verdicts(report):
+    said = json.loads(report.to_json())
+    return said["decisions"], said["retroactive"], report.scores["clique"].tolist()
+
+
+@pytest.mark.parametrize("rule", ["groups", "cleanbase"])
+def test_a_guard_that_is_saved_in_the_middle_goes_on_the_same(tmp_path, rule):
+    poison = trickle(group(5, 3), size=8)
+    guard = Guard([CliqueDetector(rule=rule)], quarantine=Quarantine("sqlite://")).fit(KNOWN)
+    if rule == "groups":
+        guard.calibrate(fpr=FPR)
+    live = stream(guard, poison[:2])
+    guard.forget(live.popitem()[1])
+    guard.save(tmp_path / "middle")
+    again = Guard.load(tmp_path / "middle", quarantine=Quarantine("sqlite://"))
+    assert saved(again, tmp_path / "copy") == saved(guard, tmp_path / "middle")
+    lives = [dict(live), dict(live)]
+    for batch in poison[2:]:
+        reports = [guard.screen(batch), again.screen(batch)]
+        assert verdicts(reports[0]) == verdicts(reports[1])
+        for each, where, report in zip((guard, again), lives, reports, strict=True):
+            apply(each, where, report)
+    assert set(lives[0]) == set(lives[1])
+    assert saved(again, tmp_path / "end") == saved(guard, tmp_path / "own end")
+
+
+@pytest.mark.parametrize("rule", ["groups", "cleanbase"])
+def test_restored_state_is_not_shared_whatever_follows(rule):
+    detector, again = CliqueDetector(rule=rule).fit(KNOWN), CliqueDetector(rule=rule)
+    detector.learn(passages(5, 2, "later"))
+    again.restore(*detector.state())
+    before = snapshot(detector)
+    again.learn(group(5, 3))
+    again.forget(KNOWN.take(np.arange(50)))
+    again.hold(group(5, 4))
+    assert snapshot(detector) == before
+
+
+def test_screening_changes_no_state():
+    guard = calibrated()
+    poison = group(5, 3)
+    stream(guard, trickle(poison.take([0, 1])))
+    detector = guard.detectors[0]
+    before = snapshot(detector)
+    for batch in (poison.take([2]), passages(40, 7, "n"), clones_of(poison[0], 5)):
+        first, second = guard.screen(batch), guard.screen(batch)
+        assert verdicts(first) == verdicts(second)
+        detector.retroactive(batch)
+    assert snapshot(detector) == before
+
+
+@pytest.mark.parametrize("rule", ["groups", "cleanbase"])
+@pytest.mark.parametrize("rows", [[0], range(50), range(880, 900)], ids=["first", "more", "last"])
+def test_any_entry_may_be_forgotten(rule, rows):
+    detector = CliqueDetector(rule=rule).fit(KNOWN)
+    detector.forget(KNOWN.take(list(rows)))
+    assert len(detector._graph) == len(KNOWN) - len(rows)
+    poison = group(3, 5)
+    assert detector.score(poison).min() > detector.rule_threshold
+    assert len(detector.explain(poison, range(3))) == 3
+    clean = passages(30, 9, "m")
+    rest = KNOWN.take(np.setdiff1d(np.arange(len(KNOWN)), list(rows)))
+    fresh = CliqueDetector(rule=rule).fit(rest)
+    assert (
+        np.corrcoef(detector.score(join(clean, poison)), fresh.score(join(clean, poison)))[0, 1]
+        > 0.95
+    )
+    detector.learn(clean)
+
+
+def test_forgetting_what_was_learned_leaves_scores_as_they_were():
+    detector = CliqueDetector().fit(KNOWN)
+    new = join(group(5, 3), passages(30, 8, "n"))
+    known = detector._scores[: len(KNOWN)].copy()
+    score = detector.score(passages(30, 9, "m"))
+    detector.learn(new)
+    detector.forget(new)
+    assert len(detector._graph) == len(KNOWN)
+    # Lists that were full have lost what the new ones pushed out.
+    again = detector.score(passages(30, 9, "m"))
+    assert np.corrcoef(score, again)[0, 1] > 0.98
+    assert np.corrcoef(known, detector._scores[: len(KNOWN)])[0, 1] > 0.98

@@ -1,0 +1,494 @@
+import io
+import json
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ragshield_core import neighbors as module
+from ragshield_core.errors import InvalidBatchError, StateError
+from ragshield_core.neighbors import (
+    NeighborIndex,
+    TooManyPairsError,
+    all_neighbors,
+    pairs_above,
+)
+
+DIM = 16
+TIE = 1e-5
+
+
+def unit(rows):
+    return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+
+
+def rows_of(n, seed=0, dim=DIM):
+    return unit(np.random.default_rng(seed).normal(size=(n, dim)))
+
+
+def clustered(n, seed=0, dim=DIM, n_clusters=40):
+    rng = np.random.default_rng(seed)
+    centers = unit(rng.normal(size=(n_clusters, dim)))
+    noise = rng.normal(size=(n, dim)) / np.sqrt(dim)
+    return unit(centers[rng.integers(n_clusters, size=n)] + 0.7 * noise)
+
+
+def names(n, prefix="e"):
+    return [f"{prefix}{i}" for i in range(n)]
+
+
+def index_of(rows, **options):
+    index = NeighborIndex(rows.shape[1], **options)
+    index.add(names(len(rows)), rows)
+    return index
+
+
+def assert_nearest(found, queries, rows, slots, k):
+    """Compare with brute force; entries that are equally near may stand in for each other."""
+    truth = queries.astype(np.float64) @ rows.astype(np.float64).T
+    n = min(k, len(rows))
+    best = -np.sort(-truth, axis=1)[:, :n]
+    assert found.slots.shape == found.similarities.shape == (len(queries), k)
+    assert found.slots.dtype == np.int64
+    assert found.similarities.dtype == np.float32
+    np.testing.assert_allclose(found.similarities[:, :n], best, atol=TIE)
+    assert (found.slots[:, n:] == -1).all()
+    assert np.isneginf(found.similarities[:, n:]).all()
+    row_of = {slot: row for row, slot in enumerate(slots)}
+    for query, hits in enumerate(found.slots[:, :n].tolist()):
+        assert len(set(hits)) == n
+        np.testing.assert_allclose(
+            truth[query, [row_of[hit] for hit in hits]], best[query], atol=TIE
+        )
+
+
+def saved(index):
+    """Return the state after a way through JSON and npz, without pickle."""
+    values, arrays = index.state()
+    buffer = io.BytesIO()
+    np.savez(buffer, allow_pickle=False, **arrays)
+    buffer.seek(0)
+    with np.load(buffer, allow_pickle=False) as file:
+        return json.loads(json.dumps(values)), {name: file[name] for name in file.files}
+
+
+@pytest.fixture(params=["exact", "hnsw"])
+def kind(request):
+    return {"exact_up_to": 10**6 if request.param == "exact" else 0}
+
+
+@pytest.fixture
+def small_chunks(monkeypatch):
+    monkeypatch.setattr(module, "CHUNK_ROWS", 32)
+    monkeypatch.setattr(module, "QUERY_ROWS", 32)
+    monkeypatch.setattr(module, "RERANK_ROWS", 32)
+    monkeypatch.setattr(module, "RERANK_CANDIDATES", 100)
+    monkeypatch.setattr(module, "LEFT_ROWS", 16)
+    monkeypatch.setattr(module, "RIGHT_ROWS", 48)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    n=st.integers(0, 60),
+    k=st.integers(1, 70),
+    clones=st.integers(0, 20),
+    seed=st.integers(0, 1000),
+    limit=st.sampled_from([0, 10, 1000]),
+    steps=st.lists(st.tuples(st.booleans(), st.integers(1, 15)), max_size=8),
+)
+def test_any_sequence_of_changes_leaves_what_brute_force_finds(n, k, clones, seed, limit, steps):
+    rng = np.random.default_rng(seed)
+    pool = rows_of(300, seed, dim=5)
+    pool[:clones] = pool[0]
+    index = NeighborIndex(5, exact_up_to=limit, seed=seed)
+    present, handed_out = {}, set()
+
+    def add(size):
+        start = len(handed_out)
+        ids = names(size, f"s{start}-")
+        rows = pool[start : start + size]
+        slots = index.add(ids, rows).tolist()
+        assert not handed_out & set(slots)
+        handed_out.update(slots)
+        present.update(zip(ids, zip(slots, rows, strict=True), strict=True))
+
+    add(n)
+    for is_add, size in steps:
+        if is_add:
+            add(size)
+        else:
+            gone = rng.permutation(list(present))[:size].tolist()
+            assert index.remove(gone).tolist() == [present.pop(entry_id)[0] for entry_id in gone]
+            assert not any(entry_id in index for entry_id in gone)
+    rows = np.array([row for _, row in present.values()], dtype=np.float32).reshape(-1, 5)
+    slots = [slot for slot, _ in present.values()]
+    queries = np.concatenate([rows[:10], rows_of(5, seed + 1, dim=5)])
+    assert len(index) == len(present)
+    assert index.capacity == len(handed_out)
+    assert index.ids_of(slots) == list(present)
+    assert index.slots_of(present).tolist() == slots
+    np.testing.assert_array_equal(index.vectors(slots), rows)
+    if index.exact:
+        assert_nearest(index.search(queries, k), queries, rows, slots, k)
+    else:  # approximate, but complete, and never what was removed
+        found = index.search(queries, k).slots
+        assert set(found[found >= 0].tolist()) <= set(slots)
+        assert ((found >= 0).sum(axis=1) == min(k, len(rows))).all()
+
+
+@pytest.mark.usefixtures("small_chunks")
+def test_rows_in_many_chunks_are_found_like_rows_in_one(kind):
+    rows, queries = rows_of(300), rows_of(70, seed=1)
+    index = NeighborIndex(DIM, **kind)
+    for start in range(0, 300, 70):
+        index.add(names(300)[start : start + 70], rows[start : start + 70])
+    alive = np.setdiff1d(np.arange(300), np.arange(0, 300, 7))
+    index.remove(names(300)[::7])
+    np.testing.assert_array_equal(index.vectors(alive[::-1]), rows[alive[::-1]])
+    found = index.search(queries, 5)
+    if index.exact:
+        assert_nearest(found, queries, rows[alive], alive.tolist(), 5)
+    assert set(found.slots.ravel().tolist()) <= set(alive.tolist())
+    index.remove(index.ids_of(alive[20:]))
+    assert_nearest(index.search(queries, 30), queries, rows[alive[:20]], alive[:20].tolist(), 30)
+
+
+def test_the_graph_finds_nearly_all_neighbours_in_clusters():
+    rows = clustered(4000)
+    queries, rows = rows[:300], rows[300:]
+    exact, hnsw = index_of(rows), index_of(rows, exact_up_to=1000)
+    assert exact.exact
+    assert not hnsw.exact
+    for _ in range(2):
+        truth, found = exact.search(queries, 10), hnsw.search(queries, 10)
+        assert (found.similarities >= truth.similarities[:, -1:] - 1e-6).mean() >= 0.95
+        gone = names(1300)  # more than a quarter: the graph is built again
+        for index in (exact, hnsw):
+            if gone[0] in index:
+                index.remove(gone)
+    assert not hnsw.exact
+
+
+def test_the_nearest_are_found_where_everything_around_the_query_was_removed():
+    rows = np.concatenate([clustered(800), unit(rows_of(1, seed=5) + 0.01 * rows_of(150, seed=6))])
+    index = index_of(rows, exact_up_to=100)
+    index.remove(names(950)[800:])
+    found = index.search(rows[800:], 4)
+    truth = index_of(rows[:800]).search(rows[800:], 4)
+    assert not index.exact
+    assert ((found.slots >= 0) & (found.slots < 800)).all()
+    assert (found.similarities >= truth.similarities[:, -1:] - 1e-6).mean() >= 0.95
+
+
+def test_thousands_of_clones_do_not_cut_the_graph_into_islands():
+    rows = clustered(3000)
+    rows[500:2500] = rows[500] + np.float32(1e-6) * rows_of(2000, seed=3)
+    index = index_of(rows, exact_up_to=100)
+    truth = index_of(rows).search(rows[::10], 10).similarities
+    found = index.search(rows[::10], 10)
+    assert (found.similarities >= truth[:, -1:] - 1e-5).mean() >= 0.99
+    clones = names(3000)[500:2490]
+    index.remove(clones)
+    left = index.search(rows[500:501], 11)
+    assert set(index.ids_of(left.slots[0, :10])) == set(names(3000)[2490:2500])
+    slots = index.add(clones[:5], rows[500:505])
+    assert slots.tolist() == list(range(3000, 3005))
+    assert np.isin(slots, index.search(rows[500:501], 15).slots).all()
+
+
+def test_the_switch_happens_at_the_size_that_was_asked_for_and_back_below_half():
+    rows = rows_of(101)
+    index = NeighborIndex(DIM, exact_up_to=100)
+    index.add(names(100), rows[:100])
+    assert index.exact
+    index.add(["last"], rows[100:])
+    assert not index.exact
+    index.remove(names(50))
+    assert not index.exact
+    index.remove(["last"])
+    assert index.exact
+    assert_nearest(index.search(rows, 3), rows, rows[50:100], range(50, 100), 3)
+
+
+def test_empty_and_tiny_indexes(kind):
+    index = NeighborIndex(DIM, **kind)
+    queries = rows_of(2)
+    nothing = index.search(queries, 3)
+    assert nothing.slots.tolist() == [[-1] * 3] * 2
+    assert np.isneginf(nothing.similarities).all()
+    assert (len(index), index.capacity, index.bytes_per_entry) == (0, 0, 0.0)
+    assert index.add([], queries[:0]).tolist() == []
+    assert index.remove([]).tolist() == []
+    assert index.vectors([]).shape == (0, DIM)
+    assert index.ids_of([]) == []
+    assert index.slots_of(["x"]).tolist() == [-1]
+    index.add(["only"], queries[:1])
+    assert index.search(queries, 2).slots.tolist() == [[0, -1]] * 2
+    assert index.search(queries[:0], 2).slots.shape == (0, 2)
+    restored = NeighborIndex.restored(*saved(index))
+    assert restored.search(queries, 2).slots.tolist() == [[0, -1]] * 2
+    index.remove(["only"])
+    assert index.search(queries, 1).slots.tolist() == [[-1], [-1]]
+    assert NeighborIndex.restored(*saved(index)).capacity == 1
+
+
+def test_state_survives_json_and_npz(kind):
+    rows = clustered(600)
+    rows[100:140] = rows[100]
+    index = index_of(rows, **kind)
+    index.remove(names(600)[90:110])
+    restored = NeighborIndex.restored(*saved(index))
+    assert (restored.exact, restored.capacity, len(restored)) == (index.exact, 600, 580)
+    before = index.search(rows[:50], 8)
+    for each in (index, restored):
+        after = each.search(rows[:50], 8)
+        np.testing.assert_array_equal(before.slots, after.slots)
+        np.testing.assert_array_equal(before.similarities, after.similarities)
+        assert each.add(["again"], rows[:1]).tolist() == [600]
+        assert "again" in each.ids_of(each.search(rows[:1], 2).slots[0])
+        each.remove(["again", "e0"])
+        assert "e0" not in each
+
+
+def test_a_state_is_a_copy():
+    index = index_of(rows_of(40), exact_up_to=10)
+    values, arrays = index.state()
+    before = {name: array.copy() for name, array in arrays.items()}
+    other = NeighborIndex.restored(values, arrays)
+    for each in (index, other):
+        each.remove(names(3))
+    assert values["ids"] == names(40)
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(array, before[name])
+
+
+def tampered(change):
+    values, arrays = index_of(rows_of(60), exact_up_to=10).state()
+    change(SimpleNamespace(values=values, arrays=arrays))
+    return values, arrays
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda s: s.values.pop("dim"),
+        lambda s: s.values.update(dim=DIM + 1),
+        lambda s: s.values.update(dim="16"),
+        lambda s: s.values.update(format=99),
+        lambda s: s.values.update(format="1"),
+        lambda s: s.values.update(capacity=-1),
+        lambda s: s.values.update(capacity=59),
+        lambda s: s.values.update(capacity=10**15),
+        lambda s: s.values.update(capacity=10**30),
+        lambda s: s.values.update(ids="e" * 60),
+        lambda s: s.values.update(ids=None),
+        lambda s: s.values["ids"].__setitem__(0, "e1"),
+        lambda s: s.values["ids"].pop(),
+        lambda s: s.arrays.pop("vectors"),
+        lambda s: s.arrays.update(vectors=s.arrays["vectors"].astype(np.float64)),
+        lambda s: s.arrays["vectors"].__setitem__((3, 0), np.nan),
+        lambda s: s.arrays["slots"].__setitem__(0, 1),
+        lambda s: s.arrays["slots"].__setitem__(0, 10**12),
+        lambda s: s.arrays.update(slots=s.arrays["slots"].astype(np.float64)),
+        lambda s: s.arrays["nodes"].__setitem__(0, 60),
+        lambda s: s.arrays["nodes"].__setitem__(0, -1),
+        lambda s: s.arrays.update(nodes=s.arrays["nodes"][1:]),
+        lambda s: s.arrays.pop("nodes"),
+        lambda s: s.arrays.pop("links"),
+        lambda s: s.arrays["links"].__setitem__(5, 7),
+        lambda s: s.values["graph"].pop("sha256"),
+        lambda s: s.values["graph"].update(entry=-1),
+        lambda s: s.values["graph"].update(entry=60),
+        lambda s: s.values.update(graph=[]),
+    ],
+)
+def test_a_damaged_state_is_refused(change):
+    with pytest.raises(StateError, match="neighbour index"):
+        NeighborIndex.restored(*tampered(change))
+
+
+ROWS = rows_of(2000, dim=4)
+
+
+@pytest.fixture(scope="module")
+def graph_state():
+    index = index_of(ROWS, exact_up_to=10)
+    index.remove(names(3))
+    return index.state()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda a: a["links"].__setitem__(5, 2000),
+        lambda a: a["links"].__setitem__(5, -2),
+        lambda a: a.update(links=a["links"][:-1]),
+        lambda a: a.update(links=a["links"].astype(np.int64)),
+        lambda a: a.update(links=a["links"][None]),
+        lambda a: a["levels"].__setitem__(7, 0),
+        lambda a: a["levels"].__setitem__(7, 10**6),
+        lambda a: a["levels"].__setitem__(7, a["levels"][7] + 1),
+        lambda a: a.update(levels=a["levels"][:-1]),
+        lambda a: a.update(levels=np.empty(0, np.int32)),
+        lambda a: a["nodes"].__setitem__(0, 2000),
+        lambda a: a.update(gone_vectors=a["gone_vectors"][:-1]),
+        lambda a: a.update(gone_vectors=a["gone_vectors"].astype(np.float32)),
+        lambda a: a["gone_vectors"].__setitem__((0, 0), np.nan),
+    ],
+)
+def test_a_forged_graph_with_a_right_checksum_is_refused_before_it_is_followed(graph_state, change):
+    values, arrays = graph_state
+    assert_forgery_is_refused(values, arrays, change)
+
+
+def test_a_link_to_a_node_that_is_not_on_that_level_is_refused(graph_state):
+    values, arrays = graph_state
+    # FAISS puts the links of a node level by level, those of level 0 first and twice as many.
+    per_node = module.LINKS * (1 + arrays["levels"].astype(np.int64))
+    high, low = int(arrays["levels"].argmax()), int(arrays["levels"].argmin())
+    position = int(per_node[:high].sum()) + 2 * module.LINKS
+
+    def change(forged):
+        forged["links"][position] = low
+
+    assert_forgery_is_refused(values, arrays, change)
+
+
+def assert_forgery_is_refused(values, arrays, change):
+    forged = {name: array.copy() for name, array in arrays.items()}
+    change(forged)
+    checksum = module._checksum({name: forged[name] for name in module._Graph.ARRAYS})
+    with pytest.raises(StateError, match=r"cannot be used: (its|links of its|levels of its) "):
+        NeighborIndex.restored(dict(values, graph=dict(values["graph"], sha256=checksum)), forged)
+    NeighborIndex.restored(values, arrays)
+
+
+def test_errors_name_the_id_and_change_nothing(kind):
+    rows = rows_of(5)
+    index = index_of(rows[:3], **kind)
+    wrong = rows[3:5].copy()
+    wrong[1] *= 2
+    not_a_number = rows[3:5].copy()
+    not_a_number[0, 0] = np.nan
+    for ids, given_rows, message in [
+        (["new", "e1"], rows[3:5], "'e1' is in this index already"),
+        (["new", "new"], rows[3:5], "'new' stands more than once"),
+        (["new"], rows[3:5], "2 rows for 1 ids"),
+        (["new", "long"], wrong, r"embeddings\[1\] \(entry 'long'\) has L2 norm 2.000"),
+        (["odd", "new"], not_a_number, "entry 'odd'"),
+        (["new"], rows_of(1, dim=DIM + 1), rf"expected \(n, {DIM}\)"),
+        (["new"], rows[3:4].astype(np.float64), "float64"),
+    ]:
+        with pytest.raises(InvalidBatchError, match=message):
+            index.add(ids, given_rows)
+    for ids, message in [(["e0", "nobody"], "'nobody'"), (["e0", "e0"], "'e0' stands more")]:
+        with pytest.raises(InvalidBatchError, match=message):
+            index.remove(ids)
+    assert (len(index), index.capacity) == (3, 3)
+    index.remove(["e1"])
+    for slots in ([1], [3], [-1], [0, 99]):
+        with pytest.raises(InvalidBatchError, match="holds no entry"):
+            index.vectors(slots)
+        with pytest.raises(InvalidBatchError, match=f"slot {slots[-1]} holds no entry"):
+            index.ids_of(slots)
+    with pytest.raises(InvalidBatchError, match="expected"):
+        index.search(rows_of(1, dim=3), 1)
+    with pytest.raises(InvalidBatchError, match="k is 0"):
+        index.search(rows, 0)
+
+
+@pytest.mark.parametrize("options", [{"dim": 0}, {"dim": 4, "exact_up_to": -1}])
+def test_impossible_parameters_are_refused(options):
+    with pytest.raises(ValueError, match="expected"):
+        NeighborIndex(**options)
+
+
+def test_memory_is_reported():
+    rows = rows_of(3000, dim=64)
+    for options in ({}, {"exact_up_to": 0}):
+        assert 4 * 64 < index_of(rows, **options).bytes_per_entry < 3 * 4 * 64 + 1000
+
+
+@pytest.mark.usefixtures("small_chunks")
+@settings(max_examples=30, deadline=None)
+@given(
+    n=st.integers(0, 150), k=st.integers(1, 40), clones=st.integers(0, 60), seed=st.integers(0, 99)
+)
+def test_all_neighbors_are_those_of_brute_force_without_the_row_itself(n, k, clones, seed):
+    rows = rows_of(n, seed, dim=4)
+    rows[:clones] = rows[:1]
+    found = all_neighbors(rows, k)
+    for row in range(n):
+        others = np.delete(np.arange(n), row)
+        one = module.Neighbors(found.slots[[row]], found.similarities[[row]])
+        assert_nearest(one, rows[[row]], rows[others], others.tolist(), k)
+    assert not (found.slots == np.arange(n)[:, None]).any()
+
+
+@pytest.mark.usefixtures("small_chunks")
+@settings(max_examples=30, deadline=None)
+@given(
+    n=st.integers(0, 150),
+    threshold=st.sampled_from([-2.0, -0.5, 0.3, 0.9, 1.5]),
+    seed=st.integers(0, 99),
+)
+def test_pairs_above_are_those_of_brute_force(n, threshold, seed):
+    rows = rows_of(n, seed, dim=4)
+    i, j, similarities = pairs_above(rows, threshold)
+    assert (i.dtype, j.dtype, similarities.dtype) == (np.int32, np.int32, np.float32)
+    assert (i < j).all()
+    truth = rows.astype(np.float64) @ rows.astype(np.float64).T
+    np.testing.assert_allclose(similarities, truth[i, j], atol=TIE)
+    pairs = set(zip(i.tolist(), j.tolist(), strict=True))
+    assert len(pairs) == len(i)
+    sure, possible = (
+        set(zip(*map(np.ndarray.tolist, np.nonzero(np.triu(truth > bar, 1))), strict=True))
+        for bar in (threshold + 1e-6, threshold - 1e-6)
+    )
+    assert sure <= pairs <= possible
+
+
+def test_a_threshold_between_two_float32_numbers_loses_nothing():
+    rows = np.array([[1, 0], [0.6, 0.8]], dtype=np.float32)
+    similarity = float(rows[0] @ rows[1])
+    below = np.nextafter(similarity, -1.0)  # float32 would round it up to the similarity itself
+    assert len(pairs_above(rows, below)[0]) == 1
+    assert len(pairs_above(rows, similarity)[0]) == 0
+
+
+@pytest.mark.usefixtures("small_chunks")
+def test_too_many_pairs_are_an_error_and_not_a_part_of_them():
+    rows = np.repeat(rows_of(1), 100, axis=0)
+    assert len(pairs_above(rows, 0.5, max_pairs=4950)[0]) == 4950
+    with pytest.raises(TooManyPairsError, match=r"more than 4,949 pairs have a cosine above 0\.5"):
+        pairs_above(rows, 0.5, max_pairs=4949)
+
+
+@pytest.mark.usefixtures("small_chunks")
+def test_progress_adds_up_to_the_rows():
+    for run in (all_neighbors, pairs_above):
+        done = []
+        run(rows_of(100), 1, progress=done.append)
+        assert len(done) > 1
+        assert sum(done) == 100
+
+
+@pytest.mark.parametrize("run", [all_neighbors, pairs_above])
+def test_passes_refuse_rows_that_are_no_unit_vectors(run):
+    rows = rows_of(5)
+    rows[3] = 0
+    with pytest.raises(InvalidBatchError, match=r"embeddings\[3\] has L2 norm 0.000"):
+        run(rows, 1)
+    with pytest.raises(InvalidBatchError, match="shape"):
+        run(rows[0], 1)
+    with pytest.raises(InvalidBatchError):
+        run(rows[:3], {all_neighbors: 0, pairs_above: np.nan}[run])
+
+
+def test_importing_the_core_does_not_load_faiss():
+    code = "import sys, ragshield_core.neighbors; sys.exit('faiss' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

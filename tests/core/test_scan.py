@@ -1,0 +1,482 @@
+"""The audit of a whole knowledge base, from Python and from the command line."""
+
+import csv
+import io
+import json
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from rich.console import Console
+from support import CountingEmbeddings, Scripted, gaussian, scored, topical
+from typer.testing import CliRunner
+
+from ragshield_core import Batch, Quarantine, Verdict, scan_command
+from ragshield_core.cli import app
+from ragshield_core.detectors import CliqueDetector, Evidence, LabelCentroidDetector, Need
+from ragshield_core.embedding_cache import CHUNK_TEXTS
+from ragshield_core.errors import CalibrationError, InvalidBatchError
+from ragshield_core.findings import finding_to_dict
+from ragshield_core.scan import scan
+from ragshield_core.scan_output import safe_cell
+
+
+class Told(Scripted):
+    """Reads its audit score out of the text; NaN is no opinion."""
+
+    def __init__(self, name="told", *, threshold=1.0, crash=None):
+        super().__init__(name)
+        self.threshold = threshold
+        self.crash = crash
+        self.asked = []
+
+    def audit(self, entries, seed=0):
+        self.asked.append(seed)
+        if self.crash == "audit":
+            message = f"hostile: {entries.texts[0]}"
+            raise RuntimeError(message)
+        return self.score(entries)
+
+    def audit_threshold(self, fpr):
+        self.asked.append(fpr)
+        return self.threshold
+
+    def explain_audit(self, entries, rows):
+        if self.crash == "explain":
+            raise RuntimeError
+        return [
+            Evidence(sentence=f"row {row} of {len(entries)}", related_ids=("=a",)) for row in rows
+        ]
+
+
+def uniform(n, *, high=(), seed=3):
+    """Return entries with scores in [0, 1), and then some higher ones."""
+    scores = np.random.default_rng(seed).uniform(size=n).round(6)
+    return scored([*scores.tolist(), *high])
+
+
+def test_findings_come_worst_first_with_their_evidence():
+    batch = scored([0.1, 5.0, 0.2, 9.0, 1.0])
+    report = scan(batch, [Told()])
+    assert [d.entry_id for d in report.found] == ["s3", "s1"]
+    assert [d.verdict for d in report.found] == [Verdict.QUARANTINE] * 2
+    (finding,) = report.found[0].findings
+    assert (finding.score, finding.threshold, finding.p_value) == (9.0, pytest.approx(1.0), None)
+    assert finding.evidence == "row 3 of 5"
+    assert report.kept.tolist() == [True, False, True, False, True]
+    assert report.scores["told"].tolist() == [0.1, 5.0, 0.2, 9.0, 1.0]
+    assert report.timings["told"] > 0
+
+
+def test_without_trusted_entries_it_says_that_the_rate_is_an_estimate():
+    detector = Told()
+    report = scan(uniform(50), [detector], fpr=0.02, seed=11)
+    assert detector.asked == [11, 0.02]
+    assert report.n_clean == 0
+    assert "A ranked list, not a verdict" in report.note
+    assert "0.02 is an estimate" in report.note
+    assert report.note in rendered(report)
+
+
+def test_detectors_share_the_rate():
+    detectors = [Told("one"), Told("two")]
+    scan(uniform(50), detectors, fpr=0.02)
+    assert [detector.asked[1] for detector in detectors] == [0.01, 0.01]
+
+
+def test_thresholds_from_trusted_entries_keep_the_rate():
+    batch = uniform(20_000, high=[2.0] * 20)
+    clean = batch.ids[:2000]
+    report = scan(batch, [Told(threshold=-1.0)], fpr=0.05, clean_ids=clean)
+    found = {d.entry_id for d in report.found}
+    assert found >= set(batch.ids[-20:])
+    assert not found & set(clean)
+    false = (len(found) - 20) / 18_000
+    assert 0.03 < false <= 0.055  # a little stricter than 0.05 in nine draws of ten
+    p_values = [d.findings[0].p_value for d in report.found]
+    assert p_values[0] == pytest.approx(1 / 2001)
+    assert max(p_values) <= 0.05
+    assert p_values == sorted(p_values)
+    assert "Thresholds from 2000 trusted entries" in report.note
+
+
+def test_too_few_trusted_entries_are_refused_with_the_number_that_would_do():
+    batch = uniform(500)
+    with pytest.raises(CalibrationError, match=r"told, one of 1 .*98 .*pass at least 99"):
+        scan(batch, [Told()], clean_ids=batch.ids[:98])
+    assert scan(batch, [Told()], clean_ids=batch.ids[:99]).n_clean == 99
+
+
+def test_trusted_entries_that_are_not_there_are_named():
+    batch = uniform(500)
+    with pytest.raises(InvalidBatchError, match=r"1 of 101 trusted ids .*'stranger'"):
+        scan(batch, [Told()], clean_ids=[*batch.ids[:100], "stranger"])
+
+
+def test_a_detector_with_no_opinion_about_trusted_entries_is_set_aside():
+    batch = uniform(300, high=[float("nan")] * 100)
+    other = Told("other")
+    other.score = lambda entries: np.where(np.arange(len(entries)) < 300, np.nan, 3.0)
+    report = scan(batch, [Told(), other], clean_ids=batch.ids[:200])
+    assert [s.detector for s in report.skipped] == ["other"]
+    assert "none of the trusted" in report.skipped[0].reason
+    with pytest.raises(CalibrationError, match="trusted entries can be judged by other"):
+        scan(batch, [other], clean_ids=batch.ids[:200])
+
+
+def test_entries_without_an_opinion_are_no_findings_and_are_counted():
+    report = scan(scored([0.5, float("nan"), 3.0]), [Told()])
+    assert [d.entry_id for d in report.found] == ["s2"]
+    assert report.summary() == (
+        "3 entries audited, 1 of them judged by no detector: 1 found suspicious"
+    )
+
+
+def test_detectors_whose_needs_are_missing_are_skipped_and_named():
+    class Asks(Told):
+        needs = frozenset({Need.QUERY})
+
+    blind = Told("blind")
+    blind.score = lambda entries: np.full(len(entries), np.nan)
+    blind.unjudged = lambda entries: dict.fromkeys(range(len(entries)), "too few")
+    report = scan(uniform(30), [LabelCentroidDetector(), Asks("asks"), blind, Told()])
+    reasons = {s.detector: s.reason for s in report.skipped}
+    assert reasons == {
+        "label_centroid": "needs labels, and no entry has one",
+        "asks": "needs queries, and an audit has none",
+        "blind": "it could judge none of the entries: too few",
+    }
+    assert set(report.scores) == {"told"}
+    assert report.failed == ()
+
+
+def test_a_crash_costs_one_detector_and_never_shows_the_text():
+    batch = scored([9.0, 0.0])
+    report = scan(batch, [Told("broken", crash="audit"), Told()])
+    assert report.failed == ("broken",)
+    assert "it failed with RuntimeError at test_scan.py" in report.skipped[0].reason
+    assert "hostile" not in report.skipped[0].reason
+    assert [d.entry_id for d in report.found] == ["s0"]
+    report = scan(batch, [Told(crash="explain")])
+    assert "RuntimeError while explaining" in report.found[0].findings[0].evidence
+
+
+@pytest.mark.parametrize("scores", [[0.0], [0.0, np.inf]])
+def test_scores_of_the_wrong_shape_or_infinite_are_a_crash(scores):
+    detector = Told()
+    detector.score = lambda _entries: np.array(scores)
+    assert scan(scored([0.0, 0.0]), [detector]).failed == ("told",)
+
+
+def test_nothing_audited_is_said_and_is_not_a_pass():
+    report = scan(uniform(10), [LabelCentroidDetector()])
+    assert not report.audited
+    assert report.note == "Nothing was audited: every detector was skipped."
+    assert scan(uniform(0), [Told()]).found == ()
+
+
+def test_detectors_of_different_units_are_ranked_by_how_rare_their_scores_are():
+    batch = scored([0.0] * 100)
+    often, rare = Told("often", threshold=100.0), Told("rare", threshold=0.01)
+    often.score = lambda entries: np.where(np.arange(len(entries)) < 50, 999.0, 0.0)
+    rare.score = lambda entries: np.where(np.arange(len(entries)) == 49, 0.02, 0.0)
+    report = scan(batch, [often, rare])
+    assert report.found[0].entry_id == "s49"
+    assert report.strongest(report.found[0]).detector == "rare"
+    assert len(report.found) == 50
+
+
+def test_json_is_strict_and_holds_no_text():
+    batch = scored([5.0, 0.0])
+    report = scan(batch, [Told()])
+    content = json.loads(report.to_json())
+    (found,) = content["findings"]
+    assert found["entry_id"] == "s0"
+    assert found["findings"] == [
+        json.loads(json.dumps(finding_to_dict(report.found[0].findings[0])))
+    ]
+    assert content["entries"] == 2
+    assert content["calibrated"] is False
+    assert batch.texts[0] not in report.to_json()
+    endless = scan(batch, [Told(threshold=float("inf"))])
+    assert json.loads(endless.to_json())["thresholds"] == {"told": None}
+
+
+def test_released_entries_are_findings_no_more():
+    report = scan(scored([5.0, 6.0]), [Told()]).overruled({"s1": "released by me"})
+    assert [d.entry_id for d in report.found] == ["s0"]
+    assert report.decisions[1].note == "released by me"
+    assert report.kept.tolist() == [False, True]
+
+
+def test_label_flips_are_found_in_the_knowledge_base_itself():
+    clean = gaussian(600, 1, spread=0.5)
+    labels = list(clean.labels)
+    flipped = [3, 77, 300]
+    for row in flipped:
+        labels[row] = {"ham": "spam", "spam": "ham"}[labels[row]]
+    batch = Batch.of(ids=clean.ids, texts=clean.texts, embeddings=clean.vectors, labels=labels)
+    report = scan(batch, [LabelCentroidDetector()])
+    assert {clean.ids[row] for row in flipped} <= {d.entry_id for d in report.found[:5]}
+
+
+def planted(n=400, size=5, dim=32):
+    """Return random entries and one group that is alike in meaning and not in wording."""
+    rng = np.random.default_rng(5)
+    vectors = rng.normal(size=(n + size, dim))
+    vectors[n:] = vectors[n] + rng.normal(scale=0.15, size=(size, dim))
+    texts = [" ".join(rng.choice(list("abcdefghijklmnopq"), 12)) for _ in range(n + size)]
+    ids = [f"e{i}" for i in range(n)] + [f"bad{i}" for i in range(size)]
+    return Batch.of(ids=ids, texts=texts, embeddings=vectors)
+
+
+def test_a_planted_group_ranks_first():
+    report = scan(planted(), [CliqueDetector()])
+    assert {d.entry_id for d in report.found[:5]} == {f"bad{i}" for i in range(5)}
+
+
+# The command line
+
+HOSTILE = "=cmd|'/c calc'!A1\x1b[2J[bold]"
+
+
+def rendered(shown):
+    console = Console(file=io.StringIO(), width=300, color_system=None)
+    console.print(shown)
+    return console.file.getvalue()
+
+
+@pytest.fixture
+def told(monkeypatch):
+    """Have the command line use one detector that reads scores out of texts."""
+    settings = {}
+    monkeypatch.setattr(scan_command, "BUILT_IN", {"told": Told})
+    monkeypatch.setattr(scan_command, "detector_class", lambda _kind: lambda: Told(**settings))
+    monkeypatch.setattr(scan_command, "console", Console(width=300))
+    return settings
+
+
+@pytest.fixture
+def kb(tmp_path):
+    """Return a function that writes entries as JSON Lines."""
+
+    def write(scores, *, ids=None, vectors=True, name="kb.jsonl"):
+        rows = [
+            {"id": entry_id, "text": f"secret score={score}", "source": "doc", "page": 1}
+            | ({"embedding": [3.0, 4.0]} if vectors else {})
+            for entry_id, score in zip(
+                ids or [f"e{i}" for i in range(len(scores))], scores, strict=True
+            )
+        ]
+        path = tmp_path / name
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return path
+
+    return write
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, ["scan", *map(str, arguments)])
+
+
+def test_exit_codes(kb, told):
+    assert run(kb([0.0, 0.5])).exit_code == 0
+    assert run(kb([0.0, 5.0])).exit_code == 1
+    assert run(kb([0.0, 5.0]), "--fpr", "1.5").exit_code == 2
+    assert run("/nowhere.jsonl").exit_code == 2
+    told["crash"] = "audit"
+    assert run(kb([0.0, 5.0])).exit_code == 2
+
+
+def test_a_crash_of_our_own_has_not_the_exit_code_of_a_finding(kb, told, monkeypatch):  # noqa: ARG001
+    def broken(*_, **__):
+        message = "out of \x1b luck"
+        raise ZeroDivisionError(message)
+
+    monkeypatch.setattr(scan_command, "scan", broken)
+    result = run(kb([0.0]))
+    assert result.exit_code == 2
+    assert "ZeroDivisionError at test_scan.py" in result.stderr
+    assert "\x1b luck" not in result.stderr
+
+
+def test_the_real_detectors_from_npz(tmp_path, monkeypatch):
+    batch = planted()
+    monkeypatch.setattr(scan_command, "console", Console(width=300))
+    np.savez(
+        tmp_path / "kb.npz",
+        ids=np.array(batch.ids),
+        texts=np.array(batch.texts),
+        embeddings=batch.vectors,
+    )
+    result = run(tmp_path / "kb.npz", "--json", tmp_path / "out.json")
+    assert result.exit_code == 1
+    assert "skipped label_centroid: needs labels" in result.stdout
+    assert "A ranked list, not a verdict" in result.stdout
+    findings = json.loads((tmp_path / "out.json").read_text())["findings"]
+    assert {f["entry_id"] for f in findings[:5]} == {f"bad{i}" for i in range(5)}
+    assert not (tmp_path / "kb.npz.ragshield").exists()
+    chosen = run(tmp_path / "kb.npz", "--detector", "label_centroid")
+    assert chosen.exit_code == 2  # it was not looked at
+    unknown = run(tmp_path / "kb.npz", "--detector", "nonsense")
+    assert unknown.exit_code == 2
+    assert "no detector of kind 'nonsense'" in unknown.stderr
+
+
+def test_the_table_is_limited_escaped_and_without_texts(kb, told):  # noqa: ARG001
+    result = run(kb([9.0, 8.0, 7.0], ids=[HOSTILE, "second", "third"]), "--limit", "2")
+    assert "=cmd|'/c calc'!A1\\u{1b}[2J[bold]" in result.stdout
+    assert "second" in result.stdout
+    assert "third" not in result.stdout
+    assert "and 1 more" in result.stdout
+    assert "secret" not in result.stdout
+    assert "\x1b[2J" not in result.stdout + result.stderr
+
+
+def test_csv_holds_no_formula_no_control_character_and_no_text(kb, told, tmp_path):  # noqa: ARG001
+    ids = [HOSTILE, "+1", "-1", "@x", "\t=1", "＝1", " =1", 'a",=1', "plain"]
+    run(kb([9.0] * len(ids), ids=ids), "--csv", tmp_path / "out.csv")
+    content = (tmp_path / "out.csv").read_text(encoding="utf-8")
+    assert "secret" not in content
+    assert "\x1b" not in content
+    rows = list(csv.DictReader(io.StringIO(content)))
+    assert len(rows) == len(ids)
+    assert rows[0]["entry_id"].startswith("'=cmd")
+    assert rows[-1]["entry_id"] == "plain"
+    assert rows[7]["entry_id"] == 'a",=1'
+    for row in rows:
+        for column in ("entry_id", "evidence", "related_ids", "detector"):
+            assert not row[column].lstrip().startswith(tuple("=+-@＝\t\r"))
+    assert float(rows[0]["score"]) == 9.0
+
+
+@pytest.mark.parametrize("start", ["=", "+", "-", "@", " =", "\t=", "＝", "|", "%"])
+def test_every_start_of_a_formula_is_disarmed(start):
+    shown = safe_cell(f"{start}1+1")
+    assert shown.startswith(("'", "\\u{"))
+
+
+def test_json_keeps_hostile_ids_exact(kb, told, tmp_path):  # noqa: ARG001
+    run(kb([9.0], ids=[HOSTILE]), "--json", tmp_path / "out.json")
+    (found,) = json.loads((tmp_path / "out.json").read_text())["findings"]
+    assert found["entry_id"] == HOSTILE
+
+
+@pytest.mark.parametrize("option", ["--json", "--csv"])
+def test_a_file_that_cannot_be_written_is_an_error_before_the_work(option, kb, told, monkeypatch):  # noqa: ARG001
+    monkeypatch.setattr(scan_command, "load", None)
+    result = run(kb([9.0]), option, "/nowhere/out")
+    assert result.exit_code == 2
+    assert "/nowhere is not a folder" in result.stderr
+
+
+def test_trusted_ids_from_a_file(kb, told, tmp_path):  # noqa: ARG001
+    scores = np.linspace(0, 0.9, 300).tolist()
+    path = kb([*scores, 3.0])
+    (tmp_path / "clean.txt").write_text("".join(f"e{i}\n" for i in range(0, 300, 2)))
+    result = run(path, "--clean", tmp_path / "clean.txt", "--json", tmp_path / "out.json")
+    assert result.exit_code == 1
+    content = json.loads((tmp_path / "out.json").read_text())
+    assert content["trusted_entries"] == 150
+    assert content["findings"][0]["entry_id"] == "e300"
+    assert content["findings"][0]["findings"][0]["p_value"] == pytest.approx(1 / 151)
+    (tmp_path / "clean.txt").write_text("e0\ne1\n")
+    result = run(path, "--clean", tmp_path / "clean.txt")
+    assert result.exit_code == 2
+    assert "pass at least 99" in result.stderr
+
+
+def test_only_the_flag_puts_findings_into_quarantine(kb, told, tmp_path, monkeypatch):  # noqa: ARG001
+    monkeypatch.chdir(tmp_path)
+    url = f"sqlite:///{tmp_path / 'held.db'}"
+    path = kb([0.0, 9.0])
+    assert run(path).exit_code == 1
+    assert not list(tmp_path.glob("*.db"))
+    result = run(path, "--quarantine", url)
+    assert result.exit_code == 1
+    assert "1 entries are in quarantine" in result.stdout
+    quarantine = Quarantine(url)
+    (held,) = quarantine.list()
+    assert (held.id, held.entry.lineage, held.held_by) == ("e1", "doc", "ragshield scan")
+    assert dict(held.entry.metadata) == {"source": "doc", "page": 1}
+    np.testing.assert_allclose(held.vector, [3.0, 4.0], rtol=1e-6)
+    assert held.findings[0].evidence == "row 1 of 2"
+    quarantine.release(["e1"])
+    assert run(path, "--quarantine", url).exit_code == 0  # a person has decided
+    assert quarantine.count() == 0
+
+
+def test_a_quarantine_that_cannot_be_reached_is_an_error_before_the_work(kb, told, monkeypatch):  # noqa: ARG001
+    monkeypatch.setattr(scan_command, "load", None)
+    assert run(kb([9.0]), "--quarantine", "nonsense").exit_code == 2
+
+
+# Embedding from the command line
+
+
+class Failing(CountingEmbeddings):
+    def embed_documents(self, texts):
+        if len(self.calls) == 1:
+            raise OSError
+        return super().embed_documents(texts)
+
+
+@pytest.fixture
+def models(monkeypatch):
+    """Return the installed models by name: functions that return an embedder."""
+    installed = {}
+
+    def points(group):
+        assert group == "ragshield.embedders"
+        return [
+            SimpleNamespace(name=name, value=f"package:{name}", load=lambda m=model: lambda: m)
+            for name, model in installed.items()
+        ]
+
+    monkeypatch.setattr(scan_command, "entry_points", points)
+    return installed
+
+
+def test_texts_are_embedded_and_an_interrupted_scan_goes_on(kb, told, models, tmp_path):  # noqa: ARG001
+    path = kb(np.linspace(0, 0.9, 2 * CHUNK_TEXTS).tolist(), vectors=False)
+    failing, whole = Failing(), CountingEmbeddings()
+    models["minilm"] = failing.embed_documents
+    assert run(path).exit_code == 2
+    models["minilm"] = whole.embed_documents
+    assert run(path).exit_code == 0
+    assert len(failing.texts) + len(whole.texts) == 2 * CHUNK_TEXTS
+    assert len(list((tmp_path / "kb.jsonl.ragshield").glob("*.npz"))) == 2
+
+
+def test_another_folder_and_another_model(kb, told, models, tmp_path):  # noqa: ARG001
+    models["mine"] = CountingEmbeddings().embed_documents
+    work = tmp_path / "work"
+    assert run(kb([0.5], vectors=False), "--embedder", "mine", "--work-dir", work).exit_code == 0
+    assert len(list(work.iterdir())) == 1
+    assert not (tmp_path / "kb.jsonl.ragshield").exists()
+
+
+def test_a_model_that_is_not_installed_is_named(kb, told, models):  # noqa: ARG001
+    result = run(kb([0.5], vectors=False))
+    assert result.exit_code == 2
+    assert "ragshield[langchain,minilm]" in " ".join(result.stderr.split())
+
+
+def test_columns_by_option(tmp_path, told, monkeypatch):  # noqa: ARG001
+    seen = []
+    monkeypatch.setattr(scan_command, "scan", lambda batch, *_, **__: seen.append(batch))
+    row = {"key": "a", "body": "x", "kind": "k", "doc": "d", "v": [1.0]}
+    (tmp_path / "kb.jsonl").write_text(json.dumps(row))
+    names = {"id": "key", "text": "body", "label": "kind", "lineage": "doc", "embedding": "v"}
+    options = [part for role, name in names.items() for part in (f"--{role}-column", name)]
+    run(tmp_path / "kb.jsonl", *options)
+    (entry,) = seen[0]
+    assert (entry.id, entry.text, entry.label, entry.lineage) == ("a", "x", "k", "d")
+
+
+def test_a_report_shows_itself_worst_first():
+    report = scan(topical("billing", 3), [Told(threshold=-2.0)])
+    shown = rendered(report)
+    assert "kb-billing-0" in shown
+    assert "kb-billing-0" in report._repr_html_()
+    assert "3 entries audited: 3 found suspicious" in shown

@@ -1,0 +1,283 @@
+"""The guarded store takes back what it admitted when the rest of a group comes."""
+
+from unittest.mock import patch
+
+import faiss
+import numpy as np
+import pytest
+from langchain_community.docstore.in_memory import InMemoryDocstore
+from langchain_community.vectorstores import FAISS
+from langchain_core.vectorstores import InMemoryVectorStore
+from support import PASSAGE_DIM, CountingEmbeddings, Scripted, group, join, passages
+
+from ragshield_core import Guard, PoisonedEntryError, Policy, Quarantine
+from ragshield_core.detectors import CliqueDetector
+from ragshield_langchain import GuardedVectorStore
+
+KINDS = {"memory": InMemoryVectorStore, "faiss": FAISS}
+KNOWN = passages(300, 1)
+POISON = group(5, 3)
+BAD = set(POISON.ids)
+CLEAN = [passages(6, 90 + row, f"clean{row}") for row in range(5)]
+
+
+@pytest.fixture(params=KINDS, ids=KINDS)
+def store(request):
+    return store_of(KINDS[request.param])
+
+
+def store_of(cls, known=KNOWN, guard=None, **policy):
+    """Return a guarded store that holds a knowledge base, which its guard is fitted on."""
+    embedding = CountingEmbeddings()
+    if cls is FAISS:
+        inner = FAISS(embedding, faiss.IndexFlatL2(PASSAGE_DIM), InMemoryDocstore(), {})
+    else:
+        inner = cls(embedding)
+    if guard is None:
+        guard = Guard(
+            [CliqueDetector()], policy=Policy(**policy), quarantine=Quarantine("sqlite://")
+        )
+        guard.fit(known).calibrate(fpr=0.01)
+    guarded = GuardedVectorStore(inner, guard=guard)
+    guarded._access.write(known, [{"source": lineage} for lineage in known.lineages])
+    return guarded
+
+
+def write(store, batch):
+    pairs = zip(batch.texts, batch.vectors.tolist(), strict=True)
+    assert store.add_embeddings(
+        pairs, [{"source": lineage} for lineage in batch.lineages], batch.ids
+    ) == list(batch.ids)
+    return store.last_report
+
+
+def trickle(store, poison=POISON):
+    """Write one poisoned entry at a time, among clean ones."""
+    return [
+        write(store, join(CLEAN[row % 5], poison.take([row])).take([0, 6, 1, 2, 3, 4, 5]))
+        if row < 5
+        else write(store, poison.take([row]))
+        for row in range(len(poison))
+    ]
+
+
+def vector_in(store, entry_id):
+    return store._access.read([entry_id]).vectors[0].tolist()
+
+
+def live(store):
+    return {document.id for document in store.inner.get_by_ids([*BAD, *KNOWN.ids, *CLEAN_IDS])}
+
+
+CLEAN_IDS = [entry_id for batch in CLEAN for entry_id in batch.ids]
+
+
+def test_five_that_trickle_in_end_like_five_at_once(store):
+    reports = trickle(store)
+    assert not live(store) & BAD
+    assert set(KNOWN.ids) <= live(store)
+    assert len(live(store) & set(CLEAN_IDS)) >= 28
+    assert store.quarantine.held_ids(POISON.ids) == BAD
+    assert [d.entry_id for d in reports[1].retroactive] == [POISON.ids[0]]
+    at_once = store_of(type(store.inner))
+    write(at_once, join(*CLEAN, POISON))
+    assert at_once.quarantine.held_ids(POISON.ids) == BAD
+    assert not live(at_once) & BAD
+
+
+def test_text_metadata_and_vector_of_what_is_taken_back_are_kept(store):
+    write(store, POISON.take([0]))
+    assert live(store) & BAD == {POISON.ids[0]}
+    write(store, POISON.take([1]))
+    held = store.quarantine.show(POISON.ids[0])
+    assert held.entry.text == POISON.texts[0]
+    assert held.entry.lineage == POISON.lineages[0]
+    assert held.entry.metadata == {"source": POISON.lineages[0]}
+    np.testing.assert_allclose(held.entry.embedding, POISON.embeddings[0], atol=1e-6)
+    assert POISON.ids[1] in held.findings[0].related_ids
+
+
+def test_release_restores_them_with_their_vectors_and_they_stay(store):
+    trickle(store, POISON.take([0, 1, 2]))
+    released = POISON.ids[:2]
+    store.release(released, by="alice")
+    assert live(store) & BAD == set(released)
+    for row in (0, 1):
+        assert vector_in(store, POISON.ids[row]) == POISON.vectors[row].tolist()
+        (document,) = store.get_by_ids([POISON.ids[row]])
+        assert document.page_content == POISON.texts[row]
+        assert document.metadata == {"source": POISON.lineages[row]}
+    assert store.embeddings.calls == []
+    for row in (3, 4):  # the same group goes on
+        report = write(store, POISON.take([row]))
+        assert report.retroactive == ()
+    write(store, POISON.take([0, 1]))  # and so do they themselves
+    assert live(store) & BAD == set(released)
+    assert store.quarantine.held_ids(POISON.ids) == BAD - set(released)
+    assert sorted(store.guard.known(POISON.ids)) == sorted(released)
+
+
+def test_what_a_person_released_stays_even_if_its_group_was_deleted_and_comes_again(store):
+    write(store, POISON.take([0, 1]))
+    store.release([POISON.ids[0]], by="alice")
+    store.delete([POISON.ids[1]])
+    write(store, POISON.take([2]))
+    assert live(store) & BAD == {POISON.ids[0]}
+    assert store.quarantine.held_ids(POISON.ids) == {POISON.ids[2]}
+
+
+def test_fitted_entries_are_never_taken_back(store):
+    fitted = store_of(type(store.inner), join(KNOWN, POISON.take([0, 1])))
+    for row in (2, 3, 4):
+        assert write(fitted, POISON.take([row])).retroactive == ()
+    assert live(fitted) & BAD == set(POISON.ids[:2])
+
+
+def test_held_members_keep_counting_until_they_are_deleted(store):
+    write(store, POISON.take([0, 1]))
+    write(store, POISON.take([2]))
+    assert store.quarantine.held_ids(POISON.ids) == set(POISON.ids[:3])
+    store.delete(POISON.ids[:3])
+    assert store.quarantine.count() == 0
+    write(store, POISON.take([3]))
+    assert live(store) & BAD == {POISON.ids[3]}
+
+
+def test_deleting_a_held_one_leaves_the_others_held(store):
+    trickle(store, POISON.take([0, 1, 2]))
+    store.delete([POISON.ids[1]])
+    assert store.quarantine.held_ids(POISON.ids) == {POISON.ids[0], POISON.ids[2]}
+    write(store, POISON.take([3]))
+    assert POISON.ids[3] in store.quarantine.held_ids(POISON.ids)
+    assert not live(store) & BAD
+
+
+def test_deleting_an_admitted_member_lets_the_next_one_in(store):
+    write(store, POISON.take([0]))
+    store.delete([POISON.ids[0]])
+    assert write(store, POISON.take([1])).kept.all()
+
+
+def revision(batch, entry_id):
+    """Return the single entry of a batch under another id."""
+    (text,), (vector,) = batch.texts, batch.vectors
+    return type(batch).of(
+        ids=[entry_id], texts=[text], embeddings=[vector], lineages=list(batch.lineages)
+    )
+
+
+def test_a_member_replaced_by_something_harmless_is_no_member(store):
+    write(store, POISON.take([0]))
+    write(store, revision(CLEAN[0].take([0]), POISON.ids[0]))
+    report = write(store, POISON.take([1]))
+    assert report.retroactive == ()
+    assert report.kept.all()
+
+
+def test_a_harmless_entry_that_becomes_a_member_is_held_and_its_old_revision_stays(store):
+    write(store, CLEAN[0])
+    write(store, POISON.take([0]))
+    old = CLEAN[0].ids[0]
+    report = write(store, revision(POISON.take([1]), old))
+    assert [d.entry_id for d in report.retroactive] == [POISON.ids[0]]
+    assert store.get_by_ids([old])[0].page_content == CLEAN[0].texts[0]
+    assert store.quarantine.held_ids([old, *POISON.ids]) == {old, POISON.ids[0]}
+    write(store, POISON.take([2]))
+    assert store.quarantine.held_ids(POISON.ids) == {POISON.ids[0], POISON.ids[2]}
+    assert store.get_by_ids([old])
+
+
+def test_a_recall_keeps_vectors_as_they_were_embedded():
+    store = store_of(InMemoryVectorStore)
+    longer = type(POISON).of(
+        ids=POISON.ids,
+        texts=POISON.texts,
+        embeddings=3.5 * POISON.vectors,
+        lineages=POISON.lineages,
+    )
+    write(store, longer.take([0]))
+    write(store, longer.take([1]))
+    store.release([POISON.ids[0]])
+    assert vector_in(store, POISON.ids[0]) == longer.vectors[0].tolist()
+
+
+def test_on_detect_raise_writes_nothing_and_takes_nothing_back(store):
+    strict = store_of(type(store.inner), on_detect="raise")
+    write(strict, POISON.take([0]))
+    before = live(strict)
+    with pytest.raises(PoisonedEntryError) as raised:
+        write(strict, POISON.take([1]))
+    assert [d.entry_id for d in raised.value.report.retroactive] == [POISON.ids[0]]
+    assert live(strict) == before
+    assert strict.quarantine.count(None) == 0
+    write(strict, CLEAN[0])
+
+
+def test_a_guard_saved_in_the_middle_of_a_trickle_goes_on_the_same(store, tmp_path):
+    for row in (0, 1):
+        write(store, join(CLEAN[row], POISON.take([row])))
+    store.guard.save(tmp_path)
+    guard = Guard.load(tmp_path, quarantine=store.quarantine)
+    resumed = GuardedVectorStore(store.inner, guard=guard)
+    for row in (2, 3, 4):
+        write(resumed, join(CLEAN[row], POISON.take([row])))
+    assert resumed.quarantine.held_ids(POISON.ids) == BAD
+    assert not live(resumed) & BAD
+
+
+def test_a_second_run_of_the_same_ingestion_changes_nothing(store):
+    for _ in range(3):
+        report = write(store, CLEAN[0])
+        assert report.kept.all()
+        assert report.retroactive == ()
+    assert write(store, KNOWN.take(np.arange(30))).kept.mean() >= 0.95
+    assert store.quarantine.count() <= 1
+    assert len(store.guard.detectors[0]._graph) == len(KNOWN) + len(CLEAN[0])
+
+
+class DiskFullError(OSError):
+    """Raised in the middle of a write."""
+
+
+@pytest.mark.parametrize("where", ["quarantine.hold", "_access.delete", "guard.forget"])
+def test_a_recall_that_fails_is_made_good_by_a_retry(store, where):
+    write(store, POISON.take([0]))
+    owner, name = where.split(".")
+    owner = store if owner == "store" else getattr(store, owner)
+    real, calls = getattr(owner, name), []
+
+    def failing(*args, **kwargs):
+        calls.append(1)
+        # The first hold is that of the batch itself.
+        if len(calls) == (2 if name == "hold" else 1):
+            raise DiskFullError
+        return real(*args, **kwargs)
+
+    with patch.object(owner, name, failing), pytest.raises(DiskFullError):
+        write(store, POISON.take([1]))
+    write(store, POISON.take([1]))
+    assert store.quarantine.held_ids(POISON.ids) == set(POISON.ids[:2])
+    assert not live(store) & BAD
+    write(store, POISON.take([2]))
+    assert store.quarantine.held_ids(POISON.ids) == set(POISON.ids[:3])
+
+
+def test_a_write_whose_learning_failed_can_be_repeated(store):
+    guard = store.guard
+    guard.detectors = (*guard.detectors, Scripted())
+    with (
+        patch.object(guard.detectors[1], "learn", side_effect=DiskFullError),
+        pytest.raises(DiskFullError),
+    ):
+        write(store, CLEAN[0])
+    write(store, CLEAN[0])
+    assert set(CLEAN[0].ids) <= live(store)
+    assert len(guard.detectors[0]._graph) == len(KNOWN) + len(CLEAN[0])
+
+
+def test_what_was_deleted_behind_the_guards_back_can_be_written_again(store):
+    write(store, CLEAN[0])
+    store.inner.delete(list(CLEAN[0].ids[:2]))
+    write(store, CLEAN[0])
+    assert set(CLEAN[0].ids) <= live(store)
+    assert len(store.guard.detectors[0]._graph) == len(KNOWN) + len(CLEAN[0])
