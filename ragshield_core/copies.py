@@ -15,6 +15,7 @@ GRAM = 3
 # grams away, which in a text of eight words is half of them.
 FEW_GRAMS = 6
 
+_NO_WORDS = np.empty(0, dtype=np.uint32)
 _WORD = re.compile(r"\w+")
 _FIRST, _SECOND = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F)  # odd, for mixing
 
@@ -32,6 +33,8 @@ def word_hashes(text: str) -> NDArray[np.uint32]:
     NDArray[np.uint32]
         Shape (n_words,); the same in every process.
     """
+    if not text:
+        return _NO_WORDS
     words = _WORD.findall(text.lower())
     hashes = (zlib.crc32(word.encode("utf-8", "surrogatepass")) for word in words)
     return np.fromiter(hashes, np.uint32, len(words))

@@ -41,6 +41,11 @@ MAX_PAIRS = 50_000_000
 # search it in a graph and add it there (benchmarks/results/neighbor_index.md); below, the graph
 # costs more than it saves, and misses some.
 EXACT_UP_TO = 100_000
+# All pairs of this many rows take a minute or two on two cores, and a hundred times as many a week.
+ALL_EXACT_UP_TO = 100_000
+# Clusters looked into per row, rounds and rows per cluster of k-means: measured in
+# benchmarks/audit_speed.py. Poisoned groups are near to each other, so that they share clusters.
+PROBES, CLUSTER_ROUNDS, SAMPLE_PER_CLUSTER = 24, 5, 40
 
 # On 66,000 held-out real passages these find .998 of the 10 nearest; half the links and half the
 # care (16, 80) find .995 and are built in half the time. A group is missed with its neighbours.
@@ -89,6 +94,33 @@ class Neighbors(NamedTuple):
 
     slots: NDArray[np.int64]
     similarities: NDArray[np.float32]
+
+
+class FixedVectors:
+    """Vectors that stay as they are: what an audit needs of an index, without a copy of them.
+
+    Parameters
+    ----------
+    ids
+        One per row.
+    embeddings
+        Shape (n, dim), float32, rows of unit length. Slots are row numbers.
+    """
+
+    def __init__(self, ids: Sequence[str], embeddings: NDArray[np.float32]) -> None:
+        self._ids, self._rows = ids, embeddings
+        self.dim = embeddings.shape[1]
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def ids_of(self, slots: Sequence[int] | NDArray[Any]) -> list[str]:
+        """Return the ids of slots."""
+        return [self._ids[slot] for slot in np.asarray(slots).tolist()]
+
+    def vectors(self, slots: Sequence[int] | NDArray[Any]) -> NDArray[np.float32]:
+        """Return the unit vectors of slots, shape (n, dim)."""
+        return np.asarray(self._rows[np.asarray(slots, dtype=np.int64)])
 
 
 class NeighborIndex:
@@ -469,9 +501,13 @@ def all_neighbors(
     embeddings: NDArray[np.float32],
     k: int,
     *,
+    exact_up_to: int = ALL_EXACT_UP_TO,
     progress: Callable[[int], object] | None = None,
 ) -> Neighbors:
-    """Return the k nearest *other* rows of every row, exactly.
+    """Return the k nearest *other* rows of every row.
+
+    Exactly up to a number of rows, since every row is compared with every other; above it, rows
+    are put into clusters, and each is compared with those of the :data:`PROBES` nearest clusters.
 
     A row is left out of its own neighbours by its number, not as the best hit: among exact
     duplicates the best hit may be any of them.
@@ -482,13 +518,16 @@ def all_neighbors(
         Shape (n, dim), float32, rows of unit length.
     k
         How many, at least 1.
+    exact_up_to
+        The number of rows. The default takes a minute or two on two cores.
     progress
         Called with the number of rows done since the last call.
 
     Returns
     -------
     Neighbors
-        Row numbers as ``slots``; shape (n, k). Beside it and the input, about 20 MB are needed.
+        Row numbers as ``slots``; shape (n, k). Beside it and the input, about 20 MB are needed,
+        and half the size of the input where rows are clustered.
 
     Raises
     ------
@@ -503,9 +542,13 @@ def all_neighbors(
     n = len(rows)
     result = _nothing(n, k)
     fetched = min(k + 1, n)
+    clusters = _clustered(rows) if n > exact_up_to else None
     for start in range(0, n, QUERY_ROWS):
         block = rows[start : start + QUERY_ROWS]
-        similarities, found = faiss.knn(block, rows, fetched, metric=faiss.METRIC_INNER_PRODUCT)
+        if clusters is None:
+            similarities, found = faiss.knn(block, rows, fetched, metric=faiss.METRIC_INNER_PRODUCT)
+        else:
+            similarities, found = _exactly(block, rows, clusters.search(block, fetched)[1])
         itself = found == np.arange(start, start + len(block))[:, None]
         # Where more than k others are as near as the row itself, it may be missing from the list;
         # then the last one is too many.
@@ -519,6 +562,45 @@ def all_neighbors(
         if progress is not None:
             progress(len(block))
     return result
+
+
+def _clustered(rows: NDArray[np.float32]) -> Any:
+    """Return a FAISS index of clusters, in which vectors take half their size."""
+    faiss = _faiss()
+
+    n, dim = rows.shape
+    n_clusters = int(4 * np.sqrt(n))
+    index = faiss.IndexIVFScalarQuantizer(
+        faiss.IndexFlatIP(dim),
+        dim,
+        n_clusters,
+        faiss.ScalarQuantizer.QT_fp16,
+        faiss.METRIC_INNER_PRODUCT,
+        False,  # noqa: FBT003 - by_residual: the vectors themselves are kept
+    )
+    index.cp.niter, index.cp.seed, index.cp.spherical = CLUSTER_ROUNDS, 0, True
+    sample = np.random.default_rng(0).choice(
+        n, min(n, SAMPLE_PER_CLUSTER * n_clusters), replace=False
+    )
+    index.train(rows[np.sort(sample)])
+    for start in range(0, n, CHUNK_ROWS):
+        index.add(rows[start : start + CHUNK_ROWS])
+    index.nprobe = PROBES
+    return index
+
+
+def _exactly(
+    block: NDArray[np.float32], rows: NDArray[np.float32], found: NDArray[np.int64]
+) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """Return found rows with their exact similarities, best first."""
+    similarities = np.empty(found.shape, dtype=np.float32)
+    for start in range(0, len(block), RERANK_ROWS):
+        part = slice(start, start + RERANK_ROWS)
+        vectors = rows[np.maximum(found[part], 0)]
+        similarities[part] = np.einsum("ijk,ik->ij", vectors, block[part])
+    similarities[found < 0] = -np.inf
+    order = np.argsort(-similarities, axis=1, kind="stable")
+    return np.take_along_axis(similarities, order, 1), np.take_along_axis(found, order, 1)
 
 
 def pairs_above(

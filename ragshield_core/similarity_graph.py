@@ -9,14 +9,14 @@ touched. Learning the batch writes the overlay into the graph.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ragshield_core.copies import containment, word_hashes
 from ragshield_core.entries import Batch
-from ragshield_core.neighbors import NeighborIndex, Neighbors, all_neighbors
+from ragshield_core.neighbors import FixedVectors, NeighborIndex, Neighbors, all_neighbors
 
 # Text is compared only where vectors are at least this alike: copies of half a text lie far above.
 COMPARE_ABOVE = 0.6
@@ -116,6 +116,17 @@ class SimilarityGraph:
         """The lists of all slots."""
         return self._lists.take(np.s_[: self.n_slots])
 
+    @classmethod
+    def fixed(cls, batch: Batch, k: int) -> SimilarityGraph:
+        """Return the graph of a knowledge base that is only looked at: its vectors are not copied.
+
+        Nothing can be searched, learned or removed.
+        """
+        graph = cls(batch.dim, k)
+        graph.index = cast("NeighborIndex", FixedVectors(batch.ids, batch.embeddings))
+        graph._connect(batch)
+        return graph
+
     def fit(self, keys: Sequence[str], batch: Batch) -> None:
         """Take over a whole knowledge base at once.
 
@@ -127,6 +138,10 @@ class SimilarityGraph:
             The entries.
         """
         self.index.add(keys, batch.embeddings)
+        self._connect(batch)
+
+    def _connect(self, batch: Batch) -> None:
+        """Find the neighbours of a whole knowledge base."""
         self.words = [word_hashes(text) for text in batch.texts]
         found = all_neighbors(batch.embeddings, min(self.k, max(1, len(batch) - 1)))
         lists = Lists.empty(len(batch), self.k)

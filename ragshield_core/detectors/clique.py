@@ -223,13 +223,12 @@ class CliqueDetector(Detector):
 
         What is usual is measured so that up to a twentieth of poisoned entries hardly moves it.
         There is no telling new entries from old ones: copies under several lineages are held
-        against how usual that is in the knowledge base.
+        against how usual that is in the knowledge base. Fit the detector anew to screen with it.
         """
         self.reset()
         if len(entries) < self.min_entries:
             return np.full(len(entries), np.nan)
-        self._graph = self._empty_graph(entries.dim)
-        self._graph.fit(entries.ids, entries)
+        self._graph = SimilarityGraph.fixed(entries, self._empty_graph(entries.dim).k)
         judgement = self._measure(robust=True)
         self._audited = (self._graph.part(self._graph.present), judgement)
         return judgement.scores
