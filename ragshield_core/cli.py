@@ -14,7 +14,7 @@ from rich.text import Text
 from ragshield_core.errors import RAGShieldError
 from ragshield_core.findings import printable
 from ragshield_core.quarantine import DEFAULT_URL, HeldEntry, Quarantine, Status
-from ragshield_core.scan_command import scan_command
+from ragshield_core.scan.command import scan_command
 
 # A package that brings a command names its function in this group of entry points.
 ENTRY_POINT_GROUP = "ragshield.commands"

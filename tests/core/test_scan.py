@@ -11,14 +11,15 @@ from rich.console import Console
 from support import CountingEmbeddings, Scripted, gaussian, scored, topical
 from typer.testing import CliRunner
 
-from ragshield_core import Batch, Quarantine, Verdict, scan_command
+from ragshield_core import Batch, Quarantine, Verdict
 from ragshield_core.cli import app
 from ragshield_core.detectors import CliqueDetector, Evidence, LabelCentroidDetector, Need
-from ragshield_core.embedding_cache import CHUNK_TEXTS
 from ragshield_core.errors import CalibrationError, InvalidBatchError
 from ragshield_core.findings import finding_to_dict
+from ragshield_core.scan import command as scan_command
 from ragshield_core.scan import scan
-from ragshield_core.scan_output import safe_cell
+from ragshield_core.scan.embedding_cache import CHUNK_TEXTS
+from ragshield_core.scan.output import safe_cell
 
 
 class Told(Scripted):
@@ -437,7 +438,14 @@ def models(monkeypatch):
     return installed
 
 
-def test_texts_are_embedded_and_an_interrupted_scan_goes_on(kb, told, models, tmp_path):  # noqa: ARG001
+def test_texts_are_embedded_and_an_interrupted_scan_goes_on(
+    kb,
+    told,  # noqa: ARG001
+    models,
+    tmp_path,
+    monkeypatch,
+):
+    monkeypatch.chdir(tmp_path)
     path = kb(np.linspace(0, 0.9, 2 * CHUNK_TEXTS).tolist(), vectors=False)
     failing, whole = Failing(), CountingEmbeddings()
     models["minilm"] = failing.embed_documents

@@ -24,14 +24,14 @@ from rich.progress import (
 from rich.text import Text
 
 from ragshield_core.detectors.registry import BUILT_IN, detector_class
-from ragshield_core.embedding_cache import CachedEmbedder
 from ragshield_core.errors import RAGShieldError
 from ragshield_core.findings import printable
-from ragshield_core.knowledge_base import KnowledgeBase, load
 from ragshield_core.quarantine import Quarantine
-from ragshield_core.readers import Columns, SourceError, open_source, read_ids
-from ragshield_core.scan import ScanReport, scan
-from ragshield_core.scan_output import findings_table, write_csv
+from ragshield_core.scan.audit import ScanReport, scan
+from ragshield_core.scan.embedding_cache import CachedEmbedder
+from ragshield_core.scan.knowledge_base import KnowledgeBase, load
+from ragshield_core.scan.output import findings_table, write_csv
+from ragshield_core.scan.readers import Columns, SourceError, open_source, read_ids
 
 # A package that brings a model names here a function without parameters, which returns a function
 # from a list of texts to one vector each.
@@ -81,7 +81,7 @@ def scan_command(  # noqa: PLR0913 - options of a command line
     ] = "minilm",
     work_dir: Annotated[
         Path | None,
-        typer.Option(help="Keeps vectors, so that a scan can go on; default: DATA.ragshield."),
+        typer.Option(help="Keeps vectors, so that a scan can go on; default: NAME.ragshield here."),
     ] = None,
     seed: Annotated[int, typer.Option(help="Of random choices.")] = 0,
     id_column: Column = None,
@@ -116,7 +116,8 @@ def scan_command(  # noqa: PLR0913 - options of a command line
             embedding=embedding_column,
         )
         source = open_source(data, columns, metadata=store is not None)
-        folder = data.with_name(f"{data.name}.ragshield") if work_dir is None else work_dir
+        # Here, not beside the data, which may not be ours to write to.
+        folder = Path(f"{data.name}.ragshield") if work_dir is None else work_dir
         with _Bar() as bar:
             knowledge = load(
                 source, embedder=lambda: _cached_embedder(embedder, folder), progress=bar.tell

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from ragshield_core.readers import (
+from ragshield_core.scan.readers import (
     CHUNK_ROWS,
     Rows,
     Source,

@@ -400,7 +400,7 @@ def open_source(path: Path, columns: Columns | None = None, *, metadata: bool = 
         msg = f"{path} does not exist, expected a file or a folder that FAISS.save_local wrote."
         raise SourceError(msg)
     if path.is_dir() or path.suffix == ".faiss":
-        from ragshield_core.faiss_folder import FaissFolder  # noqa: PLC0415 - it builds on this
+        from ragshield_core.scan.faiss_folder import FaissFolder  # noqa: PLC0415 - it builds on this
 
         return FaissFolder(path, columns, metadata=metadata)
     for endings, reader in READERS:
