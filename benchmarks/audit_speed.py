@@ -135,7 +135,7 @@ def main() -> None:
         print(json.dumps(one_size(arguments.size)))
         return
     n, rounds, sizes = (
-        (3000, 2, [2000, 4000]) if arguments.quick else (20_000, 5, [10_000, 100_000])
+        (3000, 2, [2000, 4000]) if arguments.quick else (20_000, 5, [10_000, 100_000, 1_000_000])
     )
     ratios = audit_ratios(min(n, 19_993), rounds)
     known = 2000 if arguments.quick else 12_000

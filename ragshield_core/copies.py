@@ -15,8 +15,12 @@ GRAM = 3
 # grams away, which in a text of eight words is half of them.
 FEW_GRAMS = 6
 
-_NO_WORDS = np.empty(0, dtype=np.uint32)
 _WORD = re.compile(r"\w+")
+# Every ASCII character that is no part of a word becomes a space.
+_ASCII_WORDS = bytes(
+    code if chr(code).isascii() and _WORD.match(chr(code)) else ord(" ") for code in range(256)
+)
+_NO_WORDS = np.empty(0, dtype=np.uint32)
 _FIRST, _SECOND = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F)  # odd, for mixing
 
 
@@ -35,6 +39,9 @@ def word_hashes(text: str) -> NDArray[np.uint32]:
     """
     if not text:
         return _NO_WORDS
+    if text.isascii():  # the same words, three times as fast
+        quick = text.lower().encode().translate(_ASCII_WORDS).split()
+        return np.fromiter(map(zlib.crc32, quick), np.uint32, len(quick))
     words = _WORD.findall(text.lower())
     hashes = (zlib.crc32(word.encode("utf-8", "surrogatepass")) for word in words)
     return np.fromiter(hashes, np.uint32, len(words))

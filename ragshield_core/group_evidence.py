@@ -65,7 +65,7 @@ LEAST_SCALE = 0.05
 # Points kept of a reference distribution; more change no threshold that matters.
 MAX_POINTS = 20_000
 # Rows worked on at once, to bound the memory of large corpora.
-CHUNK = 20_000
+CHUNK = 4_000
 
 
 class Raw(NamedTuple):
@@ -143,6 +143,8 @@ class GroupEvidence:
         self.members = np.full((n, K), -1, dtype=np.int64)  # nearest unexplained first
         self.nearness = np.zeros((n, K), dtype=np.float32)
         self.raw = Raw.empty(n)
+        if channel == "same" and not families:
+            return  # nothing to look at
         chunks = [np.s_[start : start + CHUNK] for start in range(0, n, CHUNK)]
         for rows in chunks:
             self._tightness(rows)

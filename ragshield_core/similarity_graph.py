@@ -413,12 +413,13 @@ class Overlay:
 
     def vectors(self, numbers: NDArray[np.int64]) -> NDArray[np.float32]:
         """Return unit vectors, shape (n, dim); zeros where a number is -1."""
-        found = np.zeros((len(numbers), self.graph.index.dim), dtype=np.float32)
         new, standing = numbers >= self._start, (numbers >= 0) & (numbers < self._start)
-        if new.any():
-            found[new] = self.batch.embeddings[numbers[new] - self._start]
-        if standing.any():
-            found[standing] = self.graph.index.vectors(numbers[standing])
+        if not standing.any():
+            found = np.zeros((len(numbers), self.graph.index.dim), dtype=np.float32)
+        else:  # one look-up for all, of an entry that is there where none is wanted
+            found = self.graph.index.vectors(np.where(standing, numbers, numbers[standing][0]))
+            found[~standing] = 0.0
+        found[new] = self.batch.embeddings[numbers[new] - self._start]
         return found
 
     def lineage_of(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
