@@ -46,8 +46,8 @@ def write(folder: Path, values: Mapping[str, Any], arrays: Mapping[str, NDArray[
         "arrays": {"file": name, "sha256": checksum},
     }
     manifest["sha256"] = _checksum(manifest)
-    _replace(folder / name, data)
-    _replace(folder / MANIFEST, json.dumps(manifest, ensure_ascii=False).encode())
+    replace_file(folder / name, data)
+    replace_file(folder / MANIFEST, json.dumps(manifest, ensure_ascii=False).encode())
     for old in folder.glob("arrays-*.npz"):
         if old.name != name:
             old.unlink(missing_ok=True)
@@ -126,7 +126,7 @@ def _raise_tampered(path: Path) -> None:
     raise StateError(msg)
 
 
-def _replace(path: Path, data: bytes) -> None:
+def replace_file(path: Path, data: bytes) -> None:
     """Write a file so that a crash leaves either the old one or the new one."""
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
     try:
