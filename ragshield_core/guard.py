@@ -298,8 +298,9 @@ class Guard:
         report = _overrule(report, released, Verdict.ADMIT)
         held = report.quarantined
         with self._lock:
+            remembered = report.batch.take(~report.kept)
             for detector in self.detectors:
-                detector.hold(report.batch.take(~report.kept))
+                detector.hold(remembered)
         logger.warning("quarantined %d of %d entries", len(held), len(report.batch))
         if logger.isEnabledFor(logging.INFO):
             for entry, row in zip(suspects, rows, strict=True):

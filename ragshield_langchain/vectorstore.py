@@ -514,20 +514,12 @@ class GuardedVectorStore(VectorStore):
     def _recall(self, decisions: Sequence[Decision]) -> None:
         """Take entries that were admitted earlier out of the store and into quarantine."""
         because = {decision.entry_id: decision for decision in decisions}
-        documents, vectors = self._access.read(list(because))
-        ids = [str(document.id) for document in documents]
-        entries = to_batch(
-            ids,
-            [document.page_content for document in documents],
-            [document.metadata for document in documents],
-            vectors,
-            self._keys,
-        )
-        self._guard.recall(entries, [because[entry_id] for entry_id in ids], self._access.delete)
+        entries = read_back(self._access, list(because), self._keys)
+        self._guard.recall(entries, [because[i] for i in entries.ids], self._access.delete)
 
     def _put_back(self, batch: Batch) -> None:
+        self._put(batch)  # first: what fails here is still held, and detectors must know
         self._guard.unhold(batch.ids)
-        self._put(batch)
         self._guard.trust(batch.ids)
 
     def _put(self, batch: Batch, flagged: Sequence[Decision] = ()) -> None:

@@ -143,6 +143,18 @@ def test_held_members_keep_counting_until_they_are_deleted(store):
     assert live(store) & BAD == {POISON.ids[3]}
 
 
+def test_held_members_keep_counting_after_a_release_that_failed(store):
+    write(store, POISON.take([0, 1]))
+    with (
+        patch.object(store._access, "write", side_effect=OSError("disk full")),
+        pytest.raises(OSError, match="disk full"),
+    ):
+        store.release(POISON.ids[:2])
+    write(store, POISON.take([2]))
+    assert store.quarantine.held_ids(POISON.ids) == set(POISON.ids[:3])
+    assert not live(store) & BAD
+
+
 def test_deleting_a_held_one_leaves_the_others_held(store):
     trickle(store, POISON.take([0, 1, 2]))
     store.delete([POISON.ids[1]])
