@@ -43,8 +43,8 @@ MAX_PAIRS = 50_000_000
 EXACT_UP_TO = 100_000
 # All pairs of this many rows take a minute or two on two cores, and a hundred times as many a week.
 ALL_EXACT_UP_TO = 100_000
-# Clusters looked into per row, rounds and rows per cluster of k-means. With half as many probes, .96
-# of the two nearest and .92 of the 16 nearest of 45,581 real passages were found, and all of
+# Clusters looked into per row, rounds and rows per cluster of k-means. With half as many probes,
+# .96 of the two nearest and .92 of the 16 nearest of 45,581 real passages were found, and all of
 # synthetic clusters. Poisoned groups are near to each other, so that they share clusters.
 PROBES, CLUSTER_ROUNDS, SAMPLE_PER_CLUSTER = 24, 5, 40
 
