@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
 
@@ -131,19 +132,89 @@ class Calibration:
     def __len__(self) -> int:
         return len(self.clean_scores)
 
+    def as_high(self, scores: NDArray[np.float64]) -> NDArray[np.int64]:
+        """Return how many clean entries score as high, shape (n_entries,)."""
+        below = np.searchsorted(self.clean_scores, np.asarray(scores) - TIE, side="left")
+        return np.asarray(len(self.clean_scores) - below, dtype=np.int64)
+
     def p_values(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return p-values, shape (n_entries,); see :func:`conformal_p_values`."""
-        n = len(self.clean_scores)
-        as_high = n - np.searchsorted(self.clean_scores, np.asarray(scores) - TIE, side="left")
-        return np.asarray((1.0 + as_high) / (n + 1.0), dtype=np.float64)
+        p_values = (1.0 + self.as_high(scores)) / (len(self.clean_scores) + 1.0)
+        return np.asarray(p_values, dtype=np.float64)
 
-    def threshold(self, alpha: float, confidence: float) -> float:
-        """Return the score above which at most a share ``alpha`` of clean entries lies.
+
+class JointCalibration:
+    """Scores of several detectors for the same known-clean entries.
+
+    Every detector acts on the same share of clean entries, which is as large as the rate accepted
+    for all of them together allows: detectors that suspect the same entries, or next to none,
+    leave their part of it to the others. Adding up (Bonferroni) would waste it.
+
+    Parameters
+    ----------
+    scores
+        Per detector, shape (n_clean,); the same entry has the same row, NaN where the detector
+        could not judge it.
+    floors
+        Per detector, the score up to which it never acts; none where it is left out.
+
+    Attributes
+    ----------
+    scores
+        As given.
+    calibrations
+        One per detector that judged any of the entries.
+
+    Raises
+    ------
+    CalibrationError
+        If no detector judged any entry.
+
+    Notes
+    -----
+    The rarest of an entry's scores, as the share of clean entries that reach it, is itself a score
+    whose ranks are symmetric in clean and new entries, so that the reasoning behind conformal
+    p-values holds for it.
+
+    Examples
+    --------
+    >>> shy, bold = np.zeros(199), np.arange(199.0)
+    >>> joint = JointCalibration({"shy": shy, "bold": bold}, {"shy": 0.0})
+    >>> round(joint.thresholds(0.05, confidence=0.5)["bold"])  # nothing is left to the shy one
+    189
+    """
+
+    def __init__(
+        self,
+        scores: Mapping[str, NDArray[np.float64]],
+        floors: Mapping[str, float] | None = None,
+    ) -> None:
+        self.scores = dict(scores)
+        self.calibrations: dict[str, Calibration] = {}
+        self._floors = {name: (floors or {}).get(name, -math.inf) for name in self.scores}
+        shares = []
+        for name, column in self.scores.items():
+            judged = ~np.isnan(column)
+            if judged.any():
+                calibration = Calibration.of(column[judged])
+                share = np.where(judged, 1.0, np.nan)
+                acted_on = judged & (column > self._floors[name])
+                share[acted_on] = calibration.as_high(column[acted_on]) / len(calibration)
+                self.calibrations[name] = calibration
+                shares.append(share)
+        if not shares:
+            msg = "no detector judged any of the clean entries, expected at least one score."
+            raise CalibrationError(msg)
+        rarest = np.fmin.reduce(shares)  # per entry, of all detectors that judged it
+        self._rarest = np.sort(rarest[~np.isnan(rarest)])
+
+    def thresholds(self, alpha: float, confidence: float) -> dict[str, float]:
+        """Return per detector the score above which it acts.
 
         Parameters
         ----------
         alpha
-            Accepted false-positive rate of this detector, (0, 1).
+            Accepted share of clean entries acted on, by all detectors together, (0, 1).
         confidence
             Probability, over the draw of the clean sample, that the rate is kept.
 
@@ -155,19 +226,43 @@ class Calibration:
 
         Notes
         -----
-        Above the m-th largest of n clean scores lies a share of clean entries that is distributed
+        Above the m-th largest of n clean values lies a share of clean entries that is distributed
         as Beta(m, n + 1 - m), with mean m / (n + 1). The largest m that keeps the mean within
-        alpha is lowered until the share is within alpha with the wanted confidence, but not below
-        one: a sample that is large enough in expectation is not refused for the confidence.
+        alpha is lowered until the share is within alpha with the wanted confidence, but only as
+        far as every detector keeps a clean score to compare with: a sample that is large enough
+        in expectation is not refused for the confidence.
         """
         from scipy.special import betainc  # noqa: PLC0415 - keeps `import ragshield_core` quick
 
-        n = len(self.clean_scores)
+        n = len(self._rarest)
         largest = math.floor(alpha * (n + 1) + 1e-9)
-        if largest < 1:
-            needed = clean_entries_needed(alpha)
-            msg = f"{n} clean entries can never justify p <= {alpha:g}; pass at least {needed}."
-            raise CalibrationError(msg)
         ranks = np.arange(1, largest + 1)
         sure = int(np.count_nonzero(betainc(ranks, n + 1 - ranks, alpha) >= confidence))
-        return float(self.clean_scores[n - max(1, sure)]) + TIE
+        shares, counts = np.unique(self._rarest, return_counts=True)
+        reached = np.cumsum(counts)  # clean entries acted on at each share
+        first, most = int(reached[0]), max(len(c) for c in self.calibrations.values())
+        if largest < 1 or (first > largest and shares[0] * most < 1.5):  # noqa: PLR2004
+            needed = clean_entries_needed(alpha / (1 if largest < 1 else first))
+            msg = f"{n} clean entries can never justify p <= {alpha:g}; pass at least {needed}."
+            raise CalibrationError(msg)
+        if first > largest:  # many entries tie with the highest score: nothing below them will do
+            share = float(shares[0]) - 0.5 / most
+        else:
+            share = float(shares[max(0, int(np.searchsorted(reached, sure, side="right")) - 1)])
+        return {
+            name: max(self._floors[name], self._bar(name, share)) + TIE
+            for name in self.calibrations
+        }
+
+    def _bar(self, name: str, share: float) -> float:
+        """Return the score that so large a share of a detector's clean scores reaches."""
+        clean = self.calibrations[name].clean_scores
+        rank = math.floor(share * len(clean) + 1e-6)
+        if rank < 1:
+            msg = (
+                f"{name} judged {len(clean)} of the clean entries, and acts on a share of "
+                f"{share:.2g} of them at the most; pass at least {math.ceil(1 / share)} that it "
+                "can judge."
+            )
+            raise CalibrationError(msg)
+        return float(clean[len(clean) - rank])

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ragshield_core import state
-from ragshield_core.calibration import Calibration
+from ragshield_core.calibration import JointCalibration
 from ragshield_core.detectors.base import Detector, Evidence
 from ragshield_core.detectors.registry import detector_class
 from ragshield_core.entries import Batch
@@ -87,8 +87,8 @@ class Guard:
         self._known: dict[str, str | None] = {}  # id -> label of what was learned
         self._dim: int | None = None
         self._held_out: dict[str, NDArray[np.float64]] = {}
-        self._calibrations: dict[str, Calibration] | None = None
-        self._bars: dict[str, Bars] = {}
+        self._calibration: JointCalibration | None = None
+        self._bars: dict[str, Bars] = self._rules()
         self._lock = threading.RLock()
 
     @property
@@ -99,14 +99,12 @@ class Guard:
     @property
     def calibrated(self) -> bool:
         """Whether thresholds come from clean entries rather than from published rules."""
-        return self._calibrations is not None
+        return self._calibration is not None
 
     @property
     def thresholds(self) -> dict[str, float]:
         """Per detector, the score above which an entry is quarantined."""
-        rules = {d.name: self.policy.bars(d.rule_threshold, None, 1) for d in self.detectors}
-        bars = rules if self._calibrations is None else self._bars
-        return {name: bar.quarantine for name, bar in bars.items()}
+        return {name: bar.quarantine for name, bar in self._bars.items()}
 
     def fit(self, batch: Batch) -> Self:
         """Learn the knowledge base as it stands; replaces what was learned before.
@@ -120,13 +118,14 @@ class Guard:
             The knowledge base, believed to be clean.
         """
         with self._lock:
-            self._calibrations = None
-            self._bars = {}
+            self._calibration = None
+            self._bars = self._rules()
             self._held_out = {}
             self._dim = batch.dim if len(batch) else None
             self._known = dict(zip(batch.ids, batch.labels, strict=True))
             for detector in self.detectors:
                 detector.fit(batch)
+            for detector in self.detectors:  # one may look into what another has learned
                 if detector.exchangeable and len(batch):
                     self._held_out[detector.name] = detector.held_out_scores(batch, self.seed)
         return self
@@ -160,35 +159,27 @@ class Guard:
                 raise NotFittedError(msg)
             policy = self.policy if fpr is None else self.policy.accepting(fpr)
             scores = self._held_out if clean is None else self._clean_scores(clean)
-            calibrations = {
-                name: Calibration.of(clean_scores)
-                for name, clean_scores in scores.items()
-                if clean_scores.size
-            }
             exchangeable = [d.name for d in self.detectors if d.exchangeable]
-            if exchangeable and not calibrations:
+            if not exchangeable:
+                self._policy = policy
+                return self
+            if all(np.isnan(column).all() for column in scores.values()):
                 msg = (
                     f"none of the clean entries can be judged by {', '.join(exchangeable)}; pass "
                     "entries that carry what these detectors need (labels known to the knowledge "
                     "base, for label detectors)."
                 )
                 raise CalibrationError(msg)
-            bars = {}
-            for detector in self.detectors:
-                calibration = calibrations.get(detector.name)
-                if detector.exchangeable and calibration is None:
-                    continue
-                try:
-                    bars[detector.name] = policy.bars(
-                        detector.rule_threshold, calibration, len(calibrations)
-                    )
-                except CalibrationError as error:
-                    msg = (
-                        f"{detector.name}, one of {len(calibrations)} calibrated detectors that "
-                        f"share fpr={policy.quarantine_at:g}: {error}"
-                    )
-                    raise CalibrationError(msg) from None
-            self._policy, self._calibrations, self._bars = policy, calibrations, bars
+            calibration = JointCalibration(scores, {d.name: d.floor for d in self.detectors})
+            try:
+                bars = self._calibrated(policy, calibration)
+            except CalibrationError as error:
+                msg = (
+                    f"{', '.join(calibration.calibrations)} together, at "
+                    f"fpr={policy.quarantine_at:g}: {error}"
+                )
+                raise CalibrationError(msg) from None
+            self._policy, self._calibration, self._bars = policy, calibration, bars
         return self
 
     def screen(self, batch: Batch) -> Report:
@@ -420,7 +411,7 @@ class Guard:
                 "seed": self.seed,
                 "dim": self._dim,
                 "known": self._known,
-                "calibrated": None if self._calibrations is None else sorted(self._calibrations),
+                "calibrated": [] if self._calibration is None else sorted(self._calibration.scores),
                 "held_out": sorted(self._held_out),
                 "detectors": [],
             }
@@ -434,8 +425,8 @@ class Guard:
                     arrays[f"detector.{number}.{key}"] = array
                 if detector.name in self._held_out:
                     arrays[f"held_out.{number}"] = self._held_out[detector.name]
-                if self._calibrations and detector.name in self._calibrations:
-                    arrays[f"clean.{number}"] = self._calibrations[detector.name].clean_scores
+                if self._calibration is not None and detector.name in self._calibration.scores:
+                    arrays[f"clean.{number}"] = self._calibration.scores[detector.name]
             state.write(Path(path), values, arrays)
 
     @classmethod
@@ -481,21 +472,23 @@ class Guard:
             guard._held_out = {
                 name: arrays[f"held_out.{numbers[name]}"] for name in values["held_out"]
             }
-            if values["calibrated"] is not None:
-                guard._calibrations = {
-                    name: Calibration.of(arrays[f"clean.{numbers[name]}"])
-                    for name in values["calibrated"]
-                }
-                guard._bars = {
-                    detector.name: guard.policy.bars(
-                        detector.rule_threshold,
-                        guard._calibrations.get(detector.name),
-                        len(guard._calibrations),
-                    )
-                    for detector in detectors
-                    if not detector.exchangeable or detector.name in guard._calibrations
-                }
+            guard._bars = guard._rules()
+            if values["calibrated"]:
+                guard._calibration = JointCalibration(
+                    {name: arrays[f"clean.{numbers[name]}"] for name in values["calibrated"]},
+                    {detector.name: detector.floor for detector in detectors},
+                )
+                guard._bars = guard._calibrated(guard.policy, guard._calibration)
         return guard
+
+    def _rules(self) -> dict[str, Bars]:
+        """Return the bars of the published rules."""
+        return self._policy.bars({d.name: d.rule_threshold for d in self.detectors})
+
+    def _calibrated(self, policy: Policy, calibration: JointCalibration) -> dict[str, Bars]:
+        """Return the bars after calibration; none for a detector that judged no clean entry."""
+        rules = {d.name: d.rule_threshold for d in self.detectors if not d.exchangeable}
+        return policy.bars(rules, calibration)
 
     def _check_dim(self, batch: Batch) -> None:
         if len(batch) and self._dim is not None and batch.dim != self._dim:
@@ -514,7 +507,7 @@ class Guard:
         }
 
     def _skip_reason(self, detector: Detector, batch: Batch) -> str | None:
-        if self._calibrations is not None and detector.name not in self._bars:
+        if detector.name not in self._bars:
             return "not calibrated: it could judge none of the clean entries"
         return detector.skip_reason(batch)
 
@@ -535,9 +528,7 @@ class Guard:
             msg = f"{detector.name} returned scores of shape {scores.shape}, or not finite ones"
             raise ValueError(msg)
         column[rows] = scores
-        bars = self._bars.get(detector.name)
-        if bars is None:
-            bars = self.policy.bars(detector.rule_threshold, None, 1)
+        bars = self._bars[detector.name]
         hits = np.flatnonzero(scores > bars.flag)
         explained = _explanations(detector.explain, detector, part, hits.tolist())
         found = self._findings(
@@ -566,7 +557,8 @@ class Guard:
         threshold: float,
         explained: Sequence[Evidence],
     ) -> list[Finding]:
-        calibration = (self._calibrations or {}).get(detector.name)
+        calibrations = {} if self._calibration is None else self._calibration.calibrations
+        calibration = calibrations.get(detector.name)
         p_values = [None] * len(ids) if calibration is None else calibration.p_values(scores)
         return [
             Finding(

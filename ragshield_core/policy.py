@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from ragshield_core.calibration import TIE, Calibration
+from ragshield_core.calibration import TIE, JointCalibration
 from ragshield_core.findings import Decision, Finding, Unjudged, Verdict
 
 Probability = Annotated[float, Field(gt=0.0, lt=1.0)]
@@ -26,8 +26,8 @@ class Policy(BaseModel):
     Parameters
     ----------
     quarantine_at
-        Accepted false-positive rate of quarantine, for all detectors of a guard together; each
-        gets an equal share (Bonferroni).
+        Accepted false-positive rate of quarantine, for all detectors of a guard together; see
+        :class:`~ragshield_core.calibration.JointCalibration`.
     flag_at
         The same for flagging, at least ``quarantine_at``; ``None`` (the default) flags nothing,
         because a flag changes an entry's metadata.
@@ -82,29 +82,32 @@ class Policy(BaseModel):
             values["flag_at"] = max(self.flag_at, fpr)
         return Policy.model_validate(values)
 
-    def bars(self, rule: float, calibration: Calibration | None, n_detectors: int) -> Bars:
-        """Return the scores above which entries are flagged and quarantined.
+    def bars(
+        self, rules: Mapping[str, float], calibration: JointCalibration | None = None
+    ) -> dict[str, Bars]:
+        """Return, per detector, the scores above which entries are flagged and quarantined.
 
         Parameters
         ----------
-        rule
-            Threshold of the detector's published rule, in force without a calibration.
+        rules
+            Thresholds of the detectors' published rules, in force for those that are not
+            calibrated.
         calibration
             Scores of clean entries, or ``None``.
-        n_detectors
-            Detectors that share the accepted rate.
 
         Raises
         ------
         CalibrationError
             If the clean sample is too small for the accepted rate.
         """
+        bars = {name: Bars(rule + TIE, rule + TIE) for name, rule in rules.items()}
         if calibration is None:
-            return Bars(rule + TIE, rule + TIE)
-        quarantine = calibration.threshold(self.quarantine_at / n_detectors, self.confidence)
-        if self.flag_at is None:
-            return Bars(quarantine, quarantine)
-        return Bars(calibration.threshold(self.flag_at / n_detectors, self.confidence), quarantine)
+            return bars
+        quarantine = calibration.thresholds(self.quarantine_at, self.confidence)
+        flag = quarantine
+        if self.flag_at is not None:
+            flag = calibration.thresholds(self.flag_at, self.confidence)
+        return bars | {name: Bars(flag[name], quarantine[name]) for name in quarantine}
 
     def decide(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -63,6 +64,9 @@ class Detector(ABC):
         MITRE ATLAS and OWASP ids for its findings.
     rule_threshold
         The published rule: without a calibration, a score above it is suspicious.
+    floor
+        A score up to this is never acted on, however rare it is among clean entries: nothing was
+        found, or next to nothing.
     exchangeable
         Whether the score of a clean entry can be compared with that of a new one, so that
         calibration applies. Where False, the published rule stays in force.
@@ -73,6 +77,7 @@ class Detector(ABC):
     taxonomy: ClassVar[tuple[str, ...]] = ()
 
     rule_threshold: float = 0.0
+    floor: float = -math.inf
     scope: Scope = Scope.ENTRY
     exchangeable: bool = True
 
@@ -163,8 +168,7 @@ class Detector(ABC):
     def held_out_scores(self, fitted: Batch, seed: int) -> NDArray[np.float64]:
         """Return scores of the fitted entries, each by a model that did not know it.
 
-        Each of :data:`N_FOLDS` random parts is forgotten, scored, and learned again. Entries that
-        cannot be judged then are left out.
+        Each of :data:`N_FOLDS` random parts is forgotten, scored, and learned again.
 
         Parameters
         ----------
@@ -172,9 +176,13 @@ class Detector(ABC):
             The entries that :meth:`fit` was given.
         seed
             Of the random parts.
+
+        Returns
+        -------
+        NDArray[np.float64]
+            Shape (n_fitted,); NaN for entries that cannot be judged then.
         """
-        scores = self._out_of_fold(fitted, seed)
-        return scores[~np.isnan(scores)]
+        return self._out_of_fold(fitted, seed)
 
     def audit(self, entries: Batch, seed: int = 0) -> NDArray[np.float64]:
         """Fit a whole knowledge base and score each of its entries against the others.
@@ -206,9 +214,8 @@ class Detector(ABC):
         return self.explain(entries, rows)
 
     def judged_scores(self, batch: Batch) -> NDArray[np.float64]:
-        """Return the scores of those entries that can be judged, in order."""
-        scores = self._scores_or_nan(batch)
-        return scores[~np.isnan(scores)]
+        """Return the score of each entry, shape (n_entries,); NaN where it cannot be judged."""
+        return self._scores_or_nan(batch)
 
     def _scores_or_nan(self, batch: Batch) -> NDArray[np.float64]:
         unjudged = self.unjudged(batch)

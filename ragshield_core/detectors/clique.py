@@ -213,7 +213,7 @@ class CliqueDetector(Detector):
     def held_out_scores(self, fitted: Batch, seed: int) -> NDArray[np.float64]:  # noqa: ARG002
         """Return how each fitted entry scores among the others: none knows itself anyway."""
         if not self._ready:
-            return np.empty(0)
+            return np.full(len(fitted), np.nan)
         return self._scores[self._fitted().index.slots_of(fitted.ids)]
 
     # Audit

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.calibration import Calibration
+from ragshield_core.calibration import Calibration, JointCalibration
 from ragshield_core.detectors.base import Detector, Evidence, Need
 from ragshield_core.entries import Batch
 from ragshield_core.errors import CalibrationError, InvalidBatchError
@@ -223,8 +223,8 @@ def scan(
         Are fitted anew, so pass none that guard something. Those whose needs are not met are
         skipped and named.
     fpr
-        Accepted share of clean entries among the findings, of all detectors together; each gets an
-        equal part.
+        Accepted share of clean entries among the findings, of all detectors together; without
+        ``clean_ids`` each gets an equal part.
     clean_ids
         Entries of the batch that are known to be clean, drawn like the others: thresholds come from
         their scores, and they are no findings themselves. Without them thresholds are estimates.
@@ -271,20 +271,19 @@ def scan(
     if trusted is not None:
         audited, unjudged = _with_clean_scores(audited, trusted)
         skipped += unjudged
-    thresholds, timings = {}, {}
+    calibration = None if trusted is None else _calibration(audited, trusted)
+    thresholds = _thresholds(audited, policy, calibration)
+    timings = {}
     findings: dict[int, list[Finding]] = {}
     for item in audited:
         start = time.perf_counter()
         name = item.detector.name
-        calibration = None
-        if trusted is not None and item.detector.exchangeable:
-            calibration = _calibration(item, trusted)
-        thresholds[name] = _threshold(item.detector, policy, calibration, len(audited))
         suspicious = item.scores > thresholds[name]  # never where NaN
         if trusted is not None:
             suspicious[trusted] = False
         rows = np.flatnonzero(suspicious).tolist()
-        for row, finding in _findings(item, batch, rows, thresholds[name], calibration):
+        clean = None if calibration is None else calibration.calibrations.get(name)
+        for row, finding in _findings(item, batch, rows, thresholds[name], clean):
             findings.setdefault(row, []).append(finding)
         timings[name] = item.seconds + time.perf_counter() - start
     tell("auditing", len(detectors), len(detectors))
@@ -385,25 +384,26 @@ def _with_clean_scores(
     ]
 
 
-def _calibration(item: _Audited, trusted: NDArray[np.intp]) -> Calibration:
-    scores = item.scores[trusted]
-    return Calibration.of(scores[~np.isnan(scores)])
+def _calibration(audited: Sequence[_Audited], trusted: NDArray[np.intp]) -> JointCalibration | None:
+    """Return what the trusted entries score, unless no detector can be compared with them."""
+    detectors = [item.detector for item in audited if item.detector.exchangeable]
+    scores = {i.detector.name: i.scores[trusted] for i in audited if i.detector.exchangeable}
+    return JointCalibration(scores, {d.name: d.floor for d in detectors}) if scores else None
 
 
-def _threshold(
-    detector: Detector, policy: Policy, calibration: Calibration | None, n_detectors: int
-) -> float:
-    if calibration is None:
-        estimate = detector.audit_threshold(policy.quarantine_at / n_detectors)
-        return policy.bars(estimate, None, n_detectors).quarantine
+def _thresholds(
+    audited: Sequence[_Audited], policy: Policy, calibration: JointCalibration | None
+) -> dict[str, float]:
+    """Return thresholds from trusted entries, or else estimates, each of an equal part."""
+    part = policy.quarantine_at / max(1, len(audited))
+    rules = {item.detector.name: item.detector.audit_threshold(part) for item in audited}
     try:
-        return policy.bars(detector.rule_threshold, calibration, n_detectors).quarantine
+        bars = policy.bars(rules, calibration)
     except CalibrationError as error:
-        msg = (
-            f"{detector.name}, one of {n_detectors} detectors that share "
-            f"fpr={policy.quarantine_at:g}: {error}"
-        )
+        names = ", ".join(calibration.calibrations if calibration is not None else ())
+        msg = f"{names} together, at fpr={policy.quarantine_at:g}: {error}"
         raise CalibrationError(msg) from None
+    return {name: bar.quarantine for name, bar in bars.items()}
 
 
 def _findings(

@@ -7,12 +7,25 @@ import pytest
 from hypothesis import assume, given, reject
 from hypothesis import strategies as st
 
-from ragshield_core.calibration import Calibration, clean_entries_needed, conformal_p_values
+from ragshield_core.calibration import (
+    Calibration,
+    JointCalibration,
+    clean_entries_needed,
+    conformal_p_values,
+)
 from ragshield_core.errors import CalibrationError
 
 # Multiples of 1/64 tie often, and exactly.
 GRID = st.integers(-128, 128).map(lambda i: i / 64)
 SCORES = st.floats(-2, 2, allow_subnormal=False)
+
+
+def threshold(clean, alpha, confidence):
+    """Return the threshold of one detector alone."""
+    joint = JointCalibration({"one": np.asarray(clean)})
+    return joint.thresholds(alpha, confidence)["one"]
+
+
 RATES = st.floats(0.001, 0.9)
 
 
@@ -26,35 +39,34 @@ def test_rounding_in_the_last_bits_does_not_make_an_equal_score_rare():
     clean = np.full(99, 0.3)
     above = np.nextafter(0.3, 1)
     assert conformal_p_values(np.array([above]), clean) == [1.0]
-    assert Calibration.of(clean).threshold(0.01, 0.5) > above
+    assert threshold(clean, 0.01, 0.5) > above
 
 
 @given(st.lists(SCORES, min_size=1, max_size=200), RATES, RATES, st.floats(0, 2))
 def test_a_score_above_the_threshold_is_rare_enough(clean, alpha, confidence, further):
     calibration = Calibration.of(np.array(clean))
     try:
-        threshold = calibration.threshold(alpha, confidence)
+        bar = threshold(clean, alpha, confidence)
     except CalibrationError:
         reject()
-    above = np.array([np.nextafter(threshold, math.inf), threshold + further + 1e-6])
+    above = np.array([np.nextafter(bar, math.inf), bar + further + 1e-6])
     assert (calibration.p_values(above) <= alpha * (1 + 1e-9)).all()
 
 
 @given(st.lists(SCORES, min_size=1, max_size=60), RATES, RATES)
 def test_more_confidence_and_smaller_rates_never_lower_the_threshold(clean, alpha, confidence):
-    calibration = Calibration.of(np.array(clean))
     assume(len(clean) >= clean_entries_needed(alpha / 2))
-    assert calibration.threshold(alpha, confidence) <= calibration.threshold(alpha, 0.95)
-    assert calibration.threshold(alpha, confidence) <= calibration.threshold(alpha / 2, confidence)
+    assert threshold(clean, alpha, confidence) <= threshold(clean, alpha, 0.95)
+    assert threshold(clean, alpha, confidence) <= threshold(clean, alpha / 2, confidence)
 
 
 @given(st.floats(0.0005, 0.99))
 def test_the_size_named_by_a_refusal_is_the_smallest_that_is_accepted(alpha):
     needed = clean_entries_needed(alpha)
-    Calibration.of(np.zeros(needed)).threshold(alpha, 0.9)
+    threshold(np.zeros(needed), alpha, 0.9)
     if needed > 1:
         with pytest.raises(CalibrationError, match=f"pass at least {needed}\\."):
-            Calibration.of(np.zeros(needed - 1)).threshold(alpha, 0.9)
+            threshold(np.zeros(needed - 1), alpha, 0.9)
 
 
 @pytest.mark.parametrize("alpha", [0.01, 0.05, 0.1])
@@ -64,9 +76,7 @@ def test_thresholds_keep_the_rate_with_the_confidence(alpha, confidence, n):
     """Scores are uniform, so that the realised rate of a threshold t is exactly 1 - t."""
     rng = np.random.default_rng(n)
     draws = 1000
-    realised = np.array(
-        [1 - Calibration.of(rng.random(n)).threshold(alpha, confidence) for _ in range(draws)]
-    )
+    realised = np.array([1 - threshold(rng.random(n), alpha, confidence) for _ in range(draws)])
     slack = 3 * math.sqrt(confidence * (1 - confidence) / draws)
     assert realised.mean() <= alpha + 3 * realised.std() / math.sqrt(draws)
     assert (realised <= alpha).mean() >= confidence - slack
@@ -75,7 +85,7 @@ def test_thresholds_keep_the_rate_with_the_confidence(alpha, confidence, n):
 
 def test_a_sample_too_small_for_the_confidence_keeps_the_rate_in_expectation():
     rng = np.random.default_rng(0)
-    realised = [1 - Calibration.of(rng.random(19)).threshold(0.05, 0.99) for _ in range(4000)]
+    realised = [1 - threshold(rng.random(19), 0.05, 0.99) for _ in range(4000)]
     assert np.mean(realised) == pytest.approx(0.05, abs=0.003)
 
 
@@ -87,4 +97,59 @@ def test_no_clean_scores_are_refused():
 @pytest.mark.parametrize("broken", [np.nan, np.inf])
 def test_clean_scores_that_would_put_the_threshold_out_of_reach_are_refused(broken):
     with pytest.raises(CalibrationError):
-        Calibration.of(np.array([0.1] * 200 + [broken] * 5)).threshold(0.01, 0.9)
+        Calibration.of(np.array([0.1] * 200 + [broken] * 5))
+
+
+@pytest.mark.parametrize("alike", [0.0, 0.7, 1.0])
+def test_detectors_together_keep_the_rate_and_use_it(alike):
+    """Whether they suspect the same entries or others: the budget is spent, and not more of it."""
+    rng = np.random.default_rng(0)
+
+    def scores(n):
+        common = rng.normal(size=n)
+        return {
+            f"d{i}": np.sqrt(alike) * common + np.sqrt(1 - alike) * rng.normal(size=n)
+            for i in range(8)
+        }
+
+    realised = []
+    for _ in range(30):
+        bars = JointCalibration(scores(5000)).thresholds(0.01, 0.9)
+        new = scores(20000)
+        realised.append(np.mean(np.any([new[name] > bars[name] for name in bars], axis=0)))
+    assert 0.006 < np.mean(realised) < 0.01
+    assert np.mean(np.array(realised) > 0.0105) <= 0.2
+
+
+def test_a_detector_that_finds_nothing_leaves_its_part_to_the_others():
+    rng = np.random.default_rng(0)
+    one = rng.random(2000)
+    alone = JointCalibration({"one": one}).thresholds(0.01, 0.9)
+    idle = np.where(rng.random(2000) < 0.5, 0.0, 0.2)
+    both = JointCalibration({"one": one, "idle": idle}, {"idle": 0.2}).thresholds(0.01, 0.9)
+    assert both["one"] == alone["one"]
+    assert both["idle"] == pytest.approx(0.2, abs=1e-6)
+
+
+def test_a_detector_judges_some_entries_only_and_acts_on_the_same_share_of_these():
+    rng = np.random.default_rng(0)
+    some = np.where(rng.random(20_000) < 0.1, rng.random(20_000), np.nan)
+    bars = JointCalibration({"all": rng.random(20_000), "some": some}).thresholds(0.01, 0.9)
+    assert 1 - bars["some"] == pytest.approx(1 - bars["all"], rel=0.3)
+
+
+def test_a_detector_that_judged_too_few_is_named_with_how_many_would_do():
+    rng = np.random.default_rng(0)
+    few = np.full(20_000, np.nan)
+    few[:50] = rng.random(50)
+    joint = JointCalibration({"all": rng.random(20_000), "few": few})
+    with pytest.raises(CalibrationError, match=r"few judged 50 .* pass at least \d+"):
+        joint.thresholds(0.01, 0.9)
+
+
+def test_what_no_detector_judged_does_not_count():
+    with pytest.raises(CalibrationError, match="no detector judged"):
+        JointCalibration({"one": np.full(5, np.nan)})
+    nothing = np.concatenate([np.full(1000, np.nan), np.arange(150.0)])
+    bar = JointCalibration({"one": nothing}).thresholds(0.01, 0.9)["one"]
+    assert bar == pytest.approx(149.0, abs=1e-6)
