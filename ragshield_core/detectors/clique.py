@@ -28,7 +28,13 @@ from ragshield_core.group_evidence import (
     cosine_of,
     nearness,
 )
-from ragshield_core.similarity_graph import NO_LINEAGE, Overlay, SimilarityGraph
+from ragshield_core.similarity_graph import (
+    COMPARE_ABOVE,
+    NO_LINEAGE,
+    Lists,
+    Overlay,
+    SimilarityGraph,
+)
 
 logger = logging.getLogger("ragshield")
 
@@ -43,11 +49,22 @@ CLIQUE_CAP = 60
 MIN_ENTRIES = 100
 # Fewer entries with a neighbour of their own lineage say too little about how alike these are.
 MIN_FAMILY_ENTRIES = 100
-# Near-exact copies: at least this alike, and this share of the shorter text word for word.
-CLONE_SIMILARITY, CLONE_COPIED = 0.9, 0.9
-# How slowly the surprisal of further lineages with the same new text may grow at the most, also in
-# a knowledge base that holds no copies: two of them are suspicious at 1 %, four well beyond.
-CLONE_SCALE = 0.75
+
+
+class _Copies(NamedTuple):
+    """What counts as a copy: how alike, and which share of the shorter text word for word."""
+
+    similarity: float
+    copied: float
+    # How slowly the surprisal of further lineages with the same new words may grow at the most,
+    # also in a knowledge base that holds no copies.
+    scale: float
+
+
+# Near-exact copies of a new text: two further lineages are suspicious at 1 %, four well beyond.
+# Texts made of each other's sentences: three further ones are suspicious, as a pair of mirrored
+# pages is not. (Of 2,700 new pages of templated documentation 4 came with so many.)
+COPIES = {"clones": _Copies(0.9, 0.9, 0.75), "parts": _Copies(COMPARE_ABOVE, 0.35, 1.25)}
 # Share of a knowledge base that is taken as new, to see how often copies arrive together.
 ARRIVING = 0.1
 # A held entry shares its id with the live revision; NUL cannot be part of an id.
@@ -58,7 +75,7 @@ HELD = "\0held\0"
 WHYS: tuple[tuple[str, int], ...] = (
     *((channel, column) for channel in CHANNELS for column in range(len(SIZES))),
     ("crowd", 0),
-    ("flood", 0),
+    *((kind, 0) for kind in COPIES),
 )
 
 
@@ -68,7 +85,7 @@ class _Judgement(NamedTuple):
     scores: NDArray[np.float64]  # (n,)
     why: NDArray[np.intp]  # (n,): of WHYS
     evidence: dict[Channel, GroupEvidence]
-    lineages: NDArray[np.int64]  # (n,): other lineages among the new copies of an entry
+    lineages: dict[str, NDArray[np.int64]]  # (n,) each: other lineages among new copies, by kind
     edges: NDArray[np.int64]  # (n_edges, 2): of the reference rule
 
 
@@ -77,9 +94,9 @@ class CliqueDetector(Detector):
 
     By the default rule, the score is how surprising the tightest group around an entry would be in
     this knowledge base, as a negative natural logarithm (4.6 for one in a hundred); see
-    :mod:`ragshield_core.group_evidence`. Near-exact copies explain a resemblance, except of one
-    text that is new here and arrives under several lineages: that is flooding, and judged
-    by the number of lineages.
+    :mod:`ragshield_core.group_evidence`. Copied words explain a resemblance, except where they
+    are new here and arrive under several lineages, as clones of one text or as texts made of the
+    same sentences: that is flooding, and judged by the number of lineages.
 
     Entries that :meth:`fit` was given are trusted: they are never condemned afterwards. Those that
     were learned later are watched, and a group that completes condemns its earlier members
@@ -166,7 +183,8 @@ class CliqueDetector(Detector):
         self._edge_threshold: tuple[float, bool] = (1.0, True)  # of the reference rule
         self._families = True  # whether lineages of more than one entry are usual
         self._ready = False  # whether what is usual has been measured
-        self._crowds = self._clones = Surprisal(np.zeros(1))
+        self._crowds = Surprisal(np.zeros(1))
+        self._copies = {kind: Surprisal(np.zeros(1)) for kind in COPIES}
         self._audited: tuple[Overlay, _Judgement] | None = None
         self._held: dict[str, list[str]] = {}  # id -> keys in the graph
         self._latest: tuple[Batch, Overlay, _Judgement] | None = None
@@ -241,7 +259,8 @@ class CliqueDetector(Detector):
         """
         if self.rule == "cleanbase":
             return self.rule_threshold
-        discounts = (0.0, SAME_DISCOUNT, CROWD_DISCOUNT, 0.0)  # across, within, crowds, copies
+        # Across lineages, within one, crowds, both kinds of copies.
+        discounts = (0.0, SAME_DISCOUNT, CROWD_DISCOUNT, 0.0, 0.0)
         return float(np.log(np.exp(np.negative(discounts)).sum() / fpr))
 
     def explain_audit(self, entries: Batch, rows: Sequence[int]) -> list[Evidence]:  # noqa: ARG002
@@ -371,7 +390,8 @@ class CliqueDetector(Detector):
             if channel in self._references:
                 for key, array in self._references[channel].state().items():
                     arrays[f"reference.{channel}.{key}"] = array
-        arrays |= {"clones": self._clones.state(), "crowds": self._crowds.state()}
+        arrays |= {"crowds": self._crowds.state()}
+        arrays |= {f"copies.{kind}": usual.state() for kind, usual in self._copies.items()}
         return {
             "graph": values,
             "held": self._held,
@@ -401,7 +421,7 @@ class CliqueDetector(Detector):
         self._families = values["families"]
         threshold, reachable = values["edge_threshold"]
         self._edge_threshold, self._ready = (threshold, reachable), values["ready"]
-        self._clones = Surprisal.restored(arrays["clones"])
+        self._copies = {kind: Surprisal.restored(arrays[f"copies.{kind}"]) for kind in COPIES}
         self._crowds = Surprisal.restored(arrays["crowds"])
 
     # Inside
@@ -449,8 +469,9 @@ class CliqueDetector(Detector):
         # An audit cannot tell new from old: there, copies are held against all copies.
         everything = np.ones(graph.n_slots, dtype=np.bool_)
         arriving = np.random.default_rng(0).random(graph.n_slots) < (1.0 if robust else ARRIVING)
-        copies = self._clone_lineages(overlay, arriving)[arriving[overlay.numbers]]
-        self._clones = Surprisal(copies, robust=robust, least_scale=CLONE_SCALE)
+        for kind, definition in COPIES.items():
+            usual = self._new_copies(overlay, arriving, definition)[arriving[overlay.numbers]]
+            self._copies[kind] = Surprisal(usual, robust=robust, least_scale=definition.scale)
         judgement = self._judge(overlay, everything if robust else None, found)
         self._scores[overlay.numbers] = judgement.scores
         self._trusted[overlay.numbers] = True
@@ -519,16 +540,19 @@ class CliqueDetector(Detector):
             for channel in CHANNELS
         )
         crowd = self._crowds(evidence["cross"].nearness[:, CROWD - 1])
-        lineages = np.zeros(len(overlay.numbers), dtype=np.int64)
-        if recent is not None:
-            lineages = self._clone_lineages(overlay, recent)
-        flood = np.where(lineages > 0, self._clones(lineages), 0.0)
+        lineages, floods = {}, []
+        for kind, definition in COPIES.items():
+            found_in = np.zeros(len(overlay.numbers), dtype=np.int64)
+            if recent is not None:
+                found_in = self._new_copies(overlay, recent, definition)
+            lineages[kind] = found_in
+            floods.append(np.where(found_in > 0, self._copies[kind](found_in), 0.0))
         columns = np.concatenate(
             [
                 cross,
                 same - SAME_DISCOUNT,
                 (crowd - CROWD_DISCOUNT)[:, None],
-                flood[:, None],
+                *(flood[:, None] for flood in floods),
             ],
             axis=1,
         )
@@ -549,7 +573,7 @@ class CliqueDetector(Detector):
         members = cleanbase.clique_members(len(names), compact.reshape(edges.shape))
         scores = np.isin(overlay.numbers, names[members]).astype(np.float64)
         none = np.zeros(len(scores), dtype=np.int64)
-        return _Judgement(scores=scores, why=none, evidence={}, lineages=none, edges=edges)
+        return _Judgement(scores=scores, why=none, evidence={}, lineages={}, edges=edges)
 
     def _edges(self, overlay: Overlay) -> NDArray[np.int64]:
         """Return the edges of the reference rule around the entries of an overlay."""
@@ -585,10 +609,12 @@ class CliqueDetector(Detector):
         recent[: graph.n_slots] = ~self._trusted[: graph.n_slots]
         return recent
 
-    def _clone_lineages(self, overlay: Overlay, recent: NDArray[np.bool_]) -> NDArray[np.int64]:
-        """Count the other lineages among recent near-exact copies; 0 where an older one stands."""
+    def _new_copies(
+        self, overlay: Overlay, recent: NDArray[np.bool_], definition: _Copies
+    ) -> NDArray[np.int64]:
+        """Count the other lineages among recent copies; 0 where an older one stands."""
         lists, n = overlay.lists, len(overlay.numbers)
-        clone = (lists.similarities > CLONE_SIMILARITY) & (lists.copied >= CLONE_COPIED)
+        clone = _copies(lists, definition)
         clone &= recent[overlay.numbers][:, None]
         row, column = np.nonzero(clone)
         other = lists.slots[row, column]
@@ -625,14 +651,16 @@ class CliqueDetector(Detector):
 
         if self.rule == "cleanbase":
             return self._clique_sentence(judgement.edges, int(overlay.numbers[row]), names)
-        if why == "flood":
+        if why in COPIES:
             lists = overlay.lists.take(np.array([row]))
-            clone = (lists.similarities > CLONE_SIMILARITY) & (lists.copied >= CLONE_COPIED)
-            copies = names(lists.slots[clone].tolist())
+            copies = names(lists.slots[_copies(lists, COPIES[why])].tolist())
+            what = f"text ({len(copies)} near-exact copies)"
+            if why == "parts":
+                what = f"words (at least {COPIES[why].copied:.0%} of the text, {len(copies)} times)"
             return Evidence(
                 sentence=(
-                    f"flooding: the same text, new to the knowledge base, came under "
-                    f"{judgement.lineages[row]} other lineages ({len(copies)} near-exact copies)"
+                    f"flooding: the same {what}, new to the knowledge base, came under "
+                    f"{judgement.lineages[why][row]} other lineages"
                 ),
                 related_ids=copies,
             )
@@ -682,3 +710,9 @@ class CliqueDetector(Detector):
         if not reachable:
             sentence += f"; {UNREACHABLE.format(self.alpha)}"
         return Evidence(sentence=sentence, related_ids=names(group))
+
+
+def _copies(lists: Lists, definition: _Copies) -> NDArray[np.bool_]:
+    """Return which edges of neighbour lists lead to a copy."""
+    alike = lists.similarities > definition.similarity
+    return np.asarray(alike & (lists.copied >= definition.copied))

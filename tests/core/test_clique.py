@@ -507,3 +507,33 @@ def test_forgetting_what_was_learned_leaves_scores_as_they_were():
     again = detector.score(passages(30, 9, "m"))
     assert np.corrcoef(score, again)[0, 1] > 0.98
     assert np.corrcoef(known, detector._scores[: len(KNOWN)])[0, 1] > 0.98
+
+
+def recombined(n, seed=21, *, lineage=None):
+    """Return texts of two sentences each out of six new ones, alike in meaning."""
+    rng = np.random.default_rng(seed)
+    centre = rng.normal(size=KNOWN.dim)
+    sentences = [prose(rng, 9) for _ in range(6)]
+    texts = [". ".join(sentences[i] for i in rng.choice(6, 2, replace=False)) for _ in range(n)]
+    return Batch.of(
+        ids=[f"mixed-{i}" for i in range(n)],
+        texts=texts,
+        embeddings=centre + 0.7 * rng.normal(size=(n, KNOWN.dim)),
+        lineages=[lineage] * n,
+    )
+
+
+def test_many_new_texts_made_of_the_same_sentences_are_flooding():
+    crowd = recombined(50)
+    report = GUARD.screen(crowd)
+    assert condemned(report) == set(crowd.ids)
+    reasons = [the_finding(report, row).evidence for row in range(50)]
+    assert any("flooding: the same words" in reason for reason in reasons)
+
+
+def test_texts_made_of_sentences_that_the_knowledge_base_holds_are_not_flooding():
+    known, crowd = recombined(12, 22), recombined(24, 22)
+    guard = Guard([CliqueDetector()], quarantine=Quarantine("sqlite://")).fit(join(KNOWN, known))
+    again = replace(crowd, ids=tuple(f"again-{i}" for i in range(24)))
+    reasons = [f.evidence for d in guard.screen(again).decisions for f in d.findings]
+    assert not any("flooding" in reason for reason in reasons)
