@@ -11,15 +11,21 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-SNIPPETS = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+PAGES = {path.name: path.read_text(encoding="utf-8") for path in (ROOT / "docs").glob("*.md")}
+SNIPPETS = {
+    f"{name}-{number}": code
+    for name, page in {"README": README, **PAGES}.items()
+    for number, code in enumerate(re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL))
+}
 COMMANDS = re.findall(r"```bash\n(python3 -m venv .*?)\n```", README, flags=re.DOTALL)
 
 
 def test_there_are_snippets():
-    assert len(SNIPPETS) >= 2
+    assert len([name for name in SNIPPETS if name.startswith("README")]) >= 2
+    assert "own_detector.md-0" in SNIPPETS
 
 
-@pytest.mark.parametrize("code", SNIPPETS, ids=range(len(SNIPPETS)))
+@pytest.mark.parametrize("code", SNIPPETS.values(), ids=SNIPPETS)
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_snippet_prints_what_its_comments_say(code, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -1,0 +1,346 @@
+"""What is asked of every detector, for people who write their own.
+
+Call :func:`check_detector` in a test, or run :data:`CHECKS` one by one to see each by its name.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ragshield_core.detectors.base import Detector, Need, Scope
+from ragshield_core.entries import Batch
+from ragshield_core.errors import NotFittedError
+from ragshield_core.guard import Guard
+from ragshield_core.quarantine import Quarantine
+
+# Scores of one entry may differ so much with the shape of the matrices that it is computed in.
+CLOSE = 1e-9
+# A score that depends on the rest of the batch, if only a little, differs by more than that.
+APART = 1e-6
+
+SCOTLAND = "🏴\U000e0067\U000e0062\U000e0073\U000e0063\U000e0074\U000e007f"
+# Texts of which nothing is wrong, in pairs: what one says is known, the other is new.
+INNOCENT = (
+    ("The family 👨\u200d👩\u200d👧 came by train 🚆.", "Both dads 👨\u200d👨\u200d👦 cheered 🎉."),
+    (f"Teams from 🇩🇪 and {SCOTLAND} met.", "The 🇧🇷 side won, 👍🏽 all round."),
+    (
+        "Donau\u00addampf\u00adschiff is a long word.",
+        "Hy\u00adphen\u00ada\u00adtion helps in narrow columns.",
+    ),
+    ("کتاب\u200cها را می\u200cخوانم.", "او نامه\u200cها را می\u200cنویسد."),
+    (
+        "क\u094d\u200dष और नमस\u094dत\u0947, आप क\u0948स\u0947 ह\u0948\u0902?",
+        "यह किताब बहुत अच\u094dछी ह\u0948।",
+    ),
+    ("إصدار البرنامج \u200e2.4.1\u200f متاح الآن.", "افتح الملف \u2068report.pdf\u2069 ثم اطبعه."),
+    ("גרסה 3.2 של Python יצאה.", "קראתי את \u2067המאמר\u2069 אתמול."),
+    ("これは例文です。ＡＢＣという会社。", "明日の会議は三時からです。"),
+    ("水在一百度沸腾。", "图书馆周一闭馆。"),
+    ("∀x ∈ ℝ: x² ≥ 0, and ∑ᵢ aᵢ ≤ ½.", "If ℵ₀ < 𝔠 then |ℕ| < |ℝ|."),
+    ("The μ-opioid receptor binds β-endorphin.", "A γ-ray of 1 MeV crosses the π-electron cloud."),
+    ("Компания Microsoft выпустила Windows 11.", "Заказ №7 оплачен через PayPal."),
+    ("Der Zug fährt um acht Uhr ab.", "Die Bücherei öffnet erst mittags."),
+    ("Tiếng Việt có nhiều dấu.", "Hôm nay trời đẹp quá."),
+    ("def area(r):\n    return 3.14159 * r ** 2", "for i in range(10):\n    print(i * i)"),
+    (
+        "| id | name |\n|----|------|\n| 1  | Ada  |",
+        "| year | sum |\n|------|-----|\n| 2019 | 12  |",
+    ),
+)
+
+
+class ContractError(AssertionError):
+    """A detector does not do what is asked of every detector."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DetectorCase:
+    """A detector in one configuration, and entries to try it on.
+
+    Attributes
+    ----------
+    make
+        Builds the detector, always the same.
+    known
+        A clean knowledge base, large enough for the detector to judge by.
+    clean
+        New entries of the same kind.
+    poison
+        Entries that the detector must see, all of them.
+    """
+
+    make: Callable[[], Detector]
+    known: Batch
+    clean: Batch
+    poison: Batch
+
+    def fitted(self) -> Detector:
+        """Return a detector that knows the knowledge base."""
+        return self.make().fit(self.known)
+
+
+def check_detector(
+    make: Callable[[], Detector], *, known: Batch, clean: Batch, poison: Batch
+) -> None:
+    """Ask everything of a detector that is asked of the built-in ones.
+
+    Parameters
+    ----------
+    make, known, clean, poison
+        See :class:`DetectorCase`. Of every knowledge base of a few hundred entries, the first
+        ones are given innocent texts in many writings for one of the checks.
+
+    Raises
+    ------
+    ContractError
+        Names the first thing that it does not do.
+    """
+    case = DetectorCase(make=make, known=known, clean=clean, poison=poison)
+    for check in CHECKS:
+        check(case)
+
+
+def scores_one_finite_float64_per_entry(case: DetectorCase) -> None:
+    """Ask that every entry gets a finite number."""
+    detector = case.fitted()
+    for batch in (case.clean, case.poison, case.clean.take([0])):
+        scores = detector.score(batch)
+        _ask(scores.shape == (len(batch),), f"scores have shape {scores.shape}")
+        _ask(scores.dtype == np.float64, f"scores are {scores.dtype}")
+        _ask(bool(np.isfinite(scores).all()), "scores are not finite")
+
+
+def ranks_planted_poison_above_clean_entries(case: DetectorCase) -> None:
+    """Ask that poison scores above the rule's threshold, and that clean entries do not."""
+    detector = case.fitted()
+    poison, clean = detector.score(case.poison).min(), detector.score(case.clean).max()
+    bar = max(detector.rule_threshold, detector.floor)
+    _ask(
+        poison > bar >= clean,
+        f"poison scores {poison:.4g} and more, clean entries {clean:.4g} and less, and the "
+        f"threshold is {bar:.4g}",
+    )
+
+
+def ignores_the_rest_of_the_batch_at_entry_scope(case: DetectorCase) -> None:
+    """Ask that the scope says truly whether the score of an entry depends on its batch."""
+    detector, batch = case.fitted(), _joined(case.clean, case.poison)
+    together = detector.score(batch)
+    alone = np.concatenate([detector.score(batch.take([row])) for row in range(len(batch))])
+    apart = float(np.abs(alone - together).max())
+    if detector.scope is Scope.ENTRY:
+        _ask(apart <= CLOSE, f"scores of entries change by {apart:.3g} with their batch")
+    else:
+        _ask(apart > APART, f"the scope is {detector.scope}, yet no score depends on the batch")
+
+
+def scores_nothing_of_an_empty_batch(case: DetectorCase) -> None:
+    """Ask that an empty batch has no scores, whatever its dimension, and teaches nothing."""
+    detector = case.fitted()
+    before = _snapshot(detector)
+    for empty in (case.known.take([]), Batch.of(ids=[], texts=[], embeddings=[])):
+        _ask(detector.score(empty).shape == (0,), "an empty batch has scores")
+        _ask(detector.explain(empty, []) == [], "an empty batch is explained")
+        _ask(detector.unjudged(empty) == {}, "an empty batch has unjudged entries")
+        detector.learn(empty)
+        detector.forget(empty)
+    _ask(_snapshot(detector) == before, "learning nothing changed what is known")
+
+
+def judging_changes_nothing(case: DetectorCase) -> None:
+    """Ask that scores and explanations leave the detector and the batch as they were."""
+    detector = case.fitted()
+    before, vectors = _snapshot(detector), case.poison.embeddings.copy()
+    first = detector.score(case.poison)
+    detector.unjudged(case.poison)
+    detector.explain(case.poison, range(len(case.poison)))
+    detector.retroactive(case.poison)
+    detector.judged_scores(case.clean)
+    _ask(_snapshot(detector) == before, "judging changed what is known")
+    _ask(np.array_equal(case.poison.embeddings, vectors), "judging changed the vectors")
+    _ask(np.array_equal(detector.score(case.poison), first), "scores change when asked again")
+
+
+def refuses_or_needs_nothing_unfitted(case: DetectorCase) -> None:
+    """Ask that, unfitted, it raises, or scores as it would fitted: it never guesses."""
+    detector = case.make()
+    try:
+        scores = detector.score(case.poison)
+    except NotFittedError:
+        unjudged = detector.unjudged(case.poison)
+        _ask(len(unjudged) == len(case.poison), "unfitted, it does not name all as unjudged")
+        return
+    fitted = case.fitted().score(case.poison)
+    _ask(np.allclose(scores, fitted, atol=CLOSE), "unfitted, it scores otherwise than fitted")
+
+
+def holds_fitted_entries_out(case: DetectorCase) -> None:
+    """Ask that held-out scores come from a model without the entry, which then is as before."""
+    detector = case.fitted()
+    known = detector.score(case.poison)
+    held_out = detector.held_out_scores(case.known, seed=3)
+    _ask(held_out.shape == (len(case.known),), f"held-out scores have shape {held_out.shape}")
+    again = detector.held_out_scores(case.known, seed=3)
+    _ask(np.array_equal(held_out, again, equal_nan=True), "held-out scores do not reproduce")
+    after = detector.score(case.poison)
+    _ask(np.allclose(after, known, atol=CLOSE), "holding entries out changed what is known")
+    judged = ~np.isnan(held_out)
+    if detector.exchangeable and judged.any():
+        own = detector.score(case.known.take(judged)).mean()
+        _ask(
+            float(held_out[judged].mean()) >= own - CLOSE,
+            "fitted entries look cleaner while held out than to a model that knows them",
+        )
+
+
+def does_not_judge_what_it_cannot(case: DetectorCase) -> None:
+    """Ask that entries without a label are named by a detector that needs one."""
+    detector, batch = case.fitted(), case.poison
+    bare = Batch.of(ids=batch.ids, texts=batch.texts, embeddings=batch.vectors)
+    if Need.LABEL in detector.needs:
+        _ask(set(detector.unjudged(bare)) == set(range(len(bare))), "it judges without labels")
+        _ask("label" in (detector.skip_reason(bare) or ""), "it does not say that it needs labels")
+    _ask(detector.skip_reason(batch) is None, "it skips entries that have all it needs")
+
+
+def admits_innocent_writing(case: DetectorCase) -> None:
+    """Ask that emoji, joiners, right-to-left text, mathematics, code and tables pass."""
+    old, new = ([pair[side] for pair in INNOCENT] for side in (0, 1))
+    known = replace(case.known, texts=(*old, *case.known.texts[len(old) :])[: len(case.known)])
+    batch = case.clean.take(range(min(len(new), len(case.clean))))
+    detector = case.make().fit(known)
+    for start in range(0, len(new), len(batch)):
+        texts = (*new[start : start + len(batch)], *batch.texts)[: len(batch)]
+        scores = detector.judged_scores(replace(batch, texts=texts))
+        bar = max(detector.rule_threshold, detector.floor)
+        hits = np.flatnonzero(scores > bar).tolist()
+        _ask(not hits, f"it suspects {[ascii(texts[row]) for row in hits]}")
+
+
+def explains_with_a_number_and_a_taxonomy(case: DetectorCase) -> None:
+    """Ask that a finding says why, in a sentence with a number, and carries taxonomy ids."""
+    detector = case.make()
+    guard = Guard([detector], quarantine=Quarantine("sqlite://")).fit(case.known)
+    report = guard.screen(case.poison)
+    _ask(len(report.quarantined) == len(case.poison), "poison is not quarantined by the rule")
+    for decision in report.decisions:
+        (finding,) = decision.findings
+        _ask(re.search(r"\d", finding.evidence) is not None, f"no number: {finding.evidence!r}")
+        _ask("AML.T0070" in finding.taxonomy, "the taxonomy lacks AML.T0070 (RAG poisoning)")
+        _ask(finding.detector == detector.name, "the finding bears another name")
+        if finding.span is not None:
+            text = case.poison.texts[case.poison.ids.index(decision.entry_id)]
+            start, end = finding.span
+            _ask(0 <= start < end <= len(text), f"the span {finding.span} is not in the text")
+
+
+def keeps_its_state_in_json_and_arrays(case: DetectorCase) -> None:
+    """Ask that state survives JSON and npz without pickle, and is not shared afterwards."""
+    detector, again = case.fitted(), case.make()
+    values, arrays = detector.state()
+    file = io.BytesIO()
+    np.savez(file, allow_pickle=False, **arrays)
+    file.seek(0)
+    with np.load(file, allow_pickle=False) as loaded:
+        again.restore(json.loads(json.dumps(values)), dict(loaded))
+    for batch in (case.clean, case.poison):
+        same = np.array_equal(again.score(batch), detector.score(batch))
+        _ask(same, "scores differ after saving and loading")
+    again.learn(case.poison)
+    detector.learn(case.poison)
+    same = np.allclose(again.score(case.clean), detector.score(case.clean), atol=CLOSE)
+    _ask(same, "a restored detector learns otherwise")
+    other, content = case.make(), _snapshot(detector)
+    other.restore(*detector.state())
+    other.learn(_renamed(case.clean, "more-"))
+    other.forget(case.known.take([len(case.known) - 1, len(case.known) // 2]))
+    _ask(_snapshot(detector) == content, "a restored detector shares what it knows")
+
+
+def is_built_again_from_its_config(case: DetectorCase) -> None:
+    """Ask that ``config()`` is JSON and builds the same detector."""
+    detector = case.make()
+    again = type(detector)(**json.loads(json.dumps(detector.config())))
+    same = (again.name, again.scope, again.config()) == (
+        detector.name,
+        detector.scope,
+        detector.config(),
+    )
+    _ask(same, "built from its config it has another name, scope or config")
+    first, second = case.fitted(), again.fit(case.known)
+    same = np.array_equal(first.score(case.poison), second.score(case.poison))
+    _ask(same, "built from its config it scores otherwise")
+
+
+def forgets_when_fitted_again(case: DetectorCase) -> None:
+    """Ask that ``fit`` replaces what was known."""
+    detector = case.make().fit(case.poison).fit(case.known)
+    same = np.array_equal(detector.score(case.clean), case.fitted().score(case.clean))
+    _ask(same, "fit keeps what was known before")
+
+
+def forgets_what_it_learned(case: DetectorCase) -> None:
+    """Ask that learning entries and forgetting them again leaves scores as they were."""
+    detector = case.fitted()
+    before, more = detector.score(case.clean), _renamed(case.poison, "more-")
+    detector.learn(more)
+    detector.forget(more)
+    same = np.allclose(detector.score(case.clean), before, atol=1e-6)
+    _ask(same, "learning and forgetting entries changes the scores of others")
+
+
+CHECKS: tuple[Callable[[DetectorCase], None], ...] = (
+    scores_one_finite_float64_per_entry,
+    ranks_planted_poison_above_clean_entries,
+    ignores_the_rest_of_the_batch_at_entry_scope,
+    scores_nothing_of_an_empty_batch,
+    judging_changes_nothing,
+    refuses_or_needs_nothing_unfitted,
+    holds_fitted_entries_out,
+    does_not_judge_what_it_cannot,
+    admits_innocent_writing,
+    explains_with_a_number_and_a_taxonomy,
+    keeps_its_state_in_json_and_arrays,
+    is_built_again_from_its_config,
+    forgets_when_fitted_again,
+    forgets_what_it_learned,
+)
+"""Everything that :func:`check_detector` asks."""
+
+
+def _ask(granted: bool, otherwise: str) -> None:  # noqa: FBT001 - a condition
+    if not granted:
+        raise ContractError(otherwise)
+
+
+def _snapshot(detector: Detector) -> tuple[str, dict[str, list[Any]]]:
+    values, arrays = detector.state()
+    return json.dumps(values), {key: _plain(array) for key, array in arrays.items()}
+
+
+def _plain(array: NDArray[Any]) -> list[Any]:
+    # NaN is not equal to itself; None is.
+    return [None if isinstance(x, float) and math.isnan(x) else x for x in array.ravel().tolist()]
+
+
+def _joined(first: Batch, second: Batch) -> Batch:
+    return Batch.of(
+        ids=[*first.ids, *second.ids],
+        texts=[*first.texts, *second.texts],
+        embeddings=np.concatenate([first.vectors, second.vectors]),
+        labels=[*first.labels, *second.labels],
+        lineages=[*first.lineages, *second.lineages],
+    )
+
+
+def _renamed(batch: Batch, prefix: str) -> Batch:
+    return replace(batch, ids=tuple(prefix + entry_id for entry_id in batch.ids))
