@@ -2,6 +2,7 @@
 
     python benchmarks/audit_speed.py            # writes benchmarks/results/audit_speed.md
     python benchmarks/audit_speed.py --quick    # small sizes, writes nothing
+    python benchmarks/audit_speed.py --screen 1000000   # 100 new against so many, prints JSON
 
 Each size runs in a process of its own, so that peak memory is its own (on Linux). Search and audits
 alternate.
@@ -124,15 +125,50 @@ def one_size(n: int) -> dict[str, float]:
     return {"n": n, "seconds": taken, "peak": peak, "vectors": batch.embeddings.nbytes}
 
 
+def screen_large(n: int, rounds: int = 10) -> dict[str, float]:
+    """Fit on n synthetic vectors, then screen 100 new ones several times, in this process."""
+    detector = CliqueDetector()
+    fit = seconds(lambda: detector.fit(synthetic(n)))
+    times = []
+    for number in range(rounds):
+        batch = synthetic(100, f"new{number}-", seed=number + 1)
+        times.append(seconds(lambda batch=batch: detector.score(batch)))
+    return {
+        "n": n,
+        "fit_seconds": fit,
+        "median_ms": 1000 * statistics.median(times),
+        "worst_ms": 1000 * max(times),
+    }
+
+
+def in_a_process(option: str, n: int) -> dict[str, float]:
+    """Return what this script measures in a process of its own."""
+    command = [sys.executable, __file__, option, str(n)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)  # noqa: S603
+    return dict(json.loads(done.stdout))
+
+
+def large(n: int) -> str:
+    """Return how long 100 new entries take against n synthetic ones."""
+    run = in_a_process("--screen", n)
+    return (
+        f"\nScreening 100 new vectors against {n:,} synthetic ones, approximate index: "
+        f"{run['median_ms']:.0f} ms (worst of ten {run['worst_ms']:.0f} ms; fitted in "
+        f"{run['fit_seconds']:.0f} s)."
+    )
+
+
 def main() -> None:
     """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="small sizes, writes nothing")
     parser.add_argument("--size", type=int, help="audit so many synthetic vectors, print JSON")
+    parser.add_argument("--screen", type=int, help="screen 100 against so many, print JSON")
     arguments = parser.parse_args()
     logging.getLogger("ragshield").setLevel(logging.ERROR)
-    if arguments.size:
-        print(json.dumps(one_size(arguments.size)))
+    if arguments.size or arguments.screen:
+        one = one_size(arguments.size) if arguments.size else screen_large(arguments.screen)
+        print(json.dumps(one))
         return
     n, rounds, sizes = (
         (3000, 2, [2000, 4000]) if arguments.quick else (20_000, 5, [10_000, 100_000, 1_000_000])
@@ -148,6 +184,7 @@ def main() -> None:
         "|---|---|---|",
         *ratios,
         f"\nScreening 100 new passages against {known:,}: {screening(known, 2 * rounds)}.",
+        large(20_000 if arguments.quick else 1_000_000),
         (
             f"\n{known:,} clones of one text among 1,000 passages, default / reference rule: "
             f"{clones(known)}."
@@ -158,13 +195,7 @@ def main() -> None:
     ]
     runs = []
     for size in track(sizes, description="sizes"):
-        done = subprocess.run(  # noqa: S603 - this very script
-            [sys.executable, __file__, "--size", str(size)],
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        runs.append(json.loads(done.stdout))
+        runs.append(in_a_process("--size", size))  # noqa: PERF401 - shows progress
     lines += [
         f"| {run['n']:,} | {run['seconds']:.1f} s | {run['peak'] / 2**30:.2f} GiB | "
         f"{run['peak'] / run['vectors']:.1f} |"

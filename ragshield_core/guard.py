@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ragshield_core import state
 from ragshield_core.calibration import JointCalibration
 from ragshield_core.detectors.base import Detector, Evidence
-from ragshield_core.detectors.registry import detector_class
+from ragshield_core.detectors.registry import built_in_detectors, detector_class
 from ragshield_core.entries import Batch
 from ragshield_core.errors import (
     CalibrationError,
@@ -89,7 +89,38 @@ class Guard:
         self._held_out: dict[str, NDArray[np.float64]] = {}
         self._calibration: JointCalibration | None = None
         self._bars: dict[str, Bars] = self._rules()
+        self._left_out: tuple[Skipped, ...] = ()
         self._lock = threading.RLock()
+
+    @classmethod
+    def default(
+        cls, fpr: float = 0.01, *, quarantine: Quarantine | None = None, seed: int = 0
+    ) -> Self:
+        """Return a guard with every built-in detector.
+
+        A detector takes part where it has what it needs; one that lacks labels, or a package, is
+        named among :attr:`Report.skipped`, with the reason.
+
+        Parameters
+        ----------
+        fpr
+            Accepted share of clean entries that are quarantined, by all detectors together. In
+            force once the guard is calibrated, see :meth:`calibrate`; before, each detector goes
+            by its published rule.
+        quarantine, seed
+            As for the constructor.
+
+        Examples
+        --------
+        >>> from ragshield_core import Quarantine
+        >>> guard = Guard.default(fpr=0.01, quarantine=Quarantine("sqlite://"))
+        >>> "clique" in [detector.name for detector in guard.detectors]
+        True
+        """
+        detectors, missing = built_in_detectors()
+        guard = cls(detectors, policy=Policy(quarantine_at=fpr), quarantine=quarantine, seed=seed)
+        guard._left_out = tuple(missing)
+        return guard
 
     @property
     def policy(self) -> Policy:
@@ -206,7 +237,7 @@ class Guard:
             unjudged: dict[int, list[Unjudged]] = {}
             earlier: dict[str, list[Finding]] = {}
             judged = np.zeros(len(batch), dtype=np.bool_)
-            scores, skipped, timings = {}, [], {}
+            scores, skipped, timings = {}, list(self._left_out), {}
             for detector in self.detectors:
                 start = time.perf_counter()
                 try:

@@ -8,6 +8,7 @@ from ragshield_core.detectors.base import Detector
 from ragshield_core.detectors.clique import CliqueDetector
 from ragshield_core.detectors.label_centroid import LabelCentroidDetector
 from ragshield_core.errors import StateError
+from ragshield_core.findings import Skipped
 
 # A package that brings a detector names its class in this group of entry points.
 ENTRY_POINT_GROUP = "ragshield.detectors"
@@ -36,3 +37,21 @@ def detector_class(kind: str) -> type[Detector]:
         f"an entry point in the group {ENTRY_POINT_GROUP!r}; install the package that brings it."
     )
     raise StateError(msg)
+
+
+def built_in_detectors() -> tuple[list[Detector], list[Skipped]]:
+    """Return one of every built-in detector, with its defaults.
+
+    Returns
+    -------
+    tuple[list[Detector], list[Skipped]]
+        The detectors, and those that lack a package, with the way to get it.
+    """
+    detectors: list[Detector] = []
+    missing = []
+    for kind, cls in BUILT_IN.items():
+        try:
+            detectors.append(cls())
+        except ImportError as error:  # says which extra brings the package
+            missing.append(Skipped(detector=kind, reason=str(error)))
+    return detectors, missing

@@ -6,6 +6,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import entry_points
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, NoReturn, Self
 
@@ -23,7 +24,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from ragshield_core.detectors.registry import BUILT_IN, detector_class
+from ragshield_core.detectors.registry import BUILT_IN, built_in_detectors, detector_class
 from ragshield_core.errors import RAGShieldError
 from ragshield_core.findings import printable
 from ragshield_core.quarantine import Quarantine
@@ -103,7 +104,9 @@ def scan_command(  # noqa: PLR0913 - options of a command line
         if not 0.0 < fpr < 1.0:
             msg = f"--fpr is {fpr:g}, expected a share in (0, 1), such as 0.01."
             raise SourceError(msg)
-        detectors = [detector_class(name)() for name in dict.fromkeys(detector or BUILT_IN)]
+        detectors, missing = built_in_detectors()
+        if detector:
+            detectors, missing = [detector_class(name)() for name in dict.fromkeys(detector)], []
         clean_ids = None if clean is None else read_ids(clean)
         store = None if quarantine is None else Quarantine(quarantine, namespace=namespace)
         if store is not None:
@@ -130,6 +133,7 @@ def scan_command(  # noqa: PLR0913 - options of a command line
                 seed=seed,
                 progress=bar.tell,
             )
+        report = replace(report, skipped=(*missing, *report.skipped))
         if store is not None:
             report = _hold(report, knowledge, store)
         if json_file is not None:
