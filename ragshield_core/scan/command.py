@@ -5,8 +5,8 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from importlib.metadata import entry_points
 from dataclasses import replace
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Annotated, NoReturn, Self
 

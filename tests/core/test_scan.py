@@ -251,7 +251,7 @@ def rendered(shown):
 def told(monkeypatch):
     """Have the command line use one detector that reads scores out of texts."""
     settings = {}
-    monkeypatch.setattr(scan_command, "BUILT_IN", {"told": Told})
+    monkeypatch.setattr(scan_command, "built_in_detectors", lambda: ([Told(**settings)], []))
     monkeypatch.setattr(scan_command, "detector_class", lambda _kind: lambda: Told(**settings))
     monkeypatch.setattr(scan_command, "console", Console(width=300))
     return settings
