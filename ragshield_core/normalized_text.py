@@ -1,0 +1,338 @@
+"""Text as a reader sees it: what rules and counts should look at instead of the raw characters.
+
+Hostile text hides words from patterns while people and models still read them: zero-width
+characters inside a word, letters of other scripts that look alike, mathematical alphabets, letters
+set apart by spaces. :func:`readable` undoes all that and remembers where everything came from.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from bisect import bisect_right
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+
+# Default_Ignorable_Code_Point (DerivedCoreProperties.txt of the Unicode character database): these
+# have no glyph of their own. Soft hyphens, joiners, bidirectional controls, variation selectors and
+# tag characters are among them.
+IGNORABLE = (
+    "\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f"
+    "\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufff8\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
+    "\U000e0000-\U000e0fff"
+)
+# Combining marks that Latin letters are drawn over with.
+MARKS = "\u0300-\u036f\u0483-\u0489\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe20-\ufe2f\u3099\u309a"
+# Single-letter scripts aside, words of these have no spaces between them.
+CJK = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+
+# Small capitals and phonetic letters: Latin letters themselves, in no alphabet.
+_SMALL = "ɡıɩɑʀɪɢɴʟᴀʙᴄᴅᴇғʜᴊᴋᴍᴏᴘꜱᴛᴜᴠᴡʏᴢ"
+# Letters that look like Latin ones and that NFKC leaves alone (a choice from confusables.txt of
+# UTS #39, and those that homoglyph generators use besides).
+_ALIKE = {
+    "абвгеёзікмнорстухьѕјһԁԛԝӏѵո": "abbreezikmhopctyxbsjhdqwlvn",  # Cyrillic small (one Armenian)
+    "АВСЕНІЈКМОРЅТУХԌѴԜҮ": "ABCEHIJKMOPSTYXGVWY",
+    "αεικνορτυχγηω": "aeikvoptuxynw",  # Greek
+    "ΑΒΕΖΗΙΚΜΝΟΡΤΥΧ": "ABEZHIKMNOPTYX",
+    "սօհցզյաՏՍՕԼ": "uohgqjwSUOL",  # Armenian
+    _SMALL: "giiarignlabcdefhjkmopstuvwyz",
+    "ᎪᏴᏟᎠᎬᏀᎻᎫᏦᏞᎷᏢᏚᎢᏙᎳᏃ": "ABCDEGHJKLMPSTVWZ",  # Cherokee
+    "ꓮꓐꓚꓓꓰꓝꓖꓧꓲꓙꓗꓡꓟꓠꓳꓑꓣꓢꓔꓴꓦꓪꓫꓬꓜ": "ABCDEFGHIJKLMNOPRSTUVWXYZ",  # Lisu
+}
+_CONFUSABLE = {
+    ord(letter): latin
+    for letters, latins in _ALIKE.items()
+    for letter, latin in zip(letters, latins, strict=True)
+}
+# Symbols with a Latin letter in them: white letters in black circles and squares.
+_CONFUSABLE_SYMBOL = {
+    start + i: chr(ord("A") + i) for start in (0x1F150, 0x1F170) for i in range(26)
+}
+
+# At most this many marks belong to one letter: sorting a run of them takes quadratic time.
+_MAX_MARKS = 8
+_DROPPED = re.compile(f"[{IGNORABLE}]+")
+_MARK = re.compile(f"[{MARKS}]")
+_CLUSTER = re.compile(rf"[^{MARKS}][{MARKS}]{{1,{_MAX_MARKS}}}|[^\x00-\x7f]")
+_WORD = re.compile(r"[^\W_]+")
+_CONFUSABLE_LETTER = re.compile(f"[{''.join(map(chr, _CONFUSABLE))}]")
+_LATIN_WITH_MARKS = re.compile(f"(?<=[A-Za-z{''.join(map(chr, _CONFUSABLE))}])[{MARKS}]+")
+# Four letters or more, each set apart from the next by one and the same character.
+_SPACED = re.compile(r"(?<!\w)[^\W\d_]([ .*_\-|/])[^\W\d_](?:\1[^\W\d_]){2,}(?!\w)")
+# Where there is one such word, the short words around it are written the same way.
+_SPACED_SHORT = re.compile(r"(?<!\w)[^\W\d_]([ .*_\-|/])[^\W\d_](?:\1[^\W\d_])*(?!\w)")
+_SPACED_HINT = re.compile(r"[ .*_\-|/][^\W\d_][ .*_\-|/][^\W\d_][ .*_\-|/]")
+# Runs of white space, any but a plain space or line break, and control characters.
+_BLANK = re.compile(r"[\s\x00-\x08\x0e-\x1b\x7f-\x9f]{2,}|[^\S \n]|[\x00-\x08\x0e-\x1b\x7f-\x9f]")
+
+# The end of a sentence; an initial ("J. Smith") is none. In writing without spaces the mark alone
+# ends it. One class in front, because that is what the engine looks for quickly.
+_SENTENCE_END = re.compile(
+    r"[.!?\u2026\u061f\u0964\u3002\uff01\uff1f\n](?:(?<=[\u3002\uff01\uff1f\n])[\u201d\u2019\u300d]?"
+    r"|(?<![ .(][A-Z]\.)[.!?]{0,8}[\"'\u201d\u2019)\]]{0,4}(?=\s))"
+)
+# Longer ones are cut: rules look at sentences one by one, and a page without a full stop is none.
+MAX_SENTENCE = 600
+
+_TOKEN = re.compile(rf"[{CJK}]|[^\W_{CJK}]+")
+_ASCII_TOKEN = re.compile(r"[a-z0-9]+")
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """Replacements made in one text, ordered by position."""
+
+    starts: list[int]  # in the new text
+    ends: list[int]
+    old_starts: list[int]
+    old_ends: list[int]
+
+    def old_span(self, position: int) -> tuple[int, int]:
+        """Return the characters of the old text behind one character of the new one."""
+        # Of replacements at one place, the last: those by nothing come before the character.
+        at = bisect_right(self.starts, position) - 1
+        if at < 0:
+            return position, position + 1
+        if position < self.ends[at]:
+            return self.old_starts[at], self.old_ends[at]
+        old = self.old_ends[at] + position - self.ends[at]
+        return old, old + 1
+
+
+@dataclass(frozen=True, slots=True)
+class Readable:
+    """A text, and the one it was made from.
+
+    Attributes
+    ----------
+    text
+        What a reader sees.
+    original
+        What is there.
+    """
+
+    text: str
+    original: str
+    _steps: tuple[_Step, ...] = ()
+
+    def original_span(self, start: int, end: int) -> tuple[int, int]:
+        """Return where characters ``start`` to ``end`` (excluded) of the text came from.
+
+        Raises
+        ------
+        ValueError
+            If the span does not lie within the text.
+        """
+        if not 0 <= start <= end <= len(self.text):
+            msg = (
+                f"span ({start}, {end}) does not lie within the text of {len(self.text)} "
+                "characters, expected 0 <= start <= end <= its length."
+            )
+            raise ValueError(msg)
+        if start == end:
+            if not start:
+                return 0, 0
+            _, after = self.original_span(start - 1, start)
+            return after, after
+        first, last = start, end - 1
+        for step in reversed(self._steps):
+            first, last = step.old_span(first)[0], step.old_span(last)[1] - 1
+        return first, last + 1
+
+    def replaced(
+        self, pattern: re.Pattern[str], replacement: Callable[[re.Match[str]], str]
+    ) -> Readable:
+        """Return the text with each match of ``pattern`` replaced, traceable as before."""
+        text, step = self.text, _Step([], [], [], [])
+        pieces: list[str] = []
+        end = length = 0
+        for match in pattern.finditer(text):
+            new = replacement(match)
+            if new == match.group():
+                continue
+            pieces += text[end : match.start()], new
+            length += match.start() - end
+            step.starts.append(length)
+            length += len(new)
+            step.ends.append(length)
+            end = match.end()
+            step.old_starts.append(match.start())
+            step.old_ends.append(end)
+        if not step.starts:
+            return self
+        pieces.append(text[end:])
+        return Readable("".join(pieces), self.original, (*self._steps, step))
+
+
+def readable(text: str) -> Readable:
+    r"""Return a text as a reader sees it, traceable to the original.
+
+    Characters without a glyph and control characters are dropped, compatibility variants become
+    the plain character (NFKC), Latin letters lose marks that no precomposed letter has,
+    look-alikes of other scripts become Latin letters in words that mix scripts or consist of
+    look-alikes throughout (not within text of that script), letters set apart become words, and
+    runs of white space become one space or, where they hold one, one line break.
+
+    Parameters
+    ----------
+    text
+        Anything.
+
+    Returns
+    -------
+    Readable
+        Its ``text`` is for patterns and counts, not for display: joiners that Persian or emoji
+        need are gone.
+
+    Notes
+    -----
+    Linear in the length of the text; ASCII text, the usual case, takes a quick path. Normalisation
+    forms: Unicode Standard Annex #15; look-alikes: Unicode Technical Standard #39.
+
+    Examples
+    --------
+    >>> text = "plea\u200bse IGN\u039fRE \uff54his, r\u00adead t h a t"
+    >>> view = readable(text)
+    >>> view.text
+    'please IGNORE this, read that'
+    >>> start, end = view.original_span(7, 13)
+    >>> text[start:end] == "IGN\u039fRE"
+    True
+    """
+    view = Readable(text, text)
+    if not text.isascii():
+        view = view.replaced(_DROPPED, _nothing)
+        # Dashes and quotation marks are most of what most texts have beyond ASCII.
+        if any(_nfkc(letter) != letter or _MARK.match(letter) for letter in set(view.text)):
+            view = view.replaced(_CLUSTER, _composed).replaced(_LATIN_WITH_MARKS, _nothing)
+        view = _fold_confusables(view)
+    if _SPACED_HINT.search(view.text) and _SPACED.search(view.text):
+        view = view.replaced(_SPACED_SHORT, _joined)
+    if view.text.isprintable() and "  " not in view.text:  # no other blanks than single spaces
+        return view
+    return view.replaced(_BLANK, _one_blank)
+
+
+def sentences(text: str) -> list[tuple[int, int]]:
+    """Return where sentences lie: start and end (excluded), without the white space around.
+
+    A full stop, exclamation or question mark before white space ends one, so do their Chinese
+    relatives anywhere and line breaks. Longer ones than :data:`MAX_SENTENCE` characters are cut,
+    between words where possible. Abbreviations are not known: short sentences too many are better
+    than a long one that hides a short one.
+
+    Examples
+    --------
+    >>> text = "First, by J. Doe. Second! 第三。第四。"
+    >>> [text[start:end] for start, end in sentences(text)]
+    ['First, by J. Doe.', 'Second!', '第三。', '第四。']
+    """
+    spans: list[tuple[int, int]] = []
+    start = 0
+    for match in _SENTENCE_END.finditer(text):
+        _add_sentence(text, start, match.end(), spans)
+        start = match.end()
+    _add_sentence(text, start, len(text), spans)
+    return spans
+
+
+def words(text: str) -> list[str]:
+    """Return the words of a text in order, casefolded; each Chinese or Japanese character is one.
+
+    Punctuation and underscores separate words and are left out. Hostile text goes through
+    :func:`readable` first.
+
+    Examples
+    --------
+    >>> words("It's snake_case, STRASSE: 3.5 你好")
+    ['it', 's', 'snake', 'case', 'strasse', '3', '5', '你', '好']
+    """
+    if text.isascii():
+        return _ASCII_TOKEN.findall(text.lower())
+    return _TOKEN.findall(text.casefold())
+
+
+def _add_sentence(text: str, start: int, end: int, spans: list[tuple[int, int]]) -> None:
+    while True:
+        while start < end and text[start].isspace():
+            start += 1
+        if end - start <= MAX_SENTENCE:
+            break
+        # Not before the middle: a cut close to the start would hardly shorten what is left.
+        cut = text.rfind(" ", start + MAX_SENTENCE // 2, start + MAX_SENTENCE)
+        cut = cut if cut > 0 else start + MAX_SENTENCE
+        spans.append((start, cut))
+        start = cut
+    while start < end and text[end - 1].isspace():
+        end -= 1
+    if start < end:
+        spans.append((start, end))
+
+
+def _nothing(_: re.Match[str]) -> str:
+    return ""
+
+
+def _composed(match: re.Match[str]) -> str:
+    return _nfkc(match.group())
+
+
+@lru_cache(maxsize=4096)
+def _nfkc(cluster: str) -> str:
+    if len(cluster) == 1 and ord(cluster) in _CONFUSABLE_SYMBOL:
+        return _CONFUSABLE_SYMBOL[ord(cluster)]
+    return unicodedata.normalize("NFKC", cluster)
+
+
+def _joined(match: re.Match[str]) -> str:
+    return match.group().replace(match.group(1), "")
+
+
+def _one_blank(match: re.Match[str]) -> str:
+    blank = match.group()
+    if "\n" in blank or "\r" in blank or "\u2028" in blank or "\u2029" in blank:
+        return "\n"
+    return " " if any(map(str.isspace, blank)) else ""
+
+
+def _fold_confusables(view: Readable) -> Readable:
+    """Make look-alikes Latin, but neither in a word of another script nor next to one."""
+    if not _CONFUSABLE_LETTER.search(view.text):
+        return view
+    kinds = [_kind(match.group()) for match in _WORD.finditer(view.text)]
+    position = -1
+
+    def folded(match: re.Match[str]) -> str:
+        nonlocal position
+        position += 1
+        kind = kinds[position]
+        # Five words on either side: in a text of another script, one of them tells it.
+        around = kinds[max(0, position - 5) : position + 6]
+        if kind == "mixed" or (kind == "alike" and "foreign" not in around):
+            return match.group().translate(_CONFUSABLE)
+        return match.group()
+
+    return view.replaced(_WORD, folded)
+
+
+def _kind(word: str) -> str:
+    """Return whether a word is plain, mixed, all look-alikes, or of another script."""
+    if word.isascii():
+        return "plain"
+    alike = sum(ord(letter) in _CONFUSABLE for letter in word)
+    latin = sum(
+        letter in _SMALL if ord(letter) in _CONFUSABLE else _is_latin(letter) for letter in word
+    )
+    if alike and latin:
+        return "mixed"
+    if alike == len(word):
+        # A letter by itself may be a symbol, and tells nothing about the words around.
+        return "alike" if alike > 1 else "plain"
+    return "plain" if latin else "foreign"
+
+
+def _is_latin(letter: str) -> bool:
+    """Return whether it is a Latin letter, digits and ligatures aside."""
+    return letter.isalpha() and (letter <= "\u024f" or "\u1e00" <= letter <= "\u1eff")
