@@ -150,12 +150,12 @@ class Guard:
         """
         with self._lock:
             self._calibration = None
-            self._bars = self._rules()
             self._held_out = {}
             self._dim = batch.dim if len(batch) else None
             self._known = dict(zip(batch.ids, batch.labels, strict=True))
             for detector in self.detectors:
                 detector.fit(batch)
+            self._bars = self._rules()  # a detector may take its rule's threshold from the fit
             for detector in self.detectors:  # one may look into what another has learned
                 if detector.exchangeable and len(batch):
                     self._held_out[detector.name] = detector.held_out_scores(batch, self.seed)

@@ -20,6 +20,8 @@ from ragshield_core.neighbors import FixedVectors, NeighborIndex, Neighbors, all
 
 # Text is compared only where vectors are at least this alike: copies of half a text lie far above.
 COMPARE_ABOVE = 0.6
+# Neighbours that are looked up beyond the lists, for detectors that ask for a few more.
+SPARE = 16
 # Marks an entry of no lineage: it is a stranger to every other.
 NO_LINEAGE = -1
 
@@ -96,6 +98,7 @@ class SimilarityGraph:
         self._lists = Lists.empty(0, k)
         self._lineage = np.empty(0, dtype=np.int64)
         self._gone: set[int] = set()
+        self._last: tuple[NDArray[np.float32], Neighbors, int] | None = None
 
     def __len__(self) -> int:
         return len(self.index)
@@ -137,6 +140,7 @@ class SimilarityGraph:
         batch
             The entries.
         """
+        self._last = None
         self.index.add(keys, batch.embeddings)
         self._connect(batch)
 
@@ -168,7 +172,7 @@ class SimilarityGraph:
         words = [word_hashes(text) for text in batch.texts]
         gone = self.index.slots_of(replaced)
         gone = gone[gone >= 0]
-        standing = self._search(batch.embeddings, gone) if len(self) else None
+        standing = self._but(gone, batch.embeddings) if len(self) else None
         inside = all_neighbors(batch.embeddings, min(self.k, m - 1)) if m > 1 else None
         new = self._merge(m, standing, inside, offset=n)
         own = n + np.arange(m, dtype=np.int64)
@@ -189,13 +193,22 @@ class SimilarityGraph:
             lineages=lineages,
         )
 
-    def _search(self, embeddings: NDArray[np.float32], gone: NDArray[np.int64]) -> Neighbors:
+    def nearest(self, embeddings: NDArray[np.float32], k: int) -> Neighbors:
+        """Return the nearest entries of vectors, more than k if more were found.
+
+        The last search is remembered, so that whoever asks for the same vectors again costs
+        nothing.
+        """
+        wanted = min(k, len(self))
+        if self._last is None or self._last[0] is not embeddings or self._last[2] < wanted:
+            wanted = min(max(k, self.k + SPARE), len(self))
+            self._last = (embeddings, self.index.search(embeddings, wanted), wanted)
+        return self._last[1]
+
+    def _but(self, gone: NDArray[np.int64], embeddings: NDArray[np.float32]) -> Neighbors:
         """Return the k nearest entries but those that are gone."""
         # Each entry of the batch has a few older revisions at most, and they are near to it.
-        spare = min(len(gone), 2 * self.k)
-        found = self.index.search(embeddings, self.k + spare)
-        if not spare:
-            return found
+        found = self.nearest(embeddings, self.k + min(len(gone), 2 * self.k))
         hidden = np.isin(found.slots, gone)
         similarities = np.where(hidden, np.float32(-np.inf), found.similarities)
         order = np.argsort(-similarities, axis=1, kind="stable")[:, : self.k]
@@ -219,6 +232,7 @@ class SimilarityGraph:
 
     def learn(self, keys: Sequence[str], overlay: Overlay) -> None:
         """Write an overlay that was made of this very graph into it."""
+        self._last = None
         self.index.add(keys, overlay.batch.embeddings)
         start, m = self.n_slots, len(overlay.batch)
         self.words += overlay.words
@@ -228,6 +242,7 @@ class SimilarityGraph:
 
     def remove(self, keys: Sequence[str]) -> NDArray[np.int64]:
         """Take entries out, and return the slots in whose lists they were."""
+        self._last = None
         gone = self.index.remove(keys)
         lists = self.lists
         left = np.isin(lists.slots, gone)

@@ -1,0 +1,324 @@
+"""Gibberish: text that an optimiser wrote, or that was spliced together, not a person."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ragshield_core.detectors.base import N_FOLDS, Detector, Evidence, Need, Scope
+from ragshield_core.entries import Batch
+from ragshield_core.errors import InvalidBatchError, NotFittedError
+from ragshield_core.findings import printable
+from ragshield_core.fluency import Fluency, Tokens, recurrences, tokenized
+
+# Tokens of a window, and bits per token that its mean is raised by. Optimised pieces have 10 to 40
+# tokens; the mean of twice as many clean tokens strays less far, by about half a bit.
+WINDOWS = ((12, 0.0), (24, 0.5))
+# A shorter text is judged as if ordinary tokens made it up to this length: of three rare words in
+# a row, a title for instance, nothing follows.
+SHORTEST = 10
+# Entries that the usual scores are taken from, when fitted: enough for the largest in a hundred.
+SAMPLE = 2_000
+# Fewer say nothing of the rarest scores.
+ENOUGH = 100
+# A lineage with a larger share of the knowledge base than this is a collection, and not held out
+# as a whole: too little would be left to judge by.
+LARGEST_DOCUMENT = 0.05
+# Bits per token that about one clean entry in 1,000 exceeds, where no sample says it.
+DEFAULT_BAR = 5.0
+# Share of an entry's unknown words that recur in it, which tells text in another language (about
+# half of them, in entries of 70 words) from gibberish (hardly any).
+RECURRING = 0.2
+# In fewer words than this, words need not recur; the share of known ones must then be lower still.
+FEW_WORDS, FEWER = 40, 0.5
+# Of a knowledge base of few and simple sentences the sample promises too much.
+LOWEST_BAR = 4.6
+# Bits per token up to which nothing is gibberish: many clean entries have a window like that.
+FLOOR = 3.5
+# Quoted text, in characters.
+QUOTED = 80
+
+_UNIT = 2.0**20  # of the integers in which surprise is summed
+
+
+class _Worst(NamedTuple):
+    """The most unusual window of each entry."""
+
+    score: NDArray[np.float64]
+    start: NDArray[np.intp]
+    end: NDArray[np.intp]
+    length: NDArray[np.intp]  # in tokens
+
+
+class DisfluencyDetector(Detector):
+    """Find the window of an entry that reads least like the knowledge base.
+
+    Gradient-optimised text (HotFlip, GCG, Phantom triggers) is a salad of tokens: rare ones, in an
+    order that nobody writes. Each token is given its surprise, in bits, by a model of the knowledge
+    base's own words and neighbouring words (:class:`~ragshield_core.fluency.Fluency`); the score is
+    the mean of the worst window of 12 or 24 tokens, so that a short insertion in a long clean text
+    counts in full. Running text has windows of 2 to 4 bits per token, salad 5 to 7.
+
+    Parameters
+    ----------
+    min_tokens
+        Entries are not judged against a knowledge base of fewer words and marks than this. The
+        default 10,000 (about 80 passages of 100 words), below which a third of the words of a new
+        clean entry are unknown.
+    min_known
+        Where an entry has less than this share of the known words that entries of the knowledge
+        base usually have, and its other words recur within it as function words do, it is in a
+        language of which the knowledge base holds nothing, and is reported as not judged. So are
+        entries of a few words with less than half that share. In [0, 1]; the default 0.65
+        because hardly any clean entry falls below it.
+
+    Attributes
+    ----------
+    rule_threshold
+        What about one clean entry in 1,000 exceeds: estimated by :meth:`fit` from held-out entries
+        where there are enough, else 5 bits per token.
+
+    Notes
+    -----
+    Nothing is downloaded: what is usual is learned from the knowledge base, so that code, tables
+    and languages that it holds are usual. The model is a table of 40 MiB, whatever the size of the
+    knowledge base; learning and forgetting are exact and cost O(batch).
+
+    References
+    ----------
+    The attacks: Ebrahimi et al., "HotFlip", ACL 2018; Zou et al., "Universal and Transferable
+    Adversarial Attacks on Aligned Language Models" (GCG), arXiv 2307.15043; Chaudhari et al.,
+    "Phantom", arXiv 2405.20485. Perplexity in windows as a defence: Jain et al., "Baseline Defenses
+    for Adversarial Attacks Against Aligned Language Models", arXiv 2309.00614; Alon and Kamfonas,
+    "Detecting Language Model Attacks with Perplexity", arXiv 2308.14132.
+    """
+
+    kind: ClassVar[str] = "disfluency"
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.TEXT})
+    taxonomy: ClassVar[tuple[str, ...]] = ("AML.T0070", "AML.T0066", "LLM04:2025", "LLM05:2026")
+    scope = Scope.ENTRY
+    floor = FLOOR
+
+    def __init__(self, *, min_tokens: int = 10_000, min_known: float = 0.65) -> None:
+        if min_tokens < 1:
+            msg = f"min_tokens is {min_tokens}, expected at least 1."
+            raise ValueError(msg)
+        if not 0.0 <= min_known <= 1.0:
+            msg = f"min_known is {min_known}, expected a share in [0, 1]."
+            raise ValueError(msg)
+        self.min_tokens = min_tokens
+        self.min_known = min_known
+        self.reset()
+
+    def config(self) -> dict[str, Any]:
+        """Return the keyword arguments that build this detector again."""
+        return {"min_tokens": self.min_tokens, "min_known": self.min_known}
+
+    def reset(self) -> None:
+        """Forget every text."""
+        self._fluency = Fluency()
+        self.rule_threshold = DEFAULT_BAR
+        self._usually_known = 1.0
+
+    def learn(self, entries: Batch) -> None:
+        """Count the words of entries and which follow each other."""
+        self._fluency.learn(entries.texts)
+
+    def forget(self, entries: Batch) -> None:
+        """Take entries that were learned off the counts."""
+        try:
+            self._fluency.forget(entries.texts)
+        except ValueError as error:
+            raise InvalidBatchError(str(error)) from None
+
+    def fit(self, reference: Batch) -> Self:
+        """Learn ``reference`` and nothing else, and how unusual its own entries are."""
+        super().fit(reference)
+        fold = np.flatnonzero(_folds(reference, 0) == 0)
+        sample = reference.take(fold[:SAMPLE])
+        self.forget(sample)
+        try:
+            scores = self.judged_scores(sample)
+            n_words, n_known, _ = self._vocabulary(sample.texts)
+        finally:
+            self.learn(sample)
+        if n_words.any():
+            self._usually_known = float(n_known.sum() / n_words.sum())
+        scores = scores[~np.isnan(scores)]
+        if len(scores) >= ENOUGH:
+            # Large means of many small terms: each further tenfold rarity costs about the same.
+            tenth, hundredth = np.quantile(scores, [0.9, 0.99])
+            self.rule_threshold = max(LOWEST_BAR, float(hundredth + (hundredth - tenth)))
+        return self
+
+    def held_out_scores(self, fitted: Batch, seed: int) -> NDArray[np.float64]:
+        """Return scores of the fitted entries, each by a model without its document.
+
+        A new document comes as a whole, and the names it is about are new with it; entries of one
+        lineage are therefore held out together.
+        """
+        part = _folds(fitted, seed)
+        scores = np.full(len(fitted), np.nan)
+        for fold in range(N_FOLDS):
+            rows = np.flatnonzero(part == fold)
+            if len(rows):
+                scores[rows] = self._held_out(fitted.take(rows))
+        return scores
+
+    def unjudged(self, batch: Batch) -> dict[int, str]:
+        """Return every row while little is known, else those in unknown words."""
+        if self._fluency.n_tokens < self.min_tokens:
+            reason = (
+                f"the knowledge base has {self._fluency.n_tokens} words and marks, "
+                f"{self.min_tokens} are needed to know how it reads"
+            )
+            return dict.fromkeys(range(len(batch)), reason)
+        n_words, n_known, _ = self._vocabulary(batch.texts)
+        min_known = self.min_known * self._usually_known
+        few_known = min_known * FEWER
+        strange = np.flatnonzero(n_known < min_known * n_words).tolist()
+        reasons = {}
+        # Only of these few is it asked how often their unknown words recur.
+        words, known, recurring = self._vocabulary(
+            [batch.texts[row] for row in strange], recur=True
+        )
+        for place, row in enumerate(strange):
+            unknown = words[place] - known[place]
+            if recurring[place] >= RECURRING * unknown:
+                why = f"{recurring[place]:.0f} of the others recur, as they do in any language"
+            elif words[place] < FEW_WORDS and known[place] < few_known * words[place]:
+                why = "the entry is too short to tell another language from gibberish"
+            else:
+                continue
+            reasons[row] = (
+                f"the knowledge base has {known[place]:.0f} of its {words[place]:.0f} words, so "
+                f"that it does not know how such text reads; {why}"
+            )
+        return reasons
+
+    def score(self, batch: Batch) -> NDArray[np.float64]:
+        """Return the bits per token of the worst window, shape (n_entries,)."""
+        return self._worst(batch).score
+
+    def explain(self, batch: Batch, rows: Sequence[int]) -> list[Evidence]:
+        """Return the worst window of each entry."""
+        chosen = batch.take(rows)
+        worst = self._worst(chosen)
+        evidence = []
+        for row, text in enumerate(chosen.texts):
+            start, end = int(worst.start[row]), int(worst.end[row])
+            evidence.append(
+                Evidence(
+                    sentence=(
+                        f"{worst.length[row]} words and marks, "
+                        f"'{printable(text[start:end], QUOTED)}', are rare and seldom follow each "
+                        f"other in the knowledge base: {worst.score[row]:.2f} bits each, where the "
+                        f"worst passage of an ordinary entry stays below {self.rule_threshold:.2f}"
+                    ),
+                    span=(start, end) if end > start else None,
+                )
+            )
+        return evidence
+
+    def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        """Return the counts and the usual score."""
+        values, arrays = self._fluency.state()
+        usual = {"rule_threshold": self.rule_threshold, "usually_known": self._usually_known}
+        return {**values, **usual}, arrays
+
+    def restore(self, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Take over the counts and the usual score."""
+        self.reset()
+        self._fluency.restore(values, arrays)
+        self.rule_threshold = float(values["rule_threshold"])
+        self._usually_known = float(values["usually_known"])
+
+    def _held_out(self, entries: Batch) -> NDArray[np.float64]:
+        self.forget(entries)
+        try:
+            return self.judged_scores(entries)
+        finally:
+            self.learn(entries)
+
+    def _vocabulary(
+        self, texts: Sequence[str], *, recur: bool = False
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+        """Return how many words each text has, known ones, and unknown ones that recur in it."""
+        counts = np.zeros((3, len(texts)))
+        for first, tokens in tokenized(texts):
+            known = self._fluency.known(tokens)
+            recurring = ~known & (recurrences(tokens) > 0) if recur else known
+            for row, chosen in enumerate((tokens.letters, known, recurring)):
+                owner = tokens.owner[tokens.letters & chosen] + first
+                counts[row] += np.bincount(owner, minlength=len(texts))
+        return counts[0], counts[1], counts[2]
+
+    def _worst(self, batch: Batch) -> _Worst:
+        if not self._fluency.n_tokens:
+            msg = (
+                f"{self.name} has learned no text yet; fit it on the knowledge base before scoring."
+            )
+            raise NotFittedError(msg)
+        n = len(batch)
+        worst = _Worst(np.full(n, -np.inf), *(np.zeros(n, dtype=np.intp) for _ in range(3)))
+        for first, tokens in tokenized(batch.texts):
+            surprise = self._fluency.surprise(tokens)
+            for length, bonus in WINDOWS:
+                _take_worst(worst, tokens, surprise, first, length, bonus)
+        worst.score[np.isneginf(worst.score)] = 0.0  # no token at all
+        return worst
+
+
+def _folds(entries: Batch, seed: int) -> NDArray[np.int64]:
+    """Return a random part for each entry, one for all of a document."""
+    part = np.random.default_rng(seed).integers(N_FOLDS, size=len(entries))
+    sizes = Counter(entries.lineages)
+    documents: dict[str, int] = {}
+    for row, lineage in enumerate(entries.lineages):
+        if lineage is not None and sizes[lineage] <= LARGEST_DOCUMENT * len(entries):
+            part[row] = documents.setdefault(lineage, int(part[row]))
+    return part
+
+
+def _take_worst(
+    worst: _Worst,
+    tokens: Tokens,
+    surprise: NDArray[np.float64],
+    first: int,
+    length: int,
+    bonus: float,
+) -> None:
+    """Note windows of up to ``length`` tokens that are worse than what was found before."""
+    if not len(tokens):
+        return
+    counts = np.bincount(tokens.owner)
+    begin = np.cumsum(counts) - counts
+    place = np.arange(len(tokens))
+    size = np.minimum(length, (begin + counts)[tokens.owner] - place)
+    # Windows of full length within one text; of a shorter text, the whole of it.
+    window = size == length
+    if length == WINDOWS[0][0]:
+        window |= place == begin[tokens.owner]
+    place, size = place[window], size[window]
+    if not len(place):
+        return
+    # Sums of integers are exact: a score must not depend in its last bits on the rest of the batch.
+    sums = np.concatenate([[0], np.cumsum(np.rint(surprise * _UNIT).astype(np.int64))])
+    mean = (sums[place + size] - sums[place]) / (_UNIT * np.maximum(size, SHORTEST)) + bonus
+    owner = tokens.owner[place]
+    heads = np.flatnonzero(np.concatenate([[True], owner[1:] != owner[:-1]]))
+    largest = np.repeat(np.maximum.reduceat(mean, heads), np.diff(np.append(heads, len(owner))))
+    candidates = np.flatnonzero(mean == largest)
+    _, which = np.unique(owner[candidates], return_index=True)  # the first of equal ones
+    best = candidates[which]
+    rows = owner[best] + first
+    better = mean[best] > worst.score[rows]
+    best, rows = best[better], rows[better]
+    worst.score[rows] = mean[best]
+    worst.start[rows] = tokens.start[place[best]]
+    worst.end[rows] = tokens.end[place[best] + size[best] - 1]
+    worst.length[rows] = size[best]

@@ -1,0 +1,360 @@
+"""How usual a text reads: which words a knowledge base has, and which follow each other in it."""
+
+from __future__ import annotations
+
+import functools
+import unicodedata
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+# Counts stand in one table: slots for words and kinds of words, then slots for pairs, 40 MiB. With
+# 100,000 passages some 0.3 and 3 million of them are taken. Where two share a slot, an unknown word
+# or a pair that never was is taken for a known one: evidence gets weaker, none is forged.
+SINGLES, PAIRS = 1 << 21, 1 << 23
+# Texts are read in pieces of at most so many characters, which bounds the memory. A window that
+# straddles a cut is not seen; of gibberish two windows long, one whole window always is.
+PIECE = 1 << 18
+
+# What a word's rarity counts for, in relation to how it follows the word before it. Rare words
+# alone are what a new topic looks like; the weight was chosen between random pieces of words
+# (found by rarity) and shuffled sentences (found by order alone).
+RARITY = 0.35
+# Bits: two frequent tokens that never meet in the knowledge base count for no more than this. Code
+# and tables have such pairs, one after the other; sentences in random order have few of them.
+ESTRANGED = 4.0
+# Bits: nothing is rarer than 2**-19, that is about one word in half a million. Capitalised words
+# are names as a rule, of which there is no end: 2**-17.
+RAREST, RAREST_NAME = 19.0, 17.0
+# A word that recurs within its entry is what the entry is about, or a function word of a language
+# of its own: each recurrence counts as this share of the knowledge base.
+RECURRENCE = 1.5e-4
+# A word of a larger share than this is not rare anyway.
+FREQUENT = 1e-3
+# Of a chain without white space (paths, keys, encoded bytes) no more tokens than this count.
+CHAIN = 6
+# A token that the chain rule leaves out, or a text without tokens, is of this many bits.
+NEUTRAL = 0.0
+
+_SPACE, _LOWER, _UPPER, _DIGIT, _MARK, _IDEOGRAPH = range(6)
+_BMP = 0x10000
+# Radicals, kana and unified ideographs; compatibility ideographs.
+_IDEOGRAPHS = (range(0x2E80, 0xA000), range(0xF900, 0xFB00))
+_STEM = 3  # words up to this length are a kind of their own: function words, mostly
+_LONGEST = 64  # characters beyond are mixed into a word's hash without their order
+
+_M1, _M2, _M3, _M4 = (
+    np.uint64(m)
+    for m in (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0xD6E8FEB86659FD93)
+)
+_POWERS = np.array([pow(0x100000001B3, i, 1 << 64) for i in range(_LONGEST + 1)], dtype=np.uint64)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tokens:
+    """The words, numbers and punctuation marks of several texts, in order.
+
+    A change from lower to upper case starts a new token, and so does every ideograph; a run of one
+    punctuation mark is one token.
+    """
+
+    owner: NDArray[np.intp]  # (n_tokens,), position of the text
+    start: NDArray[np.intp]  # (n_tokens,), character of the text
+    end: NDArray[np.intp]
+    word: NDArray[np.uint64]  # hash of the word, without case; of a number, its length
+    kind: NDArray[np.uint64]  # hash of the form: ending, length, case, white space in front
+    capital: NDArray[np.bool_]
+    letters: NDArray[np.bool_]  # whether it is a word or ideograph, not a number or mark
+    chain: NDArray[np.intp]  # how many tokens stand before it without white space
+
+    def __len__(self) -> int:
+        return len(self.owner)
+
+
+class Fluency:
+    """Counts of words, of kinds of words, and of neighbouring pairs of both.
+
+    Attributes
+    ----------
+    n_tokens
+        Learned, those forgotten taken off.
+
+    Notes
+    -----
+    The surprise of a token, in bits, is ``RARITY`` times its rarity, minus its association with
+    the token before it. The association is the logarithm of how much more often the two stand
+    together than chance would have it (pointwise mutual information [1]_), with the expected
+    count as a Bayesian prior, so that pairs of rare words, of which nothing is known, have none:
+    once for kinds of words, and once for the words themselves with the kinds as their prior. Fluent
+    text in an unknown vocabulary keeps the association of its kinds; words in random order lose
+    both.
+
+    References
+    ----------
+    .. [1] Church and Hanks, "Word association norms, mutual information, and lexicography",
+       Computational Linguistics 16(1), 1990.
+    """
+
+    def __init__(self) -> None:
+        self.n_tokens = 0
+        self._counts: NDArray[np.int32] = np.zeros(SINGLES + PAIRS, dtype=np.int32)
+
+    def learn(self, texts: Sequence[str]) -> None:
+        """Add texts."""
+        for _, tokens in tokenized(texts):
+            for slots in _used(tokens):
+                np.add.at(self._counts, slots, 1)
+            self.n_tokens += len(tokens)
+
+    def forget(self, texts: Sequence[str]) -> None:
+        """Take texts off that were learned.
+
+        Raises
+        ------
+        ValueError
+            If they were not; nothing is changed then.
+        """
+        done: list[Tokens] = []
+        for _, tokens in tokenized(texts):
+            done.append(tokens)
+            negative = False
+            for slots in _used(tokens):
+                np.subtract.at(self._counts, slots, 1)
+                negative |= bool((self._counts[slots] < 0).any())
+            if negative:
+                for slots in (slots for part in done for slots in _used(part)):
+                    np.add.at(self._counts, slots, 1)
+                msg = "texts are to be forgotten that were not learned; forget each learned once."
+                raise ValueError(msg)
+        self.n_tokens -= sum(map(len, done))
+
+    def surprise(self, tokens: Tokens) -> NDArray[np.float64]:
+        """Return how unusual each token is where it stands, in bits, shape (n_tokens,).
+
+        Random words have about 5 on average, running text 1 to 3.
+        """
+        if not len(tokens):
+            return np.empty(0)
+        n = float(max(1, self.n_tokens))
+        words, kinds, word_pairs, kind_pairs = (self._counts[slots] for slots in _slots(tokens))
+        paired = _paired(tokens)
+        kind = (kind_pairs + 1.0) / (_expected(kinds, n) + 1.0)
+        kind[~paired] = 1.0
+        word = (word_pairs + kind) / (_expected(words, n) + 1.0)
+        word[~paired] = 1.0
+        association = np.maximum(0.5 * np.log2(kind * word), -ESTRANGED)
+        # A pair that the entry has again (list items, table cells) is no accident of order.
+        low = np.flatnonzero(association < 0.0)
+        again = low[_recurrences(_word_pair(tokens)[low], tokens.owner[low]) > 0]
+        association[again] = 0.0
+        seen = words + 1.0
+        rare = np.flatnonzero(words < FREQUENT * n)
+        seen[rare] += RECURRENCE * n * _recurrences(tokens.word[rare], tokens.owner[rare])
+        rarity = np.minimum(
+            np.log2((n + 1.0) / seen), np.where(tokens.capital, RAREST_NAME, RAREST)
+        )
+        surprise: NDArray[np.float64] = RARITY * rarity - association
+        surprise[tokens.chain >= CHAIN] = NEUTRAL
+        return surprise
+
+    def known(self, tokens: Tokens) -> NDArray[np.bool_]:
+        """Return which tokens stand in the texts that were learned, shape (n_tokens,)."""
+        known: NDArray[np.bool_] = self._counts[_slot(tokens.word, SINGLES)] > 0
+        return known
+
+    def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        """Return the counts that are not zero, 8 bytes each: about 1 MiB for 1,000 passages."""
+        slots = np.flatnonzero(self._counts)
+        arrays = {"slots": slots.astype(np.uint32), "counts": self._counts[slots]}
+        return {"n_tokens": self.n_tokens}, arrays
+
+    def restore(self, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Take over what :meth:`state` returned."""
+        self.n_tokens = int(values["n_tokens"])
+        self._counts = np.zeros(SINGLES + PAIRS, dtype=np.int32)
+        self._counts[arrays["slots"]] = arrays["counts"]
+
+
+def tokenized(texts: Sequence[str]) -> Iterator[tuple[int, Tokens]]:
+    """Yield the tokens of texts, block by block; a long text is cut into pieces.
+
+    Yields
+    ------
+    tuple[int, Tokens]
+        The position of the first text of the block, to which owners are relative, and its tokens.
+    """
+    for first, pieces in _blocks(texts):
+        yield first, _tokens(tuple(pieces))
+
+
+def _blocks(texts: Sequence[str]) -> Iterator[tuple[int, list[tuple[int, int, str]]]]:
+    """Yield blocks of (owner, offset, piece of text) of about :data:`PIECE` characters."""
+    first, size = 0, 0
+    block: list[tuple[int, int, str]] = []
+    for row, text in enumerate(texts):
+        for offset in range(0, max(1, len(text)), PIECE):
+            piece = text[offset : offset + PIECE]
+            if block and size + len(piece) > PIECE:
+                yield first, block
+                block, size = [], 0
+            if not block:
+                first = row
+            block.append((row - first, offset, piece))
+            size += len(piece) + 1
+    if block:
+        yield first, block
+
+
+@functools.cache
+def _characters() -> tuple[NDArray[np.uint8], NDArray[np.uint64]]:
+    """Return the class and the lower case of each character of the basic plane, and one more.
+
+    The last place stands for all characters beyond it: rare ideographs and pictures.
+    """
+    classes = np.full(_BMP + 1, _MARK, dtype=np.uint8)
+    lower = np.arange(_BMP + 1, dtype=np.uint64)
+    for code in range(_BMP):
+        character = chr(code)
+        category = unicodedata.category(character)
+        if character.isspace() or category in ("Cc", "Zs", "Zl", "Zp"):
+            classes[code] = _SPACE
+        elif category == "Lo" and any(code in block for block in _IDEOGRAPHS):
+            classes[code] = _IDEOGRAPH
+        elif category in ("Lu", "Lt"):
+            classes[code] = _UPPER
+        elif category[0] in "LM" or category == "Cf":
+            classes[code] = _LOWER  # also letters without case, and what joins letters
+        elif category[0] == "N":
+            classes[code] = _DIGIT
+        small = character.lower()
+        if len(small) == 1:
+            lower[code] = ord(small)
+    classes[_BMP] = _IDEOGRAPH
+    return classes, lower
+
+
+# A batch is read to know what can be judged, again to be scored, and again to be explained. A block
+# takes about 3 MiB.
+@functools.lru_cache(maxsize=8)
+def _tokens(pieces: tuple[tuple[int, int, str], ...]) -> Tokens:
+    owners, offsets, texts = zip(*pieces, strict=True)
+    joined = "\n".join(texts)
+    characters = np.frombuffer(joined.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
+    codes = np.minimum(characters, _BMP).astype(np.intp)
+    class_table, lower_table = _characters()
+    classes = class_table[codes]
+    _join_apostrophes(characters, classes)
+    groups = np.where(classes == _UPPER, _LOWER, classes)
+    first = np.ones(len(classes), dtype=np.bool_)
+    first[1:] = (groups[1:] != groups[:-1]) | (groups[1:] == _IDEOGRAPH)
+    first[1:] |= (groups[1:] == _MARK) & (characters[1:] != characters[:-1])
+    first[1:] |= (classes[1:] == _UPPER) & (classes[:-1] == _LOWER)
+    black = classes != _SPACE
+    first &= black
+    start = np.flatnonzero(first)
+    if not len(start):
+        none = np.empty(0, dtype=np.intp)
+        hashes, flags = np.empty(0, dtype=np.uint64), np.empty(0, dtype=np.bool_)
+        return Tokens(none, none, none, hashes, hashes, flags, flags, none)
+    inked = np.flatnonzero(black)
+    token = np.cumsum(first)[inked] - 1
+    length = np.bincount(token)
+    end = start + length
+    place = np.minimum(inked - start[token], _LONGEST)
+    low = lower_table[codes]
+    sums = np.add.reduceat(low[inked] * _POWERS[place], np.cumsum(length) - length)
+    group = groups[start]
+    word = _mixed(sums + length.astype(np.uint64))
+    digits = group == _DIGIT
+    word[digits] = _mixed(np.minimum(length[digits], 5).astype(np.uint64) + _M3)
+
+    capital = classes[start] == _UPPER
+    shouted = capital & (length > 1) & (classes[np.minimum(start + 1, len(classes) - 1)] == _UPPER)
+    # The new line between two texts keeps the first token of a text from being glued.
+    glued = np.concatenate([[False], start[1:] == end[:-1]])
+    loose = np.flatnonzero(~glued)
+    chain = np.arange(len(start)) - np.repeat(loose, np.diff(np.append(loose, len(start))))
+    form = capital.astype(np.uint64) + shouted + np.uint64(4) * glued
+    letters = (group == _LOWER) | (group == _IDEOGRAPH)
+    ending = low[end - 1] * _M1 + low[np.maximum(end - 2, 0)] * _M2
+    ending += (np.minimum(length, 12) // 3).astype(np.uint64)
+    long = letters & (length > _STEM)
+    kind = _mixed(np.where(long, _mixed(ending), word) + (form + np.uint64(1)) * _M2)
+
+    lengths = np.fromiter(map(len, texts), np.intp, len(texts)) + 1
+    begins = np.cumsum(lengths) - lengths
+    sizes = np.diff(np.append(np.searchsorted(start, begins), len(start)))
+    text = np.repeat(np.arange(len(texts)), sizes)
+    shift = (np.array(offsets, dtype=np.intp) - begins)[text]
+    owner = np.array(owners, dtype=np.intp)[text]
+    return Tokens(owner, start + shift, end + shift, word, kind, capital, letters, chain)
+
+
+def _join_apostrophes(characters: NDArray[np.uint32], classes: NDArray[np.uint8]) -> None:
+    """Make an apostrophe between two letters a letter: "don't" is one word."""
+    marks = np.flatnonzero((characters == ord("'")) | (characters == ord("’")))
+    marks = marks[(marks > 0) & (marks < len(characters) - 1)]
+    letter = (classes == _LOWER) | (classes == _UPPER)
+    classes[marks[letter[marks - 1] & letter[marks + 1]]] = _LOWER
+
+
+def _mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Return values whose every bit depends on every bit of the given ones."""
+    values = values * _M1
+    values ^= values >> np.uint64(29)
+    values *= _M4
+    values ^= values >> np.uint64(32)
+    return values
+
+
+def _slot(hashes: NDArray[np.uint64], size: int) -> NDArray[np.intp]:
+    return ((hashes >> np.uint64(20)) & np.uint64(size - 1)).astype(np.intp)
+
+
+def _slots(tokens: Tokens) -> tuple[NDArray[np.intp], ...]:
+    """Return the slots of words, kinds, pairs of words, pairs of kinds; each (n_tokens,).
+
+    A pair is the token and the one before it, which for the first of a text is of another text.
+    """
+    kind_pair = _mixed(np.roll(tokens.kind, 1) * _M3 + tokens.kind)
+    singles = _slot(tokens.word, SINGLES), _slot(tokens.kind, SINGLES)
+    pairs = _slot(_word_pair(tokens), PAIRS), _slot(kind_pair, PAIRS)
+    return *singles, *(SINGLES + pair for pair in pairs)
+
+
+def _word_pair(tokens: Tokens) -> NDArray[np.uint64]:
+    return _mixed(np.roll(tokens.word, 1) * _M2 + tokens.word)
+
+
+def _used(tokens: Tokens) -> tuple[NDArray[np.intp], ...]:
+    """Return the slots to count: of pairs, those within one text."""
+    words, kinds, word_pairs, kind_pairs = _slots(tokens)
+    paired = _paired(tokens)
+    return words, kinds, word_pairs[paired], kind_pairs[paired]
+
+
+def _paired(tokens: Tokens) -> NDArray[np.bool_]:
+    """Return which tokens have one of the same text before them."""
+    paired = np.zeros(len(tokens), dtype=np.bool_)
+    paired[1:] = tokens.owner[1:] == tokens.owner[:-1]
+    return paired
+
+
+def _expected(counts: NDArray[np.int32], n: float) -> NDArray[np.float64]:
+    """Return how often each token would follow the one before it by chance."""
+    counted = counts.astype(np.float64)
+    return np.roll(counted, 1) * counted / n
+
+
+def recurrences(tokens: Tokens) -> NDArray[np.intp]:
+    """Return how often else each word stands in its text, shape (n_tokens,)."""
+    return _recurrences(tokens.word, tokens.owner)
+
+
+def _recurrences(hashes: NDArray[np.uint64], owner: NDArray[np.intp]) -> NDArray[np.intp]:
+    keys = _mixed(hashes + owner.astype(np.uint64) * _M2)
+    _, inverse, counts = np.unique(keys, return_inverse=True, return_counts=True)
+    return np.asarray(counts[inverse] - 1, dtype=np.intp)

@@ -1,0 +1,315 @@
+"""Gibberish in a language made up here: salad among sentences, and what only looks like it."""
+
+import io
+import math
+import time
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ragshield_core import Batch
+from ragshield_core.detectors.disfluency import DisfluencyDetector
+from ragshield_core.errors import InvalidBatchError, NotFittedError
+from ragshield_core.fluency import PIECE, Fluency, recurrences, tokenized
+from ragshield_core.testing import CHECKS, DetectorCase
+
+SYLLABLES = (
+    "ba be bo da del do fan fi ga gor hu jen ka kel lan lo mar mi nor nu pa pen ro sil ta tu"
+)
+
+
+def lexicon(n, seed, endings):
+    rng = np.random.default_rng(seed)
+    stems = {"".join(rng.choice(SYLLABLES.split(), rng.integers(2, 4))) for _ in range(2 * n)}
+    return [stem + endings[i % len(endings)] for i, stem in enumerate(sorted(stems))][:n]
+
+
+NOUNS = lexicon(500, 1, ["", "tion", "er", "ness"])
+VERBS = lexicon(200, 2, ["s", "ed", "ates"])
+ADJECTIVES = lexicon(200, 3, ["al", "ive", "y"])
+FRAMES = (
+    "the {a} {n} of the {n} {v} in the {n} , and the {n} {v} a {n} with it .",
+    "it was in the {n} that a {n} {v} the {a} {n} , which is not the {n} of the {n} .",
+    "on the {n} there is a {n} that {v} , but for the {a} {n} it {v} to the {n} .",
+)
+FOREIGN = (
+    "dol {n} zu dol {n} {v} kem zu {a} {n} , {v} ut dol {n} nek .",
+    "kem ut {n} {v} nek zu dol {a} {n} , ip dol {n} {v} kem .",
+)
+
+
+def sentence(rng, frames=FRAMES, lexicons=(NOUNS, VERBS, ADJECTIVES)):
+    words = rng.choice(frames).split()
+    for i, word in enumerate(words):
+        if word in ("{n}", "{v}", "{a}"):
+            choices = lexicons["nva".index(word[1])]
+            words[i] = choices[min(int(rng.pareto(0.7)), len(choices) - 1)]
+    return " ".join(words).capitalize().replace(" ,", ",").replace(" .", ".")
+
+
+def article(rng, n_sentences=3, **options):
+    return " ".join(sentence(rng, **options) for _ in range(n_sentences))
+
+
+def salad(rng, n_words):
+    """Return rare words of all classes, in no order and without function words."""
+    return " ".join(rng.choice([*NOUNS[50:], *VERBS[50:], *ADJECTIVES[50:]], n_words))
+
+
+def entries(texts, prefix="e", **columns):
+    return Batch.of(
+        ids=[f"{prefix}{i}" for i in range(len(texts))],
+        texts=texts,
+        embeddings=np.ones((len(texts), 2)),
+        **columns,
+    )
+
+
+def articles(n, seed, prefix="kb"):
+    rng = np.random.default_rng(seed)
+    return entries([article(rng) for _ in range(n)], prefix)
+
+
+def poisoned(n, seed):
+    """Return articles with salad in front, behind or inside, and salad alone."""
+    rng = np.random.default_rng(seed)
+    texts = []
+    for i in range(n):
+        text, piece = article(rng, 4), salad(rng, 20)
+        first, rest = text.split(". ", 1)
+        texts.append(
+            (f"{piece} {text}", f"{text} {piece}", f"{first}. {piece} {rest}", piece)[i % 4]
+        )
+    return entries(texts, "bad")
+
+
+CASE = DetectorCase(
+    make=DisfluencyDetector,
+    known=articles(700, 1),
+    clean=articles(20, 2, "c"),
+    poison=poisoned(8, 3),
+)
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    return CASE.fitted()
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_contract(check):
+    check(CASE)
+
+
+def test_one_window_of_salad_at_the_end_of_a_long_text_counts_in_full(fitted):
+    rng = np.random.default_rng(5)
+    clean, piece = article(rng, 200), salad(rng, 14)
+    long, alone = fitted.score(entries([f"{clean} {piece}", piece]))
+    assert long > fitted.rule_threshold > fitted.score(entries([clean]))[0]
+    assert long >= alone
+
+
+def test_evidence_quotes_the_salad_and_nothing_else(fitted):
+    rng = np.random.default_rng(6)
+    text, piece = article(rng, 6), salad(rng, 12)
+    batch = entries([f"{text} {piece} {text}"])
+    (evidence,) = fitted.explain(batch, [0])
+    start, end = evidence.span
+    inside = range(len(text) + 1, len(text) + 1 + len(piece))
+    shared = len(set(range(start, end)) & set(inside))
+    assert shared / len(set(range(start, end)) | set(inside)) > 0.8
+    assert batch.texts[0][start : start + 40] in evidence.sentence
+    assert f"{fitted.score(batch)[0]:.2f}" in evidence.sentence
+    assert f"{fitted.rule_threshold:.2f}" in evidence.sentence
+
+
+def test_hostile_text_is_escaped_and_cut_in_evidence(fitted):
+    rng = np.random.default_rng(6)
+    piece = "\x1b[31m\u202e".join(salad(rng, 20).split())
+    (evidence,) = fitted.explain(entries([piece]), [0])
+    assert evidence.sentence.isprintable()
+    assert len(evidence.sentence) < 400
+
+
+def test_order_alone_gives_shuffled_sentences_away(fitted):
+    rng = np.random.default_rng(7)
+    texts = [article(rng) for _ in range(30)]
+    shuffled = [" ".join(rng.permutation(text.split())) for text in texts]
+    before, after = fitted.score(entries(texts)), fitted.score(entries(shuffled))
+    assert (after > before).mean() >= 0.9
+
+
+def test_new_words_in_familiar_syntax_are_no_gibberish(fitted):
+    unknown = tuple(
+        [*known[:3], *(word[::-1] for word in known[3:])] for known in (NOUNS, VERBS, ADJECTIVES)
+    )
+    rng = np.random.default_rng(8)
+    new_topic = entries([article(rng, lexicons=unknown) for _ in range(30)])
+    assert (fitted.score(new_topic) <= fitted.rule_threshold).all()
+
+
+def test_a_language_that_the_knowledge_base_lacks_is_not_judged_and_one_it_holds_is(fitted):
+    words = tuple([word[::-1] for word in words] for words in (NOUNS, VERBS, ADJECTIVES))
+    rng = np.random.default_rng(9)
+    foreign = [article(rng, 6, frames=FOREIGN, lexicons=words) for _ in range(60)]
+    reasons = fitted.unjudged(entries(foreign))
+    assert len(reasons) == len(foreign)
+    assert "recur" in reasons[0]
+    both = CASE.fitted()
+    both.learn(entries(foreign[:50], "f"))
+    new = entries(foreign[50:], "g")
+    assert both.unjudged(new) == {}
+    assert (both.score(new) <= fitted.rule_threshold).all()
+
+
+def test_unknown_words_that_do_not_recur_are_no_language(fitted):
+    rng = np.random.default_rng(10)
+    letters = np.array(list("qwxzvfjkrtp"))
+    keys = " ".join("".join(rng.choice(letters, rng.integers(3, 9))) for _ in range(60))
+    assert fitted.unjudged(entries([keys])) == {}
+    assert fitted.score(entries([keys]))[0] > fitted.rule_threshold
+    few = " ".join(keys.split()[:8])
+    assert "too short" in fitted.unjudged(entries([few]))[0]
+
+
+def test_a_small_knowledge_base_judges_nothing():
+    detector = DisfluencyDetector().fit(articles(20, 1))
+    reasons = detector.unjudged(CASE.poison)
+    assert set(reasons) == set(range(len(CASE.poison)))
+    assert "10000 are needed" in reasons[0]
+    assert np.isnan(detector.held_out_scores(articles(20, 1), 0)).all()
+
+
+def test_forgetting_is_exact_and_refuses_what_was_not_learned(fitted):
+    detector, more = CASE.fitted(), articles(30, 12, "more")
+    detector.learn(more)
+    assert (detector.score(CASE.clean) != fitted.score(CASE.clean)).any()
+    detector.forget(more)
+    np.testing.assert_array_equal(detector.score(CASE.clean), fitted.score(CASE.clean))
+    with pytest.raises(InvalidBatchError, match="not learned"):
+        detector.forget(CASE.poison)
+    np.testing.assert_array_equal(detector.score(CASE.clean), fitted.score(CASE.clean))
+    np.testing.assert_array_equal(detector.score(CASE.poison), fitted.score(CASE.poison))
+
+
+def test_chunks_of_a_document_are_held_out_together():
+    rng = np.random.default_rng(13)
+    names = [f"{word.capitalize()}xyz" for word in NOUNS[:40]]
+    texts = [article(rng).replace(" the ", f" {name} ") for name in names for _ in range(10)]
+    lineages = [name for name in names for _ in range(10)]
+    together = entries(texts, lineages=lineages)
+    detector = DisfluencyDetector().fit(together)
+    apart = detector.held_out_scores(entries(texts), 0).mean()
+    assert detector.held_out_scores(together, 0).mean() > apart + 0.05
+    collection = entries(texts, lineages=["all"] * len(texts))
+    assert detector.held_out_scores(collection, 0).mean() == pytest.approx(apart)
+
+
+def test_the_rule_is_taken_from_held_out_entries(fitted):
+    held_out = fitted.held_out_scores(CASE.known, 0)
+    assert (held_out > fitted.rule_threshold).mean() <= 0.01
+    assert fitted.floor <= fitted.rule_threshold < DisfluencyDetector().rule_threshold
+
+
+def test_an_unfitted_detector_refuses_and_odd_settings_are_refused():
+    with pytest.raises(NotFittedError, match="fit"):
+        DisfluencyDetector().score(CASE.clean)
+    with pytest.raises(ValueError, match="min_tokens is 0"):
+        DisfluencyDetector(min_tokens=0)
+    with pytest.raises(ValueError, match="min_known is 65"):
+        DisfluencyDetector(min_known=65)
+
+
+def test_texts_without_words_score_nothing(fitted):
+    np.testing.assert_array_equal(fitted.score(entries(["", " \n\t", "\x00"])), 0.0)
+    assert fitted.explain(entries([""]), [0])[0].span is None
+
+
+@pytest.mark.parametrize(
+    "text", ["a" * 2**20, "{[" * 2**19, "aB" * 2**19, "'" * 2**20, "漢" * 2**20]
+)
+def test_a_megabyte_of_anything_is_judged_in_linear_time(fitted, text):
+    start = time.process_time()
+    assert np.isfinite(fitted.score(entries([text]))).all()
+    assert time.process_time() - start < 10
+
+
+def test_salad_beyond_the_first_piece_of_a_huge_text_is_found_where_it_is(fitted):
+    rng = np.random.default_rng(14)
+    sentences = article(rng, 200)
+    text = (sentences + " ") * (2 * PIECE // len(sentences)) + salad(rng, 24)
+    (evidence,) = fitted.explain(entries(["short", text]), [1])
+    assert fitted.score(entries(["short", text]))[1] > fitted.rule_threshold
+    assert evidence.span[0] > len(text) - 400
+    assert text[slice(*evidence.span)] in text[-400:]
+
+
+def read(text):
+    """Return the tokens of a text as strings."""
+    return [text[a:b] for _, t in tokenized([text]) for a, b in zip(t.start, t.end, strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Don't stop, it's 1999!", ["Don't", "stop", ",", "it's", "1999", "!"]),
+        (
+            "similarlyNow write]( Me**ONE",
+            ["similarly", "Now", "write", "]", "(", "Me", "**", "ONE"],
+        ),
+        ("naïve Straße 你好 x_1", ["naïve", "Straße", "你", "好", "x", "_", "1"]),
+        ("😀😀 a\u200db", ["😀", "😀", "a\u200db"]),
+    ],
+)
+def test_tokens(text, expected):
+    assert read(text) == expected
+
+
+@settings(max_examples=60)
+@given(st.lists(st.text(max_size=40), max_size=6))
+def test_tokens_do_not_depend_on_the_texts_around_them(texts):
+    alone = [
+        (row, *token)
+        for row, text in enumerate(texts)
+        for _, t in tokenized([text])
+        for token in zip(t.start, t.end, t.word, t.kind, t.chain, recurrences(t), strict=True)
+    ]
+    together = [
+        (first + owner, *token)
+        for first, t in tokenized(texts)
+        for owner, *token in zip(
+            t.owner, t.start, t.end, t.word, t.kind, t.chain, recurrences(t), strict=True
+        )
+    ]
+    assert together == alone
+
+
+def test_surprise_is_rarity_less_association():
+    texts = ["red fish", "red fish", "red cat", "blue fish"] * 50
+    fluency = Fluency()
+    fluency.learn(texts)
+    words = Counter(" ".join(texts).split())
+    pairs = Counter(texts)
+    for text in ("red fish", "blue cat"):
+        one, other = text.split()
+        ((_, tokens),) = tokenized([text])
+        first, second = fluency.surprise(tokens)
+        n = fluency.n_tokens
+        assert first == pytest.approx(0.35 * math.log2((n + 1) / (words[one] + 1)))
+        expected = words[one] * words[other] / n
+        # Words of up to three letters and these of four are each a kind of their own.
+        kind = (pairs[text] + 1) / (expected + 1)
+        word = (pairs[text] + kind) / (expected + 1)
+        association = max(0.5 * math.log2(kind * word), -4.0)
+        rarity = 0.35 * math.log2((n + 1) / (words[other] + 1))
+        assert second == pytest.approx(rarity - association)
+
+
+def test_state_is_small_for_a_small_knowledge_base(fitted):
+    _, arrays = fitted.state()
+    file = io.BytesIO()
+    np.savez(file, **arrays)
+    assert file.tell() < 1_000_000
