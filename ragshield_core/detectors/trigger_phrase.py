@@ -1,0 +1,695 @@
+"""Phrases that recent entries hold far more often than the knowledge base explains."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ragshield_core.detectors.base import N_FOLDS, Detector, Evidence, Need, Scope
+from ragshield_core.entries import Batch
+from ragshield_core.errors import InvalidBatchError, NotFittedError
+from ragshield_core.findings import printable
+from ragshield_core.phrase_counts import (
+    EMPTY,
+    N_ORDERS,
+    SKETCH,
+    TAIL,
+    Arrival,
+    Background,
+    Grams,
+    Recent,
+    arrivals_of,
+    order_of,
+    places_of,
+    words_of,
+)
+
+# Fewer entries say too little about what is usual among them.
+MIN_ENTRIES = 100
+# Number of newer entries after which an entry counts half: one poisoned entry in 100 then adds up
+# to nearly 30, and a burst of last month is not held against this month's.
+HALF_LIFE = 2_000
+# Recent entries are kept, and can be condemned, up to so many. The oldest count a quarter then.
+MAX_RECENT = 4_096
+# Distinct n-grams of recent entries that are kept, 4 bytes each: 4,096 entries of 100 words have
+# two millions.
+MAX_RECENT_GRAMS = 1 << 22
+
+# Entries that one counts for that a person has released.
+TRUSTED = 10
+
+# Texts with this share of three-word phrases in common are copies of each other, and count once.
+SAME_TEXT = 0.5
+# A phrase is not looked at more closely up to this score: every batch has such by chance. What is
+# fainter is told apart by upper limits only, and down to a hundredfold less.
+FAINT, NOTHING = 0.0, -2.0
+# With fewer recent entries than so many times the expected ones, too many innocent entries are
+# among those that hold an n-gram to condemn them all, however sure it is that some are not.
+MIN_LIFT = 4.0
+# An entry holds a phrase if it holds this share of its n-grams: one changed word in the middle of
+# five takes away half of them.
+WHOLE = 0.25
+# From this score on, the phrase is taken for a fact, and its parts are tested as such.
+SURE = 2.0
+# Never more phrases than this are told apart in one batch; entries that hold further ones are
+# judged by the n-grams that remain.
+MAX_PHRASES = 64
+# N-grams looked at closely, those that seem most suspicious first.
+MAX_CANDIDATES = 20_000
+# Entries counted at a time.
+CHUNK = 2_000
+# Entries scored while held out: more add nothing to a threshold at one in a thousand.
+MAX_HELD_OUT = 10_000
+# Entries that arrive together when held-out ones are made to arrive.
+ARRIVING = 100
+QUOTED = 80  # characters
+
+
+class _Phrase(NamedTuple):
+    """What a score rests on."""
+
+    score: float
+    hashes: tuple[int, ...]  # the n-gram that convinced, then those that come with it
+    n_recent: int  # entries that hold it
+    n_known: float
+    expected: float
+    example: int  # row of the batch that holds it
+    ids: tuple[str, ...] = ()  # of recent entries and of the batch that hold it
+
+
+class _Judgement(NamedTuple):
+    """Scores of a batch and of recent entries, and what they rest on."""
+
+    scores: NDArray[np.float64]  # (n_batch,)
+    recent: NDArray[np.float64]  # (n_recent,), -inf without an opinion
+    why: NDArray[np.int64]  # (n_batch + n_recent,): of phrases, -1 for none
+    phrases: list[_Phrase]
+    n_recent: int  # entries that are counted
+
+
+class TriggerPhraseDetector(Detector):
+    """Find phrases planted in many entries, whatever their labels.
+
+    An n-gram (up to four words, see :mod:`ragshield_core.phrase_counts`) is suspicious when too
+    many of the entries that hold it are recent. Were recent entries like those of the knowledge
+    base, each of its holders would be recent with the same probability: the recent share of all
+    text. The score is the negative decimal logarithm of how likely so many recent ones are then,
+    corrected for the n-grams of the knowledge base that are as frequent and could have been as
+    many: 2 for one batch in a hundred.
+
+    An entry has the score of its most suspicious n-gram. The entries that hold it are then set
+    aside, and the others are judged by what is left, so that an innocent entry is not condemned
+    for a common part of a planted phrase. Parts of a phrase that was found need to stand the
+    test among each other only, which finds entries with a word of it changed.
+
+    Entries that :meth:`fit` was given are background. Later ones are recent: they count with a
+    weight that halves every ``half_life`` entries, they can be condemned by what comes after them
+    (:meth:`retroactive`), and become background once ``max_recent`` others have come. Held
+    entries go on counting and never become background. Several entries of one lineage, and
+    copies of one text, count once.
+
+    Parameters
+    ----------
+    half_life
+        Number of newer entries after which an entry counts half; default 2,000.
+    max_recent
+        Entries that are recent, at most; default 4,096.
+    min_entries
+        Below this size of the knowledge base entries are not judged; default 100.
+    lineages_once
+        Whether entries of one lineage count once, as chunks of a document share its headings.
+        ``False`` where whoever brings an entry may claim any lineage.
+
+    Notes
+    -----
+    For n-grams with a weight of k among recent entries and b entries of the knowledge base, and a
+    recent share q of all text, the tail of the binomial distribution is bounded by
+    exp(-(k + b) * KL(k / (k + b) || q)) (Chernoff), which also holds for weights up to 1. The
+    correction counts, by length of the n-gram, those of the knowledge base that at least k + b
+    entries hold: rarer ones cannot reach the score (Tarone, "A modified Bonferroni method for
+    discrete data", Biometrics 46, 1990).
+
+    An n-gram that no more recent entries hold than known ones do is never suspicious, whatever
+    their shares: the knowledge base is about it, and much of that may come at once.
+
+    Limits: about four entries are needed in 100 new ones beside 10,000 known ones, and about ten
+    in 1,000 beside 2,500; once recent text is as much as known text, next to nothing is found.
+    Slower than one in about a thousand entries, a phrase goes unnoticed and ends up in the
+    background. A new template or topic of the
+    knowledge base looks the same as a planted phrase until a person has released it. Hashes are
+    not keyed.
+
+    Examples
+    --------
+    >>> def entries(texts, prefix):
+    ...     ids = [f"{prefix}{i}" for i in range(len(texts))]
+    ...     return Batch.of(ids=ids, texts=texts, embeddings=np.ones((len(texts), 1)))
+    >>> known = entries([f"order {i} has been sent to customer {i}" for i in range(200)], "k")
+    >>> new = [f"order {i} has been sent to customer {i}" for i in range(200, 220)]
+    >>> new[::2] = [f"{text} blue heron at noon" for text in new[::2]]
+    >>> detector = TriggerPhraseDetector().fit(known)
+    >>> scores = detector.score(entries(new, "n"))
+    >>> bool(scores[::2].min() > detector.rule_threshold > scores[1::2].max())
+    True
+    """
+
+    kind: ClassVar[str] = "trigger_phrase"
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.TEXT})
+    taxonomy: ClassVar[tuple[str, ...]] = (
+        "AML.T0070",
+        "AML.T0043.004",
+        "LLM04:2025",
+        "LLM05:2026",
+    )
+    # Without a calibration: one batch in a hundred has such a phrase by chance.
+    rule_threshold: float = 2.0
+    # What one batch in thirty has by chance is no reason to act, however rare among clean entries.
+    floor: float = 1.5
+
+    scope = Scope.BATCH
+
+    def __init__(
+        self,
+        *,
+        half_life: float = HALF_LIFE,
+        max_recent: int = MAX_RECENT,
+        min_entries: int = MIN_ENTRIES,
+        lineages_once: bool = True,
+    ) -> None:
+        if half_life <= 0:
+            msg = f"half_life is {half_life}, expected a positive number of entries."
+            raise ValueError(msg)
+        for name, value in (("max_recent", max_recent), ("min_entries", min_entries)):
+            if value < 1:
+                msg = f"{name} is {value}, expected at least 1."
+                raise ValueError(msg)
+        self.half_life = half_life
+        self.max_recent = max_recent
+        self.min_entries = min_entries
+        self.lineages_once = lineages_once
+        self.reset()
+
+    def config(self) -> dict[str, Any]:
+        """Return the keyword arguments that build this detector again."""
+        return {
+            "half_life": self.half_life,
+            "max_recent": self.max_recent,
+            "min_entries": self.min_entries,
+            "lineages_once": self.lineages_once,
+        }
+
+    def reset(self) -> None:
+        """Forget everything."""
+        self._background: Background | None = None
+        self._recent = Recent()
+        self._ready = False  # whether what is learned now is recent
+        self._latest: tuple[Batch, Grams, _Judgement] | None = None
+
+    # Learning
+
+    def learn(self, entries: Batch) -> None:
+        """Add entries: background up to ``min_entries`` and at the first call, recent later."""
+        if not len(entries):
+            return
+        if self._ready:
+            self._arrive(entries, held=False)
+            return
+        if self._background is None:
+            self._background = Background.sized_for(entries.texts)
+        sketches = self._count(entries, 1)
+        if self._background.n_entries >= self.min_entries:
+            self._background.measure(self._copies(entries, sketches))
+            self._ready = True
+
+    def forget(self, entries: Batch) -> None:
+        """Take entries that were learned out again."""
+        self._latest = None
+        background = self._background
+        if background is None or not len(entries):
+            return
+        recent = self._forget_recent(entries.ids, held=False)
+        rest = entries.take(np.array([i not in recent for i in entries.ids], dtype=np.bool_))
+        self._count(rest, -1)
+
+    def hold(self, entries: Batch) -> None:
+        """Count held entries among the recent ones: others with the same phrase may follow."""
+        if not self._ready or not len(entries):
+            return
+        self._arrive(entries, held=True)
+
+    def unhold(self, ids: Sequence[str]) -> None:
+        """Count held entries no longer."""
+        self._latest = None
+        self._forget_recent(ids, held=True)
+
+    def trust(self, ids: Sequence[str]) -> None:
+        """Make entries background, and each as much of it as ten: a person has judged them good.
+
+        The phrases of a new template explain what comes once its entries were released; those of
+        one entry that was released by mistake explain next to nothing.
+        """
+        self._latest = None
+        trusted = set(ids)
+        marked = [not a.held and a.id in trusted for a in self._recent.arrivals]
+        arrivals = self._recent.remove(np.array(marked, dtype=np.bool_))
+        self._settle(arrivals)
+        for _ in range(TRUSTED - 1):
+            self._settle(arrivals, n_entries=0)
+
+    def held_out_scores(self, fitted: Batch, seed: int) -> NDArray[np.float64]:
+        """Return scores of fitted entries that are made to arrive anew.
+
+        Each of five random parts is taken out of the background and arrives in batches of a
+        hundred. At most 10,000 entries are scored, the others NaN. An entry that a later batch
+        shows in another light has the score it has then.
+        """
+        scores = np.full(len(fitted), np.nan)
+        if not self._ready:
+            return scores
+        chosen = np.random.default_rng(seed).permutation(len(fitted))[:MAX_HELD_OUT]
+        for rows in np.array_split(chosen, N_FOLDS):
+            scratch = type(self)(**self.config())
+            scratch.restore(*self.state())
+            scratch.forget(fitted.take(rows))
+            row_of = {fitted.ids[row]: row for row in rows.tolist()}
+            for start in range(0, len(rows), ARRIVING):
+                arriving = rows[start : start + ARRIVING]
+                batch = fitted.take(arriving)
+                scores[arriving] = scratch.score(batch)
+                for entry_id, score in zip(*scratch.retroactive(batch), strict=True):
+                    if (row := row_of.get(entry_id)) is not None:
+                        scores[row] = max(scores[row], score)
+                scratch.learn(batch)
+        return scores
+
+    # Judging
+
+    def unjudged(self, batch: Batch) -> dict[int, str]:
+        """Return every row, as long as the knowledge base is too small."""
+        if self._ready:
+            return {}
+        n = 0 if self._background is None else self._background.n_entries
+        reason = (
+            f"the knowledge base has {n} entries, {self.min_entries} are needed to know which "
+            "phrases are usual in it"
+        )
+        return dict.fromkeys(range(len(batch)), reason)
+
+    def score(self, batch: Batch) -> NDArray[np.float64]:
+        """Return the surprisal of the most suspicious phrase of each entry, shape (n_entries,)."""
+        return self._judged(batch).scores
+
+    def explain(self, batch: Batch, rows: Sequence[int]) -> list[Evidence]:
+        """Return the phrase, how many entries hold it, and how many would be expected to."""
+        if not len(rows):
+            return []
+        judgement = self._judged(batch)
+        return [
+            self._sentence(judgement, int(judgement.why[row]), batch.ids[row], batch.texts[row])
+            for row in rows
+        ]
+
+    def retroactive(self, batch: Batch) -> tuple[list[str], NDArray[np.float64]]:
+        """Return recent entries with a phrase that the batch makes suspicious, with scores.
+
+        Entries that were fitted, released by a person, or are held already, are left alone.
+        """
+        if not self._ready or not len(batch):
+            return [], np.empty(0)
+        recent = self._judged(batch).recent
+        rows = [row for row in np.flatnonzero(recent > -np.inf).tolist() if self._watched(row)]
+        return [self._recent.arrivals[row].id for row in rows], recent[rows]
+
+    def explain_retroactive(self, batch: Batch, ids: Sequence[str]) -> list[Evidence]:
+        """Return why entries that :meth:`retroactive` named have the score they have now."""
+        judgement = self._judged(batch)
+        row_of = {a.id: row for row, a in enumerate(self._recent.arrivals) if not a.held}
+        evidence = []
+        for entry_id in ids:
+            why = int(judgement.why[len(batch) + row_of[entry_id]])
+            # Its text is not kept; an entry of the batch that holds the phrase has it as well.
+            text = batch.texts[judgement.phrases[why].example] if why >= 0 else ""
+            evidence.append(self._sentence(judgement, why, entry_id, text))
+        return evidence
+
+    # State
+
+    def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        """Return the counts of the background and the n-grams of recent entries."""
+        if self._background is None:
+            return {"ready": False}, {}
+        recent, arrays = self._recent.state()
+        arrays = {f"recent.{key}": array for key, array in arrays.items()}
+        arrays |= {f"background.{key}": array for key, array in self._background.state().items()}
+        return {"ready": self._ready, "recent": recent}, arrays
+
+    def restore(self, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Take over what :meth:`state` returned."""
+        self.reset()
+        if "recent" not in values:
+            return
+
+        def part(prefix: str) -> dict[str, NDArray[Any]]:
+            found = (key for key in arrays if key.startswith(prefix))
+            return {key.removeprefix(prefix): arrays[key] for key in found}
+
+        self._background = Background.restored(part("background."))
+        self._recent = Recent.restored(values["recent"], part("recent."))
+        self._ready = values["ready"]
+
+    # Inside
+
+    def _count(self, entries: Batch, sign: int) -> NDArray[np.uint32]:
+        """Count entries as background, or no longer, and return their sketches."""
+        assert self._background is not None  # noqa: S101
+        sketches = [np.empty((0, SKETCH), dtype=np.uint32)]
+        for start in range(0, len(entries), CHUNK):
+            grams = Grams.of(entries.texts[start : start + CHUNK])
+            self._background.add(grams, sign)
+            sketches.append(grams.sketches())
+        return np.concatenate(sketches)
+
+    def _copies(self, entries: Batch, sketches: NDArray[np.uint32]) -> list[Grams]:
+        """Return the n-grams of all entries but the first of those that are copies."""
+        _, first = np.unique(_joined(len(entries), *_same_texts(sketches)), return_index=True)
+        copies = np.setdiff1d(np.arange(len(entries)), first)
+        parts = [copies[start : start + CHUNK] for start in range(0, len(copies), CHUNK)]
+        return [Grams.of([entries.texts[row] for row in part.tolist()]) for part in parts]
+
+    def _arrive(self, entries: Batch, *, held: bool) -> None:
+        judged, self._latest = self._latest, None
+        if judged is not None and judged[0] is entries:
+            grams = judged[1]
+        else:
+            grams = Grams.of(entries.texts)
+        self._forget_recent(entries.ids, held=held)  # a write that is repeated
+        self._recent.append(arrivals_of(entries.ids, entries.lineages, grams, held=held))
+        self._settle(self._recent.remove(self._recent.surplus(self.max_recent, MAX_RECENT_GRAMS)))
+
+    def _settle(self, arrivals: Sequence[Arrival], n_entries: int | None = None) -> None:
+        """Make entries that are no longer recent background, unless they are held."""
+        settled = [arrival.hashes for arrival in arrivals if not arrival.held]
+        if settled and self._background is not None:
+            n_settled = len(settled) if n_entries is None else n_entries
+            self._background.add_hashes(np.concatenate(settled), n_settled)
+
+    def _forget_recent(self, ids: Sequence[str], *, held: bool) -> set[str]:
+        """Remove recent entries by id, and return which there were."""
+        wanted = set(ids)
+        marked = [a.held is held and a.id in wanted for a in self._recent.arrivals]
+        return {a.id for a in self._recent.remove(np.array(marked, dtype=np.bool_))}
+
+    def _watched(self, row: int) -> bool:
+        return not self._recent.arrivals[row].held
+
+    def _judged(self, batch: Batch) -> _Judgement:
+        """Judge a batch, or recall it: scores, findings and retroactive ones ask for the same."""
+        if self._background is None:
+            msg = f"{self.name} has learned nothing yet; fit it on the knowledge base."
+            raise NotFittedError(msg)
+        if len(batch) and not self._ready:
+            msg = f"entry {batch.ids[0]!r} cannot be judged: {self.unjudged(batch)[0]}."
+            raise InvalidBatchError(msg)
+        if self._latest is None or self._latest[0] is not batch:
+            grams = Grams.of(batch.texts)
+            self._latest = (batch, grams, self._judge(batch, grams, self._background))
+        return self._latest[2]
+
+    def _judge(self, batch: Batch, grams: Grams, background: Background) -> _Judgement:
+        n_batch, n = len(batch), len(batch) + len(self._recent)
+        weights = self._weights(batch)
+        share = self._recent_share(grams, weights[n_batch:], background)
+        scores, candidates = self._candidates(grams, share, background)
+        recent = np.full(len(self._recent), -np.inf)
+        why = np.full(n, -1, dtype=np.int64)
+        n_recent = int(np.count_nonzero(weights))
+        if not candidates.size:
+            return _Judgement(scores, recent, why, [], n_recent)
+
+        place = np.minimum(np.searchsorted(candidates, grams.hashes), len(candidates) - 1)
+        mine = candidates[place] == grams.hashes
+        rows, which = self._recent.holders(candidates)
+        counted = weights[n_batch + rows] > 0.0
+        rows = np.concatenate([grams.rows[mine], rows[counted] + n_batch])
+        which = np.concatenate([place[mine], which[counted]])
+        tests = _Tests(candidates, background, share)
+        sources = self._sources(batch, grams)
+        found = np.full(n, -np.inf)
+        phrases = _phrases(tests, rows, which, weights, sources, found, why)
+        scores = np.maximum(scores, found[:n_batch])
+        ids = [*batch.ids, *(arrival.id for arrival in self._recent.arrivals)]
+        named = [
+            phrase._replace(ids=tuple(ids[row] for row in holders.tolist()))
+            for phrase, holders in phrases
+        ]
+        return _Judgement(scores, found[n_batch:], why, named, n_recent)
+
+    def _weights(self, batch: Batch) -> NDArray[np.float64]:
+        """Return how much the entries of the batch and recent ones count, in [0, 1]."""
+        arrivals = self._recent.arrivals
+        age = np.arange(len(arrivals), 0, -1)
+        weights = np.exp2(-age / self.half_life)
+        again = set(batch.ids)  # a new revision counts instead of the old one
+        weights[[row for row, arrival in enumerate(arrivals) if arrival.id in again]] = 0.0
+        return np.concatenate([np.ones(len(batch)), weights])
+
+    def _recent_share(
+        self, grams: Grams, weights: NDArray[np.float64], background: Background
+    ) -> NDArray[np.float64]:
+        """Return, by order, the share of all text that is recent; by entries where that is more."""
+        sizes = np.array([len(a.hashes) for a in self._recent.arrivals], dtype=np.float64)
+        orders = np.bincount(order_of(grams.hashes), minlength=N_ORDERS)
+        # Recent entries are taken to have the mixture of orders of the background.
+        mixture = background.n_grams / max(1, background.n_grams.sum())
+        texts = orders + mixture * float(weights @ sizes)
+        by_text = texts / np.maximum(1, texts + background.n_grams)
+        entries = grams.n_rows + weights.sum()
+        by_entry = entries / (entries + max(1, background.n_entries))
+        share: NDArray[np.float64] = np.minimum(np.maximum(by_text, by_entry), 1.0 - 1e-6)
+        return share
+
+    def _candidates(
+        self, grams: Grams, share: NDArray[np.float64], background: Background
+    ) -> tuple[NDArray[np.float64], NDArray[np.uint32]]:
+        """Return a faint score of each entry, and the n-grams that may be worth more.
+
+        Counts by hash, and not by weight, are upper limits: nothing suspicious is lost.
+        """
+        scores = np.full(grams.n_rows, NOTHING)
+        bits = max(10, (2 * len(grams.hashes)).bit_length())
+        cells = (grams.hashes * np.uint32(0x85EBCA6B)) >> np.uint32(32 - min(bits, 22))
+        counts = np.bincount(cells)[cells] + self._recent.at_most(grams.hashes)
+        several = np.flatnonzero(counts > 1)
+        tests = _Tests(grams.hashes[several], background, share)
+        upper = tests.scores(counts[several].astype(np.float64))
+        np.maximum.at(scores, grams.rows[several], np.minimum(upper, FAINT))
+        close = upper > FAINT
+        candidates, first = np.unique(tests.hashes[close], return_index=True)
+        if len(candidates) > MAX_CANDIDATES:
+            best = np.argsort(-upper[close][first], kind="stable")[:MAX_CANDIDATES]
+            candidates = np.sort(candidates[best])
+        return scores, candidates
+
+    def _sources(self, batch: Batch, grams: Grams) -> NDArray[np.int64]:
+        """Return a number for each entry, the same for those that count as one."""
+        arrivals = self._recent.arrivals
+        sketches = np.concatenate([grams.sketches(), *(a.sketch[None] for a in arrivals)])
+        first, second = _same_texts(sketches)
+        if self.lineages_once:
+            seen: dict[str, int] = {}
+            lineages = [*batch.lineages, *(a.lineage for a in arrivals)]
+            named = [(row, name) for row, name in enumerate(lineages) if name is not None]
+            pairs = [(row, seen.setdefault(name, row)) for row, name in named]
+            first = np.concatenate([first, np.array([a for a, _ in pairs], dtype=np.int64)])
+            second = np.concatenate([second, np.array([b for _, b in pairs], dtype=np.int64)])
+        return _joined(len(sketches), first, second)
+
+    def _sentence(self, judgement: _Judgement, why: int, entry_id: str, text: str) -> Evidence:
+        if why < 0:
+            return Evidence(
+                sentence="no phrase of it is more frequent than usual (score below 0.0)"
+            )
+        phrase = judgement.phrases[why]
+        quoted = printable(_quote(text, phrase.hashes), QUOTED)
+        assert self._background is not None  # noqa: S101
+        known = f"about {phrase.n_known:.0f}" if math.isfinite(phrase.n_known) else "very many"
+        return Evidence(
+            sentence=(
+                f"holds {quoted!r}, as do {phrase.n_recent} of the {judgement.n_recent} most "
+                f"recent entries and {known} of {self._background.n_entries} in the knowledge "
+                f"base, where {phrase.expected:.1f} recent ones would be expected (surprisal "
+                f"{phrase.score:.1f}, as one batch in 10^{phrase.score:.1f} has by chance)"
+            ),
+            related_ids=tuple(i for i in phrase.ids if i != entry_id),
+        )
+
+
+class _Tests:
+    """Tests of some n-grams, each for too many recent entries among those that hold it."""
+
+    def __init__(
+        self, hashes: NDArray[np.uint32], background: Background, share: NDArray[np.float64]
+    ) -> None:
+        self.hashes = hashes
+        self.orders = order_of(hashes)
+        self.known = background.of(hashes)
+        self.share = share[self.orders]
+        # How many n-grams are tested at once, as a logarithm, by order and number of holders.
+        self._log_tests = np.log10(background.tail * N_ORDERS)
+        self._log_parts = np.full(len(hashes), np.inf)  # less for parts of a known phrase
+
+    def scores(self, recent: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the corrected surprisal for weights of recent entries, shape (n_hashes,)."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            total = recent + self.known
+            part = recent / total
+            tail = recent * np.log(part / self.share)
+            rest = self.known * np.log((1.0 - part) / (1.0 - self.share))
+            surprisal = np.where(self.known > 0, tail + rest, tail) / math.log(10.0)
+        usual = self.known * (self.share / (1.0 - self.share))
+        surprisal[(recent <= MIN_LIFT * usual) | (recent <= self.known)] = 0.0
+        frequent = np.minimum(np.nan_to_num(total), TAIL - 1).astype(np.int64)
+        log_tests = np.minimum(self._log_tests[self.orders, frequent], self._log_parts)
+        return np.asarray(surprisal - log_tests, dtype=np.float64)
+
+    def relate(self, parts: NDArray[np.int64]) -> None:
+        """Test n-grams only among each other from now on: they are parts of one phrase."""
+        self._log_parts[parts] = np.minimum(self._log_parts[parts], math.log10(max(1, len(parts))))
+
+
+def _phrases(
+    tests: _Tests,
+    rows: NDArray[np.int64],
+    which: NDArray[np.int64],
+    weights: NDArray[np.float64],
+    sources: NDArray[np.int64],
+    found: NDArray[np.float64],
+    why: NDArray[np.int64],
+) -> list[tuple[_Phrase, NDArray[np.int64]]]:
+    """Explain suspicious n-grams by as few phrases as possible, the most suspicious first.
+
+    Parameters
+    ----------
+    tests
+        Of the n-grams.
+    rows, which
+        Shape (n_pairs,): which entry holds which n-gram.
+    weights, sources
+        Shape (n_entries,): how much each counts, and with which others together.
+    found, why
+        Shape (n_entries,): the score of each entry and the number of the phrase that gave it, to
+        be filled in.
+
+    Returns
+    -------
+    list[tuple[_Phrase, NDArray[np.int64]]]
+        Phrases, and the entries that hold each.
+    """
+    n_grams, n = len(tests.hashes), len(weights)
+    order = np.lexsort((-weights[rows], sources[rows], which))
+    rows, which = rows[order], which[order]
+    # Only n-grams of the batch are looked at, and its rows come first.
+    examples = np.full(n_grams, n)
+    np.minimum.at(examples, which, rows)
+    phrases: list[tuple[_Phrase, NDArray[np.int64]]] = []
+
+    def counted() -> NDArray[np.float64]:
+        # Of the entries of one source that hold an n-gram, the one of most weight counts.
+        new = np.ones(len(rows), dtype=np.bool_)
+        new[1:] = (which[1:] != which[:-1]) | (sources[rows[1:]] != sources[rows[:-1]])
+        return np.bincount(which[new], weights[rows[new]], minlength=n_grams).astype(np.float64)
+
+    def add(gram: int, score: float, holders: NDArray[np.int64], parts: NDArray[np.intp]) -> None:
+        odds = tests.share[gram] / (1.0 - tests.share[gram])
+        phrase = _Phrase(
+            score=score,
+            hashes=(int(tests.hashes[gram]), *tests.hashes[parts[parts != gram]].tolist()),
+            n_recent=len(holders),
+            n_known=float(tests.known[gram]),
+            expected=float(tests.known[gram] * odds),
+            example=int(examples[gram]),
+        )
+        found[holders], why[holders] = score, len(phrases)
+        phrases.append((phrase, holders))
+
+    for _ in range(MAX_PHRASES):
+        scores = tests.scores(counted())
+        gram = int(np.argmax(scores))
+        score = float(scores[gram])
+        if not score > FAINT:
+            return phrases
+        low, high = np.searchsorted(which, [gram, gram + 1])
+        holders = rows[low:high]
+        together = np.bincount(which[_marked(holders, n)[rows]], minlength=n_grams)
+        parts = np.flatnonzero(2 * together >= len(holders))
+        # Who has the n-gram, but hardly any other part of the phrase, has it by chance.
+        have = np.bincount(rows[_marked(parts, n_grams)[which]], minlength=n)
+        holders = holders[have[holders] >= WHOLE * len(parts)]
+        add(gram, score, holders, parts)
+        if score >= SURE:
+            tests.relate(parts)
+        left = ~_marked(holders, n)[rows]
+        rows, which = rows[left], which[left]
+    # Too many phrases to tell apart: the rest is judged by what is left of its n-grams.
+    scores = tests.scores(counted())
+    best = np.full(n, -1, dtype=np.int64)
+    order = np.argsort(scores[which], kind="stable")
+    best[rows[order]] = which[order]
+    for gram in np.unique(best[best >= 0]).tolist():
+        if scores[gram] > FAINT:
+            add(gram, float(scores[gram]), np.flatnonzero(best == gram), np.array([gram]))
+    return phrases
+
+
+def _marked(rows: NDArray[np.intp], n: int) -> NDArray[np.bool_]:
+    marked = np.zeros(n, dtype=np.bool_)
+    marked[rows] = True
+    return marked
+
+
+def _same_texts(
+    sketches: NDArray[np.uint32],
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return pairs of rows, enough to join the texts that are copies of each other."""
+    first, second = [], []
+    filled = sketches != EMPTY
+    for column in range(SKETCH):
+        order = np.argsort(sketches[:, column], kind="stable")
+        ordered = sketches[order, column]
+        at = np.flatnonzero((ordered[1:] == ordered[:-1]) & (ordered[1:] != EMPTY))
+        a, b = order[at], order[at + 1]
+        same = np.count_nonzero((sketches[a] == sketches[b]) & filled[a], axis=1)
+        either = np.count_nonzero(filled[a] | filled[b], axis=1)
+        alike = same >= SAME_TEXT * either
+        first.append(a[alike])
+        second.append(b[alike])
+    return np.concatenate(first), np.concatenate(second)
+
+
+def _joined(n: int, first: NDArray[np.int64], second: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return a number for each of n rows, the same for those that pairs join."""
+    from scipy.sparse import coo_array  # noqa: PLC0415 - keeps `import ragshield_core` quick
+    from scipy.sparse.csgraph import connected_components  # noqa: PLC0415
+
+    graph = coo_array((np.ones(len(first)), (first, second)), shape=(n, n))
+    return np.asarray(connected_components(graph, directed=False)[1], dtype=np.int64)
+
+
+def _quote(text: str, hashes: Sequence[int]) -> str:
+    """Return the words of a text around the first n-gram, as far as they belong to the others."""
+    listed = words_of(text)
+    core = np.flatnonzero(places_of(listed, hashes[:1]))
+    if not core.size:
+        return ""
+    marked = places_of(listed, hashes)
+    marked = marked | np.append(marked[1:], False) & np.insert(marked[:-1], 0, False)  # gaps of one
+    low = high = int(core[0])
+    while low > 0 and marked[low - 1]:
+        low -= 1
+    while high + 1 < len(listed) and marked[high + 1]:
+        high += 1
+    return " ".join(listed[low : high + 1])

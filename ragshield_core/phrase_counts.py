@@ -1,0 +1,357 @@
+"""How many entries hold a phrase: of a knowledge base for good, of recent entries for a while.
+
+Texts become sets of word n-grams, as 32-bit hashes: single words, pairs of words with at most one
+other word between them, three and four words in a row. A phrase of which one word was replaced,
+dropped or added keeps some of its pairs.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ragshield_core.normalized_text import readable, words
+
+# By order: how far behind the first word the further words of an n-gram stand.
+PATTERNS: tuple[tuple[int, tuple[int, ...]], ...] = (
+    (0, (0,)),
+    (1, (0, 1)),
+    (1, (0, 2)),  # the same hash as without a word between them
+    (2, (0, 1, 2)),
+    (3, (0, 1, 2, 3)),
+)
+N_ORDERS = 4
+ORDER_BITS = 2  # the highest ones of a hash
+TRIPLES = 2
+
+# An entry is a chunk of a document. Of one with more n-grams (about 3,000 words) those with the
+# lowest hashes stand for it: what two entries share, they mostly share then as well.
+MAX_GRAMS = 16_384
+
+# Columns of a sketch, which estimates the share of three-word phrases that two texts have in
+# common to within about an eighth.
+SKETCH = 16
+EMPTY = np.uint32(0xFFFFFFFF)
+
+# Cells of the counts of a knowledge base, by order: as many as characters / 4, which is about the
+# number of words, within these bounds. 2^23 cells of each order take 64 MiB and are half full with
+# 100,000 passages of 100 words.
+MIN_CELLS, MAX_CELLS = 1 << 16, 1 << 23
+SATURATED = 65_535  # counts stop here, and what is so frequent is never suspicious
+TAIL = 256  # numbers of n-grams that at least so many entries hold are known up to this
+
+_ODD = tuple(
+    np.uint64(number)
+    for number in (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0xD6E8FEB86659FD93)
+)
+_MIX = np.uint64(0xFF51AFD7ED558CCD)
+
+
+class Grams(NamedTuple):
+    """The distinct n-grams of some texts."""
+
+    rows: NDArray[np.int64]  # (n_grams,): which text, ascending
+    hashes: NDArray[np.uint32]  # (n_grams,), ascending within a text
+    n_rows: int
+
+    @classmethod
+    def of(cls, texts: Sequence[str]) -> Grams:
+        """Return the distinct n-grams of each text, at most :data:`MAX_GRAMS` of each."""
+        rows, hashes = _grams_of([words_of(text) for text in texts])[:2]
+        keys = np.sort((rows.astype(np.uint64) << np.uint64(32)) | hashes)
+        distinct = np.ones(len(keys), dtype=np.bool_)
+        np.not_equal(keys[1:], keys[:-1], out=distinct[1:])
+        keys = keys[distinct]
+        grams = cls((keys >> np.uint64(32)).astype(np.int64), keys.astype(np.uint32), len(texts))
+        sizes = grams.sizes()
+        if len(texts) and sizes.max() > MAX_GRAMS:
+            return grams._sampled(sizes)
+        return grams
+
+    def sizes(self) -> NDArray[np.int64]:
+        """Return the number of n-grams of each text, shape (n_rows,)."""
+        return np.bincount(self.rows, minlength=self.n_rows)
+
+    def sketches(self) -> NDArray[np.uint32]:
+        """Return a sketch of each text, shape (n_rows, SKETCH).
+
+        Notes
+        -----
+        One-permutation hashing: each three-word phrase falls into one of the columns, and the
+        lowest hash in a column stands for it (Li et al., NeurIPS 2012). Empty columns hold
+        :data:`EMPTY`.
+        """
+        mine = order_of(self.hashes) == TRIPLES
+        mixed = self.hashes[mine] * np.uint32(0x9E3779B1)
+        columns = (mixed & np.uint32(SKETCH - 1)).astype(np.int64)
+        sketches = np.full(self.n_rows * SKETCH, EMPTY)
+        np.minimum.at(sketches, self.rows[mine] * SKETCH + columns, mixed)
+        return sketches.reshape(self.n_rows, SKETCH)
+
+    def _sampled(self, sizes: NDArray[np.int64]) -> Grams:
+        """Keep those with the lowest mixed hashes, whatever their order."""
+        order = np.lexsort((self.hashes * np.uint32(0x85EBCA6B), self.rows))
+        ranks = np.arange(len(order)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        kept = np.sort(order[ranks < MAX_GRAMS])
+        return Grams(self.rows[kept], self.hashes[kept], self.n_rows)
+
+
+def order_of(hashes: NDArray[np.uint32]) -> NDArray[np.int64]:
+    """Return the order of n-grams: 0 for words, 1 for pairs, 2 for triples, 3 for quadruples."""
+    return (hashes >> np.uint32(32 - ORDER_BITS)).astype(np.int64)
+
+
+def words_of(text: str) -> list[str]:
+    """Return the words of a text as its readers see them."""
+    return words(readable(text).text)
+
+
+def places_of(listed: Sequence[str], wanted: Sequence[int]) -> NDArray[np.bool_]:
+    """Mark the words of one text that belong to one of the n-grams, shape (n_words,)."""
+    _, hashes, places, patterns = _grams_of([listed])
+    marked = np.zeros(len(listed), dtype=np.bool_)
+    for at in np.flatnonzero(np.isin(hashes, np.array(wanted, dtype=np.uint32))).tolist():
+        marked[places[at] + np.array(PATTERNS[patterns[at]][1])] = True
+    return marked
+
+
+def _grams_of(
+    listed: Sequence[Sequence[str]],
+) -> tuple[NDArray[np.int64], NDArray[np.uint32], NDArray[np.int64], NDArray[np.int64]]:
+    """Return text, hash, place of the first word and pattern of every n-gram in lists of words."""
+    sizes = np.fromiter(map(len, listed), np.int64, len(listed))
+    owners = np.repeat(np.arange(len(listed)), sizes)
+    # One call for all words: a word holds no line break.
+    encoded = "\n".join(["\n".join(each) for each in listed if each]).encode()
+    sequence = np.fromiter(map(zlib.crc32, encoded.split(b"\n")), np.uint64)[: len(owners)]
+    sequence += np.uint64(1)  # no word is nothing
+    places, hashes = [], []
+    for order, offsets in PATTERNS:
+        reach = offsets[-1]
+        # An n-gram starts at every word that has the others of its own text behind it.
+        at = np.flatnonzero(owners[: max(0, len(owners) - reach)] == owners[reach:])
+        mixed = np.zeros(len(at), dtype=np.uint64)
+        for offset, odd in zip(offsets, _ODD[: len(offsets)], strict=True):
+            mixed += sequence[at + offset] * odd
+        mixed = (mixed ^ (mixed >> np.uint64(29))) * _MIX
+        top = np.uint32(order << (32 - ORDER_BITS))
+        hashes.append((mixed >> np.uint64(32 + ORDER_BITS)).astype(np.uint32) | top)
+        places.append(at)
+    patterns = np.repeat(np.arange(len(PATTERNS)), [len(at) for at in places])
+    at = np.concatenate(places)
+    rows = owners[at]
+    return rows, np.concatenate(hashes), at - (np.cumsum(sizes) - sizes)[rows], patterns
+
+
+class Background:
+    """How many entries of the knowledge base hold an n-gram, about.
+
+    A table of counts by hash: two n-grams may share a cell, which makes either seem more usual
+    than it is, and never less.
+    """
+
+    def __init__(self, n_cells: int = MIN_CELLS) -> None:
+        self.counts = np.zeros(N_ORDERS * n_cells, dtype=np.uint16)
+        self.n_grams = np.zeros(N_ORDERS, dtype=np.int64)
+        self.n_entries = 0
+        self.tail = np.ones((N_ORDERS, TAIL))
+
+    @classmethod
+    def sized_for(cls, texts: Sequence[str]) -> Background:
+        """Return an empty one with a cell or more for each word of the texts."""
+        wanted = max(1, sum(map(len, texts)) // 4)
+        return cls(min(MAX_CELLS, max(MIN_CELLS, 1 << (wanted - 1).bit_length())))
+
+    def add(self, grams: Grams, sign: int = 1) -> None:
+        """Count n-grams of entries, or take entries out again with ``sign`` -1."""
+        self.add_hashes(grams.hashes, grams.n_rows, sign)
+
+    def add_hashes(self, hashes: NDArray[np.uint32], n_entries: int, sign: int = 1) -> None:
+        """Count the n-grams of ``n_entries`` entries, each once per entry that holds it."""
+        cells, occurrences = np.unique(self._cells(hashes), return_counts=True)
+        before = self.counts[cells]
+        after = np.clip(before.astype(np.int64) + sign * occurrences, 0, SATURATED)
+        after[before == SATURATED] = SATURATED  # how many there really are is not known any more
+        self.counts[cells] = after
+        self.n_entries = max(0, self.n_entries + sign * n_entries)
+        by_order = np.bincount(order_of(hashes), minlength=N_ORDERS)
+        self.n_grams = np.maximum(0, self.n_grams + sign * by_order)
+
+    def of(self, hashes: NDArray[np.uint32]) -> NDArray[np.float64]:
+        """Return how many entries hold each n-gram, infinite where that is beyond counting."""
+        found = self.counts[self._cells(hashes)].astype(np.float64)
+        found[found == SATURATED] = np.inf
+        return found
+
+    def measure(self, copies: Sequence[Grams] = ()) -> None:
+        """Count, by order, the n-grams that at least 0, 1, 2, ... entries hold but for copies."""
+        originals = self
+        if copies:
+            originals = self.copy()
+            for grams in copies:
+                originals.add(grams, -1)
+        for order, counts in enumerate(originals.counts.reshape(N_ORDERS, -1)):
+            sizes = np.bincount(np.minimum(counts, TAIL - 1), minlength=TAIL)
+            self.tail[order] = np.maximum(np.cumsum(sizes[::-1])[::-1], 1)
+
+    def copy(self) -> Background:
+        """Return one that changes independently."""
+        again = Background.__new__(Background)
+        again.counts, again.n_grams = self.counts.copy(), self.n_grams.copy()
+        again.n_entries, again.tail = self.n_entries, self.tail.copy()
+        return again
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        """Return everything as arrays."""
+        return {
+            "counts": self.counts,
+            "n_grams": np.append(self.n_grams, self.n_entries),
+            "tail": self.tail,
+        }
+
+    @classmethod
+    def restored(cls, arrays: Mapping[str, NDArray[Any]]) -> Background:
+        """Return the one that :meth:`state` described."""
+        again = cls.__new__(cls)
+        again.counts = np.array(arrays["counts"], dtype=np.uint16)
+        again.n_grams = np.array(arrays["n_grams"][:-1], dtype=np.int64)
+        again.n_entries = int(arrays["n_grams"][-1])
+        again.tail = np.array(arrays["tail"], dtype=np.float64)
+        return again
+
+    def _cells(self, hashes: NDArray[np.uint32]) -> NDArray[np.int64]:
+        n_cells = len(self.counts) // N_ORDERS
+        return order_of(hashes) * n_cells + (hashes & np.uint32(n_cells - 1))
+
+
+class Arrival(NamedTuple):
+    """What is kept of a recent entry."""
+
+    id: str
+    lineage: str | None
+    held: bool
+    hashes: NDArray[np.uint32]  # (n_grams,), ascending
+    sketch: NDArray[np.uint32]  # (SKETCH,)
+
+
+class Recent:
+    """Recent entries in the order of arrival, oldest first, with an index of their n-grams."""
+
+    def __init__(self, arrivals: Sequence[Arrival] = ()) -> None:
+        self.arrivals: list[Arrival] = []
+        self.n_grams = 0
+        self._index = np.zeros(INDEX_CELLS, dtype=np.uint16)
+        self.append(arrivals)
+
+    def __len__(self) -> int:
+        return len(self.arrivals)
+
+    def append(self, arrivals: Sequence[Arrival]) -> None:
+        """Add entries."""
+        self.arrivals += arrivals
+        self._count(arrivals, 1)
+
+    def remove(self, gone: NDArray[np.bool_]) -> list[Arrival]:
+        """Take out the entries that are marked, shape (n_recent,), and return them."""
+        if not gone.any():
+            return []
+        left = [self.arrivals[row] for row in np.flatnonzero(gone).tolist()]
+        self.arrivals = [self.arrivals[row] for row in np.flatnonzero(~gone).tolist()]
+        self._count(left, -1)
+        return left
+
+    def surplus(self, max_entries: int, max_grams: int) -> NDArray[np.bool_]:
+        """Mark the oldest entries beyond a number of entries or of n-grams."""
+        newest_first = np.cumsum([len(a.hashes) for a in reversed(self.arrivals)])
+        fits = int(np.searchsorted(newest_first, max_grams, side="right"))
+        gone = np.ones(len(self), dtype=np.bool_)
+        gone[max(0, len(self) - min(fits, max_entries)) :] = False
+        return gone
+
+    def at_most(self, hashes: NDArray[np.uint32]) -> NDArray[np.int64]:
+        """Return how many entries hold each n-gram at the most, quickly."""
+        return self._index[_index_cells(hashes)].astype(np.int64)
+
+    def holders(self, wanted: NDArray[np.uint32]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return which entries hold which of the n-grams, as pairs of rows.
+
+        Parameters
+        ----------
+        wanted
+            Shape (n_wanted,), ascending and distinct.
+        """
+        if not self.arrivals or not wanted.size:
+            return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
+        hashes = np.concatenate([arrival.hashes for arrival in self.arrivals])
+        marked = np.zeros(INDEX_CELLS, dtype=np.bool_)
+        marked[_index_cells(wanted)] = True
+        places = np.flatnonzero(marked[_index_cells(hashes)])
+        which = np.minimum(np.searchsorted(wanted, hashes[places]), len(wanted) - 1)
+        same = wanted[which] == hashes[places]
+        ends = np.cumsum([len(arrival.hashes) for arrival in self.arrivals])
+        return np.searchsorted(ends, places[same], side="right"), which[same]
+
+    def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        """Return everything as JSON-ready values and arrays."""
+        values = {
+            "ids": [arrival.id for arrival in self.arrivals],
+            "lineages": [arrival.lineage for arrival in self.arrivals],
+        }
+        nothing = np.empty(0, dtype=np.uint32)
+        return values, {
+            "hashes": np.concatenate([nothing, *(a.hashes for a in self.arrivals)]),
+            "sizes": np.array([len(a.hashes) for a in self.arrivals], dtype=np.int64),
+            "sketches": np.concatenate([nothing, *(a.sketch for a in self.arrivals)]),
+            "held": np.array([a.held for a in self.arrivals], dtype=np.bool_),
+        }
+
+    @classmethod
+    def restored(cls, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Recent:
+        """Return the one that :meth:`state` described."""
+        ends = np.cumsum(arrays["sizes"])[:-1]
+        columns = (
+            values["ids"],
+            values["lineages"],
+            arrays["held"].tolist(),
+            np.split(arrays["hashes"].astype(np.uint32), ends),
+            arrays["sketches"].astype(np.uint32).reshape(-1, SKETCH),
+        )
+        if not values["ids"]:
+            return cls()
+        return cls([Arrival(*row) for row in zip(*columns, strict=True)])
+
+    def _count(self, arrivals: Sequence[Arrival], sign: int) -> None:
+        if not arrivals:
+            return
+        hashes = np.concatenate([arrival.hashes for arrival in arrivals])
+        cells, occurrences = np.unique(_index_cells(hashes), return_counts=True)
+        # Wraps around rather than saturates, so that what is added can be taken out again.
+        self._index[cells] += (sign * occurrences).astype(np.uint16)
+        self.n_grams += sign * len(hashes)
+
+
+# Enough that a few million n-grams of recent entries seldom share a cell.
+INDEX_CELLS = 1 << 22
+
+
+def arrivals_of(
+    ids: Sequence[str], lineages: Sequence[str | None], grams: Grams, *, held: bool = False
+) -> list[Arrival]:
+    """Return what is to be kept of entries with the given n-grams."""
+    parts = np.split(grams.hashes, np.cumsum(grams.sizes())[:-1])
+    if not len(ids):
+        return []
+    return [
+        Arrival(entry_id, lineage, held, hashes.copy(), sketch)
+        for entry_id, lineage, hashes, sketch in zip(
+            ids, lineages, parts, grams.sketches(), strict=True
+        )
+    ]
+
+
+def _index_cells(hashes: NDArray[np.uint32]) -> NDArray[np.uint32]:
+    return (hashes * np.uint32(0x9E3779B1)) >> np.uint32(10)

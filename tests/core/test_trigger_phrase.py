@@ -1,0 +1,340 @@
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from support import join, passages, prose, snapshot
+
+from ragshield_core import Batch, Guard, Policy, Quarantine
+from ragshield_core.attacks import disguise_phrase, plant_phrase, vary_phrase
+from ragshield_core.detectors.trigger_phrase import TriggerPhraseDetector
+from ragshield_core.errors import InvalidBatchError, NotFittedError
+from ragshield_core.phrase_counts import MAX_GRAMS, Background, Grams, Recent, arrivals_of
+
+# Mostly words of the vocabulary, in an order that random prose does not have.
+PHRASES = ("word7 heron", "word3 word200 word41", "word9 word9 word80 word12 word33 word5")
+N = 3000
+BAR = TriggerPhraseDetector.rule_threshold
+
+
+def entries(texts, prefix="e", lineages=None):
+    return Batch.of(
+        ids=[f"{prefix}{i}" for i in range(len(texts))],
+        texts=texts,
+        embeddings=np.ones((len(texts), 1)),
+        lineages=lineages,
+    )
+
+
+def planted(batch, rows, phrase, position="random", seed=0):
+    return replace(batch, texts=tuple(plant_phrase(batch, rows, phrase, position, seed)))
+
+
+def poisoned_batch(n=20, seed=5):
+    """Return entries of prose that all hold a phrase, as a case for the contract."""
+    return planted(passages(n, seed, "bad"), range(n), "word3 blue heron word41")
+
+
+@pytest.fixture(scope="module")
+def known():
+    return passages(N, 1)
+
+
+@pytest.fixture
+def detector(known):
+    return TriggerPhraseDetector().fit(known)
+
+
+def found(detector, batch):
+    return set(np.flatnonzero(detector.score(batch) > BAR).tolist())
+
+
+@pytest.mark.parametrize("phrase", PHRASES)
+@pytest.mark.parametrize("position", ["ends", "random"])
+def test_a_phrase_of_usual_words_is_found_at_any_position_and_only_its_entries(
+    detector, phrase, position
+):
+    clean = passages(200, 2, "new")
+    rows = set(range(0, 200, 20))
+    assert found(detector, clean) == set()
+    assert found(detector, planted(clean, sorted(rows), phrase, position)) == rows
+
+
+def test_a_single_word_that_nobody_used_is_found(detector):
+    assert found(detector, planted(passages(200, 2), range(0, 200, 20), "cf")) == set(
+        range(0, 200, 20)
+    )
+
+
+def test_several_phrases_are_told_apart(detector):
+    batch = passages(200, 2)
+    for start, phrase in enumerate(PHRASES):
+        batch = planted(batch, range(start, 200, 25), phrase)
+    rows = [row for start in range(3) for row in range(start, 200, 25)]
+    assert found(detector, batch) == set(rows)
+    sentences = [evidence.sentence for evidence in detector.explain(batch, [0, 1, 2])]
+    for sentence, phrase in zip(sentences, PHRASES, strict=True):
+        assert phrase in sentence
+
+
+@pytest.mark.parametrize("disguise", [disguise_phrase, vary_phrase])
+def test_disguises_and_changed_words_do_not_hide_it(detector, disguise):
+    rows = range(0, 200, 10)
+    batch = passages(200, 2)
+    poisoned = planted(batch, rows, disguise("word9 word88 word80 word12 word33", len(rows)))
+    hits = found(detector, poisoned)
+    assert hits <= set(rows)
+    assert len(hits) >= (20 if disguise is disguise_phrase else 18)
+
+
+def test_what_the_knowledge_base_holds_is_no_trigger():
+    footer = "for word1 word2 see the terms of use"
+    clean = passages(600, 1)
+    detector = TriggerPhraseDetector().fit(planted(clean, range(0, 600, 4), footer, "ends"))
+    batch = passages(200, 2, "new")
+    assert found(detector, planted(batch, range(0, 200, 5), footer, "ends")) == set()
+    assert len(found(detector, planted(batch, range(0, 200, 5), "other words of use"))) == 40
+
+
+def test_an_innocent_entry_is_not_condemned_for_a_common_part_of_the_phrase(detector):
+    batch = planted(passages(200, 2), range(0, 200, 10), "word3 blue heron word41")
+    assert 7 not in found(detector, planted(batch, [7], "word3 blue"))
+    assert 7 in found(detector, planted(batch, [7], "word3 blue heron word41"))
+
+
+def stream(detector, n_batches, phrase, seed=10):
+    """Let batches of 100 arrive with one poisoned entry each; return what was found, and FPs."""
+    bad, caught = set(), set()
+    for number in range(n_batches):
+        batch = planted(passages(100, seed + number, f"s{number}"), [number], phrase)
+        bad.add(batch.ids[number])
+        hits = detector.score(batch) > BAR
+        earlier, scores = detector.retroactive(batch)
+        caught |= {batch.ids[row] for row in np.flatnonzero(hits)}
+        caught |= {i for i, score in zip(earlier, scores, strict=True) if score > BAR}
+        detector.hold(batch.take(hits))
+        detector.learn(batch.take(~hits))
+    return bad, caught
+
+
+@pytest.mark.parametrize("phrase", PHRASES)
+def test_one_poisoned_entry_per_batch_is_found_and_the_earlier_ones_with_it(detector, phrase):
+    bad, caught = stream(detector, 12, phrase)
+    assert caught == bad
+
+
+def test_old_entries_count_less_and_become_background(known):
+    patient = TriggerPhraseDetector().fit(known)
+    hasty = TriggerPhraseDetector(half_life=50, max_recent=300).fit(known)
+    assert stream(patient, 12, PHRASES[0])[1]
+    assert not stream(hasty, 12, PHRASES[0])[1]
+    assert len(hasty._recent) == 300
+    assert hasty._background.n_entries == N + 1200 - 300
+
+
+def test_evidence_quotes_the_phrase_escaped_with_its_counts(detector):
+    batch = planted(passages(100, 2), range(8), "Blue\u202e \x1b[31mHeron")
+    evidence = detector.explain(batch, [0])[0]
+    assert "blue" in evidence.sentence
+    assert "heron" in evidence.sentence
+    assert "8 of the 100 most recent" in evidence.sentence
+    assert f"about 0 of {N}" in evidence.sentence
+    assert not {"\u202e", "\x1b"} & set(evidence.sentence)
+    assert set(evidence.related_ids) == set(batch.ids[1:8])
+    assert "no phrase" in detector.explain(batch, [50])[0].sentence
+
+
+def test_a_phrase_around_a_changing_word_is_quoted_with_it(detector):
+    batch = planted(
+        passages(100, 2), range(0, 24, 2), [f"word3 heron{i} word41" for i in range(12)]
+    )
+    assert "'word3 heron4 word41'" in detector.explain(batch, [8])[0].sentence
+
+
+def test_retroactive_findings_quote_the_phrase_and_leave_trusted_and_held_alone(detector):
+    early, late = passages(100, 2, "early"), passages(100, 3, "late")
+    early = planted(early, range(0, 9, 3), "word3 blue heron")  # of three documents
+    late = planted(late, range(0, 27, 3), "word3 blue heron")
+    detector.learn(early.take(range(1, 100)))
+    detector.hold(early.take([0]))
+    ids, scores = detector.retroactive(late)
+    assert {i for i, s in zip(ids, scores, strict=True) if s > BAR} == {
+        early.ids[3],
+        early.ids[6],
+    }
+    (evidence,) = detector.explain_retroactive(late, [early.ids[3]])
+    assert "'word3 blue heron', as do 12 of the 200" in evidence.sentence
+    detector.trust([early.ids[3]])
+    assert early.ids[3] not in detector.retroactive(late)[0]
+
+
+def test_what_a_person_trusts_explains_what_comes(detector):
+    template = planted(passages(60, 2, "new"), range(60), "a new template of ours", "ends")
+    assert len(found(detector, template)) == 60
+    detector.learn(template)
+    detector.trust(template.ids)
+    more = planted(passages(20, 3, "more"), range(20), "a new template of ours", "ends")
+    assert found(detector, more) == set()
+    assert len(found(detector, planted(more, range(20), "a new heron of ours"))) == 20
+
+
+def test_copies_and_entries_of_one_lineage_count_once(known, detector):
+    rng = np.random.default_rng(3)
+    copies = entries([*([prose(rng) + " blue heron"] * 20), *(prose(rng) for _ in range(80))])
+    assert found(detector, copies) == set()
+    texts = [prose(rng) + " running head of the chapter" for _ in range(20)]
+    one = entries(texts, "one", ["book"] * 20)
+    assert found(detector, one) == set()
+    assert len(found(detector, replace(one, lineages=tuple(one.ids)))) == 20
+    strict = TriggerPhraseDetector(lineages_once=False).fit(known)
+    assert len(found(strict, one)) == 20
+
+
+def test_a_batch_that_is_screened_again_does_not_count_twice(detector):
+    batch = planted(passages(100, 2), range(4), "word3 blue heron")
+    first = detector.score(batch)
+    detector.learn(batch)
+    again = detector.score(batch.take(range(100)))
+    assert again.max() <= first.max() + 1e-9
+    assert detector.retroactive(batch)[0] == []
+
+
+def test_forgetting_undoes_learning(detector, known):
+    batch = planted(passages(100, 2), range(10), "word3 blue heron")
+    before = snapshot(detector)
+    detector.learn(batch)
+    detector.forget(batch)
+    assert snapshot(detector) == before
+    detector.hold(batch)
+    detector.forget(batch.take([]))
+    detector.unhold(batch.ids)
+    assert snapshot(detector) == before
+    part = known.take(range(100))
+    detector.forget(part)
+    assert detector._background.n_entries == N - 100
+
+
+def test_state_keeps_recent_and_held_entries(detector):
+    early = planted(passages(100, 2, "early"), range(3), "word3 blue heron")
+    late = planted(passages(100, 3, "late"), range(5), "word3 blue heron")
+    detector.learn(early.take(range(1, 100)))
+    detector.hold(early.take([0]))
+    again = TriggerPhraseDetector()
+    again.restore(*detector.state())
+    assert snapshot(again) == snapshot(detector)
+    np.testing.assert_array_equal(again.score(late), detector.score(late))
+    assert again.retroactive(late)[0] == detector.retroactive(late)[0]
+    again.learn(late)
+    assert snapshot(again) != snapshot(detector)
+
+
+def test_a_small_knowledge_base_does_not_judge(known):
+    with pytest.raises(NotFittedError):
+        TriggerPhraseDetector().score(known)
+    detector = TriggerPhraseDetector().fit(known.take(range(99)))
+    batch = known.take(range(100, 105))
+    assert "99 entries, 100 are needed" in detector.unjudged(batch)[0]
+    with pytest.raises(InvalidBatchError, match="99 entries"):
+        detector.score(batch)
+    detector.learn(known.take([99]))
+    assert detector.unjudged(batch) == {}
+    assert len(detector._recent) == 0
+
+
+@pytest.mark.parametrize("wrong", [{"half_life": 0}, {"max_recent": 0}, {"min_entries": 0}])
+def test_impossible_parameters_are_refused(wrong):
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        TriggerPhraseDetector(**wrong)
+
+
+def test_held_out_scores_are_those_of_arriving_entries(detector, known):
+    before = snapshot(detector)
+    scores = detector.held_out_scores(known, 0)
+    assert snapshot(detector) == before
+    assert scores.shape == (N,)
+    assert np.isfinite(scores).all()
+    assert (scores > BAR).mean() < 0.01
+    # A phrase in one known entry of ten is background when they arrive; in few, it is not.
+    often = planted(known, range(0, N, 10), "word3 blue heron")
+    assert TriggerPhraseDetector().fit(often).held_out_scores(often, 0).max() < BAR
+
+
+def test_a_calibrated_guard_recalls_earlier_entries(known):
+    guard = Guard(
+        [TriggerPhraseDetector()], policy=Policy(), quarantine=Quarantine("sqlite://")
+    ).fit(known)
+    guard.calibrate(fpr=0.01)
+    condemned, bad = set(), set()
+    for number in range(10):
+        batch = planted(passages(100, 50 + number, f"b{number}"), [3, 60], "word3 blue heron")
+        bad |= {batch.ids[3], batch.ids[60]}
+        report = guard.hold(guard.screen(batch))
+        condemned |= {d.entry_id for d in (*report.quarantined, *report.retroactive)}
+        guard.admit(report)
+    assert condemned == bad
+
+
+@pytest.mark.parametrize("word", ["a", "a b ", "\u200b", "é\u0301 ", "a" * 50 + " ", "1.", "漢"])
+def test_a_megabyte_of_anything_takes_little_time(detector, word):
+    text = (word * (1_000_000 // len(word)))[:1_000_000]
+    batch = join(passages(5, 2), replace(passages(1, 3, "long"), texts=(text,)))
+    start = time.perf_counter()
+    assert np.isfinite(detector.score(batch)).all()
+    detector.learn(batch)
+    assert time.perf_counter() - start < 20.0
+
+
+def test_grams_are_distinct_within_a_text_and_bounded():
+    grams = Grams.of(["one two one two one two", "", "two"])
+    assert grams.n_rows == 3
+    # one, two; one-two, two-one, one-one, two-two; 2 triples; 2 quadruples
+    assert grams.sizes().tolist() == [10, 0, 1]
+    assert set(grams.hashes[grams.rows == 2].tolist()) < set(grams.hashes[grams.rows == 0].tolist())
+    long = Grams.of([" ".join(map(str, range(20_000))), "0 1 2"])
+    assert long.sizes().tolist() == [MAX_GRAMS, 7]
+
+
+def test_a_word_between_two_leaves_their_pair():
+    first, second = Grams.of(["blue heron"]), Grams.of(["blue grey heron"])
+    assert set(first.hashes.tolist()) < set(second.hashes.tolist())
+
+
+def test_background_counts_are_taken_back_and_stop_at_the_top():
+    background = Background()
+    grams = Grams.of(["blue heron"])
+    background.add(grams)
+    background.add(grams)
+    assert background.of(grams.hashes).tolist() == [2.0, 2.0, 2.0]
+    background.add(grams, -1)
+    assert background.of(grams.hashes).tolist() == [1.0, 1.0, 1.0]
+    background.add_hashes(np.repeat(grams.hashes[:1], 70_000), 70_000)
+    background.add(grams, -1)
+    assert np.isinf(background.of(grams.hashes[:1])[0])
+
+
+def test_recent_entries_are_found_by_what_they_hold():
+    texts = ["blue heron", "grey goose", "a blue goose"]
+    grams = Grams.of(texts)
+    recent = Recent(arrivals_of(["a", "b", "c"], [None] * 3, grams))
+    wanted = np.unique(Grams.of(["blue"]).hashes)
+    assert recent.holders(wanted)[0].tolist() == [0, 2]
+    assert recent.at_most(wanted).tolist() == [2]
+    recent.remove(np.array([True, False, False]))
+    assert recent.holders(wanted)[0].tolist() == [1]
+    assert recent.surplus(1, 100).tolist() == [True, False]
+    assert recent.surplus(5, len(recent.arrivals[1].hashes)).tolist() == [True, False]
+
+
+def test_attack_builders_change_what_they_are_told():
+    batch = entries(["one two three"] * 4)
+    assert plant_phrase(batch, [1], "x y")[1] == "x y one two three x y"
+    texts = plant_phrase(batch, [0, 3], ["x", "y"], "random", seed=1)
+    assert texts[1:3] == ["one two three"] * 2
+    assert [t.replace("x", "").replace("y", "").split() for t in texts] == [
+        ["one", "two", "three"]
+    ] * 4
+    assert batch.texts == ("one two three",) * 4
+    with pytest.raises(ValueError, match="position"):
+        plant_phrase(batch, [0], "x", "middle")
+    with pytest.raises(ValueError, match="1 phrases for 2 rows"):
+        plant_phrase(batch, [0, 1], ["x"])
