@@ -2,6 +2,21 @@
 
 from ragshield_core.detectors.base import Detector, Evidence, Need, Scope
 from ragshield_core.detectors.clique import CliqueDetector
+from ragshield_core.detectors.disfluency import DisfluencyDetector
+from ragshield_core.detectors.hidden_text import HiddenTextDetector
 from ragshield_core.detectors.label_centroid import LabelCentroidDetector
+from ragshield_core.detectors.leading_question import LeadingQuestionDetector
+from ragshield_core.detectors.trigger_phrase import TriggerPhraseDetector
 
-__all__ = ["CliqueDetector", "Detector", "Evidence", "LabelCentroidDetector", "Need", "Scope"]
+__all__ = [
+    "CliqueDetector",
+    "Detector",
+    "DisfluencyDetector",
+    "Evidence",
+    "HiddenTextDetector",
+    "LabelCentroidDetector",
+    "LeadingQuestionDetector",
+    "Need",
+    "Scope",
+    "TriggerPhraseDetector",
+]

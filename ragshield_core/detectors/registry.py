@@ -6,7 +6,11 @@ from importlib.metadata import entry_points
 
 from ragshield_core.detectors.base import Detector
 from ragshield_core.detectors.clique import CliqueDetector
+from ragshield_core.detectors.disfluency import DisfluencyDetector
+from ragshield_core.detectors.hidden_text import HiddenTextDetector
 from ragshield_core.detectors.label_centroid import LabelCentroidDetector
+from ragshield_core.detectors.leading_question import LeadingQuestionDetector
+from ragshield_core.detectors.trigger_phrase import TriggerPhraseDetector
 from ragshield_core.errors import StateError
 from ragshield_core.findings import Skipped
 
@@ -14,7 +18,15 @@ from ragshield_core.findings import Skipped
 ENTRY_POINT_GROUP = "ragshield.detectors"
 
 BUILT_IN: dict[str, type[Detector]] = {
-    detector.kind: detector for detector in (CliqueDetector, LabelCentroidDetector)
+    detector.kind: detector
+    for detector in (
+        LabelCentroidDetector,
+        CliqueDetector,
+        TriggerPhraseDetector,
+        LeadingQuestionDetector,
+        HiddenTextDetector,
+        DisfluencyDetector,
+    )
 }
 
 
