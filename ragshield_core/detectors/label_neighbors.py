@@ -1,0 +1,325 @@
+"""Entries whose nearest neighbours carry another label."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ragshield_core.detectors.base import Detector, Evidence, Need
+from ragshield_core.entries import Batch
+from ragshield_core.errors import InvalidBatchError, NotFittedError
+from ragshield_core.findings import printable
+from ragshield_core.known_neighbors import KnownNeighbors, LabelledEntries, NeighborSource
+
+VOTES = ("majority", "distance", "threshold")
+# A vote loses a factor e with each fifth of the distance at which the last of the k usually is:
+# the kernel of k-NN by distance with a width that fits the knowledge base and the embedding model.
+# Widths of a third and a tenth find fewer flipped labels on SMS or mails.
+WIDTHS = 5.0
+# Votes that are cast before any neighbour's, spread over the labels as they are in the knowledge
+# base: with half of one, no majority of whole votes is overturned.
+DOUBT = 0.5
+# The similarity of all k voters together weighs a quarter of a vote: it decides among equal counts.
+TIE_BREAK = 0.25
+# At most so many neighbours are named as evidence, and so much of a label.
+RELATED, LABEL_SHOWN = 5, 60
+
+
+class LabelNeighborDetector(Detector):
+    """Let the nearest known entries vote on the label of each new one.
+
+    The score is the logarithm of the votes for the best other label over the votes for the entry's
+    own. Before the neighbours vote, a fraction of a vote is spread over the labels by how frequent
+    they are, so that scores stay finite and graded where all neighbours agree. The published rule
+    calls a score above 0 suspicious: the vote goes to another label. Any number of labels.
+
+    Parameters
+    ----------
+    vote
+        ``"distance"``, the default, weighs each neighbour by its nearness; ``"majority"`` counts
+        heads; ``"threshold"`` counts those of a cosine of at least ``min_similarity``, and reports
+        an entry that has none of them as not judged. Among equal counts nearer ones decide.
+    k
+        Neighbours that vote, 16 by default: few enough to be near, and so many that one mislabelled
+        entry in the knowledge base convinces nobody.
+    min_similarity
+        Of ``"threshold"``, cosine, 0.4 by default: below, two texts have little in common under
+        all-MiniLM-L6-v2. Other embedding models need other values.
+    min_entries
+        Entries of a label that are known with fewer are not judged: they could not win a vote. The
+        default is 5.
+    exact_up_to
+        Size above which the neighbour index is approximate; None for its default.
+
+    Notes
+    -----
+    Entries of the knowledge base that have no label cast no vote. An older revision of an entry
+    has no vote on the new one, and an entry that is known is scored as if it were left out.
+
+    References
+    ----------
+    "Data Poisoning Detection Strategies", label consistency, RAG service of the project Dynatrace
+    unguard, for the setting; Fix and Hodges, "Discriminatory analysis", 1951, and Dudani, "The
+    distance-weighted k-nearest-neighbor rule", 1976, for the votes.
+
+    Examples
+    --------
+    >>> from ragshield_core import Batch
+    >>> detector = LabelNeighborDetector(vote="majority", k=1, min_entries=1)
+    >>> _ = detector.fit(Batch.of(ids=["a", "b"], texts=["", ""], labels=["ham", "spam"],
+    ...                           embeddings=[[1, 0], [0, 1]]))
+    >>> flipped = Batch.of(ids=["c"], texts=[""], labels=["spam"], embeddings=[[1, 0]])
+    >>> detector.score(flipped).round(2)
+    array([1.79])
+    """
+
+    kind: ClassVar[str] = "label_neighbors"
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.EMBEDDING, Need.LABEL})
+    taxonomy: ClassVar[tuple[str, ...]] = ("AML.T0070", "AML.T0020", "LLM04:2025", "LLM05:2026")
+
+    def __init__(
+        self,
+        *,
+        vote: Literal["majority", "distance", "threshold"] = "distance",
+        k: int = 16,
+        min_similarity: float = 0.4,
+        min_entries: int = 5,
+        exact_up_to: int | None = None,
+    ) -> None:
+        if vote not in VOTES:
+            msg = f"vote is {vote!r}, expected one of {', '.join(VOTES)}."
+            raise ValueError(msg)
+        for name, value in (("k", k), ("min_entries", min_entries)):
+            if value < 1:
+                msg = f"{name} is {value}, expected at least 1."
+                raise ValueError(msg)
+        if not -1.0 <= min_similarity <= 1.0:
+            msg = f"min_similarity is {min_similarity}, expected a cosine in [-1, 1]."
+            raise ValueError(msg)
+        self.vote = vote
+        self.k = k
+        self.min_similarity = min_similarity
+        self.min_entries = min_entries
+        self.exact_up_to = exact_up_to
+        self._known = LabelledEntries(exact_up_to=exact_up_to)
+        self.reset()
+
+    def config(self) -> dict[str, Any]:
+        """Return the keyword arguments that build this detector again."""
+        return {
+            "vote": self.vote,
+            "k": self.k,
+            "min_similarity": self.min_similarity,
+            "min_entries": self.min_entries,
+            "exact_up_to": self.exact_up_to,
+        }
+
+    def borrow(self, source: NeighborSource | None) -> None:
+        """Ask another's index for neighbours and keep labels only; before fitting."""
+        self._known.borrow(source)
+
+    def reset(self) -> None:
+        """Forget everything."""
+        self._known.reset()
+        self._usual = 1.0  # distance of the last of the k
+        self._measured = 0  # entries known when it was looked up
+
+    def learn(self, entries: Batch) -> None:
+        """Add entries and their labels."""
+        self._known.learn(entries)
+        if self.vote == "distance" and len(self._known) >= 2 * max(1, self._measured):
+            self._usual = self._known.usual_distance(self.k)
+            self._measured = len(self._known)
+
+    def forget(self, entries: Batch) -> None:
+        """Take entries out; those that are not known are passed over."""
+        self._known.forget(entries.ids)
+
+    def unjudged(self, batch: Batch) -> dict[int, str]:
+        """Return rows without a label, with a rare one, or without a neighbour that votes."""
+        reasons = unjudged_labels(self._known, batch, self.min_entries)
+        if self.vote == "threshold" and len(self._known):
+            near = self._known.source.known_neighbors(batch, self.k)
+            voting = (near.similarities >= self.min_similarity) & (self._known.codes(near.ids) >= 0)
+            for row in np.flatnonzero(~voting.any(axis=1)).tolist():
+                reasons.setdefault(
+                    row,
+                    f"no labelled entry among its {self.k} neighbours has a cosine of "
+                    f"{self.min_similarity:g} or more",
+                )
+        return reasons
+
+    def score(self, batch: Batch) -> NDArray[np.float64]:
+        """Return the log ratio of votes, best other label over own, shape (n_entries,)."""
+        return self._scores(*self._asked(batch))[0]
+
+    def held_out_scores(self, fitted: Batch, seed: int) -> NDArray[np.float64]:  # noqa: ARG002
+        """Return how the neighbours of each fitted entry vote on it: it is none of them."""
+        scores = np.full(len(fitted), np.nan)
+        skipped = unjudged_labels(self._known, fitted, self.min_entries + 1)  # itself is left out
+        rows = np.array([row for row in range(len(fitted)) if row not in skipped], dtype=np.intp)
+        if not rows.size:
+            return scores
+        part = fitted.take(rows)
+        found = self._known.source.standing_neighbors(part.ids, self.k)
+        scores[rows] = self._scores(part, found)[0]
+        if self.vote == "threshold":
+            voting = (found.similarities >= self.min_similarity) & (
+                self._known.codes(found.ids) >= 0
+            )
+            scores[rows[~voting.any(axis=1)]] = np.nan
+        return scores
+
+    def audit(self, entries: Batch, seed: int = 0) -> NDArray[np.float64]:
+        """Fit a whole knowledge base and let the neighbours of each entry vote on it."""
+        self.fit(entries)
+        return self.held_out_scores(entries, seed)
+
+    def explain(self, batch: Batch, rows: Sequence[int]) -> list[Evidence]:
+        """Return how many neighbours have which label, and the nearest of them."""
+        if not len(rows):
+            return []
+        batch, found = self._asked(batch.take(rows))
+        _, best, codes = self._scores(batch, found)
+        own = self._known.label_codes(batch.labels)
+        evidence = []
+        for row, label in enumerate(batch.labels):
+            against = codes[row] == best[row]
+            who = (
+                f"nearest entries with a cosine of {self.min_similarity:g} or more"
+                if self.vote == "threshold"
+                else "nearest labelled entries"
+            )
+            nearest = found.similarities[row][against if against.any() else codes[row] >= 0]
+            sentence = (
+                f"labelled {shown(label)}, but of its {int((codes[row] >= 0).sum())} {who} "
+                f"{int((codes[row] == own[row]).sum())} are, and {int(against.sum())} are "
+                f"{shown(self._known.labels[best[row]])}"
+            )
+            if len(nearest):
+                sentence += f" (cosine up to {float(nearest[0]):.3f})"
+            related = tuple(found.ids[row][against].tolist()[:RELATED])
+            evidence.append(Evidence(sentence=sentence, related_ids=related))
+        return evidence
+
+    def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        """Return labels and, unless it is borrowed, the index."""
+        values, arrays = self._known.state()
+        return {"known": values, "usual": self._usual, "measured": self._measured}, arrays
+
+    def restore(self, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Take over what :meth:`state` returned."""
+        self.reset()
+        self._known.restore(values["known"], arrays)
+        self._usual, self._measured = float(values["usual"]), int(values["measured"])
+
+    def _asked(self, batch: Batch) -> tuple[Batch, KnownNeighbors]:
+        """Return the neighbours of entries that can be judged."""
+        check_judged(self, self._known, batch)
+        return batch, self._known.source.known_neighbors(batch, self.k)
+
+    def _scores(
+        self, batch: Batch, found: KnownNeighbors
+    ) -> tuple[NDArray[np.float64], NDArray[np.intp], NDArray[np.int64]]:
+        """Return scores, the code of the best other label, and what each neighbour votes for."""
+        known = self._known
+        similarity = np.where(np.isfinite(found.similarities), found.similarities, -1.0)
+        similarity = similarity.astype(np.float64)
+        codes = known.codes(found.ids)
+        if self.vote == "distance":
+            weights = kernel(similarity, self._usual)
+            doubt = DOUBT * float(np.exp(-WIDTHS))  # as much as of one at the usual distance
+        else:
+            if self.vote == "threshold":
+                codes = np.where(similarity >= self.min_similarity, codes, -1)
+            weights = 1.0 + TIE_BREAK * similarity / self.k
+            doubt = DOUBT
+        rows = np.arange(len(batch))
+        others = np.tile(known.counts.astype(np.float64), (len(batch), 1))
+        itself = known.codes(batch.ids)  # an older revision, or the very entry held out
+        others[rows[itself >= 0], itself[itself >= 0]] -= 1.0
+        np.maximum(others, 1.0, out=others)
+        smooth = count_votes(codes, weights, len(known.labels)) + doubt * others / others.sum(
+            axis=1, keepdims=True
+        )
+        # A label that nobody has any longer, or too few, is no alternative.
+        smooth[:, known.counts < self.min_entries] = 0.0
+        own = known.label_codes(batch.labels)
+        mine = smooth[rows, own]
+        smooth[rows, own] = 0.0
+        best = smooth.argmax(axis=1)
+        return np.log(smooth[rows, best]) - np.log(mine), best, codes
+
+
+def kernel(similarity: NDArray[np.float64], usual: float) -> NDArray[np.float64]:
+    """Return votes by nearness, in (0, 1]: 1 for a copy, exp(-5) at the usual distance."""
+    return np.exp((similarity - 1.0) * (WIDTHS / usual))
+
+
+def count_votes(
+    codes: NDArray[np.int64], weights: NDArray[np.float64], n_labels: int
+) -> NDArray[np.float64]:
+    """Sum votes by label.
+
+    Parameters
+    ----------
+    codes
+        Shape (n, k), of labels; -1 has no vote.
+    weights
+        Shape (n, k).
+    n_labels
+        Number of labels.
+
+    Returns
+    -------
+    NDArray[np.float64]
+        Shape (n, n_labels).
+    """
+    shape = (len(codes), n_labels)
+    row, column = np.nonzero(codes >= 0)
+    where = row * n_labels + codes[row, column]
+    votes = np.bincount(where, weights=weights[row, column], minlength=shape[0] * n_labels)
+    return votes.reshape(shape).astype(np.float64)
+
+
+def unjudged_labels(known: LabelledEntries, batch: Batch, min_entries: int) -> dict[int, str]:
+    """Return the rows whose labels cannot be judged, each with the reason."""
+    enough = {label for label in known.labels if known.count(label) >= min_entries}
+    reasons: dict[str | None, str] = {None: "it has no label"}
+    for label in set(batch.labels) - {None}:
+        if label not in enough:
+            reasons[label] = (
+                f"label {shown(label)} has {known.count(label)} entries in the knowledge base, "
+                f"{min_entries} are needed"
+            )
+        elif len(enough) == 1:
+            reasons[label] = (
+                f"no label but {shown(label)} has {min_entries} entries in the knowledge base, "
+                "two are needed"
+            )
+    return {row: reasons[label] for row, label in enumerate(batch.labels) if label in reasons}
+
+
+def check_judged(detector: Detector, known: LabelledEntries, batch: Batch) -> None:
+    """Refuse to score without knowledge, or what cannot be judged."""
+    if not known.labels:
+        msg = (
+            f"{detector.name} has learned no labelled entry yet; fit it on the knowledge base "
+            "before scoring."
+        )
+        raise NotFittedError(msg)
+    if unjudged := detector.unjudged(batch):
+        row, reason = next(iter(unjudged.items()))
+        msg = (
+            f"entry {batch.ids[row]!r} cannot be judged: {reason}; leave out what "
+            "unjudged(batch) names."
+        )
+        raise InvalidBatchError(msg)
+
+
+def shown(label: str | None) -> str:
+    """Return a label fit to be shown, in quotes."""
+    return f"'{printable(label or '', LABEL_SHOWN)}'"

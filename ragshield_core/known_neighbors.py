@@ -1,0 +1,370 @@
+"""The nearest known entries of a batch: one search, shared by every detector that asks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ragshield_core.entries import Batch
+from ragshield_core.errors import InvalidBatchError, NotFittedError
+from ragshield_core.neighbors import EXACT_UP_TO, NeighborIndex
+
+# Neighbours that a search fetches at least: as many as any detector asks for by default, so that
+# the second one to ask finds them there.
+FETCHED = 16
+# The index ranks by float32 products, which differ by 1e-7 with the shape of the batch; a few more
+# than wanted let the ranking by float64 products decide who is the last of the k.
+SPARE = 4
+# Rows at once for which vectors of neighbours are held: 60 MB of 384 dimensions.
+BLOCK_ROWS = 2_048
+
+# Entries whose neighbours are looked at to see how far away they usually are.
+SCALE_SAMPLE = 1_000
+# Texts this near are copies of each other but for a few words; nearer ones say no more.
+LEAST_DISTANCE = 0.05
+
+
+class KnownNeighbors(NamedTuple):
+    """The nearest known entries of some entries, nearest first.
+
+    Attributes
+    ----------
+    ids
+        Shape (n, k), of objects: ids, and None where there are fewer than k.
+    similarities
+        Shape (n, k), float32, cosines; -inf where there are fewer than k. They come from
+        :func:`cosines`, so that they do not depend on who else is in the batch.
+    """
+
+    ids: NDArray[np.object_]
+    similarities: NDArray[np.float32]
+
+
+class NeighborSource(Protocol):
+    """Knows the live entries of the knowledge base and finds the nearest of them.
+
+    Entries held in quarantine are not live. A source that lends itself to a detector learns every
+    entry before that detector does.
+    """
+
+    def known_neighbors(self, batch: Batch, k: int) -> KnownNeighbors:
+        """Return the k nearest known entries of each entry of a batch; changes nothing.
+
+        An older revision of an entry, known under the same id, is not its own neighbour. It is
+        still one of the others': a batch of new revisions must not hide what speaks against it.
+        """
+        ...
+
+    def standing_neighbors(self, ids: Sequence[str], k: int) -> KnownNeighbors:
+        """Return the k nearest *other* known entries of known ones."""
+        ...
+
+    def vectors(self, ids: Sequence[str]) -> NDArray[np.float32]:
+        """Return the unit vectors of known entries, shape (n, dim)."""
+        ...
+
+
+class KnownEntries:
+    """A :class:`NeighborSource` with an index of its own.
+
+    It remembers the last search, so that a second detector that asks about the same entries, or
+    some of them, costs nothing.
+
+    Parameters
+    ----------
+    exact_up_to
+        Number of entries above which the index is approximate; None for its default.
+
+    Examples
+    --------
+    >>> known = KnownEntries()
+    >>> known.learn(Batch.of(ids=["a", "b"], texts=["", ""], embeddings=[[1, 0], [0, 1]]))
+    >>> found = known.known_neighbors(Batch.of(ids=["c"], texts=[""], embeddings=[[3, 4]]), 3)
+    >>> found.ids.tolist(), found.similarities.round(3).tolist()
+    ([['b', 'a', None]], [[0.800000011920929, 0.6000000238418579, -inf]])
+    """
+
+    def __init__(self, *, exact_up_to: int | None = None) -> None:
+        self.exact_up_to = EXACT_UP_TO if exact_up_to is None else exact_up_to
+        self.reset()
+
+    def __len__(self) -> int:
+        return 0 if self._index is None else len(self._index)
+
+    def reset(self) -> None:
+        """Forget everything."""
+        self._index: NeighborIndex | None = None
+        self._last: tuple[Batch, dict[str, int], KnownNeighbors] | None = None
+
+    def learn(self, entries: Batch) -> None:
+        """Add entries; a known id gets the new vector."""
+        if not len(entries):
+            return
+        if self._index is None:
+            self._index = NeighborIndex(entries.dim, exact_up_to=self.exact_up_to)
+        self.forget(entries.ids)
+        self._index.add(entries.ids, entries.embeddings)
+        self._last = None
+
+    def forget(self, ids: Sequence[str]) -> None:
+        """Take entries out; ids that are not known are passed over."""
+        if self._index is not None:
+            self._index.remove([i for i in dict.fromkeys(ids) if i in self._index])
+        self._last = None
+
+    def known_neighbors(self, batch: Batch, k: int) -> KnownNeighbors:
+        """Return the k nearest known entries of each entry of a batch; changes nothing."""
+        found = self._recalled(batch, k)
+        if found is None:
+            found = self._search(batch.ids, batch.embeddings, max(k, FETCHED))
+            self._last = (batch, {i: row for row, i in enumerate(batch.ids)}, found)
+        return KnownNeighbors(found.ids[:, :k], found.similarities[:, :k])
+
+    def standing_neighbors(self, ids: Sequence[str], k: int) -> KnownNeighbors:
+        """Return the k nearest other known entries of known ones."""
+        return self._search(ids, self.vectors(ids), k)
+
+    def vectors(self, ids: Sequence[str]) -> NDArray[np.float32]:
+        """Return the unit vectors of known entries, shape (n, dim)."""
+        index = self._fitted()
+        slots = index.slots_of(ids)
+        if (slots < 0).any():
+            unknown = ids[int(np.argmin(slots))]
+            msg = f"entry {unknown!r} is not known, expected ids that were learned."
+            raise InvalidBatchError(msg)
+        return index.vectors(slots)
+
+    def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        """Return everything, as JSON-ready values and arrays."""
+        if self._index is None:
+            return {"index": None}, {}
+        values, arrays = self._index.state()
+        return {"index": values}, arrays
+
+    def restore(self, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Take over what :meth:`state` returned."""
+        self.reset()
+        if values["index"] is not None:
+            self._index = NeighborIndex.restored(values["index"], arrays)
+
+    def _fitted(self) -> NeighborIndex:
+        if self._index is None:
+            msg = "no entry is known yet; learn the knowledge base first."
+            raise NotFittedError(msg)
+        return self._index
+
+    def _recalled(self, batch: Batch, k: int) -> KnownNeighbors | None:
+        """Return what the last search found for these entries, if it was about them."""
+        if self._last is None or self._last[2].ids.shape[1] < k:
+            return None
+        last, row_of, found = self._last
+        if last is batch:
+            return found
+        rows = [row_of.get(entry_id, -1) for entry_id in batch.ids]
+        if -1 in rows or not np.array_equal(last.embeddings[rows], batch.embeddings):
+            return None
+        return KnownNeighbors(found.ids[rows], found.similarities[rows])
+
+    def _search(
+        self, ids: Sequence[str], embeddings: NDArray[np.float32], k: int
+    ) -> KnownNeighbors:
+        """Return the k nearest known entries of vectors, but those of the same id."""
+        if not len(ids):
+            return KnownNeighbors(np.empty((0, k), np.object_), np.empty((0, k), np.float32))
+        index = self._fitted()
+        names = np.full((len(ids), k), None, dtype=np.object_)
+        similarities = np.full((len(ids), k), -np.inf, dtype=np.float32)
+        itself = index.slots_of(ids)
+        for start in range(0, len(ids), BLOCK_ROWS):
+            part = slice(start, start + BLOCK_ROWS)
+            slots = index.search(embeddings[part], min(k + 1 + SPARE, len(index))).slots
+            there = (slots >= 0) & (slots != itself[part, None])
+            exact = cosines(embeddings[part], slots, there, index)
+            # Among copies the id decides, so that the answer does not depend on the search's order.
+            found = np.full(slots.shape, "", dtype=np.object_)
+            found[there] = index.ids_of(slots[there])
+            order = _best_first(found, exact)[:, :k]
+            width = order.shape[1]
+            similarities[part, :width] = np.take_along_axis(exact, order, 1)
+            found[~there] = None
+            names[part, :width] = np.take_along_axis(found, order, 1)
+        return KnownNeighbors(names, similarities)
+
+
+class LabelledEntries:
+    """The labels of the known entries, beside an index of one's own or a borrowed one.
+
+    Labels get codes in the order in which they are met; a code stays with its label.
+
+    Parameters
+    ----------
+    exact_up_to
+        Of an index of one's own; None for its default.
+    """
+
+    def __init__(self, *, exact_up_to: int | None = None) -> None:
+        self._own = KnownEntries(exact_up_to=exact_up_to)
+        self._borrowed: NeighborSource | None = None
+        self.reset()
+
+    def __len__(self) -> int:
+        return len(self.code_of)
+
+    @property
+    def source(self) -> NeighborSource:
+        """Where to ask for neighbours and vectors."""
+        return self._own if self._borrowed is None else self._borrowed
+
+    def borrow(self, source: NeighborSource | None) -> None:
+        """Use another's index from now on; None for one's own again.
+
+        Raises
+        ------
+        ValueError
+            If entries are known that only the index used so far has the vectors of.
+        """
+        if len(self._own) or (source is None and self.code_of and self._borrowed is not None):
+            msg = (
+                f"{len(self)} entries were learned with another index; borrow one before fitting, "
+                "or reset first."
+            )
+            raise ValueError(msg)
+        self._borrowed = source
+
+    def reset(self) -> None:
+        """Forget everything, but not whose index is used."""
+        self._own.reset()
+        self.labels: list[str] = []
+        self.code_of: dict[str, int] = {}  # id -> code of its label, -1 where it has none
+        self.counts: NDArray[np.int64] = np.empty(0, dtype=np.int64)  # by code
+        self._codes: dict[str, int] = {}
+
+    def learn(self, entries: Batch) -> None:
+        """Add entries; a known id gets the new label and vector."""
+        self._drop(entries.ids)
+        for entry_id, label in zip(entries.ids, entries.labels, strict=True):
+            self.code_of[entry_id] = self._code(label)
+        self._count(self.codes(entries.ids), 1)
+        if self._borrowed is None:
+            self._own.learn(entries)
+
+    def forget(self, ids: Sequence[str]) -> None:
+        """Take entries out; ids that are not known are passed over."""
+        self._drop(ids)
+        if self._borrowed is None:
+            self._own.forget(ids)
+
+    def count(self, label: str | None) -> int:
+        """Return how many known entries have a label."""
+        code = self._codes.get(label, -1) if label is not None else -1
+        return 0 if code < 0 else int(self.counts[code])
+
+    def label_codes(self, labels: Sequence[str | None]) -> NDArray[np.int64]:
+        """Return the code of each label, -1 where it is unknown or None."""
+        get = self._codes.get
+        return np.array([-1 if i is None else get(i, -1) for i in labels], dtype=np.int64)
+
+    def codes(self, ids: Sequence[str | None] | NDArray[np.object_]) -> NDArray[np.int64]:
+        """Return the label code of each known entry, -1 where it has none; shape as ``ids``."""
+        names = np.asarray(ids, dtype=np.object_)
+        get = self.code_of.get
+        found = np.fromiter((get(i, -1) for i in names.ravel().tolist()), np.int64, names.size)
+        return found.reshape(names.shape)
+
+    def usual_distance(self, k: int, seed: int = 0) -> float:
+        """Return the usual cosine distance of an entry's k-th neighbour: the scale of nearness.
+
+        The median over a sample; not below :data:`LEAST_DISTANCE`.
+        """
+        ids = list(self.code_of)
+        rng = np.random.default_rng(seed)
+        chosen = np.sort(rng.permutation(len(ids))[:SCALE_SAMPLE])
+        if len(ids) < 2:  # noqa: PLR2004
+            return 1.0
+        found = self.source.standing_neighbors([ids[row] for row in chosen.tolist()], k)
+        last = np.where(np.isfinite(found.similarities), found.similarities, np.inf).min(axis=1)
+        return float(max(LEAST_DISTANCE, 1.0 - np.median(last)))
+
+    def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        """Return everything but a borrowed index, as JSON-ready values and arrays."""
+        values, arrays = self._own.state()
+        return (
+            {"labels": list(self.labels), "ids": list(self.code_of), "own": values},
+            {f"own.{key}": array for key, array in arrays.items()}
+            | {"codes": np.array(list(self.code_of.values()), dtype=np.int32)},
+        )
+
+    def restore(self, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Take over what :meth:`state` returned."""
+        self.reset()
+        self.labels = list(values["labels"])
+        self._codes = {label: code for code, label in enumerate(self.labels)}
+        self.code_of = dict(zip(values["ids"], arrays["codes"].tolist(), strict=True))
+        self._count(self.codes(values["ids"]), 1)
+        own = {key.removeprefix("own."): a for key, a in arrays.items() if key.startswith("own.")}
+        self._own.restore(values["own"], own)
+
+    def _code(self, label: str | None) -> int:
+        if label is None:
+            return -1
+        code = self._codes.setdefault(label, len(self.labels))
+        if code == len(self.labels):
+            self.labels.append(label)
+        return code
+
+    def _drop(self, ids: Sequence[str]) -> None:
+        known = [entry_id for entry_id in dict.fromkeys(ids) if entry_id in self.code_of]
+        self._count(self.codes(known), -1)
+        for entry_id in known:
+            del self.code_of[entry_id]
+
+    def _count(self, codes: NDArray[np.int64], sign: int) -> None:
+        counts = np.zeros(len(self.labels), dtype=np.int64)
+        counts[: len(self.counts)] = self.counts
+        self.counts = counts + sign * np.bincount(codes[codes >= 0], minlength=len(counts))
+
+
+def cosines(
+    embeddings: NDArray[np.float32],
+    slots: NDArray[np.int64],
+    there: NDArray[np.bool_],
+    index: NeighborIndex,
+) -> NDArray[np.float32]:
+    """Return cosines that depend on the two vectors only, and not on the shape of a product.
+
+    Parameters
+    ----------
+    embeddings
+        Shape (n, dim), unit rows.
+    slots
+        Shape (n, k), of ``index``.
+    there
+        Shape (n, k): which of them to look at.
+    index
+        Of the vectors.
+
+    Returns
+    -------
+    NDArray[np.float32]
+        Shape (n, k), from float64 sums; -inf where ``there`` is False.
+    """
+    similarities = np.full(slots.shape, -np.inf, dtype=np.float32)
+    rows, _ = np.nonzero(there)
+    products = np.einsum(
+        "ij,ij->i", embeddings[rows], index.vectors(slots[there]), dtype=np.float64
+    )
+    similarities[there] = products
+    return similarities
+
+
+def _best_first(names: NDArray[np.object_], similarities: NDArray[np.float32]) -> NDArray[np.intp]:
+    """Return the order of each row by falling similarity, then by name; shape as given."""
+    order = np.argsort(-similarities, axis=1, kind="stable")
+    ranked = np.take_along_axis(similarities, order, 1)
+    tied = (ranked[:, 1:] == ranked[:, :-1]) & np.isfinite(ranked[:, 1:])
+    for row in np.flatnonzero(tied.any(axis=1)).tolist():  # few: copies only
+        order[row] = sorted(order[row], key=lambda c: (-similarities[row, c], names[row, c]))
+    return order

@@ -1,0 +1,183 @@
+"""The search that detectors share, against brute force."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ragshield_core import Batch
+from ragshield_core.errors import InvalidBatchError, NotFittedError
+from ragshield_core.known_neighbors import FETCHED, KnownEntries, LabelledEntries
+
+DIM = 6
+
+
+def entries(n, seed, prefix="e", *, copies=1):
+    """Return random entries; of ``copies`` in a row all have the same vector."""
+    rng = np.random.default_rng(seed)
+    vectors = np.repeat(rng.normal(size=(-(-n // copies), DIM)), copies, axis=0)[:n]
+    return Batch.of(
+        ids=[f"{prefix}{i:03d}" for i in range(n)],
+        texts=[""] * n,
+        embeddings=vectors,
+        labels=[None if code == 3 else "abc"[code] for code in rng.integers(4, size=n)],
+    )
+
+
+def brute_force(known, batch, k):
+    """Return ids and cosines by the definition."""
+    ids, cosines = [], []
+    for entry in batch:
+        found = sorted(
+            (-np.float32(entry.embedding.astype(float) @ other.embedding.astype(float)), other.id)
+            for other in known
+            if other.id != entry.id
+        )[:k]
+        missing = k - len(found)
+        ids.append([name for _, name in found] + [None] * missing)
+        cosines.append([-value for value, _ in found] + [-np.inf] * missing)
+    return ids, cosines
+
+
+@given(
+    n=st.integers(1, 40), seed=st.integers(0, 99), k=st.integers(1, 20), copies=st.integers(1, 3)
+)
+def test_the_nearest_known_entries_are_found_copies_by_name(n, seed, k, copies):
+    known = entries(n, seed, copies=copies)
+    source = KnownEntries()
+    source.learn(known)
+    # Some of them new, and new revisions of some that are known.
+    revised = entries(5, seed + 1)
+    for batch in (entries(8, seed + 2, "new"), revised):
+        found = source.known_neighbors(batch, k)
+        ids, cosines = brute_force(known, batch, k)
+        assert found.ids.tolist() == ids
+        np.testing.assert_allclose(found.similarities, np.array(cosines, dtype=np.float32))
+        assert found.similarities.dtype == np.float32
+    standing = source.standing_neighbors(known.ids, k)
+    assert standing.ids.tolist() == brute_force(known, known, k)[0]
+
+
+@pytest.mark.parametrize("exact_up_to", [None, 0])
+def test_an_answer_does_not_depend_on_who_else_asks(exact_up_to):
+    source = KnownEntries(exact_up_to=exact_up_to)
+    source.learn(entries(500, 1))
+    batch = entries(30, 2, "new")
+    together = source.known_neighbors(batch, 8)
+    for row in range(30):
+        alone = source.known_neighbors(batch.take([row]), 8)
+        source.learn(entries(0, 3))
+        np.testing.assert_array_equal(alone.ids[0], together.ids[row])
+        np.testing.assert_array_equal(alone.similarities[0], together.similarities[row])
+
+
+def searches(source, monkeypatch):
+    calls = []
+    search = source._index.search
+    monkeypatch.setattr(source._index, "search", lambda *a: calls.append(1) or search(*a))
+    return calls
+
+
+def test_who_asks_second_costs_nothing(monkeypatch):
+    source = KnownEntries()
+    source.learn(entries(60, 1))
+    batch = entries(20, 2, "new")
+    calls = searches(source, monkeypatch)
+    first = source.known_neighbors(batch, 5)
+    again = source.known_neighbors(batch, FETCHED)
+    np.testing.assert_array_equal(first.ids, again.ids[:, :5])
+    part = source.known_neighbors(batch.take([7, 3]), 5)
+    np.testing.assert_array_equal(part.ids, first.ids[[7, 3]])
+    assert len(calls) == 1
+    source.known_neighbors(batch, FETCHED + 1)
+    assert len(calls) == 2
+
+
+def test_what_was_remembered_is_not_taken_for_other_vectors_or_other_knowledge(monkeypatch):
+    source = KnownEntries()
+    source.learn(entries(60, 1))
+    calls = searches(source, monkeypatch)
+    batch = entries(20, 2, "new")
+    source.known_neighbors(batch, 5)
+    same_ids = entries(20, 3, "new")
+    other = source.known_neighbors(same_ids, 5)
+    assert other.ids.tolist() == brute_force(entries(60, 1), same_ids, 5)[0]
+    assert len(calls) == 2
+    nearest = other.ids[:, 0].tolist()
+    source.forget(nearest)
+    assert not set(source.known_neighbors(same_ids, 5).ids.ravel().tolist()) & set(nearest)
+    source.learn(same_ids)
+    assert same_ids.ids[1] not in source.known_neighbors(same_ids, 5).ids[1].tolist()
+
+
+def test_vectors_come_back_by_id_and_a_revision_replaces_the_old_one():
+    source = KnownEntries()
+    first, second = entries(5, 1), entries(5, 2)
+    source.learn(first)
+    source.learn(second.take([2]))
+    assert len(source) == 5
+    np.testing.assert_array_equal(source.vectors(["e002"])[0], second.embeddings[2])
+    np.testing.assert_array_equal(source.vectors(["e001"])[0], first.embeddings[1])
+    with pytest.raises(InvalidBatchError, match="'nobody' is not known"):
+        source.vectors(["e001", "nobody"])
+
+
+def test_nothing_known_is_an_error_and_nobody_asking_is_none():
+    source = KnownEntries()
+    with pytest.raises(NotFittedError):
+        source.known_neighbors(entries(1, 1), 3)
+    assert source.known_neighbors(entries(0, 1), 3).ids.shape == (0, 3)
+
+
+def test_state_brings_back_the_same_answers():
+    source, again = KnownEntries(), KnownEntries()
+    source.learn(entries(50, 1))
+    source.forget(["e003", "e040"])
+    again.restore(*source.state())
+    batch = entries(9, 2, "new")
+    np.testing.assert_array_equal(
+        again.known_neighbors(batch, 7).ids, source.known_neighbors(batch, 7).ids
+    )
+    again.restore(*KnownEntries().state())
+    assert len(again) == 0
+
+
+def test_labels_are_counted_as_entries_come_change_and_go():
+    known = LabelledEntries()
+    batch = entries(40, 1)
+    known.learn(batch)
+    known.learn(Batch.of(ids=["e000"], texts=[""], embeddings=batch.embeddings[:1], labels=["z"]))
+    known.forget(["e001", "never seen"])
+    labels = {i: label for i, label in zip(batch.ids, batch.labels, strict=True) if i != "e001"}
+    labels["e000"] = "z"
+    for label in ("a", "b", "c", "z", "unheard"):
+        assert known.count(label) == list(labels.values()).count(label)
+    codes = known.codes(["e000", "e001", "e002", None])
+    assert codes[0] == known.labels.index("z")
+    assert codes[1] == codes[3] == -1
+    again = LabelledEntries()
+    again.restore(*known.state())
+    assert again.code_of == known.code_of
+    np.testing.assert_array_equal(again.counts, known.counts)
+
+
+def test_an_index_is_lent_before_anything_is_learned():
+    known, source = LabelledEntries(), KnownEntries()
+    known.learn(entries(3, 1))
+    with pytest.raises(ValueError, match="3 entries were learned"):
+        known.borrow(source)
+    known.reset()
+    known.borrow(source)
+    source.learn(entries(3, 1))
+    known.learn(entries(3, 1))
+    assert known.source is source
+    with pytest.raises(ValueError, match="borrow one before"):
+        known.borrow(None)
+
+
+def test_the_usual_distance_is_that_of_the_last_neighbour():
+    known = LabelledEntries()
+    batch = entries(60, 1)
+    known.learn(batch)
+    cosines = [row[4] for row in brute_force(batch, batch, 5)[1]]
+    assert known.usual_distance(5) == pytest.approx(1.0 - np.median(cosines))
