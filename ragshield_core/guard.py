@@ -26,6 +26,7 @@ from ragshield_core.errors import (
     PoisonedEntryError,
 )
 from ragshield_core.findings import Decision, Finding, Report, Skipped, Unjudged, Verdict
+from ragshield_core.known_neighbors import Borrower, Lender
 from ragshield_core.policy import Bars, Policy
 
 if TYPE_CHECKING:
@@ -81,6 +82,12 @@ class Guard:
             msg = f"detector name {repeated!r} stands more than once; names must differ."
             raise ValueError(msg)
         self.detectors = tuple(detectors)
+        # Who lends its index learns first, so that those who borrow it find there what they learn.
+        self._learners = sorted(self.detectors, key=lambda d: not isinstance(d, Lender))
+        if isinstance(lender := self._learners[0], Lender):
+            for detector in self._learners[1:]:
+                if isinstance(detector, Borrower):
+                    detector.borrow(lender.neighbors())
         self._policy = policy if policy is not None else Policy()
         self.quarantine = quarantine if quarantine is not None else _default_quarantine()
         self.seed = seed
@@ -153,7 +160,7 @@ class Guard:
             self._held_out = {}
             self._dim = batch.dim if len(batch) else None
             self._known = dict(zip(batch.ids, batch.labels, strict=True))
-            for detector in self.detectors:
+            for detector in self._learners:
                 detector.fit(batch)
             self._bars = self._rules()  # a detector may take its rule's threshold from the fit
             for detector in self.detectors:  # one may look into what another has learned
@@ -405,7 +412,7 @@ class Guard:
             return
         with self._lock:
             self._check_dim(entries)
-            for detector in self.detectors:
+            for detector in self._learners:
                 detector.learn(entries)
             self._known.update(zip(entries.ids, entries.labels, strict=True))
             self._dim = entries.dim
@@ -425,7 +432,7 @@ class Guard:
                 return
             known = replace(known, labels=tuple(self._known[i] for i in known.ids))
             self._check_dim(known)
-            for detector in self.detectors:
+            for detector in self._learners:
                 detector.forget(known)
             for entry_id in known.ids:
                 del self._known[entry_id]
@@ -478,25 +485,19 @@ class Guard:
         """
         values, arrays = state.read(Path(path))
         with state.reading(Path(path)):
-            detectors = []
-            for number, saved in enumerate(values["detectors"]):
-                detector = detector_class(saved["kind"])(**saved["config"])
-                prefix = f"detector.{number}."
-                detector.restore(
-                    saved["learned"],
-                    {
-                        key.removeprefix(prefix): array
-                        for key, array in arrays.items()
-                        if key.startswith(prefix)
-                    },
-                )
-                detectors.append(detector)
+            detectors = [detector_class(d["kind"])(**d["config"]) for d in values["detectors"]]
             guard = cls(
                 detectors,
                 policy=Policy.model_validate(values["policy"]),
                 quarantine=quarantine,
                 seed=values["seed"],
             )
+            for detector in guard._learners:
+                number = detectors.index(detector)
+                prefix = f"detector.{number}."
+                found = (key for key in arrays if key.startswith(prefix))
+                learned = {key.removeprefix(prefix): arrays[key] for key in found}
+                detector.restore(values["detectors"][number]["learned"], learned)
             guard._dim = values["dim"]
             guard._known = dict(values["known"])
             numbers = {detector.name: n for n, detector in enumerate(detectors)}

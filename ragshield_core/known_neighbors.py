@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,6 +67,24 @@ class NeighborSource(Protocol):
         ...
 
 
+@runtime_checkable
+class Lender(Protocol):
+    """A detector that keeps an index and lends it."""
+
+    def neighbors(self) -> NeighborSource:
+        """Return what is lent."""
+        ...
+
+
+@runtime_checkable
+class Borrower(Protocol):
+    """A detector that can do without an index of its own."""
+
+    def borrow(self, source: NeighborSource | None) -> None:
+        """Use another's index from now on; None for one's own again."""
+        ...
+
+
 class KnownEntries:
     """A :class:`NeighborSource` with an index of its own.
 
@@ -97,7 +115,7 @@ class KnownEntries:
     def reset(self) -> None:
         """Forget everything."""
         self._index: NeighborIndex | None = None
-        self._last: tuple[Batch, dict[str, int], KnownNeighbors] | None = None
+        self._last: tuple[Batch, KnownNeighbors] | None = None
 
     def learn(self, entries: Batch) -> None:
         """Add entries; a known id gets the new vector."""
@@ -119,13 +137,14 @@ class KnownEntries:
         """Return the k nearest known entries of each entry of a batch; changes nothing."""
         found = self._recalled(batch, k)
         if found is None:
-            found = self._search(batch.ids, batch.embeddings, max(k, FETCHED))
-            self._last = (batch, {i: row for row, i in enumerate(batch.ids)}, found)
+            found = self._search(batch, max(k, FETCHED))
+            self._last = (batch, found)
         return KnownNeighbors(found.ids[:, :k], found.similarities[:, :k])
 
     def standing_neighbors(self, ids: Sequence[str], k: int) -> KnownNeighbors:
         """Return the k nearest other known entries of known ones."""
-        return self._search(ids, self.vectors(ids), k)
+        known = Batch.of(ids=ids, texts=[""] * len(ids), embeddings=self.vectors(ids))
+        return self._search(known, k)
 
     def vectors(self, ids: Sequence[str]) -> NDArray[np.float32]:
         """Return the unit vectors of known entries, shape (n, dim)."""
@@ -158,34 +177,44 @@ class KnownEntries:
 
     def _recalled(self, batch: Batch, k: int) -> KnownNeighbors | None:
         """Return what the last search found for these entries, if it was about them."""
-        if self._last is None or self._last[2].ids.shape[1] < k:
+        if self._last is None or self._last[1].ids.shape[1] < k:
             return None
-        last, row_of, found = self._last
+        last, found = self._last
         if last is batch:
             return found
-        rows = [row_of.get(entry_id, -1) for entry_id in batch.ids]
-        if -1 in rows or not np.array_equal(last.embeddings[rows], batch.embeddings):
-            return None
-        return KnownNeighbors(found.ids[rows], found.similarities[rows])
+        rows = rows_within(batch, last)
+        return None if rows is None else KnownNeighbors(found.ids[rows], found.similarities[rows])
 
-    def _search(
-        self, ids: Sequence[str], embeddings: NDArray[np.float32], k: int
-    ) -> KnownNeighbors:
-        """Return the k nearest known entries of vectors, but those of the same id."""
-        if not len(ids):
+    def _search(self, batch: Batch, k: int) -> KnownNeighbors:
+        if not len(batch):
             return KnownNeighbors(np.empty((0, k), np.object_), np.empty((0, k), np.float32))
+        slots = self._nearest(batch, k + 1 + SPARE)
+        return self._ranked(batch.ids, batch.embeddings, slots, k)
+
+    def _nearest(self, batch: Batch, k: int) -> NDArray[np.int64]:
+        """Return the slots of about k nearest entries of a batch; -1 where there are fewer."""
+        index = self._fitted()
+        return index.search(batch.embeddings, min(k, len(index))).slots
+
+    def _ranked(
+        self,
+        ids: Sequence[str],
+        embeddings: NDArray[np.float32],
+        slots: NDArray[np.int64],
+        k: int,
+    ) -> KnownNeighbors:
+        """Return the k nearest of the entries in some slots, but those of the same id."""
         index = self._fitted()
         names = np.full((len(ids), k), None, dtype=np.object_)
         similarities = np.full((len(ids), k), -np.inf, dtype=np.float32)
         itself = index.slots_of(ids)
         for start in range(0, len(ids), BLOCK_ROWS):
             part = slice(start, start + BLOCK_ROWS)
-            slots = index.search(embeddings[part], min(k + 1 + SPARE, len(index))).slots
-            there = (slots >= 0) & (slots != itself[part, None])
-            exact = cosines(embeddings[part], slots, there, index)
+            there = (slots[part] >= 0) & (slots[part] != itself[part, None])
+            exact = cosines(embeddings[part], slots[part], there, index)
             # Among copies the id decides, so that the answer does not depend on the search's order.
-            found = np.full(slots.shape, "", dtype=np.object_)
-            found[there] = index.ids_of(slots[there])
+            found = np.full(there.shape, "", dtype=np.object_)
+            found[there] = index.ids_of(slots[part][there])
             order = _best_first(found, exact)[:, :k]
             width = order.shape[1]
             similarities[part, :width] = np.take_along_axis(exact, order, 1)
@@ -325,6 +354,15 @@ class LabelledEntries:
         counts = np.zeros(len(self.labels), dtype=np.int64)
         counts[: len(self.counts)] = self.counts
         self.counts = counts + sign * np.bincount(codes[codes >= 0], minlength=len(counts))
+
+
+def rows_within(part: Batch, whole: Batch) -> NDArray[np.intp] | None:
+    """Return where the entries of one batch stand in another, None unless all of them do."""
+    row_of = {entry_id: row for row, entry_id in enumerate(whole.ids)}
+    rows = [row_of.get(entry_id, -1) for entry_id in part.ids]
+    if -1 in rows or not np.array_equal(whole.embeddings[rows], part.embeddings):
+        return None
+    return np.array(rows, dtype=np.intp)
 
 
 def cosines(

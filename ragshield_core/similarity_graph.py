@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from ragshield_core.copies import containment, word_hashes
 from ragshield_core.entries import Batch
+from ragshield_core.known_neighbors import rows_within
 from ragshield_core.neighbors import FixedVectors, NeighborIndex, Neighbors, all_neighbors
 
 # Text is compared only where vectors are at least this alike: copies of half a text lie far above.
@@ -98,7 +99,8 @@ class SimilarityGraph:
         self._lists = Lists.empty(0, k)
         self._lineage = np.empty(0, dtype=np.int64)
         self._gone: set[int] = set()
-        self._last: tuple[NDArray[np.float32], Neighbors, int] | None = None
+        self.version = 0  # grows with every change
+        self._last: tuple[Batch, Neighbors] | None = None
 
     def __len__(self) -> int:
         return len(self.index)
@@ -140,7 +142,7 @@ class SimilarityGraph:
         batch
             The entries.
         """
-        self._last = None
+        self._changed()
         self.index.add(keys, batch.embeddings)
         self._connect(batch)
 
@@ -172,7 +174,7 @@ class SimilarityGraph:
         words = [word_hashes(text) for text in batch.texts]
         gone = self.index.slots_of(replaced)
         gone = gone[gone >= 0]
-        standing = self._but(gone, batch.embeddings) if len(self) else None
+        standing = self._but(gone, batch) if len(self) else None
         inside = all_neighbors(batch.embeddings, min(self.k, m - 1)) if m > 1 else None
         new = self._merge(m, standing, inside, offset=n)
         own = n + np.arange(m, dtype=np.int64)
@@ -193,22 +195,28 @@ class SimilarityGraph:
             lineages=lineages,
         )
 
-    def nearest(self, embeddings: NDArray[np.float32], k: int) -> Neighbors:
-        """Return the nearest entries of vectors, more than k if more were found.
+    def nearest(self, batch: Batch, k: int) -> Neighbors:
+        """Return the nearest known entries of a batch: k of them, or more that are there anyway.
 
-        The last search is remembered, so that whoever asks for the same vectors again costs
-        nothing.
+        The last search is remembered, so that whoever asks about the same entries, or some of
+        them, costs nothing.
         """
         wanted = min(k, len(self))
-        if self._last is None or self._last[0] is not embeddings or self._last[2] < wanted:
-            wanted = min(max(k, self.k + SPARE), len(self))
-            self._last = (embeddings, self.index.search(embeddings, wanted), wanted)
-        return self._last[1]
+        if self._last is not None and self._last[1].slots.shape[1] >= wanted:
+            if self._last[0] is batch:
+                return self._last[1]
+            rows = rows_within(batch, self._last[0])
+            if rows is not None:
+                found = self._last[1]
+                return Neighbors(found.slots[rows], found.similarities[rows])
+        found = self.index.search(batch.embeddings, min(max(k, self.k + SPARE), len(self)))
+        self._last = (batch, found)
+        return found
 
-    def _but(self, gone: NDArray[np.int64], embeddings: NDArray[np.float32]) -> Neighbors:
+    def _but(self, gone: NDArray[np.int64], batch: Batch) -> Neighbors:
         """Return the k nearest entries but those that are gone."""
         # Each entry of the batch has a few older revisions at most, and they are near to it.
-        found = self.nearest(embeddings, self.k + min(len(gone), 2 * self.k))
+        found = self.nearest(batch, self.k + min(len(gone), 2 * self.k))
         hidden = np.isin(found.slots, gone)
         similarities = np.where(hidden, np.float32(-np.inf), found.similarities)
         order = np.argsort(-similarities, axis=1, kind="stable")[:, : self.k]
@@ -232,7 +240,7 @@ class SimilarityGraph:
 
     def learn(self, keys: Sequence[str], overlay: Overlay) -> None:
         """Write an overlay that was made of this very graph into it."""
-        self._last = None
+        self._changed()
         self.index.add(keys, overlay.batch.embeddings)
         start, m = self.n_slots, len(overlay.batch)
         self.words += overlay.words
@@ -242,7 +250,7 @@ class SimilarityGraph:
 
     def remove(self, keys: Sequence[str]) -> NDArray[np.int64]:
         """Take entries out, and return the slots in whose lists they were."""
-        self._last = None
+        self._changed()
         gone = self.index.remove(keys)
         lists = self.lists
         left = np.isin(lists.slots, gone)
@@ -305,6 +313,10 @@ class SimilarityGraph:
             borders = np.cumsum(arrays["word_lengths"])[:-1]
             graph.words = np.split(arrays["words"], borders)
         return graph
+
+    def _changed(self) -> None:
+        self.version += 1
+        self._last = None
 
     def _grow(self, n: int) -> None:
         """Make room for ``n`` slots; by a half more at a time, so that growing costs little."""

@@ -4,7 +4,10 @@ from ragshield_core.detectors.base import Detector, Evidence, Need, Scope
 from ragshield_core.detectors.clique import CliqueDetector
 from ragshield_core.detectors.disfluency import DisfluencyDetector
 from ragshield_core.detectors.hidden_text import HiddenTextDetector
+from ragshield_core.detectors.instruction import InstructionDetector
 from ragshield_core.detectors.label_centroid import LabelCentroidDetector
+from ragshield_core.detectors.label_model import LabelModelDetector
+from ragshield_core.detectors.label_neighbors import LabelNeighborDetector
 from ragshield_core.detectors.leading_question import LeadingQuestionDetector
 from ragshield_core.detectors.trigger_phrase import TriggerPhraseDetector
 
@@ -14,7 +17,10 @@ __all__ = [
     "DisfluencyDetector",
     "Evidence",
     "HiddenTextDetector",
+    "InstructionDetector",
     "LabelCentroidDetector",
+    "LabelModelDetector",
+    "LabelNeighborDetector",
     "LeadingQuestionDetector",
     "Need",
     "Scope",

@@ -13,6 +13,7 @@ from ragshield_core import cleanbase
 from ragshield_core.detectors.base import Detector, Evidence, Need, Scope
 from ragshield_core.entries import Batch
 from ragshield_core.errors import InvalidBatchError, NotFittedError
+from ragshield_core.graph_neighbors import GraphNeighbors
 from ragshield_core.group_evidence import (
     CHANNELS,
     CROWD,
@@ -28,6 +29,7 @@ from ragshield_core.group_evidence import (
     cosine_of,
     nearness,
 )
+from ragshield_core.known_neighbors import NeighborSource
 from ragshield_core.similarity_graph import (
     COMPARE_ABOVE,
     NO_LINEAGE,
@@ -161,6 +163,9 @@ class CliqueDetector(Detector):
         self.trusted_lineages = tuple(trusted_lineages)
         self.min_entries = min_entries
         self.exact_up_to = exact_up_to
+        self._neighbors = GraphNeighbors(
+            self._fitted, lambda: [key for keys in self._held.values() for key in keys]
+        )
         self.reset()
 
     def config(self) -> dict[str, Any]:
@@ -188,6 +193,10 @@ class CliqueDetector(Detector):
         self._audited: tuple[Overlay, _Judgement] | None = None
         self._held: dict[str, list[str]] = {}  # id -> keys in the graph
         self._latest: tuple[Batch, Overlay, _Judgement] | None = None
+
+    def neighbors(self) -> NeighborSource:
+        """Return the neighbours of the graph, for detectors that would search for the same."""
+        return self._neighbors
 
     # Learning
 

@@ -8,7 +8,10 @@ from ragshield_core.detectors.base import Detector
 from ragshield_core.detectors.clique import CliqueDetector
 from ragshield_core.detectors.disfluency import DisfluencyDetector
 from ragshield_core.detectors.hidden_text import HiddenTextDetector
+from ragshield_core.detectors.instruction import InstructionDetector
 from ragshield_core.detectors.label_centroid import LabelCentroidDetector
+from ragshield_core.detectors.label_model import LabelModelDetector
+from ragshield_core.detectors.label_neighbors import LabelNeighborDetector
 from ragshield_core.detectors.leading_question import LeadingQuestionDetector
 from ragshield_core.detectors.trigger_phrase import TriggerPhraseDetector
 from ragshield_core.errors import StateError
@@ -21,9 +24,12 @@ BUILT_IN: dict[str, type[Detector]] = {
     detector.kind: detector
     for detector in (
         LabelCentroidDetector,
+        LabelNeighborDetector,
+        LabelModelDetector,
         CliqueDetector,
         TriggerPhraseDetector,
         LeadingQuestionDetector,
+        InstructionDetector,
         HiddenTextDetector,
         DisfluencyDetector,
     )

@@ -9,7 +9,6 @@ from ragshield_core.detectors import label_model
 from ragshield_core.detectors.label_model import LabelModelDetector
 from ragshield_core.errors import NotFittedError
 from ragshield_core.known_neighbors import KnownEntries
-from ragshield_core.testing import CHECKS, DetectorCase
 
 SWAPPED = dict(zip(TOPICS, TOPICS[1:] + TOPICS[:1], strict=True))
 LABELS = {
@@ -17,19 +16,6 @@ LABELS = {
     "clean": knowledge_base(6, prefix="clean"),
     "poison": join(*(topical(t, 4, label=SWAPPED[t], prefix="flip") for t in TOPICS)),
 }
-CASES = {
-    "label_model.default": DetectorCase(make=LabelModelDetector, **LABELS),
-    "label_model.sampled": DetectorCase(make=lambda: LabelModelDetector(max_entries=24), **LABELS),
-    "label_model.approximate": DetectorCase(
-        make=lambda: LabelModelDetector(exact_up_to=0), **LABELS
-    ),
-}
-
-
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-def test_contract(case, check):
-    check(case)
 
 
 def rings(n, seed, prefix="r"):

@@ -9,7 +9,6 @@ from ragshield_core import Batch
 from ragshield_core.detectors.label_neighbors import DOUBT, WIDTHS, LabelNeighborDetector
 from ragshield_core.errors import InvalidBatchError, NotFittedError
 from ragshield_core.known_neighbors import KnownEntries
-from ragshield_core.testing import CHECKS, DetectorCase
 
 SWAPPED = dict(zip(TOPICS, TOPICS[1:] + TOPICS[:1], strict=True))
 LABELS = {
@@ -17,25 +16,7 @@ LABELS = {
     "clean": knowledge_base(6, prefix="clean"),
     "poison": join(*(topical(t, 4, label=SWAPPED[t], prefix="flip") for t in TOPICS)),
 }
-CASES = {
-    "label_neighbors.distance": DetectorCase(make=LabelNeighborDetector, **LABELS),
-    "label_neighbors.majority": DetectorCase(
-        make=lambda: LabelNeighborDetector(vote="majority", k=5), **LABELS
-    ),
-    "label_neighbors.threshold": DetectorCase(
-        make=lambda: LabelNeighborDetector(vote="threshold"), **LABELS
-    ),
-    "label_neighbors.approximate": DetectorCase(
-        make=lambda: LabelNeighborDetector(exact_up_to=0), **LABELS
-    ),
-}
 votes = pytest.mark.parametrize("vote", ["majority", "distance", "threshold"])
-
-
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-def test_contract(case, check):
-    check(case)
 
 
 def three_labels(n, seed, prefix="g"):
