@@ -107,6 +107,8 @@ class Batch:
         _check_types(self.ids, "metadatas", self.metadatas, Mapping, "a mapping")
         _check_matrix(self.ids, "vectors", self.vectors)
         _check_matrix(self.ids, "embeddings", self.embeddings)
+        if not self.dim:
+            return
         if self.vectors is not self.embeddings:
             _check_directions(self.ids, "vectors", _row_norms(self.vectors))
         norms = _row_norms(self.embeddings)
@@ -125,7 +127,7 @@ class Batch:
         *,
         ids: Sequence[str],
         texts: Sequence[str],
-        embeddings: ArrayLike,
+        embeddings: ArrayLike | None,
         labels: Sequence[str | None] | None = None,
         lineages: Sequence[str | None] | None = None,
         metadatas: Sequence[Mapping[str, Any]] | None = None,
@@ -138,7 +140,8 @@ class Batch:
             As the columns of the class; ``None`` for a column that is not there.
         embeddings
             Shape (n_entries, dim), any float type, any length but zero. Rows are brought to unit
-            length for the detectors; the originals are kept in ``vectors``.
+            length for the detectors; the originals are kept in ``vectors``. ``None`` where there
+            are no vectors: dim is 0 then, and detectors that need vectors are skipped.
 
         Raises
         ------
@@ -147,7 +150,8 @@ class Batch:
             dimension, not finite, or zero.
         """
         n = len(ids)
-        vectors = _as_matrix(tuple(ids), embeddings)
+        given = np.empty((n, 0), dtype=np.float32) if embeddings is None else embeddings
+        vectors = _as_matrix(tuple(ids), given)
         return cls(
             ids=tuple(ids),
             texts=tuple(texts),
@@ -176,7 +180,7 @@ class Batch:
 
     @property
     def dim(self) -> int:
-        """Length of a vector; 0 in an empty batch of unknown dimension."""
+        """Length of a vector; 0 without vectors, and in an empty batch of unknown dimension."""
         return int(self.embeddings.shape[1])
 
     def take(self, rows: Sequence[int] | NDArray[Any]) -> Self:
@@ -324,6 +328,8 @@ def _raise_for_shape(ids: tuple[str, ...], embeddings: ArrayLike) -> None:
 
 def _unit_rows(ids: tuple[str, ...], vectors: NDArray[np.float32]) -> NDArray[np.float32]:
     norms = _row_norms(vectors)
+    if not vectors.shape[1]:
+        return vectors
     _check_directions(ids, "embeddings", norms)
     if np.all(np.abs(norms - 1.0) <= UNIT_TOLERANCE):
         return vectors

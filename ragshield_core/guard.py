@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ragshield_core import state
 from ragshield_core.calibration import JointCalibration
-from ragshield_core.detectors.base import Detector, Evidence
+from ragshield_core.detectors.base import Detector, Evidence, Need
 from ragshield_core.detectors.registry import built_in_detectors, detector_class
 from ragshield_core.entries import Batch
 from ragshield_core.errors import (
@@ -158,6 +158,8 @@ class Guard:
         with self._lock:
             self._calibration = None
             self._held_out = {}
+            self._dim = None
+            self._check_learnable(batch)
             self._dim = batch.dim if len(batch) else None
             self._known = dict(zip(batch.ids, batch.labels, strict=True))
             for detector in self._learners:
@@ -327,9 +329,7 @@ class Guard:
         report = _overrule(report, released, Verdict.ADMIT)
         held = report.quarantined
         with self._lock:
-            remembered = report.batch.take(~report.kept)
-            for detector in self.detectors:
-                detector.hold(remembered)
+            self._remember_held(report.batch.take(~report.kept))
         logger.warning("quarantined %d of %d entries", len(held), len(report.batch))
         if logger.isEnabledFor(logging.INFO):
             for entry, row in zip(suspects, rows, strict=True):
@@ -376,10 +376,14 @@ class Guard:
             delete(gone.ids)
             with self._lock:
                 self.forget(gone)
-                for detector in self.detectors:
-                    detector.hold(gone)
+                self._remember_held(gone)
             logger.warning("quarantined %d entries that were admitted earlier", len(gone))
         return gone.ids
+
+    def _remember_held(self, entries: Batch) -> None:
+        for detector in self.detectors:
+            if entries.dim or Need.EMBEDDING not in detector.needs:
+                detector.hold(entries)
 
     def unhold(self, ids: Sequence[str]) -> None:
         """Say that held entries were released, or deleted for good."""
@@ -411,7 +415,7 @@ class Guard:
         if not len(entries):
             return
         with self._lock:
-            self._check_dim(entries)
+            self._check_learnable(entries)
             for detector in self._learners:
                 detector.learn(entries)
             self._known.update(zip(entries.ids, entries.labels, strict=True))
@@ -522,8 +526,18 @@ class Guard:
         rules = {d.name: d.rule_threshold for d in self.detectors if not d.exchangeable}
         return policy.bars(rules, calibration)
 
+    def _check_learnable(self, entries: Batch) -> None:
+        needing = [d.name for d in self.detectors if Need.EMBEDDING in d.needs]
+        if len(entries) and not entries.dim and needing:
+            msg = (
+                f"entry {entries.ids[0]!r} has no vector, and {', '.join(needing)} cannot learn it "
+                "without; pass its embedding, or use a guard without these detectors."
+            )
+            raise InvalidBatchError(msg)
+        self._check_dim(entries)
+
     def _check_dim(self, batch: Batch) -> None:
-        if len(batch) and self._dim is not None and batch.dim != self._dim:
+        if batch.dim and self._dim and batch.dim != self._dim:
             msg = (
                 f"embeddings of entry {batch.ids[0]!r} and its batch have {batch.dim} dimensions, "
                 f"expected {self._dim} as in the knowledge base; embed them with the same model."

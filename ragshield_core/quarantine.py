@@ -130,7 +130,7 @@ class HeldEntry:
     """An entry in quarantine, with all that is needed to judge it and to put it back."""
 
     entry: Entry
-    vector: np.ndarray[tuple[int], np.dtype[np.float32]]  # (dim,), as embedded, of any length
+    vector: np.ndarray[tuple[int], np.dtype[np.float32]]  # (dim,), as embedded; empty if none was
     findings: tuple[Finding, ...]
     note: str | None
     status: Status
@@ -329,7 +329,8 @@ class Quarantine:
             Held entries.
         write
             Called with a batch of them, ids and vectors as they were, before they are marked as
-            released: if it fails, they are still held. ``None`` only marks them.
+            released: if it fails, they are still held. Entries that were held without a vector
+            come in a batch of dim 0. ``None`` only marks them.
         by, note
             Who decided, and why.
 
@@ -340,8 +341,13 @@ class Quarantine:
         """
 
         def put_back(held: Sequence[HeldEntry]) -> None:
-            if write is not None and held:
-                write(_to_batch(held))
+            # Those that were screened without a vector are a batch of their own.
+            for some in (
+                [h for h in held if h.vector.size],
+                [h for h in held if not h.vector.size],
+            ):
+                if write is not None and some:
+                    write(_to_batch(some))
 
         return self._review(ids, Status.RELEASED, by, note, put_back)
 
@@ -702,7 +708,8 @@ def _to_held(row: _Held) -> HeldEntry:
         entry=Entry(
             id=row.entry_id,
             text=row.text.decode("utf-8", "surrogatepass"),
-            embedding=vector / np.float32(np.linalg.norm(vector.astype(np.float64))),
+            # Of no dimension, and no length, where it was held without a vector.
+            embedding=vector / np.float32(np.linalg.norm(vector.astype(np.float64)) or 1.0),
             label=row.label,
             lineage=row.lineage,
             metadata=metadata_json.loads(row.entry_metadata),

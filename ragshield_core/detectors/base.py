@@ -154,6 +154,8 @@ class Detector(ABC):
 
     def skip_reason(self, batch: Batch) -> str | None:
         """Return why this detector cannot take part in a screening at all, if so."""
+        if Need.EMBEDDING in self.needs and len(batch) and not batch.dim:
+            return "needs vectors, and the entries have none"
         unlabelled = len(batch) > 0 and all(label is None for label in batch.labels)
         if Need.LABEL in self.needs and unlabelled:
             return "needs labels, and no entry has one"

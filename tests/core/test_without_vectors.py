@@ -1,0 +1,71 @@
+"""Entries that nobody has embedded: text is judged, what needs a vector is skipped by name."""
+
+from dataclasses import replace
+
+import pytest
+from support import Scripted, knowledge_base, scored
+
+from ragshield_core import Batch, Guard, Policy, Quarantine
+from ragshield_core.detectors import LabelCentroidDetector
+from ragshield_core.errors import InvalidBatchError
+
+KNOWN = knowledge_base(12)
+
+
+def bare(scores, prefix="s"):
+    batch = scored(scores, prefix)
+    return Batch.of(ids=batch.ids, texts=batch.texts, embeddings=None, labels=["a"] * len(batch))
+
+
+@pytest.fixture
+def guard():
+    guard = Guard([LabelCentroidDetector(), Scripted()], quarantine=Quarantine("sqlite://"))
+    return guard.fit(KNOWN)
+
+
+def test_a_batch_without_vectors_has_no_dimension():
+    batch = bare([0.1, 0.2])
+    assert (batch.dim, batch.embeddings.shape) == (0, (2, 0))
+    assert batch.take([1]).dim == 0
+    assert batch[0].embedding.size == 0
+
+
+def test_detectors_that_need_vectors_are_skipped_by_name_and_others_judge(guard):
+    report = guard.screen(bare([-0.5, 0.5]))
+    assert [skipped.detector for skipped in report.skipped] == ["label_centroid"]
+    assert "vectors" in report.skipped[0].reason
+    assert [decision.entry_id for decision in report.quarantined] == ["s1"]
+
+
+def test_what_is_held_without_a_vector_comes_back_without_one(guard):
+    report = guard.hold(guard.screen(bare([0.5, 0.7])))
+    assert len(report.quarantined) == 2
+    given = []
+    guard.quarantine.release(["s0"], given.append)
+    assert (given[0].ids, given[0].dim, given[0].texts) == (("s0",), 0, ("score=0.5",))
+    assert guard.screen(KNOWN.take([0])).kept.all()  # what detectors know is as it was
+
+
+def test_held_with_and_without_vectors_are_released_together_in_batches_of_their_own(guard):
+    flipped = replace(KNOWN.take([0]), ids=("wrong",), labels=("shipping",))
+    guard.hold(guard.screen(bare([0.5])))
+    guard.hold(guard.screen(flipped))
+    given = []
+    guard.quarantine.release(["s0", "wrong"], given.append)
+    assert [(batch.ids, batch.dim) for batch in given] == [(("wrong",), 12), (("s0",), 0)]
+
+
+def test_they_cannot_be_learned_by_detectors_that_need_vectors(guard):
+    with pytest.raises(InvalidBatchError, match=r"'s0' has no vector.*label_centroid"):
+        guard.learn(bare([0.1]))
+    with pytest.raises(InvalidBatchError, match="no vector"):
+        guard.fit(bare([0.1]))
+
+
+def test_a_guard_that_looks_at_text_only_needs_none():
+    guard = Guard([Scripted()], policy=Policy(), quarantine=Quarantine("sqlite://"))
+    guard.fit(bare([-0.01 * i for i in range(200)], "k")).calibrate(fpr=0.05)
+    report = guard.hold(guard.screen(bare([-5.0, 5.0])))
+    guard.admit(report)
+    assert [decision.entry_id for decision in report.quarantined] == ["s1"]
+    assert guard.known(["s0", "s1"]) == ["s0"]
