@@ -2,7 +2,7 @@
 
     python benchmarks/ingestion.py            # everything, writes benchmarks/results/ingestion.md
     python benchmarks/ingestion.py --quick    # small, writes nothing
-    python benchmarks/ingestion.py --only texts guard  # some parts, writes nothing
+    python benchmarks/ingestion.py --only texts guard   # some parts, others as before
 
 Phrases and gibberish that are planted here are our own; everything else comes from
 `RAGSHIELD_DATA`.
@@ -11,6 +11,7 @@ Phrases and gibberish that are planted here are our own; everything else comes f
 from __future__ import annotations
 
 import argparse
+import json
 import logging
 import time
 from collections import defaultdict
@@ -23,10 +24,10 @@ import faiss
 import numpy as np
 from cliques import attack, join, knowledge_base
 from corpora import load, read_rows
-from ragshield_core.attacks import plant_phrase
 from rich.progress import track
 
 from ragshield_core import Batch, Guard, Policy, Quarantine
+from ragshield_core.attacks import plant_phrase
 from ragshield_core.detectors import (
     Detector,
     DisfluencyDetector,
@@ -38,6 +39,7 @@ from ragshield_core.detectors import (
 from ragshield_core.evaluation import DetectionRates, mean_interval, proportion_interval
 
 RESULTS = Path(__file__).parent / "results"
+STORED = RESULTS / "ingestion.json"
 FPR = 0.01
 SPLITS = 3
 PHRASES = (
@@ -172,22 +174,19 @@ def planted(
 def dripped(known: Batch, new: Batch, phrase: str, where: str, seed: int) -> DetectionRates:
     """Plant a phrase in one entry of each batch of a hundred, and count what is held in the end."""
     guard = guard_of([TriggerPhraseDetector()], known)
-    order = np.random.default_rng(seed).permutation(len(new))[:2000]
-    gone: set[str] = set()
-    bad: set[str] = set()
-    for part in chunks(new.take(order), 100):
-        texts = plant_phrase(part, [0], phrase, position=where, seed=seed)
-        batch = replace(part, texts=tuple(texts))
-        bad.add(batch.ids[0])
+    stream = new.take(np.random.default_rng(seed).permutation(len(new))[:2000])
+    bad = np.arange(0, len(stream), 100)
+    texts = plant_phrase(stream, bad.tolist(), phrase, position=where, seed=seed)
+    stream = replace(stream, texts=tuple(texts))
+    row_of = {entry_id: row for row, entry_id in enumerate(stream.ids)}
+    gone = np.zeros(len(stream), dtype=np.bool_)
+    for batch in chunks(stream, 100):
         report = guard.hold(guard.screen(batch))
         guard.admit(report)
-        gone |= {decision.entry_id for decision in report.quarantined}
-        if report.retroactive:
-            ids = [decision.entry_id for decision in report.retroactive]
-            earlier = new.take([new.ids.index(i) for i in ids])
-            gone |= set(guard.recall(earlier, report.retroactive, lambda _: None))
-    ids = new.take(order).ids
-    return DetectionRates.of(np.array([i in bad for i in ids]), np.array([i in gone for i in ids]))
+        earlier = [row_of[decision.entry_id] for decision in report.retroactive]
+        guard.recall(stream.take(earlier), report.retroactive, lambda _: None)
+        gone[[row_of[decision.entry_id] for decision in report.quarantined] + earlier] = True
+    return DetectionRates.of(np.isin(np.arange(len(stream)), bad), gone)
 
 
 # What the text of one entry gives away
@@ -406,7 +405,7 @@ def main() -> None:
     """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="small, writes nothing")
-    parser.add_argument("--only", nargs="*", help="parts to run; writes nothing")
+    parser.add_argument("--only", nargs="*", help="parts to run; others stay as they were")
     arguments = parser.parse_args()
     logging.getLogger("ragshield").setLevel(logging.ERROR)
     nq, hotpotqa = "poisonedrag_nq", "poisonedrag_hotpotqa"
@@ -426,14 +425,17 @@ def main() -> None:
         "guard": lambda: default_guard(bases, splits),
         "cost": lambda: cost(*size, rounds),
     }
-    lines = [HEAD]
+    done: dict[str, list[str]] = {}
+    if STORED.exists():  # parts that are not run now stay as they were
+        done = json.loads(STORED.read_text(encoding="utf-8"))
     for name in arguments.only or parts:
-        lines += parts[name]()
-    table = "\n".join(lines) + "\n"
-    print(table)
-    if not arguments.quick and not arguments.only:
+        done[name] = parts[name]()
+        print("\n".join(done[name]))
+    if not arguments.quick:
         RESULTS.mkdir(exist_ok=True)
-        (RESULTS / "ingestion.md").write_text(table, encoding="utf-8")
+        STORED.write_text(json.dumps(done, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        lines = [HEAD, *(line for name in parts for line in done.get(name, ()))]
+        (RESULTS / "ingestion.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
