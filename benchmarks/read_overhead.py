@@ -132,8 +132,8 @@ def main() -> None:
 Written by `benchmarks/read_overhead.py`. `similarity_search_by_vector`, k = {K}, of a
 `GuardedVectorStore` around FAISS (flat index) over the bare store: {n:,} synthetic unit vectors of
 {DIM} dimensions, {ROUNDS} rounds of {n_queries:,} queries, bare and guarded in turn; medians over
-the rounds, and the range of the ratios. No screening at retrieval. Milliseconds. Goal: both ratios at most {GOAL}. Python {platform.python_version()},
-{faiss.omp_get_max_threads()} threads.
+the rounds, and the range of the ratios. No screening at retrieval. Milliseconds. Goal: both ratios
+at most {GOAL}. Python {platform.python_version()}, threads: {faiss.omp_get_max_threads()}.
 
 | quarantine | bare p50 | guarded p50 | ratio | bare p95 | guarded p95 | ratio |
 |---|---|---|---|---|---|---|

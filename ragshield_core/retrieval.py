@@ -1,0 +1,675 @@
+"""Screening at retrieval time, where the query is at hand: for stores that were filled unguarded.
+
+What is dropped here stays in the store; nothing is written. An ingestion guard is the better place
+to stop poison: it sees more, and its findings can be reviewed and taken back.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ragshield_core import state
+from ragshield_core.calibration import JointCalibration
+from ragshield_core.detectors.base import Detector, Evidence, Need, Scope
+from ragshield_core.detectors.consensus import ConsensusDetector
+from ragshield_core.detectors.query_echo import QueryEchoDetector
+from ragshield_core.detectors.registry import detector_class
+from ragshield_core.detectors.retrieved import RetrievalDetector, RetrievedSet
+from ragshield_core.entries import Batch
+from ragshield_core.errors import CalibrationError, InvalidBatchError, QuarantineError
+from ragshield_core.findings import Decision, Finding, Report, Skipped, Unjudged, Verdict
+from ragshield_core.group_evidence import ROBUST_TAIL
+from ragshield_core.policy import Bars, Policy
+
+if TYPE_CHECKING:
+    from ragshield_core.quarantine import Quarantine
+
+logger = logging.getLogger("ragshield")  # ids and scores, never text
+
+AnyDetector = RetrievalDetector | Detector
+Embed = Callable[[list[str]], ArrayLike]
+
+# Passages per calibration set, as many as are retrieved for most prompts with some to spare.
+K = 10
+# Queries made of a knowledge base's own entries: ten times as many as one in a hundred needs.
+N_QUERIES = 1_000
+# Queries searched for at once: 256 rows against 100,000 entries are 100 MB.
+CHUNK = 256
+# An entry that opens with a question of at most so many characters is asked for with it.
+LONGEST_QUESTION = 200
+
+RETRIEVAL_KINDS: dict[str, type[RetrievalDetector]] = {
+    detector.kind: detector for detector in (QueryEchoDetector, ConsensusDetector)
+}
+
+
+class RetrievalGuard:
+    """Judge retrieved passages by the query and by each other, and say which to drop.
+
+    Parameters
+    ----------
+    detectors
+        Detectors of retrieved sets, and any of single entries
+        (:attr:`~ragshield_core.detectors.base.Scope.ENTRY`), for example for hidden text. Default:
+        :class:`~ragshield_core.detectors.query_echo.QueryEchoDetector` and
+        :class:`~ragshield_core.detectors.consensus.ConsensusDetector`.
+    policy
+        What share of clean passages may be dropped (``quarantine_at``); used by :meth:`fit`. Until
+        then, detectors act by their published rules.
+    quarantine
+        What a person or a guard holds there never passes, and what a person has released always
+        does. Of an entry whose new revision is held, the older one passes.
+
+    Notes
+    -----
+    ``screen`` changes nothing and may be called from any number of threads.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> vectors = rng.normal(size=(10, 64)) + 0.5
+    >>> vectors[:3] = rng.normal(size=64) + 0.5 + 0.2 * rng.normal(size=(3, 64))
+    >>> passages = Batch.of(ids=list("abcdefghij"), texts=[f"text {i}" for i in range(10)],
+    ...                     embeddings=vectors)
+    >>> report = RetrievalGuard().screen("any question", passages, vectors[:3].mean(axis=0))
+    >>> [decision.entry_id for decision in report.quarantined]
+    ['a', 'b', 'c']
+    """
+
+    def __init__(
+        self,
+        detectors: Sequence[AnyDetector] | None = None,
+        *,
+        policy: Policy | None = None,
+        quarantine: Quarantine | None = None,
+    ) -> None:
+        given = (QueryEchoDetector(), ConsensusDetector()) if detectors is None else detectors
+        self.detectors: tuple[AnyDetector, ...] = tuple(given)
+        names = [detector.name for detector in self.detectors]
+        if not names:
+            msg = "detectors is empty, expected at least one; leave it out for the default ones."
+            raise ValueError(msg)
+        if len(set(names)) != len(names):
+            repeated = next(name for name in names if names.count(name) > 1)
+            msg = f"detector name {repeated!r} stands more than once; names must differ."
+            raise ValueError(msg)
+        for detector in self.detectors:
+            if detector.scope not in (Scope.ENTRY, Scope.RETRIEVAL):
+                msg = (
+                    f"{detector.name} is of scope {str(detector.scope)!r}: it needs more than a "
+                    "retrieved set; expected 'retrieval' or 'entry'. Use it in a Guard."
+                )
+                raise ValueError(msg)
+        self.policy = policy if policy is not None else Policy()
+        self.quarantine = quarantine
+        self._calibration = _Calibration.none(self.detectors, self.policy)
+
+    @property
+    def calibrated(self) -> bool:
+        """Whether thresholds come from clean retrieved sets rather than from published rules."""
+        return bool(self._calibration.scores)
+
+    @property
+    def thresholds(self) -> dict[str, float]:
+        """Per detector, the score above which a passage is dropped."""
+        return {name: bar.quarantine for name, bar in self._calibration.bars.items()}
+
+    def fit(
+        self,
+        knowledge_base: Batch,
+        queries: Sequence[str] | None = None,
+        query_vectors: ArrayLike | None = None,
+        *,
+        embed: Embed | None = None,
+        fpr: float | None = None,
+        k: int = K,
+        seed: int = 0,
+    ) -> Self:
+        """Take thresholds from what is retrieved for ordinary queries.
+
+        Parameters
+        ----------
+        knowledge_base
+            Believed to be mostly clean, with vectors. Detectors of single entries are fitted on it.
+        queries
+            Ordinary ones, for example of the last weeks; the more like those to come, the better.
+            At least 99 for a share of 1 %. ``None`` makes up to 1,000 from the entries: an entry
+            that opens with a question is asked for with it; for any other, its own vector looks
+            for what is like it, so that only what needs no query text is calibrated. Entries made
+            for one question find their like, if there are any; therefore the rarest scores are
+            then extrapolated from commoner ones (:data:`ROBUST_TAIL`), and the rate is an estimate.
+        query_vectors
+            Shape (n_queries, dim), of ``queries``.
+        embed
+            From texts to vectors, where ``query_vectors`` are not given.
+        fpr
+            Accepted share of clean passages dropped, by all detectors together, (0, 1); replaces
+            ``policy.quarantine_at``. The share of *first-ranked* passages dropped is kept to it as
+            well: the best answer stands out, and losing it costs more than the tenth.
+        k
+            Passages per query. Use as many as will be screened together.
+        seed
+            Of the entries that queries are made of.
+
+        Raises
+        ------
+        CalibrationError
+            If there are too few queries for the rate; names how many would do. The guard stays as
+            it was, but for detectors of single entries, which are fitted.
+        ValueError
+            If queries have no vectors and there is no ``embed``.
+        """
+        policy = self.policy if fpr is None else self.policy.accepting(fpr)
+        if queries is None:
+            asked = _made_queries(knowledge_base, seed, embed)
+        else:
+            asked = _given_queries(queries, query_vectors, embed)
+        held_out: dict[str, NDArray[np.float64]] = {}
+        for detector in self.detectors:
+            if isinstance(detector, Detector):
+                detector.fit(knowledge_base)
+                if detector.exchangeable:
+                    held_out[detector.name] = detector.held_out_scores(knowledge_base, seed)
+        columns: dict[str, list[NDArray[np.float64]]] = {d.name: [] for d in self.detectors}
+        first: list[NDArray[np.bool_]] = []
+        for query, vector, rows in _searched(knowledge_base, asked, k):
+            retrieved = RetrievedSet.of(query, knowledge_base.take(rows), vector)
+            first.append(np.arange(len(rows)) == 0)
+            for detector in self.detectors:
+                if detector.name in held_out:
+                    scores = held_out[detector.name][rows]
+                elif isinstance(detector, Detector) or detector.skip_reason(retrieved) is not None:
+                    scores = np.full(len(rows), np.nan)
+                else:
+                    scores = detector.score(retrieved)
+                columns[detector.name].append(scores)
+        scored = {name: np.concatenate(parts) for name, parts in columns.items() if parts}
+        is_first = np.concatenate(first) if first else np.empty(0, dtype=np.bool_)
+        self._calibration = _Calibration.of(
+            self.detectors, policy, scored, is_first, robust=queries is None
+        )
+        self.policy = policy
+        return self
+
+    def screen(
+        self,
+        query: str | None,
+        passages: Batch,
+        vector: ArrayLike | None = None,
+        *,
+        has_vectors: bool = True,
+    ) -> Report:
+        """Judge the passages that were retrieved for a query; changes nothing.
+
+        Parameters
+        ----------
+        query
+            Its text; without it, nothing is said about passages that repeat it.
+        passages
+            In the order of retrieval, best first.
+        vector
+            Of the query, shape (dim,), any length; without it, groups are not looked for.
+        has_vectors
+            False where the passages' vectors are not known and stand for nothing.
+
+        Returns
+        -------
+        Report
+            One decision per passage; ``report.kept`` says which to pass on. What could not be
+            looked for stands in ``report.skipped``.
+        """
+        masked = self._masked(passages)
+        free = np.array([i not in masked for i in passages.ids], dtype=np.bool_)
+        judged_passages = passages.take(free) if masked else passages
+        retrieved = RetrievedSet.of(query, judged_passages, vector, has_vectors=has_vectors)
+        report = self._judged(retrieved)
+        if report.quarantined and self.quarantine is not None:
+            report = _released(report, self.quarantine.released_among(judged_passages))
+        return _with_masked(report, passages, free, masked) if masked else report
+
+    def save(self, path: str | Path) -> None:
+        """Write configuration and calibration into a folder: JSON and npz, never pickle."""
+        values: dict[str, Any] = {
+            "policy": self.policy.model_dump(mode="json"),
+            "calibrated": sorted(self._calibration.scores),
+            "robust": self._calibration.robust,
+            "detectors": [],
+        }
+        arrays: dict[str, NDArray[Any]] = {}
+        for number, detector in enumerate(self.detectors):
+            learned: dict[str, Any] = {}
+            if isinstance(detector, Detector):
+                learned, columns = detector.state()
+                for key, array in columns.items():
+                    arrays[f"detector.{number}.{key}"] = array
+            values["detectors"].append(
+                {"kind": detector.kind, "config": detector.config(), "learned": learned}
+            )
+            if detector.name in self._calibration.scores:
+                arrays[f"clean.{number}"] = self._calibration.scores[detector.name]
+        arrays["first"] = self._calibration.first
+        state.write(Path(path), values, arrays)
+
+    @classmethod
+    def load(cls, path: str | Path, *, quarantine: Quarantine | None = None) -> Self:
+        """Return the guard that :meth:`save` wrote.
+
+        Raises
+        ------
+        StateError
+            If files are missing, damaged, changed by hand, or of a newer format.
+        """
+        values, arrays = state.read(Path(path))
+        with state.reading(Path(path)):
+            detectors: list[AnyDetector] = []
+            scores = {}
+            for number, saved in enumerate(values["detectors"]):
+                detector: AnyDetector
+                if saved["kind"] in RETRIEVAL_KINDS:
+                    detector = RETRIEVAL_KINDS[saved["kind"]](**saved["config"])
+                else:
+                    detector = detector_class(saved["kind"])(**saved["config"])
+                    prefix = f"detector.{number}."
+                    columns = {
+                        key.removeprefix(prefix): array
+                        for key, array in arrays.items()
+                        if key.startswith(prefix)
+                    }
+                    detector.restore(saved["learned"], columns)
+                detectors.append(detector)
+                if detector.name in values["calibrated"]:
+                    scores[detector.name] = arrays[f"clean.{number}"]
+            policy = Policy.model_validate(values["policy"])
+            guard = cls(detectors, policy=policy, quarantine=quarantine)
+            if scores:
+                guard._calibration = _Calibration.of(
+                    detectors, policy, scores, arrays["first"], robust=values["robust"]
+                )
+        return guard
+
+    def _judged(self, retrieved: RetrievedSet) -> Report:
+        passages, calibration = retrieved.passages, self._calibration
+        findings: dict[int, list[Finding]] = {}
+        unjudged: dict[int, list[Unjudged]] = {}
+        scores, skipped, timings = {}, [], {}
+        for detector in self.detectors:
+            start = time.perf_counter()
+            try:
+                reason = _skip_reason(detector, retrieved)
+                if reason is not None:
+                    skipped.append(Skipped(detector=detector.name, reason=reason))
+                    continue
+                column, missing = _scores(detector, retrieved)
+                hits = np.flatnonzero(column > calibration.bars[detector.name].flag).tolist()
+                explained = _explained(detector, retrieved, hits)
+            except Exception as error:  # noqa: BLE001 - any crash, of any detector
+                column, missing = _failure(detector, len(passages), error)
+                hits, explained = [], []
+            scores[detector.name] = column
+            found = calibration.findings(detector, passages.ids, column, hits, explained)
+            for row, finding in zip(hits, found, strict=True):
+                findings.setdefault(row, []).append(finding)
+            for row, (text, failed) in missing.items():
+                item = Unjudged(
+                    detector=detector.name, entry_id=passages.ids[row], reason=text, failed=failed
+                )
+                unjudged.setdefault(row, []).append(item)
+            timings[detector.name] = time.perf_counter() - start
+        judged = np.zeros(len(passages), dtype=np.bool_)
+        for column in scores.values():
+            judged |= ~np.isnan(column)
+        rows = sorted({*findings, *unjudged, *np.flatnonzero(~judged).tolist()})
+        remarkable = {
+            row: self.policy.decide(
+                passages.ids[row],
+                findings.get(row, ()),
+                unjudged.get(row, ()),
+                judged=bool(judged[row]),
+            )
+            for row in rows
+        }
+        return Report(
+            batch=passages,
+            remarkable=remarkable,
+            scores=scores,
+            skipped=tuple(skipped),
+            timings=timings,
+        )
+
+    def _masked(self, passages: Batch) -> dict[str, str]:
+        """Return what the quarantine holds, in this very revision, with a remark."""
+        if self.quarantine is None or not len(passages):
+            return {}
+        masked = dict(self.quarantine.confirmed_among(passages))
+        held = self.quarantine.held_ids(passages.ids)
+        for entry_id, text in zip(passages.ids, passages.texts, strict=True):
+            if entry_id in held and self.masks(entry_id, text):
+                masked.setdefault(entry_id, "held in the quarantine")
+        return masked
+
+    def masks(self, entry_id: str, text: str) -> bool:
+        """Return whether the quarantine holds this text under this id.
+
+        Where it holds another text under it, a rejected update, the older revision is what was
+        retrieved, and passes.
+        """
+        if self.quarantine is None or not self.quarantine.held_ids([entry_id]):
+            return False
+        try:
+            held = self.quarantine.show(entry_id)
+        except QuarantineError:  # purged since
+            return True
+        return str(held.status) != "held" or held.entry.text == text
+
+
+def screen_retrieved(
+    query: str | None,
+    passages: Batch,
+    vector: ArrayLike | None = None,
+    *,
+    has_vectors: bool = True,
+    guard: RetrievalGuard | None = None,
+) -> Report:
+    """Judge retrieved passages; see :meth:`RetrievalGuard.screen`.
+
+    Parameters
+    ----------
+    query, passages, vector, has_vectors
+        As of :meth:`RetrievalGuard.screen`.
+    guard
+        Default: a new one, with published rules.
+    """
+    screener = RetrievalGuard() if guard is None else guard
+    return screener.screen(query, passages, vector, has_vectors=has_vectors)
+
+
+class _Calibration(NamedTuple):
+    """Scores of clean passages, and the bars taken from them."""
+
+    bars: dict[str, Bars]
+    scores: dict[str, NDArray[np.float64]]  # (n_passages,) per detector; NaN without an opinion
+    first: NDArray[np.bool_]  # (n_passages,): ranked first for its query
+    joint: JointCalibration | None
+    robust: bool  # whether some of the passages may be poisoned
+
+    @classmethod
+    def none(cls, detectors: Sequence[AnyDetector], policy: Policy) -> Self:
+        bars = policy.bars({detector.name: detector.rule_threshold for detector in detectors})
+        return cls(bars, {}, np.empty(0, dtype=np.bool_), None, robust=False)
+
+    @classmethod
+    def of(
+        cls,
+        detectors: Sequence[AnyDetector],
+        policy: Policy,
+        scores: Mapping[str, NDArray[np.float64]],
+        first: NDArray[np.bool_],
+        *,
+        robust: bool,
+    ) -> Self:
+        """Take the stricter of the bars that keep the rate among all and among first-ranked ones.
+
+        A detector that judged too few of either keeps its published rule.
+        """
+        if not np.any(first):
+            msg = "no query found any passage, expected a knowledge base and queries."
+            raise CalibrationError(msg)
+        needed = math.ceil(1.0 / policy.quarantine_at - 1e-9) - 1
+        enough = {
+            name: column
+            for name, column in scores.items()
+            if np.count_nonzero(~np.isnan(column[first])) >= max(1, needed)
+        }
+        if not enough:
+            msg = (
+                f"{np.count_nonzero(first)} queries cannot justify dropping a share of "
+                f"{policy.quarantine_at:g} of first-ranked passages; pass at least {needed}."
+            )
+            raise CalibrationError(msg)
+        floors = {detector.name: detector.floor for detector in detectors}
+        rules = {
+            detector.name: detector.rule_threshold
+            for detector in detectors
+            if detector.name not in enough
+        }
+        best = {name: column[first] for name, column in enough.items()}
+        if robust:
+            steady = {d.name for d in detectors if isinstance(d, RetrievalDetector)}
+            enough = {n: _capped(c) if n in steady else c for n, c in enough.items()}
+            best = {n: _capped(c) if n in steady else c for n, c in best.items()}
+        joint = JointCalibration(enough, floors)
+        bars = policy.bars(rules, joint)
+        for name, bar in _first_bars(policy, best, floors).items():
+            bars[name] = Bars(
+                max(bars[name].flag, bar.flag), max(bars[name].quarantine, bar.quarantine)
+            )
+        return cls(bars, dict(scores), first, joint, robust)
+
+    def findings(
+        self,
+        detector: AnyDetector,
+        ids: Sequence[str],
+        scores: NDArray[np.float64],
+        rows: Sequence[int],
+        explained: Sequence[Evidence],
+    ) -> list[Finding]:
+        calibrations = {} if self.joint is None else self.joint.calibrations
+        calibration = calibrations.get(detector.name)
+        return [
+            Finding(
+                detector=detector.name,
+                entry_id=ids[row],
+                score=float(scores[row]),
+                threshold=self.bars[detector.name].quarantine,
+                p_value=None if calibration is None else float(calibration.p_values(scores[row])),
+                evidence=evidence.sentence,
+                related_ids=evidence.related_ids,
+                span=evidence.span,
+                taxonomy=detector.taxonomy,
+            )
+            for row, evidence in zip(rows, explained, strict=True)
+        ]
+
+
+def _first_bars(
+    policy: Policy,
+    best: Mapping[str, NDArray[np.float64]],
+    floors: Mapping[str, float],
+) -> dict[str, Bars]:
+    """Return the bars that keep the rate among first-ranked passages."""
+    try:
+        return policy.bars({}, JointCalibration(best, floors))
+    except CalibrationError:
+        # Enough for each detector, not for all together: then none of these may be dropped.
+        highest = {name: max(floors[name], float(np.nanmax(best[name]))) for name in best}
+        return policy.bars(highest)
+
+
+def _capped(scores: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return scores of which the highest are no higher than the commoner ones lead to expect.
+
+    An exponential through the :data:`ROBUST_TAIL` points says how high each rank may be; a few
+    poisoned passages hardly move those.
+    """
+    judged = np.flatnonzero(~np.isnan(scores))
+    ordered = judged[np.argsort(-scores[judged], kind="stable")]
+    low, high = ROBUST_TAIL
+    start, end = np.quantile(scores[judged], [low, high])
+    capped = scores.copy()
+    if end > start:  # else nothing grows rarer there
+        scale = (end - start) / np.log((1.0 - low) / (1.0 - high))
+        share = np.arange(1, len(ordered) + 1) / (len(ordered) + 1.0)
+        expected = np.maximum(start + scale * np.log((1.0 - low) / share), end)
+        capped[ordered] = np.minimum(scores[ordered], expected)
+    return capped
+
+
+class _Queries(NamedTuple):
+    """What to search for."""
+
+    texts: list[str | None]
+    vectors: NDArray[np.float32]  # (n_queries, dim), unit length
+    leave_out: list[int | None]  # the entry that a query is the vector of
+
+
+def _skip_reason(detector: AnyDetector, retrieved: RetrievedSet) -> str | None:
+    if isinstance(detector, RetrievalDetector):
+        return detector.skip_reason(retrieved)
+    if Need.EMBEDDING in detector.needs and not retrieved.has_vectors:
+        return "needs the vectors of the passages, which are not known"
+    return detector.skip_reason(retrieved.passages)
+
+
+def _scores(
+    detector: AnyDetector, retrieved: RetrievedSet
+) -> tuple[NDArray[np.float64], dict[int, tuple[str, bool]]]:
+    """Return a score per passage and, by row, why there is none."""
+    if isinstance(detector, RetrievalDetector):
+        scores = np.asarray(detector.score(retrieved), dtype=np.float64)
+        reasons = dict.fromkeys(
+            np.flatnonzero(np.isnan(scores)).tolist(), "it is ranked too low to be looked at"
+        )
+    else:
+        reasons = detector.unjudged(retrieved.passages)
+        scores = detector.judged_scores(retrieved.passages)
+    if scores.shape != (len(retrieved),) or np.isinf(scores).any():
+        msg = f"{detector.name} returned scores of shape {scores.shape}, or infinite ones"
+        raise ValueError(msg)
+    return scores, {row: (reason, False) for row, reason in reasons.items()}
+
+
+def _explained(
+    detector: AnyDetector, retrieved: RetrievedSet, rows: list[int]
+) -> Sequence[Evidence]:
+    """Explain scores; a score stands even where its explanation fails."""
+    if not rows:
+        return []
+    try:
+        if isinstance(detector, RetrievalDetector):
+            return detector.explain(retrieved, rows)
+        return detector.explain(retrieved.passages, rows)
+    except Exception as error:  # noqa: BLE001 - any crash, of any detector
+        name = type(error).__name__
+        logger.error("%s could not explain %d scores: %s", detector.name, len(rows), name)  # noqa: TRY400
+        sentence = f"scored above the threshold ({name} while explaining it)"
+        return [Evidence(sentence=sentence)] * len(rows)
+
+
+def _failure(
+    detector: AnyDetector, n: int, error: Exception
+) -> tuple[NDArray[np.float64], dict[int, tuple[str, bool]]]:
+    """Say of every passage that a detector crashed; the message may hold hostile text."""
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
+    reason = f"the detector failed with {type(error).__name__}{where}"
+    logger.error("%s on %d retrieved passages: %s", detector.name, n, reason)
+    return np.full(n, np.nan), dict.fromkeys(range(n), (reason, True))
+
+
+def _released(report: Report, released: Mapping[str, str]) -> Report:
+    """Let what a person has released pass."""
+    overruled = {
+        row: replace(decision, verdict=Verdict.ADMIT, note=released[decision.entry_id])
+        for row, decision in report.remarkable.items()
+        if decision.entry_id in released
+    }
+    return replace(report, remarkable={**report.remarkable, **overruled}) if overruled else report
+
+
+def _with_masked(
+    report: Report, passages: Batch, free: NDArray[np.bool_], masked: Mapping[str, str]
+) -> Report:
+    """Return a report on all passages, of which some were not judged but masked."""
+    rows = np.flatnonzero(free).tolist()
+    remarkable = {rows[row]: decision for row, decision in report.remarkable.items()}
+    for row in np.flatnonzero(~free).tolist():
+        entry_id = passages.ids[row]
+        remarkable[row] = Decision(
+            entry_id=entry_id, verdict=Verdict.QUARANTINE, note=masked[entry_id]
+        )
+    scores = {}
+    for name, column in report.scores.items():
+        scores[name] = np.full(len(passages), np.nan)
+        scores[name][free] = column
+    return replace(report, batch=passages, remarkable=remarkable, scores=scores)
+
+
+def _given_queries(
+    queries: Sequence[str], vectors: ArrayLike | None, embed: Embed | None
+) -> _Queries:
+    texts: list[str | None] = list(queries)
+    if vectors is None and embed is None:
+        msg = "queries have no vectors; pass query_vectors, or embed= to make them."
+        raise ValueError(msg)
+    if vectors is None and embed is not None:
+        vectors = embed(list(queries)) if texts else np.empty((0, 0))
+    matrix = np.asarray(vectors, dtype=np.float32)
+    if matrix.ndim != 2 or len(matrix) != len(texts):  # noqa: PLR2004
+        msg = (
+            f"query_vectors has shape {matrix.shape} for {len(texts)} queries, expected "
+            f"({len(texts)}, dim)."
+        )
+        raise InvalidBatchError(msg)
+    return _Queries(texts, matrix, [None] * len(texts))
+
+
+def _made_queries(knowledge_base: Batch, seed: int, embed: Embed | None) -> _Queries:
+    """Ask for random entries: with the question they open with, or by their own vector."""
+    rng = np.random.default_rng(seed)
+    rows = rng.permutation(len(knowledge_base))[:N_QUERIES].tolist()
+    texts = [_opening_question(knowledge_base.texts[row]) for row in rows]
+    vectors = knowledge_base.embeddings[rows].copy()
+    asked = [number for number, text in enumerate(texts) if text is not None]
+    if embed is not None and asked:
+        vectors[asked] = np.asarray(
+            embed([str(texts[number]) for number in asked]), dtype=np.float32
+        )
+    leave_out = [None if text is not None else row for row, text in zip(rows, texts, strict=True)]
+    return _Queries(texts, vectors, leave_out)
+
+
+def _opening_question(text: str) -> str | None:
+    """Return the question that a text opens with, if it is marked as one."""
+    opening = text[:LONGEST_QUESTION].lstrip()
+    marks = [opening.find(mark) for mark in "?？؟" if mark in opening]
+    if not marks:
+        return None
+    question = opening[: min(marks) + 1]
+    return None if "\n\n" in question or ". " in question else question
+
+
+def _searched(
+    knowledge_base: Batch, queries: _Queries, k: int
+) -> list[tuple[str | None, NDArray[np.float32], NDArray[np.intp]]]:
+    """Return each query with its vector and its k nearest entries, best first."""
+    found = []
+    if queries.vectors.size and queries.vectors.shape[1] != knowledge_base.dim:
+        msg = (
+            f"query vectors have {queries.vectors.shape[1]} dimensions, expected "
+            f"{knowledge_base.dim} as in the knowledge base; embed both with the same model."
+        )
+        raise InvalidBatchError(msg)
+    n = min(k, len(knowledge_base))
+    for start in range(0, len(queries.texts), CHUNK):
+        part = queries.vectors[start : start + CHUNK]
+        norms = np.maximum(np.linalg.norm(part, axis=1, keepdims=True), np.finfo(np.float32).tiny)
+        similarity = (part / norms) @ knowledge_base.embeddings.T
+        for row, left_out in enumerate(queries.leave_out[start : start + CHUNK]):
+            if left_out is not None:
+                similarity[row, left_out] = -np.inf
+        nearest = np.argpartition(-similarity, n - 1, axis=1)[:, :n] if n else np.empty((0, 0))
+        for row, candidates in enumerate(nearest):
+            best = candidates[np.argsort(-similarity[row, candidates], kind="stable")]
+            best = best[np.isfinite(similarity[row, best])]
+            found.append((queries.texts[start + row], part[row], best))
+    return found

