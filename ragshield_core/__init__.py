@@ -8,6 +8,7 @@ from ragshield_core.errors import PoisonedEntryError, RAGShieldError
 from ragshield_core.findings import Decision, Finding, Report, Verdict
 from ragshield_core.guard import Guard
 from ragshield_core.policy import Policy
+from ragshield_core.retrieval import RetrievalGuard, screen_retrieved
 
 if TYPE_CHECKING:
     from ragshield_core.quarantine import Quarantine
@@ -24,7 +25,9 @@ __all__ = [
     "Quarantine",
     "RAGShieldError",
     "Report",
+    "RetrievalGuard",
     "Verdict",
+    "screen_retrieved",
 ]
 
 

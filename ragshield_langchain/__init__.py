@@ -1,6 +1,48 @@
-"""RAGShield for LangChain: a vector store that keeps poisoned documents out."""
+"""RAGShield for LangChain: keeps poison out of stores, indexes, retrievers and agents."""
 
+from typing import TYPE_CHECKING, Any
+
+from ragshield_langchain.events import areport_detection, report_detection
+from ragshield_langchain.indexing import (
+    GuardedIndexingResult,
+    aguarded_index,
+    arelease_indexed,
+    guarded_index,
+    release_indexed,
+)
+from ragshield_langchain.ingest import aingest, ingest
 from ragshield_langchain.inner import InnerStore
+from ragshield_langchain.retrieval import GuardedRetriever, PoisonFilter
+from ragshield_langchain.transformer import PoisonGuardTransformer
 from ragshield_langchain.vectorstore import GuardedVectorStore
 
-__all__ = ["GuardedVectorStore", "InnerStore"]
+if TYPE_CHECKING:
+    from ragshield_langchain.middleware import PoisonGuardMiddleware
+
+__all__ = [
+    "GuardedIndexingResult",
+    "GuardedRetriever",
+    "GuardedVectorStore",
+    "InnerStore",
+    "PoisonFilter",
+    "PoisonGuardMiddleware",
+    "PoisonGuardTransformer",
+    "aguarded_index",
+    "aingest",
+    "arelease_indexed",
+    "areport_detection",
+    "guarded_index",
+    "ingest",
+    "release_indexed",
+    "report_detection",
+]
+
+
+def __getattr__(name: str) -> Any:
+    # Agents are an extra: without it, everything else works.
+    if name == "PoisonGuardMiddleware":
+        from ragshield_langchain.middleware import PoisonGuardMiddleware  # noqa: PLC0415
+
+        return PoisonGuardMiddleware
+    msg = f"module {__name__!r} has no attribute {name!r}"
+    raise AttributeError(msg)

@@ -1,15 +1,28 @@
-"""Audit of a live store: what it holds read back, judged, and findings taken out if asked for."""
+"""What a live store holds: read back, learned, audited, and findings taken out if asked for."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ragshield_core import Batch, Guard
+from ragshield_core.errors import CalibrationError, InvalidBatchError
 from ragshield_core.scan import ScanReport
 from ragshield_langchain.convert import MetadataKeys, to_batch
 from ragshield_langchain.inner import InnerStore
+from ragshield_langchain.mask import Mask
+
+# Ids and counts only: the text of an entry is hostile and stays out of logs.
+logger = logging.getLogger("ragshield")
+
+NO_ENTRIES = Batch.of(ids=[], texts=[], embeddings=[])
+
+# Told what is being done, how many are done, and of how many; 0 of 0 where nobody knows.
+Progress = Callable[[str, int, int], object]
 
 
 def read_back(access: InnerStore, ids: Sequence[str], keys: MetadataKeys) -> Batch:
@@ -30,8 +43,139 @@ def read_back(access: InnerStore, ids: Sequence[str], keys: MetadataKeys) -> Bat
     )
 
 
+def read_all(
+    access: InnerStore, keys: MetadataKeys, mask: Mask, batch_size: int, tell: Progress
+) -> Batch:
+    """Return all that reads of a guarded store can return, fetched part by part.
+
+    Raises
+    ------
+    InvalidBatchError
+        If an entry cannot be judged; names it.
+    """
+    ids = access.ids()
+    batches, vectors = [], None
+    done = 0
+    tell("reading", 0, len(ids))
+    for start in range(0, len(ids), batch_size):
+        part = ids[start : start + batch_size]
+        documents, found = access.read(part)
+        shown = [row for row, document in enumerate(documents) if not mask.hides(document)]
+        if shown:
+            if vectors is None:  # one matrix from the start: the vectors are most of it
+                vectors = np.empty((len(ids), found.shape[1]), dtype=np.float32)
+            if found.shape[1] != vectors.shape[1]:
+                msg = (
+                    f"the vector of entry {documents[0].id!r} has {found.shape[1]} dimensions, "
+                    f"expected {vectors.shape[1]} as before it; delete what another model embedded."
+                )
+                raise InvalidBatchError(msg)
+            vectors[done : done + len(shown)] = found[shown]
+            done += len(shown)
+            batches += [documents[row] for row in shown]
+        tell("reading", start + len(part), len(ids))
+    if vectors is None:
+        return NO_ENTRIES
+    return to_batch(
+        [str(document.id) for document in batches],
+        [document.page_content for document in batches],
+        [document.metadata for document in batches],
+        vectors[:done],
+        keys,
+    )
+
+
+def learn_store(guard: Guard, batch: Batch, trusted: Iterable[str] | None, tell: Progress) -> None:
+    """Fit and calibrate a guard on what a store holds.
+
+    Where it holds too little for the accepted rate, the published rules stay in force, and the log
+    says so.
+
+    Parameters
+    ----------
+    trusted
+        Ids of entries known to be clean: half of them, whole documents, are held out while the
+        guard is fitted, and thresholds come from them alone. ``None`` takes all entries, each held
+        out in turn.
+
+    Raises
+    ------
+    InvalidBatchError
+        If a trusted id is not in the store.
+    CalibrationError
+        If there are trusted ids, but too few.
+    """
+    if not len(batch):
+        return
+    tell("learning", 0, 0)
+    if trusted is not None:
+        held_out = _half(batch, trusted)
+        guard.fit(batch.take(~held_out))
+        clean = batch.take(held_out)
+        guard.calibrate(clean)
+        guard.learn(clean)
+        guard.trust(clean.ids)
+        return
+    guard.fit(batch)
+    try:
+        guard.calibrate()
+    except CalibrationError as error:
+        logger.warning("not calibrated, the published rules are in force: %s", error)
+
+
+def _half(batch: Batch, trusted: Iterable[str]) -> NDArray[np.bool_]:
+    """Return which entries to hold out: half of the trusted ones, never half a document."""
+    rows = {entry_id: row for row, entry_id in enumerate(batch.ids)}
+    wanted = list(dict.fromkeys(trusted))
+    unknown = [entry_id for entry_id in wanted if entry_id not in rows]
+    if unknown:
+        msg = (
+            f"{len(unknown)} of {len(wanted)} clean_ids are not in the store ({unknown[0]!r}), "
+            "expected ids of entries that it holds."
+        )
+        raise InvalidBatchError(msg)
+    documents: dict[str, list[int]] = {}
+    for entry_id in wanted:
+        row = rows[entry_id]
+        lineage = batch.lineages[row]
+        documents.setdefault(f"id {entry_id}" if lineage is None else f"of {lineage}", []).append(
+            row
+        )
+    held_out = np.zeros(len(batch), dtype=np.bool_)
+    groups = list(documents.values())
+    for number in np.random.default_rng(0).permutation(len(groups)):
+        if 2 * int(held_out.sum()) >= len(wanted):
+            break
+        held_out[groups[number]] = True
+    return held_out
+
+
+@contextmanager
+def shown(progress: bool) -> Iterator[Progress]:  # noqa: FBT001 - as the caller got it
+    """Yield what shows on standard error how far it is."""
+    if not progress:
+        yield lambda *_: None
+        return
+    from rich.console import Console  # noqa: PLC0415 - only where something is shown
+    from rich.progress import Progress as Bar  # noqa: PLC0415
+
+    with Bar(console=Console(stderr=True), transient=True) as bar:
+        tasks = {}
+
+        def tell(what: str, done: int, of: int) -> None:
+            if what not in tasks:
+                tasks[what] = bar.add_task(what, total=of or None)
+            bar.update(tasks[what], completed=done, total=of or None)
+
+        yield tell
+
+
 def take_out(
-    report: ScanReport, access: InnerStore, keys: MetadataKeys, guard: Guard
+    report: ScanReport,
+    access: InnerStore,
+    keys: MetadataKeys,
+    guard: Guard,
+    delete: Callable[[Sequence[str]], object],
 ) -> ScanReport:
     """Move findings from a store into quarantine, durably before they are deleted.
 
@@ -44,6 +188,8 @@ def take_out(
         An audit of the store.
     access, keys, guard
         Of the store; nobody else may write to it meanwhile.
+    delete
+        Takes entries out of the store, or hides them.
     """
     decision_of = {decision.entry_id: decision for decision in report.found}
     judged = report.batch.take([row for row in report.ranking if not report.kept[row]])
@@ -53,7 +199,7 @@ def take_out(
         np.array([e.fingerprint == fingerprints[e.id] for e in present], dtype=np.bool_)
     )
     decisions = [decision_of[entry_id] for entry_id in unchanged.ids]
-    gone = set(guard.recall(unchanged, decisions, access.delete, by="scan"))
+    gone = set(guard.recall(unchanged, decisions, delete, by="scan"))
     staying = {i: "released by a person before" for i in unchanged.ids if i not in gone}
     changed = decision_of.keys() - set(unchanged.ids)
     return report.overruled(

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ragshield_core import Batch
+from ragshield_core import Batch, Report
 from ragshield_core.errors import InvalidBatchError
 from ragshield_core.findings import Decision
 
@@ -77,11 +77,35 @@ def complete_ids(ids: Sequence[str | None] | None, n: int) -> list[str]:
     return [str(uuid.uuid4()) if one is None else one for one in given]
 
 
+def parts(ids: Sequence[str], batch_size: int | None) -> list[slice]:
+    """Return the parts of one write: at least one, and without a size a single one.
+
+    Raises
+    ------
+    ValueError
+        If the size is not a positive number.
+    InvalidBatchError
+        If an id stands in two parts: the later revision would replace the earlier one.
+    """
+    if batch_size is None:
+        return [slice(0, len(ids))]
+    if batch_size < 1:
+        msg = f"batch_size is {batch_size}, expected at least 1, or None for a single batch."
+        raise ValueError(msg)
+    seen: set[str] = set()
+    for entry_id in ids:
+        if entry_id in seen:
+            msg = f"id {entry_id!r} stands more than once in this call, expected unique ids."
+            raise InvalidBatchError(msg)
+        seen.add(entry_id)
+    return [slice(start, start + batch_size) for start in range(0, max(len(ids), 1), batch_size)]
+
+
 def to_batch(
     ids: Sequence[str],
     texts: Sequence[str],
     metadatas: Sequence[Mapping[str, Any]],
-    vectors: ArrayLike,
+    vectors: ArrayLike | None,
     keys: MetadataKeys,
 ) -> Batch:
     """Return columns of documents as a batch.
@@ -121,3 +145,50 @@ def stored_metadatas(batch: Batch, flagged: Sequence[Decision]) -> list[dict[str
         names = sorted({finding.detector for finding in decision.findings})
         metadatas[batch.ids.index(decision.entry_id)][FLAG_KEY] = ",".join(names)
     return metadatas
+
+
+def joined(reports: Sequence[Report]) -> Report:
+    """Return the reports of consecutive parts of one write as one."""
+    if len(reports) == 1:
+        return reports[0]
+    sizes = [len(report.batch) for report in reports]
+    starts = np.cumsum([0, *sizes[:-1]]).tolist()
+    names = dict.fromkeys(name for report in reports for name in report.scores)
+    return Report(
+        batch=together([report.batch for report in reports]),
+        remarkable={
+            start + row: decision
+            for start, report in zip(starts, reports, strict=True)
+            for row, decision in report.remarkable.items()
+        },
+        scores={
+            name: np.concatenate(
+                [
+                    report.scores.get(name, np.full(size, np.nan))
+                    for size, report in zip(sizes, reports, strict=True)
+                ]
+            )
+            for name in names
+        },
+        skipped=tuple(dict.fromkeys(item for report in reports for item in report.skipped)),
+        timings={
+            name: sum(report.timings.get(name, 0.0) for report in reports)
+            for name in dict.fromkeys(name for report in reports for name in report.timings)
+        },
+        # A later part may take back what an earlier one let in, and say more of the same entry.
+        retroactive=tuple(
+            {d.entry_id: d for report in reports for d in report.retroactive}.values()
+        ),
+    )
+
+
+def together(batches: Sequence[Batch]) -> Batch:
+    """Return the entries of several batches, at least one, as one."""
+    return Batch.of(
+        ids=[entry_id for batch in batches for entry_id in batch.ids],
+        texts=[text for batch in batches for text in batch.texts],
+        embeddings=np.concatenate([batch.vectors for batch in batches]),
+        labels=[label for batch in batches for label in batch.labels],
+        lineages=[lineage for batch in batches for lineage in batch.lineages],
+        metadatas=[metadata for batch in batches for metadata in batch.metadatas],
+    )

@@ -2,25 +2,45 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Self
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from contextvars import copy_context
+from functools import partial
+from typing import Any, NoReturn, Self, TypeVar
 
+import numpy as np
 from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
-from langchain_core.runnables.config import run_in_executor
 from langchain_core.vectorstores import VectorStore
+from langchain_core.vectorstores.utils import maximal_marginal_relevance
 from numpy.typing import ArrayLike
 
 from ragshield_core import Batch, Guard, Quarantine, Report
+from ragshield_core.errors import InvalidBatchError
 from ragshield_core.findings import Decision
 from ragshield_core.quarantine import HeldEntry
 from ragshield_core.scan import ScanReport, scan
-from ragshield_langchain.audit import read_back, take_out
-from ragshield_langchain.convert import MetadataKeys, complete_ids, stored_metadatas, to_batch
-from ragshield_langchain.inner import InnerStore, access_to, create_store
+from ragshield_langchain.audit import NO_ENTRIES, learn_store, read_all, read_back, shown, take_out
+from ragshield_langchain.convert import (
+    MetadataKeys,
+    complete_ids,
+    joined,
+    parts,
+    stored_metadatas,
+    to_batch,
+)
+from ragshield_langchain.events import areport_detection, report_detection
+from ragshield_langchain.inner import CALLERS_LOOP, InnerStore, access_to, create_store
+from ragshield_langchain.mask import Mask, document_of
 
-NO_ENTRIES = Batch.of(ids=[], texts=[], embeddings=[])
+T = TypeVar("T")
+
+# Documents that an audit reads at a time.
+PART = 1000
 
 
 class GuardedVectorStore(VectorStore):
@@ -28,17 +48,19 @@ class GuardedVectorStore(VectorStore):
 
     Every write is screened by the guard. Documents that it quarantines are held, with all that
     came with them, and the others go into the store inside; ids are returned for all of them,
-    aligned with the input. Reads are those of the store inside, which holds nothing that is
-    quarantined, so that k is exact.
+    aligned with the input. Reads are those of the store inside, in its order and with its scores.
+    What is held but still in there, because that store cannot delete or somebody wrote it past the
+    guard, is left out of them, and further results take its place.
 
     Setup:
-        Install ``ragshield[langchain]``, and ``ragshield[community]`` for FAISS.
+        Install ``ragshield[langchain]``, and ``ragshield[community]`` for FAISS,
+        ``ragshield[chroma]``, ``ragshield[qdrant]`` or ``ragshield[postgres]``.
 
     Key init args:
         inner: VectorStore
-            The store inside: InMemoryVectorStore or FAISS.
+            The store inside: InMemoryVectorStore, FAISS, Chroma, QdrantVectorStore or PGVector.
         guard: Guard
-            Fitted on what the store holds, or new for a new store.
+            New for a new store. For one that holds documents already, see :meth:`adopt`.
         label_key: str
             Metadata key of a document's label; default ``"label"``.
         lineage_key: str
@@ -50,41 +72,57 @@ class GuardedVectorStore(VectorStore):
         >>> from langchain_core.embeddings import DeterministicFakeEmbedding
         >>> from langchain_core.vectorstores import InMemoryVectorStore
         >>> from ragshield_core import Guard, Quarantine
-        >>> from ragshield_core.detectors import LabelCentroidDetector
-        >>> guard = Guard([LabelCentroidDetector()], quarantine=Quarantine("sqlite://"))
+        >>> from ragshield_core.detectors import CliqueDetector, LabelCentroidDetector
+        >>> guard = Guard(
+        ...     [CliqueDetector(), LabelCentroidDetector()], quarantine=Quarantine("sqlite://")
+        ... )
         >>> inner = InMemoryVectorStore(DeterministicFakeEmbedding(size=8))
         >>> store = GuardedVectorStore(inner, guard=guard)
 
     Add Documents:
-        >>> store.add_documents([Document(id="1", page_content="thud", metadata={"bar": "baz"})])
-        ['1']
+        >>> documents = [
+        ...     Document(id="1", page_content="foo", metadata={"baz": "bar"}),
+        ...     Document(id="2", page_content="thud", metadata={"bar": "baz"}),
+        ...     Document(id="3", page_content="i will be deleted :("),
+        ... ]
+        >>> store.add_documents(documents)
+        ['1', '2', '3']
         >>> store.last_report
-        <Report 1 entries: 1 admitted, 0 flagged, 0 quarantined>
+        <Report 3 entries: 3 admitted, 0 flagged, 0 quarantined>
+
+    Delete Documents:
+        >>> store.delete(ids=["3"])
+        True
 
     Search:
         >>> store.similarity_search("thud", k=1)
-        [Document(id='1', metadata={'bar': 'baz'}, page_content='thud')]
+        [Document(id='2', metadata={'bar': 'baz'}, page_content='thud')]
 
     Search with filter:
-        >>> store.similarity_search("thud", k=1, filter=lambda doc: doc.metadata["bar"] == "no")
-        []
+        >>> store.similarity_search("thud", k=1, filter=lambda doc: "baz" in doc.metadata)
+        [Document(id='1', metadata={'baz': 'bar'}, page_content='foo')]
 
     Search with score:
-        >>> [(document.id, round(score, 3)) for document, score
-        ...  in store.similarity_search_with_score("thud", k=1)]
-        [('1', 1.0)]
-
-    Use as Retriever:
-        >>> [document.id for document in store.as_retriever().invoke("thud")]
-        ['1']
-
-    Delete Documents:
-        >>> store.delete(["1"])
-        True
+        >>> for document, score in store.similarity_search_with_score("thud", k=1):
+        ...     print(f"* [SIM={score:.3f}] {document.page_content} [{document.metadata}]")
+        * [SIM=1.000] thud [{'bar': 'baz'}]
 
     Async:
-        Every method has its async twin: ``await store.aadd_documents(...)``,
-        ``await store.asimilarity_search(...)``.
+        >>> import asyncio
+        >>> async def add_and_search():
+        ...     await store.aadd_documents([Document(id="4", page_content="qux")])
+        ...     return await store.asimilarity_search("qux", k=1)
+        >>> asyncio.run(add_and_search())
+        [Document(id='4', metadata={}, page_content='qux')]
+
+    Use as Retriever:
+        >>> retriever = store.as_retriever(search_type="mmr", search_kwargs={"k": 1, "fetch_k": 2})
+        >>> retriever.invoke("thud")
+        [Document(id='2', metadata={'bar': 'baz'}, page_content='thud')]
+
+    Quarantine:
+        >>> store.quarantine.count()  # what is held; store.release([...]) puts it back
+        0
     """
 
     def __init__(
@@ -100,9 +138,13 @@ class GuardedVectorStore(VectorStore):
         self._access = access_to(inner) if inner_store is None else inner_store
         self._guard = guard
         self._keys = MetadataKeys(label=label_key, lineage=lineage_key)
+        self._mask = Mask(self._keys)
+        self._mask.load(guard.quarantine)
         self._last_report = Report(batch=NO_ENTRIES)
         # One write at a time: a batch is judged by what the one before it left behind.
         self._lock = threading.RLock()
+        # Async writes queue for a thread of their own, which the reads of others never wait for.
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix="ragshield-writes")
 
     @property
     def inner(self) -> VectorStore:
@@ -120,6 +162,11 @@ class GuardedVectorStore(VectorStore):
         return self._guard.quarantine
 
     @property
+    def keys(self) -> MetadataKeys:
+        """Where metadata says what belongs to a revision."""
+        return self._keys
+
+    @property
     def last_report(self) -> Report:
         """What was decided at the latest write."""
         return self._last_report
@@ -132,11 +179,17 @@ class GuardedVectorStore(VectorStore):
     def __getattr__(self, name: str) -> Any:
         # Only called for what is not defined here. Forwarding would open ways around the guard.
         msg = f"{type(self).__name__!r} object has no attribute {name!r}"
-        if not name.startswith("_") and hasattr(self._inner, name):
-            msg += (
-                f"; {type(self._inner).__name__} has one, but it would go around the guard: use "
-                f".inner.{name} if that is what you want."
-            )
+        inner, access = self.__dict__.get("_inner"), self.__dict__.get("_access")
+        # Statically: a property of the store inside may raise.
+        missing = inspect.getattr_static(inner, name, None) is None
+        if access is None or name.startswith("_") or missing:
+            raise AttributeError(msg)
+        if name in access.searches:
+            return partial(self._further_search, name)
+        if name.removeprefix("a") in access.searches:
+            return partial(self._afurther_search, name.removeprefix("a"))
+        instead = access.refused.get(name, f"use .inner.{name} if that is what you want")
+        msg += f"; {type(inner).__name__} has one, but it would go around the guard: {instead}."
         raise AttributeError(msg)
 
     # Writes
@@ -145,7 +198,9 @@ class GuardedVectorStore(VectorStore):
         self,
         documents: Iterable[Document],
         ids: Sequence[str | None] | None = None,
-        **kwargs: Any,  # noqa: ARG002 - e.g. batch_size of the indexing API; screened as one
+        *,
+        batch_size: int | None = None,
+        **kwargs: Any,  # noqa: ARG002 - of the indexing API, and of stores
     ) -> list[str]:
         """Screen documents and store those that are admitted.
 
@@ -156,6 +211,10 @@ class GuardedVectorStore(VectorStore):
         ids
             One per document; default: the documents' own, or new UUIDs. An id that exists is
             replaced, unless the new revision is quarantined: then the old one stays.
+        batch_size
+            Embed, screen and write so many at a time, each judged by what those before left
+            behind; default: all at once. :attr:`last_report` tells of all of them. If one fails,
+            those before it are written.
 
         Returns
         -------
@@ -165,23 +224,23 @@ class GuardedVectorStore(VectorStore):
         Raises
         ------
         ragshield_core.errors.InvalidBatchError
-            If a document cannot be judged or stored; names it, and nothing was written.
+            If a document cannot be judged or stored; names it, and nothing of its batch was
+            written.
         PoisonedEntryError
             If documents are suspicious and the policy says ``on_detect="raise"``.
         """
-        texts, metadatas, ids = _columns(documents, ids)
-        return self._write(texts, metadatas, ids, self._embed(texts))
+        return self._add(*_columns(documents, ids), batch_size=batch_size)
 
     async def aadd_documents(
         self,
         documents: Iterable[Document],
         ids: Sequence[str | None] | None = None,
+        *,
+        batch_size: int | None = None,
         **kwargs: Any,  # noqa: ARG002 - as in add_documents
     ) -> list[str]:
         """Do as :meth:`add_documents` does, with the model's own async embedding."""
-        texts, metadatas, ids = _columns(documents, ids)
-        vectors = await self._aembed(texts)
-        return await run_in_executor(None, self._write, texts, metadatas, ids, vectors)
+        return await self._aadd(*_columns(documents, ids), batch_size=batch_size)
 
     def add_texts(
         self,
@@ -189,11 +248,12 @@ class GuardedVectorStore(VectorStore):
         metadatas: Sequence[dict[str, Any]] | None = None,
         *,
         ids: Sequence[str | None] | None = None,
+        batch_size: int | None = None,
         **kwargs: Any,  # noqa: ARG002 - as in add_documents
     ) -> list[str]:
         """Screen texts and store those that are admitted; see :meth:`add_documents`."""
         listed = list(texts)
-        return self._write(listed, _each(metadatas, listed), ids, self._embed(listed))
+        return self._add(listed, _each(metadatas, listed), ids, batch_size=batch_size)
 
     async def aadd_texts(
         self,
@@ -201,37 +261,85 @@ class GuardedVectorStore(VectorStore):
         metadatas: Sequence[dict[str, Any]] | None = None,
         *,
         ids: Sequence[str | None] | None = None,
+        batch_size: int | None = None,
         **kwargs: Any,  # noqa: ARG002 - as in add_documents
     ) -> list[str]:
         """Do as :meth:`add_texts` does, with the model's own async embedding."""
         listed = list(texts)
-        vectors = await self._aembed(listed)
-        metadatas = _each(metadatas, listed)
-        return await run_in_executor(None, self._write, listed, metadatas, ids, vectors)
+        return await self._aadd(listed, _each(metadatas, listed), ids, batch_size=batch_size)
 
     def add_embeddings(
         self,
-        text_embeddings: Iterable[tuple[str, Sequence[float]]],
+        text_embeddings: Iterable[tuple[str, Sequence[float]]] = (),
         metadatas: Sequence[dict[str, Any]] | None = None,
         ids: Sequence[str | None] | None = None,
+        *,
+        texts: Sequence[str] | None = None,
+        embeddings: Sequence[Sequence[float]] | None = None,
+        batch_size: int | None = None,
     ) -> list[str]:
         """Screen texts whose vectors are known and store those that are admitted.
 
         Parameters
         ----------
         text_embeddings
-            Pairs of a text and its vector.
+            Pairs of a text and its vector, as FAISS takes them.
         metadatas, ids
             One per text.
+        texts, embeddings
+            Instead of pairs, as PGVector takes them; by keyword.
+        batch_size
+            As of :meth:`add_documents`.
 
         Returns
         -------
         list[str]
             As of :meth:`add_documents`.
         """
-        pairs = list(text_embeddings)
-        texts = [text for text, _ in pairs]
-        return self._write(texts, _each(metadatas, texts), ids, [vector for _, vector in pairs])
+        listed, vectors = _pairs(text_embeddings, texts, embeddings)
+        return self._add(listed, _each(metadatas, listed), ids, vectors, batch_size=batch_size)
+
+    async def aadd_embeddings(
+        self,
+        text_embeddings: Iterable[tuple[str, Sequence[float]]] = (),
+        metadatas: Sequence[dict[str, Any]] | None = None,
+        ids: Sequence[str | None] | None = None,
+        *,
+        texts: Sequence[str] | None = None,
+        embeddings: Sequence[Sequence[float]] | None = None,
+        batch_size: int | None = None,
+    ) -> list[str]:
+        """Do as :meth:`add_embeddings` does, off the event loop."""
+        listed, vectors = _pairs(text_embeddings, texts, embeddings)
+        metadatas = _each(metadatas, listed)
+        return await self._aadd(listed, metadatas, ids, vectors, batch_size=batch_size)
+
+    def update_document(self, document_id: str, document: Document) -> None:
+        """Screen a new revision and store it if it is admitted; else the old one stays."""
+        self.add_documents([document], [document_id])
+
+    def update_documents(self, ids: Sequence[str], documents: Sequence[Document]) -> None:
+        """Screen new revisions and store those that are admitted; of the others the old stay."""
+        self.add_documents(documents, ids)
+
+    def merge_from(self, target: VectorStore, *, batch_size: int = 1000) -> None:
+        """Screen what another store holds and store what is admitted, with its vectors.
+
+        Parameters
+        ----------
+        target
+            Any store that could be guarded; it stays as it is. Where ids are the same, its
+            revisions replace those here.
+        batch_size
+            How many are read and screened at a time.
+        """
+        if isinstance(target, GuardedVectorStore):
+            source, hidden = target._access, target._mask  # noqa: SLF001 - of the same class
+        else:
+            source, hidden = access_to(target), Mask(self._keys)
+        batch = read_all(source, self._keys, hidden, batch_size, lambda *_: None)
+        metadatas = [dict(metadata) for metadata in batch.metadatas]
+        self._add(batch.texts, metadatas, batch.ids, batch.vectors, batch_size=batch_size)
 
     def delete(self, ids: Sequence[str] | None = None, **kwargs: Any) -> bool | None:
         """Delete documents from the store and from quarantine; confirmed poison stays there.
@@ -241,24 +349,37 @@ class GuardedVectorStore(VectorStore):
         ids
             Those that are neither here nor there are passed over.
 
+        **kwargs
+            Without ids, what the store inside chooses by, e.g. ``where`` of Chroma.
+
         Returns
         -------
         bool | None
-            True; with ``ids=None``, what the store inside makes of that.
+            True; with nothing to choose by, what the store inside makes of that.
+
+        Raises
+        ------
+        NotImplementedError
+            If the store inside cannot delete.
         """
-        if ids is None:
-            return self._inner.delete(None, **kwargs)
-        with self._lock:
+        with self._alone():
+            if ids is None:
+                ids = self._access.matching(**kwargs)
+            if ids is None:
+                with self._access.writing():
+                    return self._inner.delete(None, **kwargs)
             older = self._stored(ids)
-            self._access.delete(ids)
+            with self._access.writing():
+                self._access.delete(ids)
             self._guard.forget(older)
             self._guard.unhold(ids)
             self.quarantine.purge(ids, note="deleted through the store", evidence=False)
+            self._mask.discard(ids)
         return True
 
     async def adelete(self, ids: Sequence[str] | None = None, **kwargs: Any) -> bool | None:
         """Do as :meth:`delete` does, off the event loop."""
-        return await run_in_executor(None, lambda: self.delete(ids, **kwargs))
+        return await self._off_loop(lambda: self.delete(ids, **kwargs))
 
     def release(
         self, ids: Sequence[str], *, by: str = "ragshield", note: str | None = None
@@ -277,8 +398,26 @@ class GuardedVectorStore(VectorStore):
         ragshield_core.errors.QuarantineError
             If one of them is not held; nothing is released then.
         """
+        with self._alone():
+            released = self.quarantine.release(ids, self._put_back, by=by, note=note)
+            self._mask.discard(ids)
+            return released
+
+    async def arelease(
+        self, ids: Sequence[str], *, by: str = "ragshield", note: str | None = None
+    ) -> tuple[HeldEntry, ...]:
+        """Do as :meth:`release` does, off the event loop."""
+        return await self._off_loop(lambda: self.release(ids, by=by, note=note))
+
+    def refresh(self) -> None:
+        """Ask the quarantine what is held.
+
+        Only needed where somebody else holds or judges entries that stay in the store inside:
+        another process, or a person, directly in the quarantine. What this store holds itself it
+        knows at once.
+        """
         with self._lock:
-            return self.quarantine.release(ids, self._put_back, by=by, note=note)
+            self._mask.load(self.quarantine)
 
     def scan(
         self,
@@ -286,6 +425,7 @@ class GuardedVectorStore(VectorStore):
         clean_ids: Iterable[str] | None = None,
         *,
         quarantine: bool = False,
+        remove: bool = True,
         seed: int = 0,
     ) -> ScanReport:
         """Audit all that the store holds, each document judged against the others.
@@ -300,6 +440,9 @@ class GuardedVectorStore(VectorStore):
         quarantine
             Whether findings leave the store and are held, durably before they are deleted;
             :meth:`release` puts them back. By default the store stays as it is.
+        remove
+            Whether held findings are deleted from the store inside. Where they are not, reads of
+            this store hide them all the same, but others that use the store inside see them.
 
         Returns
         -------
@@ -307,14 +450,116 @@ class GuardedVectorStore(VectorStore):
             Findings, worst first. With ``quarantine=True``, those that stayed, because a person
             has released them before or they changed meanwhile, are admitted with a note.
         """
-        with self._lock:
-            batch = read_back(self._access, self._access.ids(), self._keys)
+        with self._alone():
+            batch = read_all(self._access, self._keys, self._mask, PART, lambda *_: None)
         fresh = [type(detector)(**detector.config()) for detector in self._guard.detectors]
         report = scan(batch, fresh, fpr=fpr, clean_ids=clean_ids, seed=seed)
         if quarantine and report.found:
-            with self._lock:
-                report = take_out(report, self._access, self._keys, self._guard)
+            take = self._take_away if remove else _nothing
+            with self._alone():
+                report = take_out(report, self._access, self._keys, self._guard, take)
+                held = np.array([not kept for kept in report.kept], dtype=np.bool_)
+                self._mask.add(report.batch.take(held))
         return report
+
+    async def ascan(
+        self,
+        fpr: float = 0.01,
+        clean_ids: Iterable[str] | None = None,
+        *,
+        quarantine: bool = False,
+        remove: bool = True,
+        seed: int = 0,
+    ) -> ScanReport:
+        """Do as :meth:`scan` does, off the event loop; writes wait for it."""
+        return await self._off_loop(
+            lambda: self.scan(fpr, clean_ids, quarantine=quarantine, remove=remove, seed=seed)
+        )
+
+    @classmethod
+    def adopt(
+        cls,
+        inner: VectorStore,
+        *,
+        guard: Guard | None = None,
+        clean_ids: Iterable[str] | None = None,
+        batch_size: int = 1000,
+        progress: bool = True,
+        label_key: str = "label",
+        lineage_key: str = "source",
+        inner_store: InnerStore | None = None,
+    ) -> Self:
+        """Guard a store that holds documents already.
+
+        The guard is fitted on them, with the vectors that are stored, and calibrated. They are
+        believed, not judged: poison that is in there already stays and counts as knowledge, so look
+        for it with :meth:`scan`, which judges each document by the others, and with
+        ``quarantine=True`` takes what it finds out and makes the guard forget it. What is held in
+        the guard's quarantine already is left out, here and in reads.
+
+        Parameters
+        ----------
+        inner
+            The store; nothing in it is changed, and nobody should write to it meanwhile.
+        guard
+            Fitted anew; default: :meth:`Guard.default`.
+        clean_ids
+            Documents that are known to be clean: thresholds come from half of them, held out while
+            the guard is fitted. Default: from all documents, each held out in turn; poison among
+            them makes thresholds laxer. If the store holds too few for the accepted rate, the
+            published rules stay in force.
+        batch_size
+            How many documents are read at a time.
+        progress
+            Whether to show on standard error how far it is.
+        label_key, lineage_key, inner_store
+            As for the constructor.
+
+        Raises
+        ------
+        ragshield_core.errors.InvalidBatchError
+            If a stored document cannot be judged; names it.
+        CalibrationError
+            If there are too few ``clean_ids``; says how many would do.
+
+        Examples
+        --------
+        >>> from langchain_core.embeddings import DeterministicFakeEmbedding
+        >>> from langchain_core.vectorstores import InMemoryVectorStore
+        >>> from ragshield_core import Guard, Quarantine
+        >>> from ragshield_core.detectors import CliqueDetector
+        >>> inner = InMemoryVectorStore(DeterministicFakeEmbedding(size=8))
+        >>> _ = inner.add_texts([f"text {i}" for i in range(300)])
+        >>> guard = Guard([CliqueDetector()], quarantine=Quarantine("sqlite://"))
+        >>> store = GuardedVectorStore.adopt(inner, guard=guard, progress=False)
+        >>> store.guard.calibrated
+        True
+        """
+        guard = guard if guard is not None else Guard.default()
+        keys = {"label_key": label_key, "lineage_key": lineage_key}
+        store = cls(inner, guard=guard, inner_store=inner_store, **keys)
+        store._learn(clean_ids, batch_size, progress=progress)
+        return store
+
+    @classmethod
+    async def aadopt(
+        cls,
+        inner: VectorStore,
+        *,
+        guard: Guard | None = None,
+        clean_ids: Iterable[str] | None = None,
+        batch_size: int = 1000,
+        progress: bool = True,
+        label_key: str = "label",
+        lineage_key: str = "source",
+        inner_store: InnerStore | None = None,
+    ) -> Self:
+        """Do as :meth:`adopt` does, off the event loop."""
+        guard = guard if guard is not None else Guard.default()
+        keys = {"label_key": label_key, "lineage_key": lineage_key}
+        store = cls(inner, guard=guard, inner_store=inner_store, **keys)
+        await store._off_loop(lambda: store._learn(clean_ids, batch_size, progress=progress))
+        return store
 
     @classmethod
     def from_texts(
@@ -376,63 +621,113 @@ class GuardedVectorStore(VectorStore):
         settings = {"guard": guard, "label_key": label_key, "lineage_key": lineage_key}
         vectors = await embedding.aembed_documents(listed) if listed else []
         store = cls._empty(inner_cls, embedding, vectors, kwargs, **settings)
-        pairs = zip(listed, vectors, strict=True)
-        await run_in_executor(None, store.add_embeddings, pairs, metadatas, ids)
+        await store.aadd_embeddings(zip(listed, vectors, strict=True), metadatas, ids)
         return store
 
-    # Reads, all of them those of the store inside
+    @classmethod
+    def from_embeddings(
+        cls,
+        text_embeddings: Iterable[tuple[str, Sequence[float]]],
+        embedding: Embeddings,
+        metadatas: Sequence[dict[str, Any]] | None = None,
+        *,
+        ids: Sequence[str | None] | None = None,
+        vectorstore_cls: type[VectorStore] | None = None,
+        guard: Guard | None = None,
+        label_key: str = "label",
+        lineage_key: str = "source",
+        **kwargs: Any,
+    ) -> Self:
+        """Make a new guarded store and write texts into it whose vectors are known.
+
+        Parameters are those of :meth:`from_texts`; ``embedding`` serves later queries.
+        """
+        pairs = list(text_embeddings)
+        inner_cls, guard = _required(vectorstore_cls, guard)
+        settings = {"guard": guard, "label_key": label_key, "lineage_key": lineage_key}
+        store = cls._empty(inner_cls, embedding, [v for _, v in pairs], kwargs, **settings)
+        store.add_embeddings(pairs, metadatas, ids)
+        return store
+
+    @classmethod
+    async def afrom_embeddings(
+        cls,
+        text_embeddings: Iterable[tuple[str, Sequence[float]]],
+        embedding: Embeddings,
+        metadatas: Sequence[dict[str, Any]] | None = None,
+        *,
+        ids: Sequence[str | None] | None = None,
+        vectorstore_cls: type[VectorStore] | None = None,
+        guard: Guard | None = None,
+        label_key: str = "label",
+        lineage_key: str = "source",
+        **kwargs: Any,
+    ) -> Self:
+        """Do as :meth:`from_embeddings` does, off the event loop."""
+        pairs = list(text_embeddings)
+        inner_cls, guard = _required(vectorstore_cls, guard)
+        settings = {"guard": guard, "label_key": label_key, "lineage_key": lineage_key}
+        store = cls._empty(inner_cls, embedding, [v for _, v in pairs], kwargs, **settings)
+        await store.aadd_embeddings(pairs, metadatas, ids)
+        return store
+
+    @classmethod
+    def load_local(cls, *args: Any, **kwargs: Any) -> NoReturn:
+        """Refuse; what a folder holds was not judged.
+
+        Raises
+        ------
+        NotImplementedError
+            Always; says what to do instead.
+        """
+        msg = (
+            "GuardedVectorStore cannot load a folder, whose documents were not judged: use "
+            "GuardedVectorStore.adopt(FAISS.load_local(...), guard=guard), then scan()."
+        )
+        raise NotImplementedError(msg)
+
+    # Reads: those of the store inside, without what is held. Relevance scores are inherited: they
+    # come from similarity_search_with_score and the store's own function.
 
     def get_by_ids(self, ids: Sequence[str], /) -> list[Document]:
         """Return stored documents; those that are missing or held are passed over."""
-        return self._inner.get_by_ids(ids)
+        return self._mask.visible(self._access.get(ids))
 
     async def aget_by_ids(self, ids: Sequence[str], /) -> list[Document]:
         """Return stored documents; those that are missing or held are passed over."""
-        return await self._inner.aget_by_ids(ids)
+        return self._mask.visible(await self._access.aget(ids))
 
     def similarity_search(self, query: str, k: int = 4, **kwargs: Any) -> list[Document]:
         """Return the k documents most similar to a query."""
-        return self._inner.similarity_search(query, k=k, **kwargs)
+        return self._search("similarity_search", query, k, kwargs)
 
     async def asimilarity_search(self, query: str, k: int = 4, **kwargs: Any) -> list[Document]:
         """Return the k documents most similar to a query."""
-        return await self._inner.asimilarity_search(query, k=k, **kwargs)
+        return await self._asearch("similarity_search", query, k, kwargs)
 
     def similarity_search_with_score(
         self, query: str, k: int = 4, **kwargs: Any
     ) -> list[tuple[Document, float]]:
         """Return documents and scores; whether a high one is good, the store inside knows."""
-        return self._inner.similarity_search_with_score(query, k=k, **kwargs)
+        return self._search("similarity_search_with_score", query, k, kwargs)
 
     async def asimilarity_search_with_score(
         self, query: str, k: int = 4, **kwargs: Any
     ) -> list[tuple[Document, float]]:
         """Return documents and scores; whether a high one is good, the store inside knows."""
-        return await self._inner.asimilarity_search_with_score(query, k=k, **kwargs)
+        return await self._asearch("similarity_search_with_score", query, k, kwargs)
 
     def similarity_search_by_vector(
         self, embedding: list[float], k: int = 4, **kwargs: Any
     ) -> list[Document]:
         """Return the k documents most similar to a vector."""
-        return self._inner.similarity_search_by_vector(embedding, k=k, **kwargs)
+        return self._search("similarity_search_by_vector", embedding, k, kwargs)
 
     async def asimilarity_search_by_vector(
         self, embedding: list[float], k: int = 4, **kwargs: Any
     ) -> list[Document]:
         """Return the k documents most similar to a vector."""
-        return await self._inner.asimilarity_search_by_vector(embedding, k=k, **kwargs)
-
-    def similarity_search_with_relevance_scores(
-        self, query: str, k: int = 4, **kwargs: Any
-    ) -> list[tuple[Document, float]]:
-        """Return documents and relevance scores in [0, 1]; higher is more relevant."""
-        return self._inner.similarity_search_with_relevance_scores(query, k=k, **kwargs)
-
-    async def asimilarity_search_with_relevance_scores(
-        self, query: str, k: int = 4, **kwargs: Any
-    ) -> list[tuple[Document, float]]:
-        """Return documents and relevance scores in [0, 1]; higher is more relevant."""
-        return await self._inner.asimilarity_search_with_relevance_scores(query, k=k, **kwargs)
+        return await self._asearch("similarity_search_by_vector", embedding, k, kwargs)
 
     def max_marginal_relevance_search(
         self,
@@ -443,9 +738,8 @@ class GuardedVectorStore(VectorStore):
         **kwargs: Any,
     ) -> list[Document]:
         """Return k documents that are similar to a query and unlike each other."""
-        return self._inner.max_marginal_relevance_search(
-            query, k=k, fetch_k=fetch_k, lambda_mult=lambda_mult, **kwargs
-        )
+        options = {"fetch_k": fetch_k, "lambda_mult": lambda_mult, **kwargs}
+        return self._diverse("max_marginal_relevance_search", query, k, options)
 
     async def amax_marginal_relevance_search(
         self,
@@ -456,9 +750,8 @@ class GuardedVectorStore(VectorStore):
         **kwargs: Any,
     ) -> list[Document]:
         """Return k documents that are similar to a query and unlike each other."""
-        return await self._inner.amax_marginal_relevance_search(
-            query, k=k, fetch_k=fetch_k, lambda_mult=lambda_mult, **kwargs
-        )
+        options = {"fetch_k": fetch_k, "lambda_mult": lambda_mult, **kwargs}
+        return await self._adiverse("max_marginal_relevance_search", query, k, options)
 
     def max_marginal_relevance_search_by_vector(
         self,
@@ -469,9 +762,8 @@ class GuardedVectorStore(VectorStore):
         **kwargs: Any,
     ) -> list[Document]:
         """Return k documents that are similar to a vector and unlike each other."""
-        return self._inner.max_marginal_relevance_search_by_vector(
-            embedding, k=k, fetch_k=fetch_k, lambda_mult=lambda_mult, **kwargs
-        )
+        options = {"fetch_k": fetch_k, "lambda_mult": lambda_mult, **kwargs}
+        return self._diverse("max_marginal_relevance_search_by_vector", embedding, k, options)
 
     async def amax_marginal_relevance_search_by_vector(
         self,
@@ -482,50 +774,281 @@ class GuardedVectorStore(VectorStore):
         **kwargs: Any,
     ) -> list[Document]:
         """Return k documents that are similar to a vector and unlike each other."""
-        return await self._inner.amax_marginal_relevance_search_by_vector(
-            embedding, k=k, fetch_k=fetch_k, lambda_mult=lambda_mult, **kwargs
+        options = {"fetch_k": fetch_k, "lambda_mult": lambda_mult, **kwargs}
+        return await self._adiverse(
+            "max_marginal_relevance_search_by_vector", embedding, k, options
         )
 
     def _select_relevance_score_fn(self) -> Callable[[float], float]:
         return self._inner._select_relevance_score_fn()  # noqa: SLF001 - the scores are its own
 
+    # How reads leave out what is held
+
+    def _search(self, name: str, argument: Any, k: int, options: Mapping[str, Any]) -> list[Any]:
+        """Return the k visible results of a search of the store inside."""
+
+        def ask(asked: int) -> list[Any]:
+            more = self._more_candidates(name, k, asked, options)
+            return self._outward(self._access.call(name, argument, k=asked, **{**options, **more}))
+
+        return self._mask.search(ask, k, post_filtered="filter" in options)
+
+    async def _asearch(
+        self, name: str, argument: Any, k: int, options: Mapping[str, Any]
+    ) -> list[Any]:
+        """Do as :meth:`_search` does, by the store's own async method."""
+
+        async def ask(asked: int) -> list[Any]:
+            more = self._more_candidates(name, k, asked, options)
+            found = await self._access.acall(name, argument, k=asked, **{**options, **more})
+            return self._outward(found)
+
+        return await self._mask.asearch(ask, k, post_filtered="filter" in options)
+
+    def _diverse(self, name: str, argument: Any, k: int, options: Mapping[str, Any]) -> list[Any]:
+        """Return results of a search for maximal marginal relevance.
+
+        Where there is something to hide among the candidates, they are chosen from here: picks that
+        are taken away afterwards would have kept others from being picked.
+        """
+        if len(self._mask):
+            vector = argument
+            if not name.endswith("by_vector"):
+                vector = self._model().embed_query(argument)
+            search, fetch_k, candidate_options = self._candidates(name, options)
+            raw = self._outward(self._access.call(search, vector, k=fetch_k, **candidate_options))
+            if len(self._mask.visible(raw)) < len(raw):
+                found = self._search(search, vector, fetch_k, candidate_options)
+                return self._pick(vector, found, k, options)
+        return self._outward(self._access.call(name, argument, k=k, **options))
+
+    async def _adiverse(
+        self, name: str, argument: Any, k: int, options: Mapping[str, Any]
+    ) -> list[Any]:
+        """Do as :meth:`_diverse` does, by the store's own async methods."""
+        if len(self._mask):
+            vector = argument
+            if not name.endswith("by_vector"):
+                vector = await self._model().aembed_query(argument)
+            search, fetch_k, candidate_options = self._candidates(name, options)
+            raw = self._outward(
+                await self._access.acall(search, vector, k=fetch_k, **candidate_options)
+            )
+            if len(self._mask.visible(raw)) < len(raw):
+                found = await self._asearch(search, vector, fetch_k, candidate_options)
+                return await self._off_loop(lambda: self._pick(vector, found, k, options))
+        return self._outward(await self._access.acall(name, argument, k=k, **options))
+
+    def _candidates(self, name: str, options: Mapping[str, Any]) -> tuple[str, int, dict[str, Any]]:
+        """Return the search that gives the candidates, how many, and its other arguments."""
+        search = "similarity_search_by_vector"
+        if "with_score" in name:
+            search = "similarity_search_with_score_by_vector"
+        rest = {key: v for key, v in options.items() if key not in ("fetch_k", "lambda_mult")}
+        fetch_k = int(options.get("fetch_k", 20))
+        if "filter" in rest and "fetch_k" in self._parameters(search):
+            rest["fetch_k"] = 2 * fetch_k  # what FAISS takes, where it filters afterwards
+        return search, fetch_k, rest
+
+    def _pick(
+        self,
+        vector: Sequence[float],
+        candidates: list[Any],
+        k: int,
+        options: Mapping[str, Any],
+    ) -> list[Any]:
+        stored = self._access.read([str(document_of(one).id) for one in candidates])
+        vectors = {str(d.id): v for d, v in zip(stored.documents, stored.vectors, strict=True)}
+        left = [one for one in candidates if str(document_of(one).id) in vectors]
+        chosen = maximal_marginal_relevance(
+            np.array(vector, dtype=np.float32),
+            [vectors[str(document_of(one).id)] for one in left],
+            k=k,
+            lambda_mult=float(options.get("lambda_mult", 0.5)),
+        )
+        return [left[number] for number in chosen]
+
+    def _further_search(self, name: str, *args: Any, **kwargs: Any) -> list[Any]:
+        """Call a search that only this kind of store has."""
+        argument, k, options = self._arguments(name, args, kwargs)
+        if k is None:  # it says how many in a way of its own
+            return self._mask.visible(self._outward(self._access.call(name, argument, **options)))
+        if name.startswith("max_marginal_relevance"):
+            return self._diverse(name, argument, k, options)
+        return self._search(name, argument, k, options)
+
+    async def _afurther_search(self, name: str, *args: Any, **kwargs: Any) -> list[Any]:
+        """Do as :meth:`_further_search` does, by the store's own async method."""
+        argument, k, options = self._arguments(name, args, kwargs)
+        if k is None:
+            found = await self._access.acall(name, argument, **options)
+            return self._mask.visible(self._outward(found))
+        if name.startswith("max_marginal_relevance"):
+            return await self._adiverse(name, argument, k, options)
+        return await self._asearch(name, argument, k, options)
+
+    def _arguments(
+        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Any, int | None, dict[str, Any]]:
+        """Return what to search for, how many (None where that is no argument), and the rest."""
+        bound = inspect.signature(getattr(self._inner, name)).bind(*args, **kwargs)
+        known = bound.signature.parameters
+        given = dict(bound.arguments)
+        for key, parameter in known.items():
+            if parameter.kind is parameter.VAR_KEYWORD:
+                given.update(given.pop(key, {}))
+        argument = given.pop(next(iter(known)))
+        k = given.pop("k", known["k"].default) if "k" in known else None
+        return argument, k, given
+
+    def _more_candidates(
+        self, name: str, k: int, asked: int, options: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Return a larger ``fetch_k`` for stores that filter so many, if more than k are asked."""
+        if asked == k:
+            return {}
+        parameter = self._parameters(name).get("fetch_k")
+        if parameter is None:
+            return {}
+        return {"fetch_k": options.get("fetch_k", parameter.default) + asked - k}
+
+    def _parameters(self, name: str) -> Mapping[str, inspect.Parameter]:
+        return inspect.signature(getattr(self._inner, name)).parameters
+
+    def _outward(self, results: Sequence[Any]) -> list[Any]:
+        """Return results with their documents as the caller wrote them."""
+        outward = self._access.outward
+        return [
+            (outward(one[0]), *one[1:]) if isinstance(one, tuple) else outward(one)
+            for one in results
+        ]
+
     # The one way in
+
+    def _add(
+        self,
+        texts: Sequence[str],
+        metadatas: Sequence[Mapping[str, Any]],
+        ids: Sequence[str | None] | None,
+        vectors: ArrayLike | None = None,
+        *,
+        batch_size: int | None = None,
+    ) -> list[str]:
+        """Embed and write part by part; the report is one of all parts."""
+        self._access.ready()
+        entry_ids = self._aligned(texts, metadatas, ids, vectors)
+        reports: list[Report] = []
+        try:
+            for part in parts(entry_ids, batch_size):
+                listed = list(texts[part])
+                found = self._embed(listed) if vectors is None else vectors[part]  # type: ignore[index]
+                reports.append(self._write(listed, metadatas[part], entry_ids[part], found))
+        finally:
+            if reports:
+                self._last_report = joined(reports)
+        report_detection(joined(reports), stage="ingestion")
+        return entry_ids
+
+    async def _aadd(
+        self,
+        texts: Sequence[str],
+        metadatas: Sequence[Mapping[str, Any]],
+        ids: Sequence[str | None] | None,
+        vectors: ArrayLike | None = None,
+        *,
+        batch_size: int | None = None,
+    ) -> list[str]:
+        """Do as :meth:`_add` does, with the model's own async embedding."""
+        entry_ids = self._aligned(texts, metadatas, ids, vectors)
+        reports: list[Report] = []
+        try:
+            for part in parts(entry_ids, batch_size):
+                listed = list(texts[part])
+                found = await self._aembed(listed) if vectors is None else vectors[part]  # type: ignore[index]
+                reports.append(
+                    await self._off_loop(
+                        partial(self._write, listed, metadatas[part], entry_ids[part], found)
+                    )
+                )
+        finally:
+            if reports:
+                self._last_report = joined(reports)
+        await areport_detection(joined(reports), stage="ingestion")
+        return entry_ids
+
+    def _aligned(
+        self,
+        texts: Sequence[str],
+        metadatas: Sequence[Mapping[str, Any]],
+        ids: Sequence[str | None] | None,
+        vectors: Any,
+    ) -> list[str]:
+        """Return one id per text, after a check that there is one of everything."""
+        entry_ids = complete_ids(ids, len(texts))
+        columns = {"metadatas": metadatas} | ({} if vectors is None else {"embeddings": vectors})
+        for name, column in columns.items():
+            if len(column) != len(texts):
+                msg = f"{len(column)} {name} for {len(texts)} entries, expected one each."
+                raise InvalidBatchError(msg)
+        return entry_ids
 
     def _write(
         self,
         texts: Sequence[str],
         metadatas: Sequence[Mapping[str, Any]],
-        ids: Sequence[str | None] | None,
+        ids: Sequence[str],
         vectors: ArrayLike,
-    ) -> list[str]:
+    ) -> Report:
         """Screen, hold (durably), write, learn: in this order, so that nothing gets lost."""
-        entry_ids = complete_ids(ids, len(texts))
-        batch = to_batch(entry_ids, texts, metadatas, vectors, self._keys)
-        with self._lock:
+        batch = to_batch(ids, texts, metadatas, vectors, self._keys)
+        with self._alone():
             report = self._guard.hold(self._guard.screen(batch))
+            admitted = batch
+            if not report.kept.all():
+                self._mask.add(batch.take(~report.kept))
+                admitted = batch.take(report.kept)
             if report.retroactive:
                 self._recall(report.retroactive)
-            admitted = batch if report.kept.all() else batch.take(report.kept)
             if len(admitted):
                 self._put(admitted, report.flagged)
-            self._last_report = report
-        return entry_ids
+        return report
 
     def _recall(self, decisions: Sequence[Decision]) -> None:
         """Take entries that were admitted earlier out of the store and into quarantine."""
         because = {decision.entry_id: decision for decision in decisions}
         entries = read_back(self._access, list(because), self._keys)
-        self._guard.recall(entries, [because[i] for i in entries.ids], self._access.delete)
+        gone = set(self._guard.recall(entries, [because[i] for i in entries.ids], self._take_away))
+        self._mask.add(entries.take(np.array([i in gone for i in entries.ids], dtype=np.bool_)))
+
+    def _take_away(self, ids: Sequence[str]) -> None:
+        """Delete held entries from the store inside; where it cannot delete, they are hidden."""
+        try:
+            with self._access.writing():
+                self._access.delete(ids)
+        except NotImplementedError:
+            pass
 
     def _put_back(self, batch: Batch) -> None:
-        self._put(batch)  # first: what fails here is still held, and detectors must know
+        # First the store: what fails here is still held, and detectors must know. What is in there
+        # as it was, because it was hidden only, needs no second write.
+        there = {
+            entry.id: (entry.fingerprint, dict(entry.metadata))
+            for entry in read_back(self._access, batch.ids, self._keys)
+        }
+        same = [there.get(e.id) == (e.fingerprint, dict(e.metadata)) for e in batch]
+        hidden = batch.take(np.array(same, dtype=np.bool_))
+        if len(hidden) < len(batch):
+            self._put(batch.take(~np.array(same, dtype=np.bool_)))
+        self._guard.forget(hidden)
+        self._guard.learn(hidden)
         self._guard.unhold(batch.ids)
         self._guard.trust(batch.ids)
 
     def _put(self, batch: Batch, flagged: Sequence[Decision] = ()) -> None:
         """Write entries in place of older revisions, and learn them in their place."""
         older = self._stored(batch.ids)
-        self._access.write(batch, stored_metadatas(batch, flagged))
+        with self._access.writing():
+            self._access.write(batch, stored_metadatas(batch, flagged))
         self._guard.forget(older)
         self._guard.learn(batch)
 
@@ -540,6 +1063,29 @@ class GuardedVectorStore(VectorStore):
             texts=[document.page_content for document in documents],
             embeddings=vectors,
         )
+
+    def _learn(self, trusted: Iterable[str] | None, batch_size: int, *, progress: bool) -> None:
+        """Fit and calibrate the guard on what the store inside holds."""
+        with self._alone(), shown(progress) as tell:
+            batch = read_all(self._access, self._keys, self._mask, batch_size, tell)
+            learn_store(self._guard, batch, trusted, tell)
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Keep other writes out, after a check that the store can be written from here."""
+        self._access.ready()
+        with self._lock:
+            yield
+
+    async def _off_loop(self, work: Callable[[], T]) -> T:
+        """Run work in the thread for writes; the store inside may come back to this loop."""
+        loop = asyncio.get_running_loop()
+
+        def there() -> T:
+            CALLERS_LOOP.set(loop)  # in a copy of the context, which ends with this call
+            return work()
+
+        return await loop.run_in_executor(self._worker, copy_context().run, there)
 
     def _embed(self, texts: list[str]) -> list[list[float]]:
         return self._model().embed_documents(texts) if texts else []
@@ -600,3 +1146,24 @@ def _each(
     metadatas: Sequence[dict[str, Any]] | None, texts: Sequence[str]
 ) -> Sequence[dict[str, Any]]:
     return [{}] * len(texts) if metadatas is None else metadatas
+
+
+def _pairs(
+    text_embeddings: Iterable[tuple[str, Sequence[float]]],
+    texts: Sequence[str] | None,
+    embeddings: Sequence[Sequence[float]] | None,
+) -> tuple[list[str], list[Sequence[float]]]:
+    if texts is not None and embeddings is not None:
+        return list(texts), list(embeddings)
+    pairs = list(text_embeddings)
+    if any(isinstance(pair, str) for pair in pairs):
+        msg = (
+            "text_embeddings holds a str, expected pairs of a text and its vector; pass columns by "
+            "name: add_embeddings(texts=..., embeddings=...)."
+        )
+        raise TypeError(msg)
+    return [text for text, _ in pairs], [vector for _, vector in pairs]
+
+
+def _nothing(_ids: Sequence[str]) -> None:
+    """Leave entries where they are."""

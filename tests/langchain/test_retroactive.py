@@ -275,8 +275,8 @@ def test_a_recall_that_fails_is_made_good_by_a_retry(store, where):
 
 
 def test_a_write_whose_learning_failed_can_be_repeated(store):
-    guard = store.guard
-    guard.detectors = (*guard.detectors, Scripted())
+    guard = Guard([CliqueDetector(), Scripted()], quarantine=Quarantine("sqlite://"))
+    store = store_of(type(store.inner), guard=guard.fit(KNOWN).calibrate(fpr=0.01))
     with (
         patch.object(guard.detectors[1], "learn", side_effect=DiskFullError),
         pytest.raises(DiskFullError),

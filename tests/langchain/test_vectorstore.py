@@ -687,7 +687,7 @@ def test_a_chain_works_unchanged_and_never_sees_the_poison(cls, store, embedding
 @pytest.mark.parametrize(
     ("name", "owner"),
     [
-        *((name, FAISS) for name in ("docstore", "index", "merge_from", "save_local")),
+        *((name, FAISS) for name in ("docstore", "index", "serialize_to_bytes", "save_local")),
         *((name, InMemoryVectorStore) for name in ("store", "dump")),
     ],
 )

@@ -1,0 +1,574 @@
+"""LangChain's indexing API over a guarded store, with a record manager that is told the truth.
+
+``langchain_core.indexing.index`` records every document that it hands to the store, whatever
+became of it: one that is held in quarantine counts as added, is skipped for ever after, and cleanup
+deletes the good version that it was to replace. Here the same function runs between two
+go-betweens:
+
+- a document is recorded if, and only if, the store holds it;
+- while a source has documents that were held, or taken back, its earlier documents are kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Literal, NoReturn
+
+from langchain_core.document_loaders import BaseLoader
+from langchain_core.documents import Document
+from langchain_core.indexing import IndexingResult, RecordManager, aindex, index
+from langchain_core.runnables.config import run_in_executor
+from langchain_core.vectorstores import VectorStore
+
+from ragshield_core import Report
+from ragshield_core.errors import InvalidBatchError, QuarantineError
+from ragshield_core.findings import Verdict
+from ragshield_core.quarantine import HeldEntry
+from ragshield_langchain.ingest import report_of
+from ragshield_langchain.vectorstore import GuardedVectorStore
+
+SourceIdKey = str | Callable[[Document], str] | None
+KeyEncoder = Literal["sha1", "sha256", "sha512", "blake2b"] | Callable[[Document], str]
+Cleanup = Literal["incremental", "full", "scoped_full"] | None
+
+
+class GuardedIndexingResult(IndexingResult):
+    """What one run of :func:`guarded_index` did; LangChain's counts tell of the others only."""
+
+    num_quarantined: int
+    """Documents of this run that are held in quarantine; neither added nor updated."""
+    num_recalled: int
+    """Documents indexed earlier, in this run or before, that were taken back into quarantine."""
+    num_kept: int
+    """Out-of-date documents that cleanup left, because what was to replace them is held."""
+    reports: list[Report]
+    """One per batch that was written, cut down to what was flagged or held, in order."""
+
+
+def guarded_index(  # noqa: PLR0913 - LangChain's own arguments
+    docs_source: BaseLoader | Iterable[Document],
+    record_manager: RecordManager,
+    vector_store: GuardedVectorStore,
+    *,
+    batch_size: int = 100,
+    cleanup: Cleanup = None,
+    source_id_key: SourceIdKey = None,
+    cleanup_batch_size: int = 1_000,
+    force_update: bool = False,
+    key_encoder: KeyEncoder = "sha1",
+    upsert_kwargs: dict[str, Any] | None = None,
+) -> GuardedIndexingResult:
+    """Index documents into a guarded store; a drop-in for ``langchain_core.indexing.index``.
+
+    Parameters
+    ----------
+    docs_source
+        A loader, or documents; generators are read batch by batch.
+    record_manager
+        Remembers what is in the store; one that LangChain's own ``index`` has filled will do.
+    vector_store
+        The store. Documents are held under the ids that ``key_encoder`` gives them.
+    batch_size
+        Documents that are screened and written together.
+    cleanup
+        Which out-of-date documents are deleted, always at the end of the run: a later batch may
+        bring a suspicious part of a document that an earlier batch seemed to replace. So
+        ``"incremental"`` does here what ``"scoped_full"`` does.
+    source_id_key
+        Metadata key of, or function for, what a document was cut from. Needed for
+        ``"incremental"`` and ``"scoped_full"``. With ``"full"`` it says which earlier documents
+        are kept when one is held; without it, that is decided by the store's lineage key, and
+        where a held document has neither, nothing is deleted in that run.
+    cleanup_batch_size
+        Documents that are deleted together.
+    force_update
+        Write documents that are recorded already.
+    key_encoder
+        As of LangChain, its default included, so that existing records stay valid; a new index
+        should use ``"blake2b"`` or ``"sha256"``, against which no collision can be made. Qdrant
+        takes UUIDs only: pass a function that returns one.
+    upsert_kwargs
+        Handed to ``vector_store.add_documents``.
+
+    Returns
+    -------
+    GuardedIndexingResult
+        LangChain's counts and those of the guard.
+
+    Raises
+    ------
+    TypeError
+        If the store is not a guarded one.
+    PoisonedEntryError
+        If documents are suspicious and the policy says ``on_detect="raise"``: the batches before
+        are written and recorded, nothing is cleaned up.
+
+    Notes
+    -----
+    A run that was cut short can be repeated: whatever the store holds is durable before it is
+    recorded, and a record without a document in the store does not count as one. Held documents
+    that the source still brings are screened again at each run, and admitted once a person has
+    released them; :func:`release_indexed` releases and records in one go.
+
+    Examples
+    --------
+    >>> from langchain_core.embeddings import DeterministicFakeEmbedding
+    >>> from langchain_core.indexing import InMemoryRecordManager
+    >>> from langchain_core.vectorstores import InMemoryVectorStore
+    >>> from ragshield_core import Guard, Quarantine
+    >>> from ragshield_core.detectors import LabelCentroidDetector
+    >>> guard = Guard([LabelCentroidDetector()], quarantine=Quarantine("sqlite://"))
+    >>> inner = InMemoryVectorStore(DeterministicFakeEmbedding(size=8))
+    >>> store = GuardedVectorStore(inner, guard=guard)
+    >>> records = InMemoryRecordManager("example")
+    >>> documents = [Document(page_content="thud", metadata={"source": "a.txt"})]
+    >>> done = guarded_index(documents, records, store, cleanup="full", source_id_key="source",
+    ...                      key_encoder="blake2b")
+    >>> done["num_added"], done["num_quarantined"]
+    (1, 0)
+    """
+    run = _Run(vector_store, source_id_key)
+    vector_store.refresh()  # a person may have released documents since
+    counts = index(
+        docs_source,
+        _Records(record_manager, run),
+        _Destination(run),
+        batch_size=batch_size,
+        cleanup=_deferred(cleanup),
+        source_id_key=source_id_key,
+        cleanup_batch_size=cleanup_batch_size,
+        force_update=force_update,
+        key_encoder=key_encoder,
+        upsert_kwargs=upsert_kwargs,
+    )
+    return run.result(counts)
+
+
+async def aguarded_index(  # noqa: PLR0913 - as above
+    docs_source: BaseLoader | Iterable[Document] | AsyncIterator[Document],
+    record_manager: RecordManager,
+    vector_store: GuardedVectorStore,
+    *,
+    batch_size: int = 100,
+    cleanup: Cleanup = None,
+    source_id_key: SourceIdKey = None,
+    cleanup_batch_size: int = 1_000,
+    force_update: bool = False,
+    key_encoder: KeyEncoder = "sha1",
+    upsert_kwargs: dict[str, Any] | None = None,
+) -> GuardedIndexingResult:
+    """Do as :func:`guarded_index` does, with asynchronous sources, records and writes."""
+    run = _Run(vector_store, source_id_key)
+    await run_in_executor(None, vector_store.refresh)
+    counts = await aindex(
+        docs_source,
+        _Records(record_manager, run),
+        _Destination(run),
+        batch_size=batch_size,
+        cleanup=_deferred(cleanup),
+        source_id_key=source_id_key,
+        cleanup_batch_size=cleanup_batch_size,
+        force_update=force_update,
+        key_encoder=key_encoder,
+        upsert_kwargs=upsert_kwargs,
+    )
+    return run.result(counts)
+
+
+def release_indexed(
+    ids: Sequence[str],
+    record_manager: RecordManager,
+    vector_store: GuardedVectorStore,
+    *,
+    source_id_key: SourceIdKey = None,
+    by: str = "ragshield",
+    note: str | None = None,
+) -> tuple[HeldEntry, ...]:
+    """Release documents that :func:`guarded_index` has held, and record them as indexed.
+
+    The next run then takes them for what they are: it skips them while the source brings them,
+    deletes the versions that they replace, and deletes them once the source has others.
+
+    Parameters
+    ----------
+    ids
+        Of held documents. Those that are in the store already are recorded only, so that a call
+        that was cut short can be repeated.
+    record_manager, vector_store, source_id_key
+        As of :func:`guarded_index`.
+    by, note
+        Who decided, and why; kept in the quarantine's log.
+
+    Returns
+    -------
+    tuple[HeldEntry, ...]
+        What was released.
+
+    Raises
+    ------
+    ragshield_core.errors.QuarantineError
+        If one of them is neither held nor in the store; nothing is released then.
+    """
+    held = _still_held(ids, vector_store, vector_store.get_by_ids(ids))
+    released = vector_store.release(held, by=by, note=note) if held else ()
+    documents = vector_store.get_by_ids(ids)
+    if documents:
+        record_manager.update(_ids(documents), group_ids=_groups(documents, source_id_key))
+    return released
+
+
+async def arelease_indexed(
+    ids: Sequence[str],
+    record_manager: RecordManager,
+    vector_store: GuardedVectorStore,
+    *,
+    source_id_key: SourceIdKey = None,
+    by: str = "ragshield",
+    note: str | None = None,
+) -> tuple[HeldEntry, ...]:
+    """Do as :func:`release_indexed` does, with an asynchronous record manager."""
+    present = await vector_store.aget_by_ids(ids)
+    held = await run_in_executor(None, _still_held, ids, vector_store, present)
+    released: tuple[HeldEntry, ...] = ()
+    if held:
+        released = await vector_store.arelease(held, by=by, note=note)
+    documents = await vector_store.aget_by_ids(ids)
+    if documents:
+        groups = _groups(documents, source_id_key)
+        await record_manager.aupdate(_ids(documents), group_ids=groups)
+    return released
+
+
+class _Run:
+    """What the two go-betweens of one run know of each other."""
+
+    def __init__(self, store: GuardedVectorStore, source_id_key: SourceIdKey) -> None:
+        if not isinstance(store, GuardedVectorStore):
+            msg = (
+                f"vector_store is a {type(store).__name__}, expected a GuardedVectorStore: what "
+                "is not guarded needs no more than langchain_core.indexing.index."
+            )
+            raise TypeError(msg)
+        self.store = store
+        self.source_id_key = source_id_key
+        # Of the batch at hand:
+        self.recorded: set[str] = set()  # whether or not the store still holds them
+        self.existing: set[str] = set()  # recorded, and in the store
+        self.absent: set[str] = set()  # written, but not in the store
+        self.recalled: dict[str, Document] = {}  # taken back because of it
+        # Of the whole run:
+        self.held_new: set[str] = set()
+        self.held_updates: set[str] = set()
+        self.n_recalled = 0
+        self.n_kept = 0
+        self.reports: list[Report] = []
+        self.sources: set[str] = set()  # that have held documents
+        self.lineages: set[str | None] = set()  # of held documents
+
+    def begin(self, keys: Sequence[str], recorded: Sequence[bool]) -> list[str]:
+        """Start a batch; return the keys that are recorded."""
+        self.recorded = {key for key, known in zip(keys, recorded, strict=True) if known}
+        self.absent, self.recalled = set(), {}
+        return [key for key in keys if key in self.recorded]
+
+    def found(self, keys: Sequence[str], documents: Sequence[Document]) -> list[bool]:
+        """Note what the store holds of the recorded keys; return for each key whether it does."""
+        self.existing = set(_ids(documents))
+        return [key in self.existing for key in keys]
+
+    def wrote(
+        self, documents: Sequence[Document], ids: Sequence[str], live: Sequence[Document]
+    ) -> None:
+        """Note what became of documents that were handed to the store."""
+        report = report_of(self.store, ids)
+        self.reports.append(_remarkable(report))
+        self.absent = set(ids) - set(_ids(live))
+        # What is not there was not stored, whatever the report says.
+        held = self.absent | {decision.entry_id for decision in report.quarantined}
+        self.held_updates |= held & self.existing
+        self.held_new |= held - self.existing
+        for entry_id, document in zip(ids, documents, strict=True):
+            if entry_id in held:
+                self.protect(document)
+        for decision in report.retroactive:
+            try:
+                entry = self.store.quarantine.show(decision.entry_id).entry
+            except QuarantineError:  # deleted for good since
+                continue
+            document = Document(page_content=entry.text, metadata=dict(entry.metadata))
+            self.recalled[decision.entry_id] = document
+
+    def left(self, present: Sequence[Document]) -> list[str]:
+        """Return which of the recalled ones have really left: a person's release stands."""
+        return [key for key in self.recalled if key not in set(_ids(present))]
+
+    def forget(self, recalled: Sequence[str], known: Sequence[bool]) -> list[str]:
+        """Return the keys whose records are to go, since the store does not hold them."""
+        ours = [key for key, recorded in zip(recalled, known, strict=True) if recorded]
+        self.n_recalled += len(ours)
+        for key in ours:
+            self.protect(self.recalled[key])
+        return [*ours, *(self.absent & self.recorded)]
+
+    def protect(self, document: Document) -> None:
+        """Keep what is in the store from the same source."""
+        (source,) = _groups([document], self.source_id_key)
+        lineage = self.lineage(document)
+        if source is not None:
+            self.sources.add(source)
+        if source is None or lineage is not None:
+            self.lineages.add(lineage)
+
+    def lineage(self, document: Document) -> str | None:
+        """Return what the store takes for the document's lineage."""
+        keys = self.store.keys
+        try:
+            return keys.read(keys.lineage, [document.metadata], [str(document.id)])[0]
+        except InvalidBatchError:  # written past the guard, which would have refused it
+            return None
+
+    def result(self, counts: IndexingResult) -> GuardedIndexingResult:
+        """Return the counts, of which LangChain takes the held ones for stored."""
+        return {
+            "num_added": counts["num_added"] - len(self.held_new),
+            "num_updated": counts["num_updated"] - len(self.held_updates),
+            "num_skipped": counts["num_skipped"],
+            "num_deleted": counts["num_deleted"],
+            "num_quarantined": len(self.held_new | self.held_updates),
+            "num_recalled": self.n_recalled,
+            "num_kept": self.n_kept,
+            "reports": self.reports,
+        }
+
+
+class _Records(RecordManager):
+    """Between LangChain and the record manager: what is not in the store is not recorded."""
+
+    def __init__(self, records: RecordManager, run: _Run) -> None:
+        super().__init__(records.namespace)
+        self._records = records
+        self._run = run
+        self._listed = False  # whether cleanup has begun
+        self._stale: list[str] = []  # what it is still to delete
+
+    def create_schema(self) -> None:
+        self._records.create_schema()
+
+    async def acreate_schema(self) -> None:
+        await self._records.acreate_schema()
+
+    def get_time(self) -> float:
+        return self._records.get_time()
+
+    async def aget_time(self) -> float:
+        return await self._records.aget_time()
+
+    def exists(self, keys: Sequence[str]) -> list[bool]:
+        recorded = self._run.begin(keys, self._records.exists(keys))
+        return self._run.found(keys, self._run.store.get_by_ids(recorded) if recorded else [])
+
+    async def aexists(self, keys: Sequence[str]) -> list[bool]:
+        recorded = self._run.begin(keys, await self._records.aexists(keys))
+        present = await self._run.store.aget_by_ids(recorded) if recorded else []
+        return self._run.found(keys, present)
+
+    def update(
+        self,
+        keys: Sequence[str],
+        *,
+        group_ids: Sequence[str | None] | None = None,
+        time_at_least: float | None = None,
+    ) -> None:
+        run = self._run
+        left: list[str] = []
+        if run.recalled:
+            left = run.left(run.store.get_by_ids(list(run.recalled)))
+        if gone := run.forget(left, self._records.exists(left) if left else []):
+            self._records.delete_keys(gone)
+        run.recalled = {}
+        present, groups = _without(run.absent, keys, group_ids)
+        if present:
+            self._records.update(present, group_ids=groups, time_at_least=time_at_least)
+
+    async def aupdate(
+        self,
+        keys: Sequence[str],
+        *,
+        group_ids: Sequence[str | None] | None = None,
+        time_at_least: float | None = None,
+    ) -> None:
+        run = self._run
+        left: list[str] = []
+        if run.recalled:
+            left = run.left(await run.store.aget_by_ids(list(run.recalled)))
+        if gone := run.forget(left, await self._records.aexists(left) if left else []):
+            await self._records.adelete_keys(gone)
+        run.recalled = {}
+        present, groups = _without(run.absent, keys, group_ids)
+        if present:
+            await self._records.aupdate(present, group_ids=groups, time_at_least=time_at_least)
+
+    def list_keys(
+        self,
+        *,
+        before: float | None = None,
+        after: float | None = None,
+        group_ids: Sequence[str] | None = None,
+        limit: int | None = None,
+    ) -> list[str]:
+        run = self._run
+        if not (run.sources or run.lineages):  # nothing was held: the usual case
+            return self._records.list_keys(
+                before=before, after=after, group_ids=group_ids, limit=limit
+            )
+        if not self._listed:
+            stale = self._records.list_keys(before=before, after=after, group_ids=group_ids)
+            kept: set[str] = set()
+            if run.sources:
+                kept = set(self._records.list_keys(before=before, group_ids=list(run.sources)))
+            if group_ids is None:
+                for keys in _parts([key for key in stale if key not in kept], limit):
+                    kept |= self._same_lineage(run.store.get_by_ids(keys))
+            self._spare(stale, kept)
+        return self._next(limit)
+
+    async def alist_keys(
+        self,
+        *,
+        before: float | None = None,
+        after: float | None = None,
+        group_ids: Sequence[str] | None = None,
+        limit: int | None = None,
+    ) -> list[str]:
+        run = self._run
+        if not (run.sources or run.lineages):
+            return await self._records.alist_keys(
+                before=before, after=after, group_ids=group_ids, limit=limit
+            )
+        if not self._listed:
+            stale = await self._records.alist_keys(before=before, after=after, group_ids=group_ids)
+            kept: set[str] = set()
+            if run.sources:
+                sources = list(run.sources)
+                kept = set(await self._records.alist_keys(before=before, group_ids=sources))
+            if group_ids is None:
+                for keys in _parts([key for key in stale if key not in kept], limit):
+                    kept |= self._same_lineage(await run.store.aget_by_ids(keys))
+            self._spare(stale, kept)
+        return self._next(limit)
+
+    def delete_keys(self, keys: Sequence[str]) -> None:
+        self._records.delete_keys(keys)
+
+    async def adelete_keys(self, keys: Sequence[str]) -> None:
+        await self._records.adelete_keys(keys)
+
+    def _same_lineage(self, documents: Sequence[Document]) -> set[str]:
+        """Return the ids of documents that may be earlier versions of held ones."""
+        lineages = self._run.lineages
+        if None in lineages:  # of that one nobody knows where it belongs
+            return set(_ids(documents))
+        return {str(d.id) for d in documents if self._run.lineage(d) in lineages}
+
+    def _spare(self, stale: Sequence[str], kept: set[str]) -> None:
+        self._listed = True
+        self._stale = [key for key in stale if key not in kept]
+        self._run.n_kept = len(stale) - len(self._stale)
+
+    def _next(self, limit: int | None) -> list[str]:
+        """Return what is to be deleted next; LangChain asks until there is no more."""
+        size = len(self._stale) if limit is None else limit
+        part, self._stale = self._stale[:size], self._stale[size:]
+        return part
+
+
+class _Destination(VectorStore):
+    """Between LangChain and the store: notes what was held, deletes only what is stored."""
+
+    def __init__(self, run: _Run) -> None:
+        self._run = run
+
+    def add_documents(self, documents: list[Document], **kwargs: Any) -> list[str]:
+        store = self._run.store
+        ids = store.add_documents(documents, **kwargs)
+        self._run.wrote(documents, ids, store.get_by_ids(ids))
+        return ids
+
+    async def aadd_documents(self, documents: list[Document], **kwargs: Any) -> list[str]:
+        store = self._run.store
+        ids = await store.aadd_documents(documents, **kwargs)
+        live = await store.aget_by_ids(ids)
+        await run_in_executor(None, self._run.wrote, documents, ids, live)
+        return ids
+
+    def delete(self, ids: list[str] | None = None, **kwargs: Any) -> bool | None:
+        # A document that is only in quarantine waits for a person, not for a cleanup.
+        present = _ids(self._run.store.get_by_ids(ids or []))
+        return self._run.store.delete(present, **kwargs) if present else True
+
+    async def adelete(self, ids: list[str] | None = None, **kwargs: Any) -> bool | None:
+        present = _ids(await self._run.store.aget_by_ids(ids or []))
+        return await self._run.store.adelete(present, **kwargs) if present else True
+
+    def similarity_search(self, query: str, k: int = 4, **kwargs: Any) -> NoReturn:
+        raise NotImplementedError
+
+    @classmethod
+    def from_texts(cls, *args: Any, **kwargs: Any) -> NoReturn:
+        raise NotImplementedError
+
+
+def _deferred(cleanup: Cleanup) -> Cleanup:
+    return "scoped_full" if cleanup == "incremental" else cleanup
+
+
+def _ids(documents: Iterable[Document]) -> list[str]:
+    return [str(document.id) for document in documents]
+
+
+def _groups(documents: Iterable[Document], source_id_key: SourceIdKey) -> list[str | None]:
+    """Return the source of each document, or None."""
+    if source_id_key is None:
+        return [None for _ in documents]
+    if isinstance(source_id_key, str):
+        return [document.metadata.get(source_id_key) for document in documents]
+    return [source_id_key(document) for document in documents]
+
+
+def _without(
+    absent: set[str], keys: Sequence[str], group_ids: Sequence[str | None] | None
+) -> tuple[list[str], list[str | None] | None]:
+    rows = [row for row, key in enumerate(keys) if key not in absent]
+    groups = None if group_ids is None else [group_ids[row] for row in rows]
+    return [keys[row] for row in rows], groups
+
+
+def _parts(keys: Sequence[str], size: int | None) -> Iterable[Sequence[str]]:
+    step = size or max(1, len(keys))
+    return (keys[start : start + step] for start in range(0, len(keys), step))
+
+
+def _still_held(
+    ids: Sequence[str], store: GuardedVectorStore, present: Sequence[Document]
+) -> list[str]:
+    """Return the ids to release: those that are held, and those that only an error can answer."""
+    held = store.quarantine.held_ids(ids)
+    done = set(_ids(present)) - held
+    return [entry_id for entry_id in ids if entry_id not in done]
+
+
+def _remarkable(report: Report) -> Report:
+    """Return a report without the entries that were simply admitted."""
+    rows = [
+        row
+        for row, decision in sorted(report.remarkable.items())
+        if decision.verdict is not Verdict.ADMIT
+    ]
+    decisions: Mapping[int, Any] = {n: report.remarkable[row] for n, row in enumerate(rows)}
+    return replace(
+        report,
+        batch=report.batch.take(rows),
+        remarkable=decisions,
+        scores={name: scores[rows] for name, scores in report.scores.items()},
+    )

@@ -1,0 +1,265 @@
+"""Streams of documents into a guarded store: bounded memory, and a report per batch."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import NamedTuple
+
+from langchain_core.document_loaders import BaseLoader
+from langchain_core.documents import Document
+from langchain_core.embeddings import Embeddings
+from langchain_core.runnables.config import run_in_executor
+
+from ragshield_core import Batch, Decision, Report, Verdict
+from ragshield_langchain.convert import complete_ids
+from ragshield_langchain.vectorstore import GuardedVectorStore
+
+Documents = BaseLoader | Iterable[Document] | AsyncIterable[Document]
+
+
+def ingest(
+    documents: BaseLoader | Iterable[Document],
+    store: GuardedVectorStore,
+    *,
+    batch_size: int = 100,
+) -> Iterator[Report]:
+    """Write documents batch by batch; yield the report of each.
+
+    It is a generator: nothing is written until it is iterated, and no more than one batch is in
+    memory.
+
+    Parameters
+    ----------
+    documents
+        A loader, which is read lazily, or any iterable.
+    store
+        Where they go.
+    batch_size
+        Documents that are embedded, screened and written together.
+
+    Yields
+    ------
+    Report
+        One per batch, in order; ``report.batch.ids`` are the ids of its documents.
+
+    Raises
+    ------
+    Exception
+        Whatever the source, the model or the store raises, with a note that names the batch; the
+        batches before it are written.
+    """
+    _check(batch_size=batch_size)
+    source = iter(documents.lazy_load() if isinstance(documents, BaseLoader) else documents)
+    number = 0
+    while True:
+        try:
+            batch = list(islice(source, batch_size))
+            if not batch:
+                return
+            ids = complete_ids([document.id for document in batch], len(batch))
+            store.add_documents(batch, ids=ids)
+            report = report_of(store, ids)
+        except Exception as error:
+            error.add_note(_where(number, batch_size))
+            raise
+        yield report
+        number += 1
+
+
+async def aingest(
+    documents: Documents,
+    store: GuardedVectorStore,
+    *,
+    batch_size: int = 100,
+    max_pending: int = 2,
+) -> AsyncIterator[Report]:
+    """Write documents batch by batch, embedding the next while one is written.
+
+    It is an asynchronous generator: nothing is written until it is iterated. The source is asked
+    for more only when there is room, so that a slow store or a slow consumer holds it back. Batches
+    are screened and written in the order of the source.
+
+    Parameters
+    ----------
+    documents
+        A loader, or any iterable, asynchronous or not. Synchronous ones are read in a thread.
+    store
+        Where they go; its embedding model is called natively asynchronous, if it has that.
+    batch_size
+        Documents that are embedded, screened and written together.
+    max_pending
+        Batches that have been read and are not yet written, at most; 1 does one thing at a time,
+        2, the default, is enough to keep model and store both busy.
+
+    Yields
+    ------
+    Report
+        One per batch, in order; ``report.batch.ids`` are the ids of its documents.
+
+    Raises
+    ------
+    Exception
+        Whatever the source, the model or the store raises, with a note that names the batch; the
+        batches before it are written, and those after it are not.
+
+    Examples
+    --------
+    >>> from langchain_core.embeddings import DeterministicFakeEmbedding
+    >>> from langchain_core.vectorstores import InMemoryVectorStore
+    >>> from ragshield_core import Guard, Quarantine
+    >>> from ragshield_core.detectors import LabelCentroidDetector
+    >>> guard = Guard([LabelCentroidDetector()], quarantine=Quarantine("sqlite://"))
+    >>> inner = InMemoryVectorStore(DeterministicFakeEmbedding(size=8))
+    >>> store = GuardedVectorStore(inner, guard=guard)
+    >>> async def main():
+    ...     documents = (Document(page_content=f"page {n}") for n in range(5))
+    ...     async for report in aingest(documents, store, batch_size=2):
+    ...         print(report.summary())
+    >>> asyncio.run(main())
+    2 entries: 2 admitted, 0 flagged, 0 quarantined
+    2 entries: 2 admitted, 0 flagged, 0 quarantined
+    1 entries: 1 admitted, 0 flagged, 0 quarantined
+    """
+    _check(batch_size=batch_size, max_pending=max_pending)
+    model = store.embeddings
+    if model is None:
+        msg = (
+            f"{type(store.inner).__name__} has no embedding model to embed documents with; use "
+            "store.add_embeddings with vectors of your own."
+        )
+        raise ValueError(msg)
+    room = asyncio.Semaphore(max_pending)
+    # Bounded by the semaphore. An exception waits for its turn: batches before it are written.
+    ready: asyncio.Queue[_Embedded | Exception | None] = asyncio.Queue()
+    embedding = asyncio.create_task(_embed(_Source(documents), model, batch_size, room, ready))
+    number = 0
+    try:
+        while (item := await ready.get()) is not None:
+            try:
+                report = await _write(store, item)
+            except Exception as error:
+                error.add_note(_where(number, batch_size))
+                raise
+            del item
+            room.release()
+            yield report
+            number += 1
+    finally:
+        embedding.cancel()
+        await asyncio.gather(embedding, return_exceptions=True)
+
+
+def report_of(store: GuardedVectorStore, ids: Sequence[str]) -> Report:
+    """Return what was decided at the write of documents that has just been made.
+
+    Where another writer came between, the report holds no more than what the quarantine knows of
+    them.
+    """
+    report = store.last_report
+    if report.batch.ids == tuple(ids):
+        return report
+    held_ids = store.quarantine.held_ids(ids)
+    held = [store.quarantine.show(entry_id) for entry_id in ids if entry_id in held_ids]
+    return Report(
+        batch=Batch.of(
+            ids=[item.id for item in held],
+            texts=[item.entry.text for item in held],
+            embeddings=[item.vector for item in held],
+            labels=[item.entry.label for item in held],
+            lineages=[item.entry.lineage for item in held],
+            metadatas=[item.entry.metadata for item in held],
+        ),
+        remarkable={
+            row: Decision(
+                entry_id=item.id,
+                verdict=Verdict.QUARANTINE,
+                findings=item.findings,
+                note="read back from the quarantine: another write came between",
+            )
+            for row, item in enumerate(held)
+        },
+    )
+
+
+class _Embedded(NamedTuple):
+    """A batch that is ready to be written."""
+
+    documents: list[Document]
+    vectors: list[list[float]]
+
+
+class _Source:
+    """Batches out of whatever documents come in."""
+
+    def __init__(self, documents: Documents) -> None:
+        self._async: AsyncIterator[Document] | None = None
+        self._sync: Iterator[Document] = iter(())
+        if isinstance(documents, BaseLoader):
+            # Its own asynchronous way, if it has one; the inherited one hops threads per document.
+            native = type(documents).alazy_load is not BaseLoader.alazy_load
+            documents = documents.alazy_load() if native else documents.lazy_load()
+        if isinstance(documents, AsyncIterable):
+            self._async = aiter(documents)
+        else:
+            self._sync = iter(documents)
+
+    async def take(self, n: int) -> list[Document]:
+        """Return the next n documents, fewer at the end."""
+        if self._async is None:
+            return await run_in_executor(None, lambda: list(islice(self._sync, n)))
+        batch: list[Document] = []
+        while len(batch) < n:
+            try:
+                batch.append(await anext(self._async))
+            except StopAsyncIteration:
+                break
+        return batch
+
+
+async def _embed(
+    source: _Source,
+    model: Embeddings,
+    batch_size: int,
+    room: asyncio.Semaphore,
+    ready: asyncio.Queue[_Embedded | Exception | None],
+) -> None:
+    """Read and embed batches while there is room for them."""
+    try:
+        while True:
+            await room.acquire()
+            documents = await source.take(batch_size)
+            if not documents:
+                break
+            vectors = await model.aembed_documents([d.page_content for d in documents])
+            ready.put_nowait(_Embedded(documents, vectors))
+    except Exception as error:  # noqa: BLE001 - raised in its turn, by the generator
+        ready.put_nowait(error)
+    else:
+        ready.put_nowait(None)
+
+
+async def _write(store: GuardedVectorStore, batch: _Embedded | Exception) -> Report:
+    if isinstance(batch, Exception):
+        raise batch
+    documents, vectors = batch
+    ids = complete_ids([document.id for document in documents], len(documents))
+    pairs = zip([d.page_content for d in documents], vectors, strict=True)
+    await store.aadd_embeddings(pairs, [document.metadata for document in documents], ids)
+    return await run_in_executor(None, report_of, store, ids)
+
+
+def _check(**sizes: int) -> None:
+    for name, size in sizes.items():
+        if size < 1:
+            msg = f"{name} is {size}, expected at least 1."
+            raise ValueError(msg)
+
+
+def _where(number: int, batch_size: int) -> str:
+    first = number * batch_size
+    return (
+        f"in batch {number} (documents {first} to {first + batch_size - 1} of the source, counted "
+        "from 0); the batches before it are written."
+    )

@@ -1,0 +1,237 @@
+"""The contract: what a guard needs of a store, and how it is read while it is written."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from langchain_core.documents import Document
+from langchain_core.embeddings import Embeddings
+from langchain_core.runnables.config import run_in_executor
+from langchain_core.vectorstores import VectorStore
+from numpy.typing import NDArray
+
+from ragshield_core import Batch
+
+# In the thread that works for a caller on an event loop, that loop: stores whose connections live
+# on it do their part there.
+CALLERS_LOOP: ContextVar[asyncio.AbstractEventLoop | None] = ContextVar(
+    "ragshield_callers_loop", default=None
+)
+
+
+class Stored(NamedTuple):
+    """Documents that are in the store, with their vectors in the same order."""
+
+    documents: list[Document]
+    vectors: NDArray[np.float32]  # (n_documents, dim)
+
+
+class Gate:
+    """Lets reads in together and writes alone; a waiting write goes before later reads.
+
+    For stores that fail, or return half a write, when they are read while they change. A thread
+    that is inside may come in again.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._reading = 0
+        self._writing = False
+        self._waiting = 0
+        self._inside = threading.local()
+
+    @contextmanager
+    def shared(self) -> Iterator[None]:
+        """Hold writes off."""
+        if getattr(self._inside, "yes", False):
+            yield
+            return
+        with self._changed:
+            while self._writing or self._waiting:
+                self._changed.wait()
+            self._reading += 1
+        self._inside.yes = True
+        try:
+            yield
+        finally:
+            self._inside.yes = False
+            with self._changed:
+                self._reading -= 1
+                if not self._reading:
+                    self._changed.notify_all()
+
+    @contextmanager
+    def exclusive(self) -> Iterator[None]:
+        """Hold everything else off; not from within a read."""
+        if getattr(self._inside, "yes", False):
+            yield
+            return
+        with self._changed:
+            self._waiting += 1
+            try:
+                while self._writing or self._reading:
+                    self._changed.wait()
+            finally:
+                self._waiting -= 1
+            self._writing = True
+        self._inside.yes = True
+        try:
+            yield
+        finally:
+            self._inside.yes = False
+            with self._changed:
+                self._writing = False
+                self._changed.notify_all()
+
+
+class InnerStore(ABC):
+    """Access to one kind of vector store, below LangChain's interface.
+
+    Attributes
+    ----------
+    gated
+        Whether a read in the middle of a write can fail, so that they take turns.
+    searches
+        Methods of this kind of store, beyond LangChain's interface, whose first argument is what to
+        search for and that return documents, or tuples that begin with one. A guarded store offers
+        them, without the held documents.
+    refused
+        Methods that would write around the guard, or return what is not judged, and what to do
+        instead.
+    """
+
+    gated: ClassVar[bool] = False
+    searches: ClassVar[frozenset[str]] = frozenset()
+    refused: ClassVar[Mapping[str, str]] = {}
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+        self._gate = Gate() if self.gated else None
+
+    @classmethod
+    @abstractmethod
+    def handles(cls, store_cls: type[VectorStore]) -> bool:
+        """Return whether this class knows stores of that class."""
+
+    @classmethod
+    @abstractmethod
+    def create(
+        cls, store_cls: type[VectorStore], embedding: Embeddings, dim: int, options: dict[str, Any]
+    ) -> VectorStore:
+        """Return a new, empty store of that class for vectors of that dimension."""
+
+    @abstractmethod
+    def read(self, ids: Sequence[str]) -> Stored:
+        """Return what is stored under the ids; missing ones are passed over."""
+
+    @abstractmethod
+    def write(self, batch: Batch, metadatas: list[dict[str, Any]]) -> None:
+        """Store entries under their ids, replacing older revisions; all of them or none.
+
+        Parameters
+        ----------
+        batch
+            At least one entry; ``batch.vectors`` are to be stored.
+        metadatas
+            To be stored, one per entry; they may say more than ``batch.metadatas``.
+        """
+
+    @abstractmethod
+    def delete(self, ids: Sequence[str]) -> None:
+        """Delete what is stored under the ids; missing ones are passed over.
+
+        Raises
+        ------
+        NotImplementedError
+            If this store cannot delete; a guarded store then hides what it holds.
+        """
+
+    def ids(self) -> list[str]:
+        """Return the ids of all that is stored; only an audit of the whole store needs it.
+
+        Raises
+        ------
+        NotImplementedError
+            If this kind of store cannot name them.
+        """
+        msg = (
+            f"{type(self).__name__} does not say which ids its store holds, so the store cannot be "
+            "scanned; define ids() in it."
+        )
+        raise NotImplementedError(msg)
+
+    def ready(self) -> None:  # noqa: B027 - most stores can be written from anywhere
+        """Check that the store can be written from here.
+
+        Raises
+        ------
+        RuntimeError
+            If it can be used from an event loop only, and there is none.
+        """
+
+    def matching(self, **kwargs: Any) -> list[str] | None:  # noqa: ARG002 - for those that can
+        """Return the ids that such arguments of the store's ``delete`` would delete.
+
+        ``None`` where the store knows no deletion without ids.
+        """
+        return None
+
+    def get(self, ids: Sequence[str]) -> list[Document]:
+        """Return documents as the caller knows them; missing ones are passed over."""
+        if not ids:
+            return []
+        return self._outward_all(self.call("get_by_ids", self._inward(ids)))
+
+    async def aget(self, ids: Sequence[str]) -> list[Document]:
+        """Do as :meth:`get` does, by the store's own async method."""
+        if not ids:
+            return []
+        return self._outward_all(await self.acall("get_by_ids", self._inward(ids)))
+
+    def call(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        """Return what a reading method of the store returns."""
+        with self.reading():
+            return getattr(self._store, name)(*args, **kwargs)
+
+    async def acall(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        """Return what the async twin of a reading method returns."""
+        if self._gate is None:
+            return await getattr(self._store, f"a{name}")(*args, **kwargs)
+        # Such a store's own twin does the same; here, it takes turns with writes.
+        return await run_in_executor(None, self.call, name, *args, **kwargs)
+
+    def reading(self) -> AbstractContextManager[None]:
+        """Hold writes off while the store is read."""
+        return nullcontext() if self._gate is None else self._gate.shared()
+
+    def writing(self) -> AbstractContextManager[None]:
+        """Hold reads off while the store is written."""
+        return nullcontext() if self._gate is None else self._gate.exclusive()
+
+    def outward(self, document: Document) -> Document:
+        """Return a document of the store as the caller wrote it."""
+        return document
+
+    def _inward(self, ids: Sequence[str]) -> list[Any]:
+        """Return ids as the store knows them."""
+        return list(ids)
+
+    def _outward_all(self, documents: Sequence[Document]) -> list[Document]:
+        return [self.outward(document) for document in documents]
+
+
+def comes_from(store_cls: type, module: str, name: str) -> bool:
+    """Return whether a class is, or inherits from, one that need not be imported for it."""
+    return any(c.__module__ == module and c.__name__ == name for c in store_cls.__mro__)
+
+
+def chunks(n: int, size: int) -> Iterator[slice]:
+    """Yield slices of at most ``size`` that cover ``n`` items."""
+    return (slice(start, start + size) for start in range(0, n, size))

@@ -1,0 +1,177 @@
+"""langchain-chroma's Chroma; that package is an extra and not imported until needed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+from langchain_core.documents import Document
+from langchain_core.embeddings import Embeddings
+from langchain_core.runnables.config import run_in_executor
+from langchain_core.vectorstores import VectorStore
+
+from ragshield_core import Batch
+from ragshield_core.errors import InvalidBatchError
+from ragshield_langchain.inner.base import InnerStore, Stored, chunks, comes_from
+
+GET = "get_by_ids is guarded; for what is not, use .inner.get"
+COLUMNS = ["documents", "metadatas", "embeddings"]
+
+
+class ChromaInner(InnerStore):
+    """langchain-chroma's Chroma.
+
+    Its upsert merges new metadata into old, so keys that a new revision lacks are taken away.
+    """
+
+    gated = True
+    searches = frozenset(
+        {
+            "similarity_search_by_vector_with_relevance_scores",
+            "similarity_search_with_vectors",
+            "similarity_search_by_image",
+            "similarity_search_by_image_with_relevance_score",
+            "hybrid_search",
+        }
+    )
+    refused: ClassVar[Mapping[str, str]] = {
+        "add_images": "embed the images and use add_embeddings, with a text that can be judged",
+        "get": GET,
+        "fork": "GuardedVectorStore.adopt(store.inner.fork(...))",
+    }
+
+    @classmethod
+    def handles(cls, store_cls: type[VectorStore]) -> bool:
+        """Return whether it is Chroma, without importing langchain-chroma."""
+        return comes_from(store_cls, "langchain_chroma.vectorstores", "Chroma")
+
+    @classmethod
+    def create(
+        cls,
+        store_cls: type[VectorStore],
+        embedding: Embeddings,
+        dim: int,  # noqa: ARG003 - the first vector says it
+        options: dict[str, Any],
+    ) -> VectorStore:
+        """Return the collection of the given name; it is made where there is none."""
+        return store_cls(embedding_function=embedding, **options)  # type: ignore[call-arg]
+
+    def get(self, ids: Sequence[str]) -> list[Document]:
+        """Return documents; Chroma's own method fails where one has no metadata."""
+        if not ids:
+            return []
+        with self.reading():
+            return _documents(self._store.get(ids=list(dict.fromkeys(ids))))
+
+    async def aget(self, ids: Sequence[str]) -> list[Document]:
+        """Do as :meth:`get` does, off the event loop."""
+        return await run_in_executor(None, self.get, ids)
+
+    def read(self, ids: Sequence[str]) -> Stored:
+        """Return what is stored under the ids."""
+        wanted = list(dict.fromkeys(ids))
+        documents: list[Document] = []
+        vectors: list[Any] = []
+        for part in chunks(len(wanted), self._at_once()):
+            found = self._store.get(ids=wanted[part], include=COLUMNS)
+            documents += _documents(found)
+            vectors += list(found["embeddings"])
+        return Stored(documents, np.array(vectors, dtype=np.float32))
+
+    def write(self, batch: Batch, metadatas: list[dict[str, Any]]) -> None:
+        """Store entries; Chroma has no transactions, so half a write is undone by hand."""
+        _check(batch, metadatas)
+        older = self.read(batch.ids)
+        try:
+            self._put(batch.ids, batch.texts, batch.vectors, metadatas, older)
+        except BaseException as error:
+            kept = {str(document.id) for document in older.documents}
+            self.delete([entry_id for entry_id in batch.ids if entry_id not in kept])
+            self._put(
+                [str(document.id) for document in older.documents],
+                [document.page_content for document in older.documents],
+                older.vectors,
+                [document.metadata for document in older.documents],
+                self.read(sorted(kept)),
+            )
+            if type(error).__name__ == "InvalidArgumentError":  # e.g. of another dimension
+                msg = f"entry {batch.ids[0]!r} and its batch were refused by Chroma: {error}"
+                raise InvalidBatchError(msg) from error
+            raise
+
+    def delete(self, ids: Sequence[str]) -> None:
+        """Delete what is stored under the ids; Chroma itself refuses an empty list."""
+        for part in chunks(len(ids), self._at_once()):
+            self._store.delete(list(ids[part]))
+
+    def ids(self) -> list[str]:
+        """Return the ids of all that is stored."""
+        return list(self._store.get(include=[])["ids"])
+
+    def matching(self, **kwargs: Any) -> list[str] | None:
+        """Return the ids that ``where`` and ``where_document`` select."""
+        if not kwargs:
+            return None
+        return list(self._store.get(include=[], **kwargs)["ids"])
+
+    def _put(
+        self,
+        ids: Sequence[str],
+        texts: Sequence[str],
+        vectors: Any,
+        metadatas: Sequence[dict[str, Any]],
+        present: Stored,
+    ) -> None:
+        collection = self._store._collection  # noqa: SLF001 - the only way to write vectors
+        for part in chunks(len(ids), self._at_once()):
+            collection.upsert(
+                ids=list(ids[part]),
+                documents=list(texts[part]),
+                embeddings=vectors[part],
+                metadatas=[metadata or None for metadata in metadatas[part]],
+            )
+        wanted = dict(zip(ids, metadatas, strict=True))
+        stale = {
+            str(document.id): dict.fromkeys(document.metadata.keys() - wanted[str(document.id)])
+            for document in present.documents
+            if document.metadata.keys() - wanted[str(document.id)]
+        }
+        names = list(stale)
+        for part in chunks(len(names), self._at_once()):
+            collection.update(ids=names[part], metadatas=[stale[i] for i in names[part]])
+
+    def _at_once(self) -> int:
+        return int(self._store._client.get_max_batch_size())  # noqa: SLF001
+
+
+def _documents(found: dict[str, Any]) -> list[Document]:
+    return [
+        Document(id=entry_id, page_content=text or "", metadata=dict(metadata or {}))
+        for entry_id, text, metadata in zip(
+            found["ids"], found["documents"], found["metadatas"], strict=True
+        )
+    ]
+
+
+def _check(batch: Batch, metadatas: Sequence[dict[str, Any]]) -> None:
+    """Refuse metadata that Chroma cannot keep, by the name of the entry."""
+    from chromadb.api.types import validate_metadata  # noqa: PLC0415 - only where there is Chroma
+
+    for entry_id, metadata in zip(batch.ids, metadatas, strict=True):
+        try:
+            if metadata:
+                validate_metadata(metadata)
+            unfit = next((key for key, value in metadata.items() if value is None), None)
+        except (ValueError, TypeError) as error:
+            msg = (
+                f"metadata of entry {entry_id!r} cannot be kept by Chroma, nothing was written: "
+                f"{error}; langchain_community.vectorstores.utils.filter_complex_metadata helps."
+            )
+            raise InvalidBatchError(msg) from error
+        if unfit is not None:
+            msg = (
+                f"metadata[{unfit!r}] of entry {entry_id!r} is None, which Chroma cannot keep; "
+                "leave the key out."
+            )
+            raise InvalidBatchError(msg)

@@ -1,0 +1,166 @@
+"""langchain-community's FAISS; that package is an extra and not imported until needed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+from langchain_core.documents import Document
+from langchain_core.embeddings import Embeddings
+from langchain_core.runnables.config import run_in_executor
+from langchain_core.vectorstores import VectorStore
+
+from ragshield_core import Batch
+from ragshield_core.errors import InvalidBatchError
+from ragshield_langchain.inner.base import InnerStore, Stored, comes_from
+
+# Searches for a text are searches for its vector, which the model's async method computes.
+BY_VECTOR = {
+    "similarity_search": "similarity_search_by_vector",
+    "similarity_search_with_score": "similarity_search_with_score_by_vector",
+    "max_marginal_relevance_search": "max_marginal_relevance_search_by_vector",
+}
+
+
+class FaissInner(InnerStore):
+    """langchain-community's FAISS.
+
+    Index, docstore and the mapping between them change one after the other, and the index moves in
+    memory as it grows: reads and writes take turns.
+    """
+
+    gated = True
+    searches = frozenset(
+        {
+            "similarity_search_with_score_by_vector",
+            "max_marginal_relevance_search_with_score_by_vector",
+        }
+    )
+    refused: ClassVar[Mapping[str, str]] = {
+        "load_local": "GuardedVectorStore.adopt(FAISS.load_local(...))",
+        "deserialize_from_bytes": "GuardedVectorStore.adopt(FAISS.deserialize_from_bytes(...))",
+    }
+
+    def __init__(self, store: Any) -> None:
+        super().__init__(store)
+        # Folders written by older versions hold documents that do not know their own ids.
+        for entry_id in store.index_to_docstore_id.values():
+            document = store.docstore.search(entry_id)
+            if isinstance(document, Document) and document.id is None:
+                document.id = entry_id
+
+    @classmethod
+    def handles(cls, store_cls: type[VectorStore]) -> bool:
+        """Return whether it is FAISS, without importing langchain-community."""
+        return comes_from(store_cls, "langchain_community.vectorstores.faiss", "FAISS")
+
+    @classmethod
+    def create(
+        cls, store_cls: type[VectorStore], embedding: Embeddings, dim: int, options: dict[str, Any]
+    ) -> VectorStore:
+        """Return an empty one, with the index that FAISS.from_texts would make."""
+        import faiss  # noqa: PLC0415 - only where such a store is made
+        from langchain_community.docstore.in_memory import InMemoryDocstore  # noqa: PLC0415
+        from langchain_community.vectorstores.utils import DistanceStrategy  # noqa: PLC0415
+
+        inner_product = options.get("distance_strategy") == DistanceStrategy.MAX_INNER_PRODUCT
+        index = faiss.IndexFlatIP(dim) if inner_product else faiss.IndexFlatL2(dim)
+        given = {"docstore": InMemoryDocstore(), "index_to_docstore_id": {}} | options
+        return store_cls(embedding, index, **given)  # type: ignore[call-arg]
+
+    async def acall(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        """Return what a reading method returns; texts are embedded by the async method."""
+        if name in BY_VECTOR:
+            given = {"query": args[0]} if args else {}
+            query = (given | kwargs)["query"]
+            rest = {key: value for key, value in kwargs.items() if key != "query"}
+            vector = await self._store._aembed_query(query)  # noqa: SLF001 - knows its model
+            return await run_in_executor(
+                None, self.call, BY_VECTOR[name], vector, *args[1:], **rest
+            )
+        return await super().acall(name, *args, **kwargs)
+
+    def read(self, ids: Sequence[str]) -> Stored:
+        """Return what is stored under the ids."""
+        documents = self._store.get_by_ids(ids)
+        index = self._store.index
+        if not documents:
+            return Stored([], np.empty((0, index.d), dtype=np.float32))
+        wanted = {document.id for document in documents}
+        position = {
+            entry_id: number
+            for number, entry_id in self._store.index_to_docstore_id.items()
+            if entry_id in wanted
+        }
+        documents = [document for document in documents if document.id in position]
+        vectors = [self._vector(position[document.id]) for document in documents]
+        return Stored(documents, np.array(vectors, dtype=np.float32).reshape(-1, index.d))
+
+    def write(self, batch: Batch, metadatas: list[dict[str, Any]]) -> None:
+        """Store entries; FAISS itself cannot replace, so older revisions are deleted first."""
+        if batch.dim != self._store.index.d:
+            msg = (
+                f"vectors of entry {batch.ids[0]!r} and its batch have {batch.dim} dimensions, the "
+                f"FAISS index has {self._store.index.d}; embed them with the model that the index "
+                "was built with."
+            )
+            raise InvalidBatchError(msg)
+        older = self.read(batch.ids)
+        try:
+            self.delete([str(document.id) for document in older.documents])
+        except NotImplementedError as error:
+            msg = (
+                f"entry {older.documents[0].id!r} cannot be replaced, nothing was written: {error}"
+            )
+            raise InvalidBatchError(msg) from error
+        try:
+            pairs = zip(batch.texts, batch.vectors, strict=True)
+            self._store.add_embeddings(pairs, metadatas=metadatas, ids=list(batch.ids))
+        except BaseException:
+            self._roll_back(batch.ids, older)
+            raise
+
+    def delete(self, ids: Sequence[str]) -> None:
+        """Delete what is stored under the ids; FAISS itself refuses missing ones."""
+        present = [document.id for document in self._store.get_by_ids(ids)]
+        if not present:
+            return
+        try:
+            self._store.delete(present)
+        except RuntimeError as error:  # of the index, which is asked first
+            if "not implemented" not in str(error):
+                raise
+            kind = type(self._store.index).__name__
+            msg = f"a FAISS index of type {kind} cannot delete; rebuild it as one that can."
+            raise NotImplementedError(msg) from error
+
+    def ids(self) -> list[str]:
+        """Return the ids of all that is stored, in the order of the index."""
+        mapping = self._store.index_to_docstore_id
+        return [mapping[number] for number in sorted(mapping)]
+
+    def _vector(self, position: int) -> Any:
+        index = self._store.index
+        try:
+            return index.reconstruct(position)
+        except RuntimeError:  # an inverted file that has not been asked for vectors before
+            import faiss  # noqa: PLC0415 - there is one, so it is loaded already
+
+            faiss.extract_index_ivf(index).make_direct_map()
+            return index.reconstruct(position)
+
+    def _roll_back(self, ids: Sequence[str], older: Stored) -> None:
+        """Undo half a write: FAISS fills index, docstore and mapping one after the other."""
+        index, docstore = self._store.index, self._store.docstore
+        mapping = self._store.index_to_docstore_id
+        if index.ntotal > len(mapping):
+            index.remove_ids(np.arange(len(mapping), index.ntotal))
+        strays = [document.id for document in self._store.get_by_ids(ids)]
+        if strays:
+            docstore.delete(strays)
+        if older.documents:
+            index.add(older.vectors)
+            docstore.add({document.id: document for document in older.documents})
+            numbers = range(len(mapping), index.ntotal)
+            mapping.update(zip(numbers, (d.id for d in older.documents), strict=True))

@@ -1,0 +1,66 @@
+"""langchain-core's InMemoryVectorStore."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+from langchain_core.documents import Document
+from langchain_core.embeddings import Embeddings
+from langchain_core.vectorstores import InMemoryVectorStore, VectorStore
+
+from ragshield_core import Batch
+from ragshield_langchain.inner.base import InnerStore, Stored
+
+
+class InMemoryInner(InnerStore):
+    """langchain-core's InMemoryVectorStore; its dict is read and changed in single steps."""
+
+    searches = frozenset({"similarity_search_with_score_by_vector"})
+    refused: ClassVar[Mapping[str, str]] = {
+        "load": "load the store, then GuardedVectorStore.adopt(store)",
+    }
+
+    @classmethod
+    def handles(cls, store_cls: type[VectorStore]) -> bool:
+        """Return whether it is InMemoryVectorStore."""
+        return issubclass(store_cls, InMemoryVectorStore)
+
+    @classmethod
+    def create(
+        cls,
+        store_cls: type[VectorStore],
+        embedding: Embeddings,
+        dim: int,  # noqa: ARG003 - takes vectors of any dimension
+        options: dict[str, Any],
+    ) -> VectorStore:
+        """Return an empty one."""
+        return store_cls(embedding, **options)  # type: ignore[call-arg]
+
+    def read(self, ids: Sequence[str]) -> Stored:
+        """Return what is stored under the ids."""
+        rows = [self._store.store[i] for i in ids if i in self._store.store]
+        documents = [
+            Document(id=row["id"], page_content=row["text"], metadata=dict(row["metadata"]))
+            for row in rows
+        ]
+        return Stored(documents, np.array([row["vector"] for row in rows], dtype=np.float32))
+
+    def write(self, batch: Batch, metadatas: list[dict[str, Any]]) -> None:
+        """Store entries in one step."""
+        columns = zip(batch.ids, batch.vectors.tolist(), batch.texts, metadatas, strict=True)
+        self._store.store.update(
+            {
+                entry_id: {"id": entry_id, "vector": vector, "text": text, "metadata": metadata}
+                for entry_id, vector, text, metadata in columns
+            }
+        )
+
+    def delete(self, ids: Sequence[str]) -> None:
+        """Delete what is stored under the ids."""
+        self._store.delete(list(ids))
+
+    def ids(self) -> list[str]:
+        """Return the ids of all that is stored."""
+        return list(self._store.store)

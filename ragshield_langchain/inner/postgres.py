@@ -1,0 +1,245 @@
+"""langchain-postgres' PGVector; that package is an extra and not imported until needed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, TypeVar
+
+import numpy as np
+from langchain_core.documents import Document
+from langchain_core.embeddings import Embeddings
+from langchain_core.runnables.config import run_in_executor
+from langchain_core.vectorstores import VectorStore
+
+from ragshield_core import Batch
+from ragshield_core.errors import InvalidBatchError
+from ragshield_langchain.inner.base import CALLERS_LOOP, InnerStore, Stored, chunks, comes_from
+
+T = TypeVar("T")
+
+AT_ONCE = 1000  # rows of one statement; PostgreSQL allows 65,535 parameters
+
+
+class PostgresInner(InnerStore):
+    """langchain-postgres' PGVector, with a synchronous engine or in async mode.
+
+    A write is one transaction. In async mode it runs on the caller's event loop, where the
+    connections are; with a synchronous engine, which PGVector itself cannot use from async code,
+    async reads run in a thread.
+    """
+
+    searches = frozenset(
+        {
+            "similarity_search_with_score_by_vector",
+            "max_marginal_relevance_search_with_score",
+            "max_marginal_relevance_search_with_score_by_vector",
+        }
+    )
+    refused: ClassVar[Mapping[str, str]] = {
+        "from_existing_index": "GuardedVectorStore.adopt(PGVector(...))",
+        "afrom_existing_index": "await GuardedVectorStore.aadopt(PGVector(..., async_mode=True))",
+    }
+
+    def __init__(self, store: Any) -> None:
+        super().__init__(store)
+        self._preparing = asyncio.Lock()
+        self._is_prepared = False
+
+    @classmethod
+    def handles(cls, store_cls: type[VectorStore]) -> bool:
+        """Return whether it is PGVector, without importing langchain-postgres."""
+        return comes_from(store_cls, "langchain_postgres.vectorstores", "PGVector")
+
+    @classmethod
+    def create(
+        cls,
+        store_cls: type[VectorStore],
+        embedding: Embeddings,
+        dim: int,  # noqa: ARG003 - a column takes vectors of any dimension
+        options: dict[str, Any],
+    ) -> VectorStore:
+        """Return the collection of the given name; it is made where there is none."""
+        return store_cls(embedding, **options)  # type: ignore[call-arg]
+
+    def ready(self) -> None:
+        """Check that in async mode there is an event loop."""
+        if self._store.async_mode and CALLERS_LOOP.get() is None:
+            msg = (
+                "this PGVector is in async mode: use the async methods (await "
+                "store.aadd_documents(...)), or give PGVector a synchronous engine."
+            )
+            raise RuntimeError(msg)
+
+    async def acall(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        """Return what a reading method returns, by PGVector's own async method if it works."""
+        if self._store.async_mode:
+            await self._prepared()
+            return await super().acall(name, *args, **kwargs)
+        return await run_in_executor(None, self.call, name, *args, **kwargs)
+
+    def read(self, ids: Sequence[str]) -> Stored:
+        """Return what the collection holds under the ids."""
+        from sqlalchemy import select  # noqa: PLC0415 - slow to import
+
+        wanted = list(dict.fromkeys(ids))
+
+        def work(session: Any) -> list[Any]:
+            table, collection = self._table(), self._collection(session)
+            return [
+                row
+                for part in chunks(len(wanted), AT_ONCE)
+                for row in session.execute(
+                    select(table.c.id, table.c.document, table.c.cmetadata, table.c.embedding)
+                    .where(table.c.collection_id == collection)
+                    .where(table.c.id.in_(wanted[part]))
+                )
+            ]
+
+        found = {row.id: row for row in self._run(work)}
+        rows = [found[entry_id] for entry_id in wanted if entry_id in found]
+        documents = [
+            Document(id=row.id, page_content=row.document or "", metadata=row.cmetadata or {})
+            for row in rows
+        ]
+        return Stored(documents, np.array([row.embedding for row in rows], dtype=np.float32))
+
+    def write(self, batch: Batch, metadatas: list[dict[str, Any]]) -> None:
+        """Store entries in one transaction."""
+        from sqlalchemy import select  # noqa: PLC0415
+        from sqlalchemy.dialects.postgresql import insert  # noqa: PLC0415
+
+        _check(batch, metadatas)
+
+        def work(session: Any) -> None:
+            table, collection = self._table(), self._collection(session)
+            for part in chunks(len(batch), AT_ONCE):
+                ids = list(batch.ids[part])
+                # Ids are unique across collections: PGVector would overwrite the other's entry.
+                foreign = session.scalar(
+                    select(table.c.id)
+                    .where(table.c.id.in_(ids))
+                    .where(table.c.collection_id != collection)
+                    .limit(1)
+                )
+                if foreign is not None:
+                    msg = (
+                        f"id {foreign!r} is taken by another collection of this database, and ids "
+                        "are unique across them; put the collection's name in front of it."
+                    )
+                    raise InvalidBatchError(msg)
+                rows = [
+                    {
+                        "id": entry_id,
+                        "collection_id": collection,
+                        "embedding": vector,
+                        "document": text,
+                        "cmetadata": metadata,
+                    }
+                    for entry_id, vector, text, metadata in zip(
+                        ids,
+                        batch.vectors[part].tolist(),
+                        batch.texts[part],
+                        metadatas[part],
+                        strict=True,
+                    )
+                ]
+                new = insert(table)
+                changed = {
+                    column: getattr(new.excluded, column)
+                    for column in ("embedding", "document", "cmetadata")
+                }
+                session.execute(
+                    new.on_conflict_do_update(index_elements=["id"], set_=changed), rows
+                )
+
+        self._run(work)
+
+    def delete(self, ids: Sequence[str]) -> None:
+        """Delete what the collection holds under the ids."""
+        from sqlalchemy import delete  # noqa: PLC0415
+
+        def work(session: Any) -> None:
+            table, collection = self._table(), self._collection(session)
+            for part in chunks(len(ids), AT_ONCE):
+                session.execute(
+                    delete(table)
+                    .where(table.c.collection_id == collection)
+                    .where(table.c.id.in_(list(ids[part])))
+                )
+
+        self._run(work)
+
+    def ids(self) -> list[str]:
+        """Return the ids of all that the collection holds."""
+        from sqlalchemy import select  # noqa: PLC0415
+
+        def work(session: Any) -> list[str]:
+            table, collection = self._table(), self._collection(session)
+            query = select(table.c.id).where(table.c.collection_id == collection)
+            return list(session.scalars(query.order_by(table.c.id)))
+
+        return self._run(work)
+
+    def _table(self) -> Any:
+        return self._store.EmbeddingStore.__table__
+
+    def _collection(self, session: Any) -> Any:
+        store = self._store
+        found = store.CollectionStore.get_by_name(session, store.collection_name)
+        if found is None:
+            msg = (
+                f"the collection {store.collection_name!r} is not in the database any more; make "
+                "it again with create_collection of the store inside."
+            )
+            raise RuntimeError(msg)
+        return found.uuid
+
+    async def _prepared(self) -> None:
+        """Have tables made, once; PGVector itself lets a second task pass while the first works."""
+        if self._is_prepared:
+            return
+        async with self._preparing:
+            try:
+                await self._store.__apost_init__()
+            except BaseException:
+                self._store._async_init = False  # noqa: SLF001 - else it is never tried again
+                raise
+            self._is_prepared = True
+
+    def _run(self, work: Callable[[Any], T]) -> T:
+        """Run ``work`` in one transaction."""
+        self.ready()
+        loop = CALLERS_LOOP.get()
+        if not self._store.async_mode or loop is None:
+            with self._store._make_sync_session() as session, session.begin():  # noqa: SLF001
+                return work(session)
+
+        async def there() -> T:
+            await self._prepared()
+            async with self._store._make_async_session() as session, session.begin():  # noqa: SLF001
+                done: T = await session.run_sync(work)
+                return done
+
+        return asyncio.run_coroutine_threadsafe(there(), loop).result()
+
+
+def _check(batch: Batch, metadatas: Sequence[dict[str, Any]]) -> None:
+    """Refuse what PostgreSQL cannot keep, by the name of the entry."""
+    for entry_id, text, metadata in zip(batch.ids, batch.texts, metadatas, strict=True):
+        try:
+            unfit = "\\u0000" in json.dumps(metadata, allow_nan=False) or "\0" in text
+            text.encode()
+        except (TypeError, ValueError) as error:
+            msg = (
+                f"entry {entry_id!r} cannot be kept by PostgreSQL, nothing was written: {error}; "
+                "expected Unicode text and metadata that JSON can hold."
+            )
+            raise InvalidBatchError(msg) from error
+        if unfit:
+            msg = (
+                f"entry {entry_id!r} holds a NUL, which PostgreSQL cannot keep; nothing was "
+                "written. Take it out of the text."
+            )
+            raise InvalidBatchError(msg)

@@ -1,0 +1,223 @@
+"""langchain-qdrant's QdrantVectorStore; that package is an extra, not imported until needed."""
+
+from __future__ import annotations
+
+import inspect
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+from langchain_core.documents import Document
+from langchain_core.embeddings import Embeddings
+from langchain_core.vectorstores import VectorStore
+
+from ragshield_core import Batch
+from ragshield_core.errors import InvalidBatchError
+from ragshield_langchain.inner.base import InnerStore, Stored, chunks, comes_from
+
+# Qdrant knows points by a UUID or by a number; of other ids a UUID is made, within this namespace,
+# and the id itself is kept in the metadata under a key of its own.
+NAMESPACE = uuid.UUID("6f9d2a34-52a8-5d3b-8a3e-3c4c7f2f6f0b")
+ID_KEY = "_ragshield_id"
+# What QdrantVectorStore adds to the metadata of what it returns.
+ADDED = ("_id", "_collection_name", ID_KEY)
+AT_ONCE = 256
+# The largest number that Qdrant takes for an id is 2**64 - 1, of 20 digits.
+MAX_DIGITS = 20
+
+
+class QdrantInner(InnerStore):
+    """langchain-qdrant's QdrantVectorStore, with dense vectors or hybrid.
+
+    Ids may be any strings; documents come back under them, with the metadata they were given.
+    """
+
+    gated = True  # the local mode is plain Python
+    searches = frozenset(
+        {
+            "similarity_search_with_score_by_vector",
+            "max_marginal_relevance_search_with_score_by_vector",
+        }
+    )
+    refused: ClassVar[Mapping[str, str]] = {
+        "from_existing_collection": (
+            "GuardedVectorStore.adopt(QdrantVectorStore.from_existing_collection(...))"
+        ),
+    }
+
+    def __init__(self, store: Any) -> None:
+        super().__init__(store)
+        if store.retrieval_mode == "sparse":
+            msg = (
+                "a QdrantVectorStore in sparse mode keeps no dense vectors, which detectors judge; "
+                "use RetrievalMode.HYBRID or DENSE."
+            )
+            raise TypeError(msg)
+
+    @classmethod
+    def handles(cls, store_cls: type[VectorStore]) -> bool:
+        """Return whether it is QdrantVectorStore, without importing langchain-qdrant."""
+        return comes_from(store_cls, "langchain_qdrant.qdrant", "QdrantVectorStore")
+
+    @classmethod
+    def create(
+        cls,
+        store_cls: type[VectorStore],
+        embedding: Embeddings,
+        dim: int,  # noqa: ARG003 - QdrantVectorStore asks the model itself
+        options: dict[str, Any],
+    ) -> VectorStore:
+        """Return the collection of the given name; it is made where there is none."""
+        construct = store_cls.construct_instance  # type: ignore[attr-defined]
+        known = inspect.signature(construct).parameters
+        of_client = {key: value for key, value in options.items() if key not in known}
+        settings = {key: value for key, value in options.items() if key in known}
+        store: VectorStore = construct(embedding, client_options=of_client, **settings)
+        return store
+
+    def read(self, ids: Sequence[str]) -> Stored:
+        """Return what is stored under the ids."""
+        points = self._points(ids, [self._store.vector_name] if self._store.vector_name else True)
+        documents = [self._document(point) for point in points]
+        vectors = [self._dense(point.vector) for point in points]
+        return Stored(documents, np.array(vectors, dtype=np.float32))
+
+    def write(self, batch: Batch, metadatas: list[dict[str, Any]]) -> None:
+        """Store entries; half a write is undone by hand."""
+        from qdrant_client import models  # noqa: PLC0415 - only where there is Qdrant
+
+        older = self._points(batch.ids, vectors=True)
+        points = [
+            models.PointStruct(
+                id=point_id,
+                vector=vector,
+                payload={
+                    self._store.content_payload_key: text,
+                    self._store.metadata_payload_key: (
+                        metadata if str(point_id) == entry_id else metadata | {ID_KEY: entry_id}
+                    ),
+                },
+            )
+            for entry_id, point_id, text, metadata, vector in zip(
+                batch.ids,
+                self._inward(batch.ids),
+                batch.texts,
+                metadatas,
+                self._vectors(batch),
+                strict=True,
+            )
+        ]
+        try:
+            self._put(points)
+        except BaseException as error:
+            kept = {point.id for point in older}
+            self._drop([point.id for point in points if point.id not in kept])
+            self._put(
+                [models.PointStruct(id=p.id, vector=p.vector, payload=p.payload) for p in older]
+            )
+            if isinstance(error, ValueError):  # e.g. of another dimension
+                msg = f"entry {batch.ids[0]!r} and its batch were refused by Qdrant: {error}"
+                raise InvalidBatchError(msg) from error
+            raise
+
+    def delete(self, ids: Sequence[str]) -> None:
+        """Delete what is stored under the ids; Qdrant itself refuses an empty list."""
+        self._drop(self._inward(ids))
+
+    def ids(self) -> list[str]:
+        """Return the ids of all that is stored."""
+        names: list[str] = []
+        key, offset = f"{self._store.metadata_payload_key}.{ID_KEY}", None
+        while True:
+            points, offset = self._store.client.scroll(
+                self._store.collection_name,
+                limit=1000,
+                offset=offset,
+                with_payload=[key],
+                with_vectors=False,
+            )
+            names += [str(self._document(point).id) for point in points]
+            if offset is None:
+                return names
+
+    def outward(self, document: Document) -> Document:
+        """Return a document under its own id, without what QdrantVectorStore adds to it."""
+        metadata = document.metadata
+        if "_id" not in metadata:
+            return document
+        return Document(
+            id=str(metadata.get(ID_KEY, metadata["_id"])),
+            page_content=document.page_content,
+            metadata={key: value for key, value in metadata.items() if key not in ADDED},
+        )
+
+    def _inward(self, ids: Sequence[str]) -> list[Any]:
+        return [_point_id(entry_id) for entry_id in ids]
+
+    def _document(self, point: Any) -> Document:
+        payload = point.payload or {}
+        metadata = payload.get(self._store.metadata_payload_key) or {}
+        return self.outward(
+            Document(
+                page_content=payload.get(self._store.content_payload_key, ""),
+                metadata=metadata | {"_id": point.id},
+            )
+        )
+
+    def _points(self, ids: Sequence[str], vectors: Any) -> list[Any]:
+        wanted = self._inward(list(dict.fromkeys(ids)))
+        return [
+            point
+            for part in chunks(len(wanted), AT_ONCE)
+            for point in self._store.client.retrieve(
+                self._store.collection_name,
+                wanted[part],
+                with_payload=True,
+                with_vectors=vectors,
+            )
+        ]
+
+    def _dense(self, vector: Any) -> Any:
+        return vector[self._store.vector_name] if isinstance(vector, dict) else vector
+
+    def _vectors(self, batch: Batch) -> list[dict[str, Any]]:
+        dense = [{self._store.vector_name: vector} for vector in batch.vectors.tolist()]
+        if self._store.retrieval_mode != "hybrid":
+            return dense
+        from qdrant_client import models  # noqa: PLC0415
+
+        sparse = self._store.sparse_embeddings.embed_documents(list(batch.texts))
+        return [
+            one
+            | {
+                self._store.sparse_vector_name: models.SparseVector(
+                    indices=other.indices, values=other.values
+                )
+            }
+            for one, other in zip(dense, sparse, strict=True)
+        ]
+
+    def _put(self, points: Sequence[Any]) -> None:
+        for part in chunks(len(points), AT_ONCE):
+            self._store.client.upsert(self._store.collection_name, points=list(points[part]))
+
+    def _drop(self, point_ids: Sequence[Any]) -> None:
+        for part in chunks(len(point_ids), AT_ONCE):
+            self._store.client.delete(
+                self._store.collection_name, points_selector=list(point_ids[part])
+            )
+
+
+def _point_id(entry_id: str) -> str | int:
+    """Return the id of a point: the id itself where Qdrant takes it, else a UUID made of it."""
+    if entry_id.isascii() and entry_id.isdigit() and len(entry_id) <= MAX_DIGITS:
+        number = int(entry_id)
+        if str(number) == entry_id and number < 2**64:
+            return number
+    try:
+        if str(uuid.UUID(entry_id)) == entry_id:
+            return entry_id
+    except ValueError:
+        pass
+    return str(uuid.uuid5(NAMESPACE, entry_id))

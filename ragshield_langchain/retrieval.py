@@ -1,0 +1,518 @@
+"""Retrieved documents are screened before they reach a prompt: a filter, and a retriever with it.
+
+For stores that were filled unguarded. What is dropped stays in the store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import inspect
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+from langchain_core.callbacks import (
+    AsyncCallbackManagerForRetrieverRun,
+    CallbackManagerForRetrieverRun,
+    Callbacks,
+)
+from langchain_core.documents import BaseDocumentCompressor, Document
+from langchain_core.embeddings import Embeddings
+from langchain_core.retrievers import BaseRetriever
+from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
+from langchain_core.runnables.config import run_in_executor
+from langchain_core.vectorstores import VectorStore, VectorStoreRetriever
+from pydantic import ConfigDict, Field, PrivateAttr, model_validator
+
+from ragshield_core import Batch, Quarantine, Report
+from ragshield_core.detectors.base import Need
+from ragshield_core.errors import InvalidBatchError
+from ragshield_core.retrieval import RetrievalGuard
+from ragshield_langchain.convert import MetadataKeys
+from ragshield_langchain.events import areport_detection, report_detection
+from ragshield_langchain.inner import CALLERS_LOOP, InnerStore, access_to
+from ragshield_langchain.vectorstore import GuardedVectorStore
+
+logger = logging.getLogger("ragshield")  # ids and counts, never text
+
+# Where a chain's mapping has its query and its documents, if nothing else is said.
+QUERY_KEYS = ("query", "question", "input")
+DOCUMENT_KEYS = ("documents", "context", "source_documents")
+
+# A set is screened together with at least so many passages, because a group stands apart from a
+# rest only where there is one; twice what is wanted, so that as many survive as were asked for.
+LEAST_FETCHED, OVERFETCH = 10, 2
+# Beyond this many, dropped ones are not made up for: more are not judged together either.
+MOST_FETCHED = 64
+
+
+class _Columns(NamedTuple):
+    """Retrieved documents as a batch has them: ids unique, the same document once."""
+
+    ids: list[str]
+    texts: list[str]
+    documents: list[Document]
+    row_of: list[int]  # of each retrieved document
+    doubtful: list[int]  # rows under another id than their own, which stands for another text
+
+
+class PoisonFilter(BaseDocumentCompressor):
+    """Document compressor that drops suspicious documents and leaves the others as they are.
+
+    Setup:
+        Install ``ragshield[langchain]``.
+
+    Key init args:
+        guard: RetrievalGuard | None
+            Default: :class:`~ragshield_core.retrieval.RetrievalGuard` with published rules; fit
+            one on your knowledge base and queries for thresholds of your own.
+        embeddings: Embeddings | None
+            Of the knowledge base. For the query's vector, and for the documents' where the store
+            cannot give them back: k more texts to embed. Default: those of ``store``. Without a
+            model, groups are not looked for; the report says so.
+        store: VectorStore | None
+            Where documents come from; their vectors are read back by id.
+        quarantine: Quarantine | None
+            What is held there never passes. Default: that of a guarded ``store``.
+        label_key, lineage_key: str
+            As of :class:`~ragshield_langchain.GuardedVectorStore`; used to recognise revisions that
+            a person has judged.
+
+    Instantiate:
+        >>> poison_filter = PoisonFilter()
+
+    Use within a chain:
+        ``{"context": retriever, "question": RunnablePassthrough()} | prompt | model`` becomes
+        ``{...} | poison_filter.as_runnable() | prompt | model``:
+
+        >>> chain = poison_filter.as_runnable()
+        >>> found = chain.invoke({"question": "who built the old harbour bridge", "context": [
+        ...     Document(id="1", page_content="The bridge was built in 1911."),
+        ...     Document(id="2", page_content="who built the old harbour bridge? It was Nero.")]})
+        >>> [document.id for document in found["context"]]
+        ['1']
+
+    Use as a compressor:
+        ``ContextualCompressionRetriever(base_compressor=poison_filter, base_retriever=retriever)``;
+        :class:`GuardedRetriever` fetches more in the first place, so that k survive.
+
+    Async:
+        ``await poison_filter.acompress_documents(documents, query)``
+
+    Notes
+    -----
+    What was dropped is told as a custom event ``ragshield.detection`` to the run it is part of and
+    to the log, with ids, hashes and scores.
+    """
+
+    model_config = ConfigDict(arbitrary_types_allowed=True, extra="forbid")
+
+    guard: RetrievalGuard = Field(default_factory=RetrievalGuard)
+    embeddings: Embeddings | None = None
+    store: VectorStore | None = None
+    quarantine: Quarantine | None = None
+    label_key: str = "label"
+    lineage_key: str = "source"
+
+    _access: InnerStore | None = PrivateAttr(default=None)
+    _screener: RetrievalGuard = PrivateAttr()
+
+    @model_validator(mode="after")
+    def _connect(self) -> Self:
+        store = self.store
+        if isinstance(store, GuardedVectorStore):
+            self._access = store._access  # noqa: SLF001 - one way to read vectors back
+            if self.quarantine is None:
+                self.quarantine = store.quarantine
+        elif store is not None:
+            try:
+                self._access = access_to(store)
+            except TypeError:  # of no known kind: texts are embedded again
+                self._access = None
+        if self.embeddings is None and store is not None:
+            self.embeddings = store.embeddings
+        self._screener = self.guard
+        if self.quarantine is not None and self.guard.quarantine is not self.quarantine:
+            self._screener = copy.copy(self.guard)  # shares what was learned
+            self._screener.quarantine = self.quarantine
+        return self
+
+    def compress_documents(
+        self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None
+    ) -> list[Document]:
+        """Return the documents that are not suspicious, in their order and unchanged.
+
+        Parameters
+        ----------
+        documents
+            In the order of retrieval, best first.
+        query
+            They were retrieved for.
+        callbacks
+            Of the run that this is part of.
+        """
+        columns = _columns(documents)
+        vectors = self._stored_vectors(columns) if self._wants_vectors() else {}
+        model = self.embeddings if self._wants_vectors() and columns.ids else None
+        query_vector = None
+        if model is not None:
+            query_vector = model.embed_query(query)
+            missing = [row for row in range(len(columns.ids)) if row not in vectors]
+            if missing:
+                embedded = model.embed_documents([columns.texts[row] for row in missing])
+                vectors |= dict(zip(missing, embedded, strict=True))
+        report = self._screened(query, columns, vectors, query_vector)
+        report_detection(report, callbacks)
+        return self._kept(documents, columns, report)
+
+    async def acompress_documents(
+        self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None
+    ) -> list[Document]:
+        """Do as :meth:`compress_documents` does, with the model's own async embedding."""
+        columns = _columns(documents)
+        vectors: dict[int, Any] = {}
+        query_vector = None
+        if self._wants_vectors() and columns.ids:
+            loop = asyncio.get_running_loop()
+
+            def read() -> dict[int, Any]:
+                CALLERS_LOOP.set(loop)  # in a copy of the context
+                return self._stored_vectors(columns)
+
+            vectors = await run_in_executor(None, read)
+            if self.embeddings is not None:
+                query_vector = await self.embeddings.aembed_query(query)
+                missing = [row for row in range(len(columns.ids)) if row not in vectors]
+                if missing:
+                    texts = [columns.texts[row] for row in missing]
+                    embedded = await self.embeddings.aembed_documents(texts)
+                    vectors |= dict(zip(missing, embedded, strict=True))
+        report = await run_in_executor(None, self._screened, query, columns, vectors, query_vector)
+        await areport_detection(report, callbacks)
+        return self._kept(documents, columns, report)
+
+    def as_runnable(
+        self, *, query_key: str | None = None, documents_key: str | None = None
+    ) -> Runnable[Mapping[str, Any], dict[str, Any]]:
+        """Return a step for chains: a mapping with a query and documents, filtered.
+
+        Parameters
+        ----------
+        query_key
+            Default: the first of ``query``, ``question`` and ``input`` that is there.
+        documents_key
+            Default: the first of ``documents``, ``context`` and ``source_documents``.
+
+        Returns
+        -------
+        Runnable
+            Its output is its input with fewer documents; everything else stays as it was. Raises
+            :class:`ValueError` if a key is missing or holds something else.
+        """
+
+        def parts(given: Mapping[str, Any]) -> tuple[str, str, list[Document]]:
+            query = given[_key(given, query_key, QUERY_KEYS, "query_key")]
+            key = _key(given, documents_key, DOCUMENT_KEYS, "documents_key")
+            if not isinstance(query, str) or not _are_documents(given[key]):
+                msg = (
+                    f"the mapping's query is of type {type(query).__name__} and its {key!r} of "
+                    f"type {type(given[key]).__name__}, expected a str and a list of Documents; "
+                    "put this step before documents are formatted as text."
+                )
+                raise ValueError(msg)
+            return query, key, list(given[key])
+
+        def filtered(given: Mapping[str, Any], config: RunnableConfig) -> dict[str, Any]:
+            query, key, documents = parts(given)
+            return {**given, key: self.compress_documents(documents, query, _callbacks(config))}
+
+        async def afiltered(given: Mapping[str, Any], config: RunnableConfig) -> dict[str, Any]:
+            query, key, documents = parts(given)
+            kept = await self.acompress_documents(documents, query, _callbacks(config))
+            return {**given, key: kept}
+
+        return RunnableLambda(filtered, afunc=afiltered, name=type(self).__name__)
+
+    def _wants_vectors(self) -> bool:
+        return any(Need.EMBEDDING in detector.needs for detector in self._screener.detectors)
+
+    def _stored_vectors(self, columns: _Columns) -> dict[int, Any]:
+        """Return the vectors that the store has, by row; whatever goes wrong, those are missing."""
+        if self._access is None:
+            return {}
+        by_id = {entry_id: row for row, entry_id in enumerate(columns.ids)}
+        try:
+            with self._access.reading():
+                stored = self._access.read([i for i in columns.ids if i in by_id])
+        except Exception as error:  # noqa: BLE001 - of any store; the texts can be embedded
+            logger.warning("vectors could not be read back: %s", type(error).__name__)
+            return {}
+        found = {}
+        for document, vector in zip(stored.documents, stored.vectors, strict=True):
+            row = by_id.get(str(document.id))
+            if row is not None and document.page_content == columns.texts[row]:
+                found[row] = vector
+        return found
+
+    def _screened(
+        self,
+        query: str,
+        columns: _Columns,
+        vectors: Mapping[int, Any],
+        query_vector: Sequence[float] | None,
+    ) -> Report:
+        n = len(columns.ids)
+        given = [vectors.get(row) for row in range(n)]
+        keys = MetadataKeys(label=self.label_key, lineage=self.lineage_key)
+        labels = _claims(keys, keys.label, columns)
+        lineages = _claims(keys, keys.lineage, columns)
+
+        def batch(embeddings: Any) -> Batch:
+            return Batch.of(
+                ids=columns.ids,
+                texts=columns.texts,
+                embeddings=embeddings,
+                labels=labels,
+                lineages=lineages,
+            )
+
+        if all(vector is not None for vector in given):
+            try:
+                return self._screener.screen(query, batch(given), query_vector)
+            except InvalidBatchError:
+                # A zero vector, or one of another model: that must not stop a chain.
+                logger.warning("vectors of %d retrieved documents are of no use", n)
+        # Rows of one stand for vectors that are not known.
+        return self._screener.screen(query, batch(np.ones((n, 1))), has_vectors=False)
+
+    def _kept(
+        self, documents: Sequence[Document], columns: _Columns, report: Report
+    ) -> list[Document]:
+        kept = report.kept.copy()
+        if self.quarantine is not None and columns.doubtful:
+            for row in columns.doubtful:
+                entry_id = str(columns.documents[row].id)
+                kept[row] &= not self._screener.masks(entry_id, columns.texts[row])
+        rows = columns.row_of
+        return [document for document, row in zip(documents, rows, strict=True) if kept[row]]
+
+
+class GuardedRetriever(BaseRetriever):
+    """Retriever that drops suspicious documents, and fetches more so that k survive.
+
+    Setup:
+        Install ``ragshield[langchain]``.
+
+    Key init args:
+        retriever: BaseRetriever | VectorStore
+            Any; of a vector store, and of retrievers with a ``k``, more are fetched than wanted.
+        k: int | None
+            How many to return; default: as the retriever is set up.
+        guard: RetrievalGuard | None
+            As of :class:`PoisonFilter`.
+        embeddings: Embeddings | None
+            As of :class:`PoisonFilter`; default: those of the vector store.
+        quarantine: Quarantine | None
+            As of :class:`PoisonFilter`.
+        poison_filter: PoisonFilter | None
+            Instead of guard, embeddings and quarantine.
+
+    Instantiate:
+        >>> from langchain_core.embeddings import DeterministicFakeEmbedding
+        >>> from langchain_core.vectorstores import InMemoryVectorStore
+        >>> store = InMemoryVectorStore(DeterministicFakeEmbedding(size=8))
+        >>> _ = store.add_documents([
+        ...     Document(id="1", page_content="The bridge was built in 1911."),
+        ...     Document(id="2", page_content="who built the old harbour bridge? It was Nero.")])
+        >>> retriever = GuardedRetriever(retriever=store, k=1)
+
+    Usage:
+        >>> [document.id for document in retriever.invoke("who built the old harbour bridge")]
+        ['1']
+
+    Use within a chain:
+        Wherever the retriever stood that is inside now.
+
+    Async:
+        ``await retriever.ainvoke(query)``, by the inner retriever's own async methods.
+
+    Notes
+    -----
+    At least ten documents are fetched and judged together, or twice k; at most 64. Other arguments
+    of ``invoke`` are passed to the retriever inside.
+    """
+
+    model_config = ConfigDict(arbitrary_types_allowed=True, extra="forbid")
+
+    retriever: BaseRetriever
+    k: int | None = Field(default=None, ge=1)
+    guard: RetrievalGuard | None = None
+    embeddings: Embeddings | None = None
+    quarantine: Quarantine | None = None
+    poison_filter: PoisonFilter | None = None
+
+    _filter: PoisonFilter = PrivateAttr()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_store(cls, values: Any) -> Any:
+        if isinstance(values, dict) and isinstance(values.get("retriever"), VectorStore):
+            return {**values, "retriever": values["retriever"].as_retriever()}
+        return values
+
+    @model_validator(mode="after")
+    def _connect(self) -> Self:
+        if self.poison_filter is not None:
+            if any(part is not None for part in (self.guard, self.embeddings, self.quarantine)):
+                msg = "poison_filter was given; give guard, embeddings and quarantine to it."
+                raise ValueError(msg)
+            self._filter = self.poison_filter
+            return self
+        store = getattr(self.retriever, "vectorstore", None)
+        self._filter = PoisonFilter(
+            guard=RetrievalGuard() if self.guard is None else self.guard,
+            embeddings=self.embeddings,
+            store=store if isinstance(store, VectorStore) else None,
+            quarantine=self.quarantine,
+        )
+        return self
+
+    def _get_relevant_documents(
+        self, query: str, *, run_manager: CallbackManagerForRetrieverRun, **kwargs: Any
+    ) -> list[Document]:
+        plan = _Plan(self.retriever, self.k, kwargs)
+        while True:
+            inner, options = plan.next()
+            found = inner.invoke(query, config={"callbacks": run_manager.get_child()}, **options)
+            kept = self._filter.compress_documents(found, query, run_manager.get_child())
+            if plan.done(len(found), len(kept)):
+                return plan.cut(kept)
+
+    async def _aget_relevant_documents(
+        self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun, **kwargs: Any
+    ) -> list[Document]:
+        plan = _Plan(self.retriever, self.k, kwargs)
+        while True:
+            inner, options = plan.next()
+            config: RunnableConfig = {"callbacks": run_manager.get_child()}
+            found = await inner.ainvoke(query, config=config, **options)
+            kept = await self._filter.acompress_documents(found, query, run_manager.get_child())
+            if plan.done(len(found), len(kept)):
+                return plan.cut(kept)
+
+
+class _Plan:
+    """How many documents to ask a retriever for, and how to tell it."""
+
+    def __init__(self, retriever: BaseRetriever, k: int | None, kwargs: dict[str, Any]) -> None:
+        self._retriever, self._kwargs = retriever, dict(kwargs)
+        self._by_kwarg = isinstance(retriever, VectorStoreRetriever)
+        self._by_field = not self._by_kwarg and "k" in type(retriever).model_fields
+        asked = self._kwargs.pop("k", None)
+        own: int | None = 4  # what vector stores return where nobody says
+        if isinstance(retriever, VectorStoreRetriever):
+            own = retriever.search_kwargs.get("k", own)
+        elif self._by_field:
+            own = retriever.k  # type: ignore[attr-defined]
+        elif asked is None and k is None:
+            own = None  # all that it returns
+        self.k: int | None = asked if asked is not None else k if k is not None else own
+        wanted = 0 if self.k is None else self.k
+        self._fetch = max(LEAST_FETCHED, OVERFETCH * wanted)
+
+    def next(self) -> tuple[BaseRetriever, dict[str, Any]]:
+        """Return the retriever to ask, and with which arguments."""
+        if isinstance(self._retriever, VectorStoreRetriever):
+            return self._retriever, self._kwargs | self._search_options(self._retriever)
+        if self._by_field:
+            return self._retriever.model_copy(update={"k": self._fetch}), self._kwargs
+        return self._retriever, self._kwargs
+
+    def done(self, found: int, kept: int) -> bool:
+        """Return whether enough survived, or there is no more to be had."""
+        enough = self.k is None or kept >= self.k
+        exhausted = found < self._fetch or self._fetch >= MOST_FETCHED
+        if enough or exhausted or not (self._by_kwarg or self._by_field):
+            return True
+        self._fetch = min(2 * self._fetch, MOST_FETCHED)
+        return False
+
+    def cut(self, kept: list[Document]) -> list[Document]:
+        """Return the first k."""
+        return kept if self.k is None else kept[: self.k]
+
+    def _search_options(self, retriever: VectorStoreRetriever) -> dict[str, Any]:
+        """Ask for more, of the candidates that the store looks at before it filters as well."""
+        options: dict[str, Any] = {"k": self._fetch}
+        given = retriever.search_kwargs | self._kwargs
+        diverse = retriever.search_type == "mmr"
+        if "fetch_k" in given or diverse or ("filter" in given and _post_filters(retriever)):
+            options["fetch_k"] = max(given.get("fetch_k", 20), OVERFETCH * self._fetch)
+        return options
+
+
+def _post_filters(retriever: VectorStoreRetriever) -> bool:
+    """Return whether the store filters among ``fetch_k`` candidates, as FAISS does."""
+    store = getattr(retriever.vectorstore, "inner", retriever.vectorstore)
+    return "fetch_k" in inspect.signature(store.similarity_search).parameters
+
+
+def _columns(documents: Sequence[Document]) -> _Columns:
+    """Return documents with unique ids: the same one counts once, those without get one."""
+    columns = _Columns([], [], [], [], [])
+    rows: dict[tuple[str | None, str], int] = {}
+    taken: set[str] = set()
+    for number, document in enumerate(documents):
+        key = (document.id, document.page_content)
+        if document.id and key in rows:
+            columns.row_of.append(rows[key])
+            continue
+        row = rows[key] = len(columns.ids)
+        entry_id = document.id or f"retrieved-{number}"
+        if entry_id in taken:
+            columns.doubtful.append(row)
+            entry_id = f"{entry_id}#{number}"
+            while entry_id in taken:  # pragma: no cover - somebody names documents like this
+                entry_id += "#"
+        taken.add(entry_id)
+        columns.ids.append(entry_id)
+        columns.texts.append(document.page_content)
+        columns.documents.append(document)
+        columns.row_of.append(row)
+    return columns
+
+
+def _claims(keys: MetadataKeys, key: str, columns: _Columns) -> list[str | None]:
+    """Return labels or lineages; none of a document whose metadata has something odd there."""
+    claims: list[str | None] = []
+    for entry_id, document in zip(columns.ids, columns.documents, strict=True):
+        try:
+            (claim,) = keys.read(key, [document.metadata], [entry_id])
+            if claim is not None:
+                claim.encode()  # halves of surrogate pairs
+        except ValueError:  # InvalidBatchError is one, so is UnicodeEncodeError
+            claim = None
+        claims.append(None if claim is None or "\0" in claim else claim)
+    return claims
+
+
+def _key(given: Mapping[str, Any], wanted: str | None, usual: Sequence[str], argument: str) -> str:
+    names = usual if wanted is None else (wanted,)
+    for name in names:
+        if name in given:
+            return name
+    msg = (
+        f"the mapping has the keys {sorted(map(str, given))}, expected one of {list(names)}; name "
+        f"yours: as_runnable({argument}=...)."
+    )
+    raise ValueError(msg)
+
+
+def _are_documents(value: object) -> bool:
+    return isinstance(value, list | tuple) and all(isinstance(one, Document) for one in value)
+
+
+def _callbacks(config: RunnableConfig) -> Callbacks:
+    return config.get("callbacks")

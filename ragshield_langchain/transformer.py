@@ -1,0 +1,211 @@
+"""A step between splitter and store that holds suspicious documents."""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from langchain_core.documents import BaseDocumentTransformer, Document
+from langchain_core.embeddings import Embeddings
+from langchain_core.runnables.config import run_in_executor
+from numpy.typing import ArrayLike
+
+from ragshield_core import Batch, Guard, Quarantine, Report
+from ragshield_core.detectors.base import Need
+from ragshield_langchain.convert import MetadataKeys, copied, to_batch
+from ragshield_langchain.events import report_detection
+
+# Namespace of the ids given to documents that have none.
+NAMESPACE = uuid.UUID("5c1a9a3e-6a5f-4d0c-9d53-5f3e7a1b2c4d")
+
+
+class PoisonGuardTransformer(BaseDocumentTransformer):
+    """Pass documents on, without those that the guard quarantines.
+
+    For stores that cannot be wrapped in a
+    :class:`~ragshield_langchain.GuardedVectorStore`, which does the same with less: it learns what
+    it stores, takes back what later documents condemn, and embeds once. The documents passed on
+    are the very objects that came in.
+
+    Parameters
+    ----------
+    guard
+        Fitted on what the store holds.
+    embeddings
+        The model of the store. ``None`` leaves out the detectors that need vectors; the report
+        names them as skipped.
+    learn
+        Whether the guard learns what is passed on, each id once. Leave it False in front of a
+        guarded store, which learns what it stores itself; the guard would count it twice.
+    label_key, lineage_key
+        Metadata keys, as of :class:`~ragshield_langchain.GuardedVectorStore`.
+
+    Raises
+    ------
+    ValueError
+        Without ``embeddings``, if none of the detectors can do without vectors, or with
+        ``learn=True``.
+
+    Notes
+    -----
+    LangChain's stores take texts, not vectors, and so embed again what was embedded here. To embed
+    once, give both the same caching model (``CacheBackedEmbeddings``), or let a guarded store do
+    the screening.
+
+    Documents without an id are held under one that is made of their content, so that the same
+    document gets the same one again and passes once it was released.
+
+    Examples
+    --------
+    >>> from ragshield_core.detectors import LabelCentroidDetector
+    >>> from langchain_core.embeddings import DeterministicFakeEmbedding
+    >>> guard = Guard([LabelCentroidDetector()], quarantine=Quarantine("sqlite://"))
+    >>> step = PoisonGuardTransformer(guard, DeterministicFakeEmbedding(size=8))
+    >>> step.transform_documents([Document(page_content="thud", metadata={"source": "a.txt"})])
+    [Document(metadata={'source': 'a.txt'}, page_content='thud')]
+    >>> step.last_report
+    <Report 1 entries: 1 admitted, 0 flagged, 0 quarantined>
+    """
+
+    def __init__(
+        self,
+        guard: Guard,
+        embeddings: Embeddings | None = None,
+        *,
+        learn: bool = False,
+        label_key: str = "label",
+        lineage_key: str = "source",
+    ) -> None:
+        if embeddings is None and learn:
+            msg = "learn=True needs vectors to learn; pass embeddings=, the model of the store."
+            raise ValueError(msg)
+        if embeddings is None and all(_needs_vectors(d) for d in guard.detectors):
+            names = ", ".join(detector.name for detector in guard.detectors)
+            msg = (
+                f"none of the guard's detectors ({names}) can judge a document without its vector; "
+                "pass embeddings=, the model of the store."
+            )
+            raise ValueError(msg)
+        self._guard = guard
+        self._embeddings = embeddings
+        self._learn = learn
+        self._keys = MetadataKeys(label=label_key, lineage=lineage_key)
+        self._last_report = Report(batch=Batch.of(ids=[], texts=[], embeddings=[]))
+
+    @property
+    def quarantine(self) -> Quarantine:
+        """Where held documents are."""
+        return self._guard.quarantine
+
+    @property
+    def last_report(self) -> Report:
+        """What was decided at the latest call.
+
+        Its ``retroactive`` names documents admitted earlier that the call condemns; only a guarded
+        store can take those back.
+        """
+        return self._last_report
+
+    def transform_documents(
+        self,
+        documents: Sequence[Document],
+        **kwargs: Any,  # noqa: ARG002 - of LangChain's interface
+    ) -> Sequence[Document]:
+        """Return the documents that are not quarantined, as they came and in their order.
+
+        Raises
+        ------
+        ragshield_core.errors.InvalidBatchError
+            If a document cannot be judged, or an id comes twice; nothing is held then.
+        PoisonedEntryError
+            If documents are suspicious and the policy says ``on_detect="raise"``.
+        """
+        if not documents:
+            return []
+        vectors = None
+        if self._embeddings is not None:
+            vectors = self._embeddings.embed_documents([d.page_content for d in documents])
+        return self._screen(documents, vectors)
+
+    async def atransform_documents(
+        self,
+        documents: Sequence[Document],
+        **kwargs: Any,  # noqa: ARG002 - of LangChain's interface
+    ) -> Sequence[Document]:
+        """Do as :meth:`transform_documents` does, with the model's own async embedding."""
+        if not documents:
+            return []
+        vectors = None
+        if self._embeddings is not None:
+            vectors = await self._embeddings.aembed_documents([d.page_content for d in documents])
+        return await run_in_executor(None, self._screen, documents, vectors)
+
+    def release(
+        self, ids: Sequence[str], *, by: str = "ragshield", note: str | None = None
+    ) -> list[Document]:
+        """Judge held documents good, and return them to be added to the store.
+
+        From then on they pass. A guarded store with the same quarantine can do both at once,
+        ``store.release``, for documents that were held with their vectors.
+
+        Parameters
+        ----------
+        ids
+            Of held documents.
+        by, note
+            Who decided, and why; kept in the quarantine's log.
+
+        Raises
+        ------
+        ragshield_core.errors.QuarantineError
+            If one of them is not held; nothing is released then.
+        """
+        learn = self._learned if self._learn else None
+        held = self.quarantine.release(ids, learn, by=by, note=note)
+        self._guard.unhold(ids)
+        self._guard.trust(ids)
+        return [
+            Document(id=item.id, page_content=item.entry.text, metadata=copied(item.entry.metadata))
+            for item in held
+        ]
+
+    def _screen(self, documents: Sequence[Document], vectors: ArrayLike | None) -> list[Document]:
+        report = self._guard.hold(self._guard.screen(self._batch(documents, vectors)))
+        if self._learn:
+            self._learned(report.batch.take(report.kept))
+        self._last_report = report
+        report_detection(report, stage="ingestion")
+        return [document for document, kept in zip(documents, report.kept, strict=True) if kept]
+
+    def _learned(self, entries: Batch) -> None:
+        """Learn what is new: the same documents may come again."""
+        known = set(self._guard.known(entries.ids))
+        self._guard.learn(entries.take([r for r, i in enumerate(entries.ids) if i not in known]))
+
+    def _batch(self, documents: Sequence[Document], vectors: ArrayLike | None) -> Batch:
+        """Return documents as entries; those without an id get one made of their content."""
+        named = [document.id or f"document {row}" for row, document in enumerate(documents)]
+        batch = to_batch(
+            named,
+            [document.page_content for document in documents],
+            [document.metadata for document in documents],
+            vectors,
+            self._keys,
+        )
+        seen: Counter[str] = Counter()
+        ids = []
+        for document, entry in zip(documents, batch, strict=True):
+            if document.id:
+                ids.append(document.id)
+                continue
+            revision = entry.fingerprint
+            ids.append(str(uuid.uuid5(NAMESPACE, f"{revision} {seen[revision]}")))
+            seen[revision] += 1
+        return replace(batch, ids=tuple(ids))
+
+
+def _needs_vectors(detector: Any) -> bool:
+    return Need.EMBEDDING in detector.needs

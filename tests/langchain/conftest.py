@@ -1,0 +1,92 @@
+"""A PostgreSQL with pgvector, and empty stores of every kind."""
+
+import os
+import shutil
+import tempfile
+import uuid
+import warnings
+from pathlib import Path
+
+import faiss
+import pytest
+from langchain_core.vectorstores import InMemoryVectorStore
+
+KINDS = ("memory", "faiss", "chroma", "qdrant", "postgres")
+
+
+@pytest.fixture(scope="session")
+def postgres_url():
+    """URL of a server with pgvector: ``RAGSHIELD_TEST_POSTGRES``, else one of our own.
+
+    In CI a missing server is a failure.
+    """
+    if given := os.environ.get("RAGSHIELD_TEST_POSTGRES"):
+        yield given.replace("postgresql://", "postgresql+psycopg://", 1)
+        return
+    try:
+        import pgserver  # noqa: PLC0415 - an extra of its own
+    except ImportError:
+        if os.environ.get("CI") == "true":
+            raise
+        pytest.skip("no PostgreSQL; install pgserver or set RAGSHIELD_TEST_POSTGRES")
+    # Not in tmp_path: the path of the server's socket must stay below 108 characters.
+    folder = Path(tempfile.mkdtemp(prefix="ragshield"))
+    server = pgserver.get_server(folder / "pg", cleanup_mode="stop")
+    try:
+        yield server.get_uri().replace("postgresql://", "postgresql+psycopg://", 1)
+    finally:
+        server.cleanup()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def make_store(request):
+    """Return a function that makes an empty, bare store of a kind for vectors of a dimension."""
+    undo = []
+
+    def make(kind, embedding, dim, **options):
+        name = f"test-{uuid.uuid4().hex}"
+        if kind == "memory":
+            return InMemoryVectorStore(embedding)
+        if kind == "faiss":
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", DeprecationWarning)
+                from langchain_community.docstore.in_memory import (  # noqa: PLC0415
+                    InMemoryDocstore,
+                )
+                from langchain_community.vectorstores import FAISS  # noqa: PLC0415
+            index = options.get("index") or faiss.IndexFlatL2(dim)
+            return FAISS(embedding, index, InMemoryDocstore(), {})
+        if kind == "chroma":
+            from langchain_chroma import Chroma  # noqa: PLC0415 - slow to import
+
+            store = Chroma(collection_name=name, embedding_function=embedding)
+            undo.append(store.delete_collection)
+            return store
+        if kind == "qdrant":
+            from langchain_qdrant import QdrantVectorStore  # noqa: PLC0415
+            from qdrant_client import QdrantClient, models  # noqa: PLC0415
+
+            client = QdrantClient(":memory:")
+            distance = options.get("distance", models.Distance.COSINE)
+            client.create_collection(
+                name, vectors_config=models.VectorParams(size=dim, distance=distance)
+            )
+            undo.append(client.close)
+            return QdrantVectorStore(
+                client, name, embedding, distance=distance, validate_collection_config=False
+            )
+        from langchain_postgres import PGVector  # noqa: PLC0415
+        from sqlalchemy import NullPool  # noqa: PLC0415
+
+        settings = {
+            "connection": request.getfixturevalue("postgres_url"),
+            "collection_name": name,
+            "engine_args": {"poolclass": NullPool},
+        }
+        undo.append(lambda: PGVector(embedding, **settings).delete_collection())
+        return PGVector(embedding, **settings, **options)
+
+    yield make
+    for step in reversed(undo):
+        step()

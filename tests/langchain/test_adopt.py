@@ -1,0 +1,130 @@
+"""A store that was filled without a guard gets one."""
+
+import logging
+
+import numpy as np
+import pytest
+from support import PASSAGE_DIM, CountingEmbeddings, Scripted, group, join, passages
+
+from ragshield_core import Guard, Quarantine
+from ragshield_core.detectors import CliqueDetector
+from ragshield_core.errors import CalibrationError, InvalidBatchError
+from ragshield_langchain import GuardedVectorStore
+from ragshield_langchain.inner import access_to
+
+KINDS = ["memory", "faiss", "chroma", "qdrant", "postgres"]
+KNOWN = passages(600, 1)
+POISON = group(5, 3)
+
+
+def guard_of(*detectors):
+    return Guard(detectors or [CliqueDetector()], quarantine=Quarantine("sqlite://"))
+
+
+@pytest.fixture
+def filled(make_store):
+    """Return a function that fills a bare store, without any guard."""
+
+    def fill(kind="memory", batch=KNOWN):
+        inner = make_store(kind, CountingEmbeddings(), PASSAGE_DIM)
+        access_to(inner).write(batch, [{"source": lineage} for lineage in batch.lineages])
+        inner.embeddings.calls.clear()
+        return inner
+
+    return fill
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_guard_knows_and_is_calibrated_on_what_is_there(filled, kind):
+    store = GuardedVectorStore.adopt(filled(kind), guard=guard_of(), batch_size=70, progress=False)
+    assert store.embeddings.calls == []
+    assert sorted(store.guard.known(KNOWN.ids)) == sorted(KNOWN.ids)
+    assert store.guard.calibrated
+    store.add_embeddings(
+        zip(POISON.texts, POISON.vectors.tolist(), strict=True),
+        [{"source": lineage} for lineage in POISON.lineages],
+        POISON.ids,
+    )
+    assert store.quarantine.held_ids(POISON.ids) == set(POISON.ids)
+
+
+def test_it_is_the_guard_that_a_direct_fit_gives(filled):
+    store = GuardedVectorStore.adopt(filled(), guard=guard_of(), batch_size=7, progress=False)
+    direct = guard_of().fit(KNOWN).calibrate()
+    assert store.guard.thresholds == pytest.approx(direct.thresholds)
+    new = join(passages(60, 5, "new"), group(4, 9))
+    for name, scores in direct.screen(new).scores.items():
+        np.testing.assert_allclose(store.guard.screen(new).scores[name], scores, atol=1e-5)
+
+
+def test_trusted_documents_set_the_threshold(filled):
+    store = GuardedVectorStore.adopt(
+        filled(), guard=guard_of(), clean_ids=KNOWN.ids, progress=False
+    )
+    assert store.guard.calibrated
+    assert sorted(store.guard.known(KNOWN.ids)) == sorted(KNOWN.ids)
+    # Whole documents were held out: thresholds come from those, not from chunks of known ones.
+    assert store.guard.thresholds != guard_of().fit(KNOWN).calibrate().thresholds
+    with pytest.raises(CalibrationError, match="pass at least"):
+        GuardedVectorStore.adopt(
+            filled(), guard=guard_of(), clean_ids=KNOWN.ids[:20], progress=False
+        )
+    with pytest.raises(InvalidBatchError, match="1 of 2 clean_ids are not in the store"):
+        GuardedVectorStore.adopt(
+            filled(), guard=guard_of(), clean_ids=[KNOWN.ids[0], "nobody"], progress=False
+        )
+
+
+def test_poison_that_is_inside_stays_until_a_scan_takes_it_out(filled):
+    inner = filled("faiss", join(KNOWN, POISON))
+    store = GuardedVectorStore.adopt(inner, guard=guard_of(), progress=False)
+    assert len(store.get_by_ids(list(POISON.ids))) == 5
+    assert set(store.guard.known(POISON.ids)) == set(POISON.ids)
+    store.scan(quarantine=True)
+    assert store.get_by_ids(list(POISON.ids)) == []
+    assert store.guard.known(POISON.ids) == []
+
+
+def test_what_is_held_already_is_not_learned(filled):
+    guard = guard_of()
+    guard.quarantine.hold(POISON, by="anna")
+    store = GuardedVectorStore.adopt(
+        filled("faiss", join(KNOWN, POISON)), guard=guard, progress=False
+    )
+    assert guard.known(POISON.ids) == []
+    assert store.get_by_ids(list(POISON.ids)) == []
+
+
+def test_a_small_store_is_guarded_by_the_published_rules(filled, caplog):
+    with caplog.at_level(logging.WARNING, "ragshield"):
+        store = GuardedVectorStore.adopt(
+            filled("memory", KNOWN.take(range(12))), guard=guard_of(), progress=False
+        )
+    assert not store.guard.calibrated
+    assert len(store.guard.known(KNOWN.ids)) == 12
+    assert "the published rules are in force" in caplog.text
+
+
+def test_an_empty_store_is_adopted(make_store):
+    inner = make_store("faiss", CountingEmbeddings(), PASSAGE_DIM)
+    store = GuardedVectorStore.adopt(inner, guard=guard_of(), progress=False)
+    assert not store.guard.calibrated
+    assert store._access.ids() == []
+
+
+def test_progress_goes_to_standard_error(filled, capsys):
+    GuardedVectorStore.adopt(filled(), guard=guard_of(Scripted()))
+    captured = capsys.readouterr()
+    assert captured.out == ""
+
+
+def test_a_document_that_cannot_be_judged_is_named(make_store):
+    inner = make_store("memory", CountingEmbeddings(), PASSAGE_DIM)
+    inner.store["culprit"] = {"id": "culprit", "vector": [0.0] * 4, "text": "x", "metadata": {}}
+    with pytest.raises(InvalidBatchError, match="'culprit'"):
+        GuardedVectorStore.adopt(inner, guard=guard_of(), progress=False)
+
+
+async def test_a_store_is_adopted_off_the_event_loop(filled):
+    store = await GuardedVectorStore.aadopt(filled(), guard=guard_of(), progress=False)
+    assert store.guard.calibrated

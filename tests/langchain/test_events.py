@@ -1,0 +1,116 @@
+"""The custom event and the log: there where something was found, and never with texts."""
+
+import json
+import logging
+
+import pytest
+from langchain_core.callbacks import AsyncCallbackHandler, BaseCallbackHandler, CallbackManager
+from langchain_core.runnables import RunnableLambda
+from support import Scripted, scored
+
+from ragshield_core import Guard, Policy, Quarantine
+from ragshield_langchain.events import EVENT, areport_detection, report_detection
+
+HOSTILE = "hostile words"
+
+
+class Heard(BaseCallbackHandler):
+    raise_error = True
+
+    def __init__(self):
+        self.events = []
+
+    def on_custom_event(self, name, data, *, run_id, **_):
+        assert run_id is not None
+        self.events.append((name, data))
+
+
+class HeardAsync(AsyncCallbackHandler):
+    def __init__(self):
+        self.events = []
+
+    async def on_custom_event(self, name, data, **_):
+        self.events.append((name, data))
+
+
+def screened(*scores):
+    guard = Guard([Scripted()], policy=Policy(), quarantine=Quarantine("sqlite://"))
+    batch = scored(scores)
+    texts = [f"{HOSTILE} {text}" for text in batch.texts]
+    return guard.screen(
+        type(batch).of(
+            ids=batch.ids, texts=texts, embeddings=batch.embeddings, labels=[HOSTILE] * 3
+        )
+    )
+
+
+FOUND, NOTHING = screened(-1, 5, -1), screened(-1, -1, -1)
+
+
+def test_a_run_hears_ids_hashes_and_scores_and_no_text():
+    heard = Heard()
+    step = RunnableLambda(report_detection)
+    step.invoke(FOUND, {"callbacks": [heard]})
+    ((name, data),) = heard.events
+    assert name == EVENT == "ragshield.detection"
+    (item,) = data["quarantined"]
+    assert item["entry_id"] == FOUND.batch.ids[1]
+    assert item["fingerprint"] == FOUND.batch[1].fingerprint
+    assert item["findings"][0]["score"] == 5
+    assert (data["n_entries"], data["flagged"], data["retroactive"]) == (3, [], [])
+    assert HOSTILE not in json.dumps(data)
+    assert "score=" not in json.dumps(data), "evidence quotes the text"
+
+
+def test_nothing_is_said_where_nothing_was_found(caplog):
+    heard = Heard()
+    RunnableLambda(report_detection).invoke(NOTHING, {"callbacks": [heard]})
+    assert heard.events == []
+    assert caplog.records == []
+
+
+async def test_async_handlers_hear_it_and_astream_events_hands_it_on():
+    heard = HeardAsync()
+
+    async def step(report):
+        await areport_detection(report)
+
+    stream = RunnableLambda(step).astream_events(FOUND, {"callbacks": [heard]}, version="v2")
+    streamed = [event async for event in stream if event["event"] == "on_custom_event"]
+    assert [name for name, _ in heard.events] == [EVENT]
+    assert [event["name"] for event in streamed] == [EVENT]
+
+
+def test_callbacks_of_a_parent_run_are_used(caplog):
+    heard = Heard()
+    with caplog.at_level(logging.INFO, "ragshield"):
+        run = CallbackManager([heard], inheritable_handlers=[heard]).on_chain_start({}, {})
+        report_detection(FOUND, run.get_child())
+    assert len(heard.events) == 1
+
+
+async def test_without_a_run_it_is_only_logged(caplog):
+    heard = Heard()
+    with caplog.at_level(logging.INFO, "ragshield"):
+        report_detection(FOUND)
+        report_detection(FOUND, [heard])
+        await areport_detection(FOUND)
+    assert heard.events == []
+    assert len(caplog.records) == 6
+    assert FOUND.batch[1].fingerprint in caplog.text
+    assert HOSTILE not in caplog.text
+    caplog.clear()
+    with caplog.at_level(logging.INFO, "ragshield"):
+        report_detection(FOUND, stage="ingestion")  # the guard logs what it holds
+    assert caplog.records == []
+
+
+def test_the_error_of_a_handler_is_not_swallowed():
+    class Broken(Heard):
+        def on_custom_event(self, *_, **__):
+            msg = "handler"
+            raise RuntimeError(msg)
+
+    step = RunnableLambda(report_detection)
+    with pytest.raises(RuntimeError, match="handler"):
+        step.invoke(FOUND, {"callbacks": [Broken()]})

@@ -1,0 +1,551 @@
+"""LangChain's indexing API over a guarded store: what is recorded is what is stored."""
+
+import asyncio
+import itertools
+import uuid
+from unittest.mock import patch
+
+import pytest
+from langchain_core.document_loaders import BaseLoader
+from langchain_core.documents import Document
+from langchain_core.embeddings import Embeddings
+from langchain_core.indexing import InMemoryRecordManager, aindex, index
+from langchain_core.vectorstores import InMemoryVectorStore
+from sqlalchemy.pool import NullPool
+from support import DIM, CountingEmbeddings, Scripted, group, join, passages
+
+from ragshield_core import Guard, PoisonedEntryError, Policy, Quarantine, Report
+from ragshield_core.detectors import CliqueDetector
+from ragshield_core.errors import QuarantineError
+from ragshield_langchain import GuardedVectorStore
+from ragshield_langchain.audit import NO_ENTRIES
+from ragshield_langchain.indexing import (
+    aguarded_index,
+    arelease_indexed,
+    guarded_index,
+    release_indexed,
+)
+
+CLEANUPS = [None, "incremental", "full", "scoped_full"]
+SOURCE = {"source_id_key": "source", "key_encoder": "blake2b"}
+
+
+def doc(text, source="a.txt", **metadata):
+    return Document(page_content=text, metadata={"source": source} | metadata)
+
+
+V1 = [doc("billing one"), doc("billing two"), doc("shipping other", "b.txt")]
+# Of the second version of a.txt one chunk is poisoned; b.txt has a harmless one.
+V2 = [doc("billing one"), doc("billing two score=9"), doc("shipping new", "b.txt")]
+GOOD, BAD, FIXED = "billing two", "billing two score=9", "billing two fixed"
+
+
+def guarded(guard=None, embedding=None, **policy):
+    guard = guard or Guard(
+        [Scripted()], policy=Policy(**policy), quarantine=Quarantine("sqlite://")
+    )
+    return GuardedVectorStore(InMemoryVectorStore(embedding or CountingEmbeddings()), guard=guard)
+
+
+class World:
+    """A guarded store and a record manager, synchronous or not."""
+
+    def __init__(self, url=None, *, native=False, store=None):
+        self.native = native
+        self.store = store or guarded()
+        if url is None:
+            self.records = InMemoryRecordManager("test")
+        else:
+            from langchain_classic.indexes import SQLRecordManager  # noqa: PLC0415
+
+            self.records = SQLRecordManager(
+                "test", db_url=url, async_mode=native, engine_kwargs={"poolclass": NullPool}
+            )
+        self._either(self.records.create_schema, self.records.acreate_schema)
+
+    def _either(self, sync, asynchronous, *args, **kwargs):
+        if self.native:
+            return asyncio.run(asynchronous(*args, **kwargs))
+        return sync(*args, **kwargs)
+
+    def run(self, documents, **options):
+        options = SOURCE | options
+        done = self._either(
+            guarded_index, aguarded_index, documents, self.records, self.store, **options
+        )
+        return {key: value for key, value in done.items() if key != "reports" and value}
+
+    def naive(self, documents, **options):
+        """Index as LangChain does."""
+        options = SOURCE | options
+        done = self._either(index, aindex, documents, self.records, self.store, **options)
+        return {key: value for key, value in done.items() if value}
+
+    def release(self, ids, **options):
+        return self._either(
+            release_indexed, arelease_indexed, ids, self.records, self.store, **options
+        )
+
+    def keys(self):
+        return set(self._either(self.records.list_keys, self.records.alist_keys))
+
+    @property
+    def live(self):
+        return {row["text"] for row in self.store.inner.store.values()}
+
+    @property
+    def recorded(self):
+        """Return the texts of what is recorded, or the key of what is not in the store."""
+        rows = self.store.inner.store
+        return {rows[key]["text"] if key in rows else key for key in self.keys()}
+
+    @property
+    def held(self):
+        return {item.entry.text: item.id for item in self.store.quarantine.list()}
+
+    @property
+    def state(self):
+        assert self.recorded == self.live
+        return self.live, set(self.held)
+
+
+@pytest.fixture(params=["memory", "memory async", "sql", "sql async"])
+def world(request, tmp_path):
+    kind, _, native = request.param.partition(" ")
+    if kind == "memory":
+        return World(native=bool(native))
+    scheme = "sqlite+aiosqlite" if native else "sqlite"
+    return World(f"{scheme}:///{tmp_path}/records.db", native=bool(native))
+
+
+# What the naive way does
+
+
+@pytest.mark.parametrize("cleanup", ["incremental", "full", "scoped_full"])
+def test_plain_index_records_what_was_rejected_and_destroys_the_good_version(world, cleanup):
+    world.naive(V1, cleanup=cleanup)
+    assert world.naive(V2, cleanup=cleanup) == {
+        "num_added": 2,
+        "num_skipped": 1,
+        "num_deleted": 2,
+    }
+    assert GOOD not in world.live
+    assert BAD not in world.live
+    assert {world.held[BAD]} <= world.keys()
+    assert world.naive(V2, cleanup=cleanup) == {"num_skipped": 3}, "skipped for ever"
+
+
+# What the guarded way does
+
+
+@pytest.mark.parametrize("cleanup", CLEANUPS)
+def test_a_rejected_update_is_not_recorded_and_leaves_the_good_version(world, cleanup):
+    assert world.run(V1, cleanup=cleanup) == {"num_added": 3}
+    counts = {"num_added": 1, "num_skipped": 1, "num_quarantined": 1}
+    cleaned = {"num_deleted": 1, "num_kept": 1} if cleanup else {}
+    assert world.run(V2, cleanup=cleanup) == counts | cleaned
+    good = {"billing one", GOOD, "shipping new"} | (set() if cleanup else {"shipping other"})
+    assert world.state == (good, {BAD})
+    # Screened again at the next run, as long as it comes; the id is the one LangChain gives it.
+    again = {"num_skipped": 2, "num_quarantined": 1} | ({"num_kept": 1} if cleanup else {})
+    assert world.run(V2, cleanup=cleanup) == again
+    assert world.state == (good, {BAD})
+    unguarded = World()
+    unguarded.store = InMemoryVectorStore(CountingEmbeddings())
+    index(V2, unguarded.records, unguarded.store, **SOURCE)
+    ids = {row["text"]: key for key, row in unguarded.store.store.items()}
+    assert world.held == {BAD: ids[BAD]}
+
+
+@pytest.mark.parametrize("cleanup", ["incremental", "full", "scoped_full"])
+def test_a_fixed_version_replaces_the_good_one(world, cleanup):
+    world.run(V1, cleanup=cleanup)
+    world.run(V2, cleanup=cleanup)
+    fixed = [V2[0], doc(FIXED), V2[2]]
+    assert world.run(fixed, cleanup=cleanup) == {
+        "num_added": 1,
+        "num_skipped": 2,
+        "num_deleted": 1,
+    }
+    assert world.state == ({"billing one", FIXED, "shipping new"}, {BAD})
+
+
+@pytest.mark.parametrize("cleanup", ["incremental", "full", "scoped_full"])
+@pytest.mark.parametrize("through", ["release_indexed", "the store", "the quarantine"])
+def test_what_is_released_is_recorded_and_replaces_the_old_version(world, cleanup, through):
+    world.run(V1, cleanup=cleanup)
+    world.run(V2, cleanup=cleanup)
+    ids = [world.held[BAD]]
+    if through == "release_indexed":
+        (released,) = world.release(ids, source_id_key="source", by="alice")
+        assert released.entry.text == BAD
+        assert world.state == ({"billing one", GOOD, BAD, "shipping new"}, set())
+        done = {"num_skipped": 3, "num_deleted": 1}
+    else:
+        by = {"the store": world.store, "the quarantine": world.store.quarantine}
+        by[through].release(ids)
+        done = {"num_added": 1, "num_skipped": 2, "num_deleted": 1}
+    assert world.run(V2, cleanup=cleanup) == done
+    assert world.state == ({"billing one", BAD, "shipping new"}, set())
+    assert world.run(V2, cleanup=cleanup) == {"num_skipped": 3}
+
+
+@pytest.mark.parametrize("cleanup", ["incremental", "full", "scoped_full"])
+def test_what_is_released_is_deleted_once_the_source_has_something_else(world, cleanup):
+    world.run(V2, cleanup=cleanup)
+    world.release([world.held[BAD]], source_id_key="source")
+    fixed = [V2[0], doc(FIXED), V2[2]]
+    assert world.run(fixed, cleanup=cleanup) == {
+        "num_added": 1,
+        "num_skipped": 2,
+        "num_deleted": 1,
+    }
+    assert world.state == ({"billing one", FIXED, "shipping new"}, set())
+
+
+def test_a_release_can_be_repeated_and_names_what_it_does_not_know(world):
+    world.run(V2)
+    ids = [world.held[BAD]]
+    with pytest.raises(QuarantineError, match="nowhere"):
+        world.release([*ids, "nowhere"])
+    assert set(world.held) == {BAD}
+    world.store.release(ids)  # as if cut short before the record was made
+    assert BAD not in world.recorded
+    assert world.release(ids, source_id_key="source") == ()
+    assert world.state == ({"billing one", BAD, "shipping new"}, set())
+
+
+@pytest.mark.parametrize("cleanup", ["incremental", "scoped_full", "full"])
+def test_a_later_batch_can_still_protect_what_an_earlier_one_seemed_to_replace(world, cleanup):
+    old = [doc(f"billing old {i}") for i in range(6)]
+    new = [doc(f"billing new {i}") for i in range(5)] + [doc("billing score=9")]
+    world.run(old, cleanup=cleanup, batch_size=2)
+    done = world.run(new, cleanup=cleanup, batch_size=2, cleanup_batch_size=2)
+    assert done == {"num_added": 5, "num_quarantined": 1, "num_kept": 6}
+    assert world.live >= {d.page_content for d in old}
+    assert world.run(new[:5], cleanup=cleanup, cleanup_batch_size=4)["num_deleted"] == 6
+
+
+def test_full_cleanup_without_sources_goes_by_lineage(world):
+    old = [doc(f"billing old {i}", f"{i}.txt") for i in range(7)]
+    world.run(old, cleanup="full", source_id_key=None)
+    done = world.run(
+        [doc("billing score=9", "3.txt")],
+        cleanup="full",
+        source_id_key=None,
+        cleanup_batch_size=2,
+    )
+    assert done == {"num_quarantined": 1, "num_kept": 1, "num_deleted": 6}
+    assert world.state == ({"billing old 3"}, {"billing score=9"})
+
+
+def test_records_made_before_there_were_sources_are_protected_by_lineage(world):
+    world.run(V1, cleanup="full", source_id_key=None)
+    assert world.run(V2, cleanup="full")["num_kept"] == 1
+    assert world.state == ({"billing one", GOOD, "shipping new"}, {BAD})
+
+
+def test_full_cleanup_copes_with_documents_written_past_the_guard(world):
+    world.run(V1, cleanup="full", source_id_key=None)
+    for row in world.store.inner.store.values():
+        row["metadata"] = {"source": ["no", "scalar"]}
+    done = world.run([doc("billing score=9")], cleanup="full", source_id_key=None)
+    assert done == {"num_quarantined": 1, "num_deleted": 3}
+
+
+def test_full_cleanup_deletes_nothing_if_nobody_knows_what_was_to_be_replaced(world):
+    world.run(V1, cleanup="full", source_id_key=None)
+    nameless = Document(page_content="billing score=9")
+    done = world.run([nameless], cleanup="full", source_id_key=None)
+    assert done == {"num_quarantined": 1, "num_kept": 3}
+    assert world.run([V1[0]], cleanup="full", source_id_key=None)["num_deleted"] == 2
+
+
+def test_a_source_that_is_gone_is_cleaned_up_and_its_held_documents_stay_held(world):
+    world.run(V1, cleanup="full")
+    world.run(V2, cleanup="full")
+    assert world.run([V2[2]], cleanup="full") == {"num_skipped": 1, "num_deleted": 2}
+    assert world.state == ({"shipping new"}, {BAD})
+
+
+def test_an_id_of_the_users_own_keeps_its_good_revision(world):
+    own = {"key_encoder": lambda d: d.metadata["source"], "force_update": True, "cleanup": "full"}
+    world.run([doc("billing good")], **own)
+    assert world.run([doc("billing score=9")], **own) == {"num_quarantined": 1}
+    assert world.state == ({"billing good"}, {"billing score=9"})
+    assert world.keys() == {"a.txt"}
+    world.release(["a.txt"], source_id_key="source")
+    assert world.state == ({"billing score=9"}, set())
+    assert world.run([doc("billing better")], **own) == {"num_updated": 1}
+
+
+def test_a_record_without_a_document_is_not_believed(world):
+    world.run(V1)
+    world.store.delete([next(iter(world.keys()))])
+    assert world.naive(V1) == {"num_skipped": 3}, "what LangChain alone makes of it"
+    assert world.run(V1) == {"num_added": 1, "num_skipped": 2}
+    assert len(world.live) == 3
+
+
+@pytest.mark.parametrize("cleanup", CLEANUPS)
+def test_without_poison_it_does_what_index_does(world, cleanup):
+    twin = World()
+    versions = [
+        V1,
+        [*V1[:2], V1[0], doc("refunds x", "b.txt")],
+        [doc("refunds y", "c.txt")],
+        [],
+    ]
+    for documents in versions:
+        for options in ({}, {"force_update": True}):
+            expected = twin.naive(documents, cleanup=cleanup, **options)
+            assert world.run(documents, cleanup=cleanup, **options) == expected
+            assert world.state == twin.state
+
+
+class Loader(BaseLoader):
+    def lazy_load(self):
+        yield from V2
+
+
+async def agenerate():
+    for document in V2:
+        yield document
+
+
+def test_loaders_and_generators_are_sources(world):
+    sources = [Loader(), (document for document in V2)] + ([agenerate()] if world.native else [])
+    for source in sources:
+        world.run(V1, cleanup="full")
+        counts = world.run(source, cleanup="full", batch_size=2)
+        assert counts["num_quarantined"] == counts["num_kept"] == 1
+        assert world.state == ({"billing one", GOOD, "shipping new"}, {BAD})
+
+
+def test_the_result_carries_what_was_found_and_no_more():
+    world = World()
+    documents = [doc(f"billing {i}") for i in range(5)] + [doc(BAD)]
+    done = guarded_index(documents, world.records, world.store, batch_size=3, **SOURCE)
+    first, second = done["reports"]
+    assert len(first.batch) == 0
+    assert second.batch.ids == (world.held[BAD],)
+    (decision,) = second.quarantined
+    assert decision.entry_id == world.held[BAD]
+    assert second.scores["scripted"].tolist() == [9]
+    assert done["num_quarantined"] == 1
+
+
+def test_embedding_happens_once_and_only_for_what_is_new(world):
+    world.run(V1)
+    world.run(V1)
+    assert sorted(world.store.embeddings.texts) == sorted(d.page_content for d in V1)
+
+
+def test_an_unguarded_store_is_refused():
+    store = InMemoryVectorStore(CountingEmbeddings())
+    with pytest.raises(TypeError, match="InMemoryVectorStore, expected a GuardedVectorStore"):
+        guarded_index(V1, InMemoryRecordManager("x"), store, **SOURCE)
+
+
+def test_on_detect_raise_stops_before_any_cleanup(world):
+    world.run(V1, cleanup="full")
+    world.store = GuardedVectorStore(
+        world.store.inner,
+        guard=Guard(
+            [Scripted()],
+            policy=Policy(on_detect="raise"),
+            quarantine=Quarantine("sqlite://"),
+        ),
+    )
+    with pytest.raises(PoisonedEntryError):
+        world.run(V2, cleanup="full")
+    assert world.state == ({d.page_content for d in V1}, set())
+
+
+# Documents that later ones condemn
+
+
+class Lookup(Embeddings):
+    """Gives the passages of a batch their vectors."""
+
+    def __init__(self, batch):
+        self._vectors = dict(zip(batch.texts, batch.vectors.tolist(), strict=True))
+
+    def embed_documents(self, texts):
+        return [self._vectors[text] for text in texts]
+
+    def embed_query(self, text):
+        return self._vectors[text]
+
+
+KNOWN, NEW, POISON = passages(300, 1), passages(6, 90, "new"), group(4, 3)
+
+
+@pytest.fixture(params=["sync", "async"])
+def crowded(request):
+    """Return a world whose guard finds groups."""
+    guard = Guard([CliqueDetector()], quarantine=Quarantine("sqlite://"))
+    guard.fit(KNOWN).calibrate(fpr=0.01)
+    return World(native=request.param == "async", store=guarded(guard, Lookup(join(NEW, POISON))))
+
+
+def passage(batch, row):
+    return doc(batch.texts[row], batch.lineages[row])
+
+
+def test_what_is_taken_back_is_not_recorded_any_more(crowded):
+    clean = [passage(NEW, row) for row in range(6)]
+    first, second = passage(POISON, 0), passage(POISON, 1)
+    assert crowded.run([*clean, first]) == {"num_added": 7}
+    assert crowded.run([second]) == {"num_quarantined": 1, "num_recalled": 1}
+    assert crowded.state == (
+        {d.page_content for d in clean},
+        {first.page_content, second.page_content},
+    )
+    assert crowded.run([*clean, first, second]) == {"num_skipped": 6, "num_quarantined": 2}
+    crowded.release(list(crowded.held.values()), source_id_key="source")
+    assert crowded.run([*clean, first, second], cleanup="full") == {"num_skipped": 8}
+
+
+@pytest.mark.parametrize("cleanup", ["incremental", "full", "scoped_full"])
+def test_an_update_that_is_taken_back_in_the_same_run_leaves_the_good_version(crowded, cleanup):
+    lineage = POISON.lineages[0]
+    good = doc(NEW.texts[0], lineage)
+    crowded.run([good], cleanup=cleanup)
+    # The update comes first, and only what follows shows what it is.
+    update = [passage(POISON, 0), passage(NEW, 3), passage(POISON, 1)]
+    assert crowded.run(update, cleanup=cleanup, batch_size=1) == {
+        "num_added": 2,
+        "num_quarantined": 1,
+        "num_recalled": 1,
+        "num_kept": 1,
+    }
+    assert crowded.state[0] == {NEW.texts[0], NEW.texts[3]}
+
+
+def test_what_others_took_back_is_not_recorded_either_and_survives_cleanup(crowded):
+    clean, first, second = (passage(NEW, 0), passage(POISON, 0), passage(POISON, 1))
+    crowded.run([clean, first])
+    crowded.store.add_documents([second])  # past the index
+    assert set(crowded.held) == {first.page_content, second.page_content}
+    key = crowded.held[first.page_content]
+    assert key in set(crowded.keys())
+    assert crowded.run([first]) == {"num_quarantined": 1}
+    assert crowded.state[0] == {clean.page_content}
+    crowded.records.update([key])
+    assert crowded.run([clean], cleanup="full") == {"num_skipped": 1, "num_deleted": 1}
+    assert crowded.state == (
+        {clean.page_content},
+        {first.page_content, second.page_content},
+    )
+
+
+def test_what_a_person_released_before_stays_recorded(crowded):
+    first = passage(POISON, 0)
+    crowded.run([first])
+    (key,) = crowded.keys()
+    quarantine = crowded.store.quarantine
+    quarantine.hold(
+        type(POISON).of(
+            ids=[key],
+            texts=[first.page_content],
+            embeddings=POISON.vectors[:1],
+            lineages=[first.metadata["source"]],
+        ),
+        by="alice",
+    )
+    quarantine.release([key], by="alice")
+    assert crowded.run([passage(POISON, 1)]) == {"num_quarantined": 1}
+    assert crowded.state == ({first.page_content}, {POISON.texts[1]})
+
+
+def test_the_counts_stand_without_the_report(world):
+    """Another writer may come between the write and the look at the report."""
+    with patch("ragshield_langchain.indexing.report_of", lambda *_: Report(batch=NO_ENTRIES)):
+        done = world.run(V2, cleanup="full")
+    assert done == {"num_added": 2, "num_quarantined": 1}
+    assert world.state == ({"billing one", "shipping new"}, {BAD})
+
+
+# Other stores
+
+
+@pytest.mark.parametrize("kind", ["faiss", "chroma", "qdrant", "postgres"])
+def test_every_kind_of_store(kind, make_store):
+    def key(document):
+        return str(uuid.uuid5(uuid.NAMESPACE_URL, document.page_content))
+
+    guard = Guard([Scripted()], quarantine=Quarantine("sqlite://"))
+    store = GuardedVectorStore(make_store(kind, CountingEmbeddings(), DIM), guard=guard)
+    world = World(store=store)
+    options = {"cleanup": "full", "key_encoder": key}
+
+    def live():
+        documents = store.get_by_ids([key(document) for document in (*V1, *V2)])
+        assert {document.id for document in documents} == world.keys()
+        return {document.page_content for document in documents}
+
+    world.run(V1, **options)
+    assert world.run(V2, **options)["num_quarantined"] == 1
+    assert live() == {"billing one", GOOD, "shipping new"}
+    world.release([world.held[BAD]], source_id_key="source")
+    assert world.run(V2, **options) == {"num_skipped": 3, "num_deleted": 1}
+    assert live() == {"billing one", BAD, "shipping new"}
+
+
+# Runs that are cut short
+
+
+class Crash(Exception):  # noqa: N818 - as a power cut is none of ours
+    pass
+
+
+def cut_short(world, at):
+    """Return patches that raise at the ``at``-th moment before or after a write or a read."""
+    moments = itertools.count()
+
+    def tick():
+        if next(moments) == at:
+            raise Crash
+
+    def wrapped(method):
+        def call(*args, **kwargs):
+            tick()
+            result = method(*args, **kwargs)
+            tick()
+            return result
+
+        return call
+
+    targets = [(world.records, name) for name in ("update", "delete_keys", "exists", "list_keys")]
+    targets += [(world.store, name) for name in ("add_documents", "delete")]
+    return [patch.object(on, name, wrapped(getattr(on, name))) for on, name in targets]
+
+
+@pytest.mark.parametrize("cleanup", CLEANUPS)
+def test_a_run_that_is_cut_short_anywhere_ends_the_same_when_repeated(cleanup):
+    def fresh():
+        world = World()
+        world.run(V1, cleanup=cleanup)
+        return world
+
+    options = {"cleanup": cleanup, "batch_size": 2, "cleanup_batch_size": 1}
+    expected = fresh()
+    expected.run(V2, **options)
+    for at in itertools.count():
+        world = fresh()
+        patches = cut_short(world, at)
+        for one in patches:
+            one.start()
+        try:
+            world.run(V2, **options)
+        except Crash:
+            assert GOOD in world.live
+        else:
+            break
+        finally:
+            for one in patches:
+                one.stop()
+        world.run(V2, **options)
+        assert world.state == expected.state, f"cut short at moment {at}"
+    assert at > 8

@@ -1,0 +1,231 @@
+"""Streams into a guarded store: order, memory, back-pressure, and errors that name the batch."""
+
+import asyncio
+from contextlib import aclosing
+from unittest.mock import patch
+
+import pytest
+from langchain_core.document_loaders import BaseLoader
+from langchain_core.documents import Document
+from langchain_core.vectorstores import InMemoryVectorStore
+from support import CountingEmbeddings, Scripted, group, passages
+
+from ragshield_core import Guard, PoisonedEntryError, Policy, Quarantine
+from ragshield_core.detectors import CliqueDetector
+from ragshield_core.errors import InvalidBatchError
+from ragshield_langchain import GuardedVectorStore
+from ragshield_langchain.ingest import aingest, ingest, report_of
+
+N = 23
+
+
+def documents(n=N, bad=(4, 17)):
+    return [
+        Document(id=f"{i}", page_content=f"billing {i}" + (" score=9" if i in bad else ""))
+        for i in range(n)
+    ]
+
+
+def guarded(**policy):
+    guard = Guard([Scripted()], policy=Policy(**policy), quarantine=Quarantine("sqlite://"))
+    return GuardedVectorStore(InMemoryVectorStore(CountingEmbeddings()), guard=guard)
+
+
+@pytest.fixture
+def store():
+    return guarded()
+
+
+class LazyLoader(BaseLoader):
+    def lazy_load(self):
+        yield from documents()
+
+
+class AsyncLoader(BaseLoader):
+    async def alazy_load(self):
+        for document in documents():
+            yield document
+
+
+class OldLoader(BaseLoader):
+    def load(self):
+        return documents()
+
+
+async def agenerate(counter=None, n=N, bad=(4, 17)):
+    for document in documents(n, bad):
+        if counter is not None:
+            counter.append(document.id)
+        yield document
+
+
+SOURCES = {
+    "list": documents,
+    "generator": lambda: (document for document in documents()),
+    "async generator": agenerate,
+    "lazy loader": LazyLoader,
+    "async loader": AsyncLoader,
+    "loader with load() only": OldLoader,
+}
+
+
+def check(store, reports):
+    assert [len(report.batch) for report in reports] == [10, 10, 3]
+    assert [i for report in reports for i in report.batch.ids] == [str(i) for i in range(N)]
+    held = [d.entry_id for report in reports for d in report.quarantined]
+    assert held == [item.id for item in store.quarantine.list()] == ["4", "17"]
+    assert len(store.inner.store) == N - 2
+    assert [len(call) for call in store.embeddings.calls] == [10, 10, 3]
+
+
+@pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES)
+async def test_any_source_gives_a_report_per_batch_in_order(store, source):
+    check(store, [report async for report in aingest(source(), store, batch_size=10)])
+    assert store.embeddings.native == 3
+
+
+@pytest.mark.parametrize("kind", ["list", "generator", "lazy loader", "loader with load() only"])
+def test_so_does_the_synchronous_twin(store, kind):
+    check(store, list(ingest(SOURCES[kind](), store, batch_size=10)))
+
+
+async def test_nothing_gives_nothing(store):
+    assert [report async for report in aingest([], store)] == []
+    assert list(ingest([], store)) == []
+
+
+@pytest.mark.parametrize("max_pending", [1, 2, 4])
+async def test_the_source_is_read_no_further_than_there_is_room(store, max_pending):
+    read, most = [], 0
+    stream = aingest(agenerate(read, 400), store, batch_size=10, max_pending=max_pending)
+    async with aclosing(stream):
+        async for written in stream:
+            await asyncio.sleep(0.005)  # a slow consumer
+            done = int(written.batch.ids[-1]) + 1
+            most = max(most, len(read) - done)
+            if done == 200:
+                break
+    assert most == 10 * max_pending
+    assert len(store.inner.store) == 200 - 2
+
+
+async def test_a_slow_store_holds_the_source_back_and_the_model_works_meanwhile(store):
+    events = []
+    embed, write = store.embeddings.aembed_documents, store.aadd_embeddings
+
+    async def slow_embed(texts):
+        events.append("embedding")
+        return await embed(texts)
+
+    async def slow_write(*args):
+        await asyncio.sleep(0.05)
+        events.append("written")
+        return await write(*args)
+
+    with (
+        patch.object(store.embeddings, "aembed_documents", slow_embed),
+        patch.object(store, "aadd_embeddings", slow_write),
+    ):
+        _ = [report async for report in aingest(agenerate(n=40), store, batch_size=10)]
+    overlapping = ["embedding", "embedding", "written"]
+    assert events[:3] == overlapping
+    for end in range(len(events)):
+        seen = events[: end + 1]
+        assert seen.count("embedding") - seen.count("written") <= 2
+    events.clear()
+    with (
+        patch.object(store.embeddings, "aembed_documents", slow_embed),
+        patch.object(store, "aadd_embeddings", slow_write),
+    ):
+        _ = [r async for r in aingest(agenerate(n=40), store, batch_size=10, max_pending=1)]
+    assert events == ["embedding", "written"] * 4
+
+
+async def failing_source():
+    async for document in agenerate(n=25):
+        if document.id == "15":
+            msg = "connection lost"
+            raise OSError(msg)
+        yield document
+
+
+async def test_an_error_of_the_source_comes_after_the_batches_before_it(store):
+    stream = aingest(failing_source(), store, batch_size=10)
+    assert len((await anext(stream)).batch) == 10
+    with pytest.raises(OSError, match="connection lost") as raised:
+        await anext(stream)
+    assert len(store.inner.store) == 9
+    assert "batch 1 (documents 10 to 19" in raised.value.__notes__[0]
+
+
+async def test_an_error_of_the_store_names_the_batch_and_stops_the_rest(store):
+    bad = documents(30)
+    bad[13] = Document(id="13", page_content="x", metadata={"label": ["no", "scalar"]})
+    with pytest.raises(InvalidBatchError) as raised:
+        _ = [report async for report in aingest(bad, store, batch_size=5)]
+    with pytest.raises(InvalidBatchError) as raised_too:
+        list(ingest(bad, store, batch_size=5))
+    for error in (raised.value, raised_too.value):
+        assert "batch 2 (documents 10 to 14" in error.__notes__[0]
+    assert len(store.inner.store) == 9
+
+
+async def test_on_detect_raise_names_the_batch():
+    strict = guarded(on_detect="raise")
+    with pytest.raises(PoisonedEntryError) as raised:
+        _ = [report async for report in aingest(documents(), strict, batch_size=3)]
+    assert "batch 1 (documents 3 to 5" in raised.value.__notes__[0]
+    assert set(strict.inner.store) == {"0", "1", "2"}
+
+
+async def test_whoever_stops_early_leaves_no_task_behind(store):
+    stream = aingest(agenerate(n=1000), store, batch_size=10)
+    await anext(stream)
+    await stream.aclose()
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+    assert len(store.inner.store) == 9
+
+
+async def test_poison_that_comes_in_several_batches_ends_as_if_it_came_at_once():
+    known, poison = passages(300, 1), group(4, 3)
+    vectors = dict(zip(poison.texts, poison.vectors.tolist(), strict=True))
+    guard = Guard([CliqueDetector()], quarantine=Quarantine("sqlite://"))
+    guard.fit(known).calibrate(fpr=0.01)
+    store = GuardedVectorStore(InMemoryVectorStore(CountingEmbeddings()), guard=guard)
+    stream = [
+        Document(id=entry.id, page_content=entry.text, metadata={"source": entry.lineage})
+        for entry in poison
+    ]
+
+    async def embed(texts):
+        return [vectors[text] for text in texts]
+
+    with patch.object(store.embeddings, "aembed_documents", embed):
+        reports = [r async for r in aingest(stream, store, batch_size=1, max_pending=4)]
+    assert [d.entry_id for d in reports[1].retroactive] == [poison.ids[0]]
+    assert store.quarantine.held_ids(poison.ids) == set(poison.ids)
+    assert store.inner.store == {}
+
+
+def test_the_report_of_a_write_survives_another_writer(store):
+    (ours,) = ingest(documents(6), store)
+    store.add_documents([Document(id="other", page_content="billing")])
+    report = report_of(store, ours.batch.ids)
+    assert report.batch.ids == ("4",)
+    assert [d.entry_id for d in report.quarantined] == ["4"]
+    assert report.quarantined[0].findings == ours.quarantined[0].findings
+
+
+@pytest.mark.parametrize("sizes", [{"batch_size": 0}, {"max_pending": 0}])
+async def test_sizes_are_checked(store, sizes):
+    with pytest.raises(ValueError, match=f"{next(iter(sizes))} is 0"):
+        _ = [report async for report in aingest([], store, **sizes)]
+
+
+async def test_a_store_without_a_model_says_so():
+    store = guarded()
+    with (
+        patch.object(type(store), "embeddings", None),
+        pytest.raises(ValueError, match="no embedding model"),
+    ):
+        _ = [report async for report in aingest(documents(), store)]

@@ -1,0 +1,341 @@
+"""What each kind of store does below the guard, asked of all of them."""
+
+import itertools
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+from support import DIM, CountingEmbeddings, Scripted, vector_of
+
+from ragshield_core import Batch, Guard, Quarantine
+from ragshield_core.errors import InvalidBatchError
+from ragshield_langchain import GuardedVectorStore
+from ragshield_langchain.inner import access_to
+
+KINDS = ["memory", "faiss", "chroma", "qdrant", "postgres"]
+UUID = "0d706099-6dd9-412a-9df6-a71043e020de"
+# What Qdrant takes as it is, what it takes as a number, and what it does not take.
+IDS = ["plain", UUID, UUID.upper(), UUID.replace("-", ""), "7", "07", "ümläut/1", str(2**64)]
+
+
+@pytest.fixture(params=KINDS)
+def kind(request):
+    return request.param
+
+
+@pytest.fixture
+def make(make_store):
+    """Return a function that makes a bare store that keeps vectors at any length."""
+
+    def plain(kind, **options):
+        if kind == "qdrant":
+            from qdrant_client import models  # noqa: PLC0415 - slow to import
+
+            options["distance"] = models.Distance.EUCLID
+        return make_store(kind, CountingEmbeddings(), DIM, **options)
+
+    return plain
+
+
+@pytest.fixture
+def access(make, kind):
+    return access_to(make(kind))
+
+
+@pytest.fixture
+def store(make, kind):
+    guard = Guard([Scripted()], quarantine=Quarantine("sqlite://"))
+    return GuardedVectorStore(make(kind), guard=guard)
+
+
+def batch_of(texts, ids=None, metadatas=None):
+    return Batch.of(
+        ids=ids or [f"e{i}" for i in range(len(texts))],
+        texts=texts,
+        embeddings=[vector_of(text) for text in texts],
+        metadatas=metadatas,
+    )
+
+
+def content(access, ids=None):
+    """Return what a store holds: id -> text, metadata, vector."""
+    documents, vectors = access.read(access.ids() if ids is None else ids)
+    return {
+        d.id: (d.page_content, d.metadata, v.tolist())
+        for d, v in zip(documents, vectors, strict=True)
+    }
+
+
+def expected(batch, metadatas):
+    return {
+        entry.id: (entry.text, metadata, vector.tolist())
+        for entry, metadata, vector in zip(batch, metadatas, batch.vectors, strict=True)
+    }
+
+
+METADATAS = [
+    {"page": 1, "source": "a.pdf"},
+    {},
+    {"x": 0.5, "flag": True},
+    *[{"n": i} for i in range(5)],
+]
+
+
+def test_what_is_written_is_read_back_exactly(access):
+    assert content(access) == {}
+    batch = batch_of([f"billing {i}" for i in range(8)], IDS)
+    access.write(batch, METADATAS)
+    assert sorted(access.ids()) == sorted(IDS)
+    assert content(access) == expected(batch, METADATAS)
+    assert set(content(access, ["7", "never", "plain"])) == {"7", "plain"}
+    assert access.read([]).documents == access.read(["never"]).documents == []
+    assert {d.id: d.metadata for d in access.get(IDS)} == dict(zip(IDS, METADATAS, strict=True))
+    assert access.get([]) == []
+
+
+def test_a_new_revision_leaves_nothing_of_the_old_one(access):
+    access.write(batch_of(["billing 1", "billing 2"]), [{"old": 1, "both": 1}, {"old": 2}])
+    new = batch_of(["shipping 1", "shipping 2", "refunds 3"])
+    access.write(new, [{"both": 2}, {}, {"new": True}])
+    assert content(access) == expected(new, [{"both": 2}, {}, {"new": True}])
+
+
+def test_missing_ids_are_deleted_without_complaint(access):
+    access.delete([])
+    access.delete(["never"])
+    access.write(batch_of(["billing 1", "billing 2"], IDS[:2]), [{}, {}])
+    access.delete(["never", IDS[0], "7"])
+    assert list(content(access)) == [IDS[1]]
+
+
+def test_more_than_one_request_can_take_is_written_read_and_deleted(access, kind):
+    n = 6000 if kind == "chroma" else 1200
+    ids = [f"id {i}" for i in range(n)]
+    vectors = np.random.default_rng(0).normal(size=(n, DIM))
+    batch = Batch.of(ids=ids, texts=[f"text {i}" for i in range(n)], embeddings=vectors)
+    access.write(batch, [{"i": i} for i in range(n)])
+    assert sorted(access.ids()) == sorted(ids)
+    documents, found = access.read(ids)
+    rows = [int(document.id.split()[1]) for document in documents]
+    np.testing.assert_array_equal(found, batch.vectors[rows])
+    access.delete(ids[:-1])
+    assert access.ids() == ids[-1:]
+
+
+class DiskFullError(OSError):
+    """Raised in the middle of a write."""
+
+
+def failing_at(function, call):
+    """Return a function that raises at one call only."""
+    calls = itertools.count(1)
+
+    def run(*args, **kwargs):
+        if next(calls) == call:
+            raise DiskFullError
+        return function(*args, **kwargs)
+
+    return run
+
+
+def half_way(access, kind):
+    """Break a store within its next write of four entries."""
+    store = access._store
+    if kind == "chroma":
+        return patch.object(store, "_chroma_collection", _Failing(store._collection, "update"))
+    if kind == "qdrant":
+        return patch.object(store, "_client", _Failing(store.client, "upsert", 2))
+    if kind == "faiss":
+        return patch.object(store.docstore, "add", failing_at(store.docstore.add, 1))
+
+    def some(n, size):  # noqa: ARG001 - as the function that it replaces
+        yield slice(0, 2)
+        raise DiskFullError
+
+    return patch("ragshield_langchain.inner.postgres.chunks", some)
+
+
+class _Failing:
+    def __init__(self, inner, name, call=1):
+        self._inner = inner
+        self._broken = {name: failing_at(getattr(inner, name), call)}
+
+    def __getattr__(self, name):
+        return self._broken.get(name) or getattr(self._inner, name)
+
+
+@pytest.mark.parametrize("kind", ["faiss", "chroma", "qdrant", "postgres"])
+def test_half_a_write_is_undone(make, kind):
+    access = access_to(make(kind))
+    access.write(batch_of(["billing 0", "billing 1"]), [{"old": 1}, {}])
+    before = content(access)
+    new = batch_of([f"shipping {i}" for i in range(4)])
+    with patch("ragshield_langchain.inner.qdrant.AT_ONCE", 2):
+        with half_way(access, kind), pytest.raises(DiskFullError):
+            access.write(new, [{"new": 1}] * 4)
+        assert content(access) == before
+        access.write(new, [{"new": 1}] * 4)
+    assert content(access) == expected(new, [{"new": 1}] * 4)
+
+
+@pytest.mark.parametrize("kind", ["faiss", "chroma", "qdrant"])
+def test_vectors_of_another_dimension_are_refused_by_name(make, kind):
+    access = access_to(make(kind))
+    access.write(batch_of(["billing 0"]), [{}])
+    before = content(access)
+    other = Batch.of(ids=["e0", "culprit"], texts=["a", "b"], embeddings=np.ones((2, DIM + 1)))
+    with pytest.raises(InvalidBatchError, match="'e0'"):
+        access.write(other, [{}, {}])
+    assert content(access) == before
+
+
+UNFIT = {
+    "chroma: a dict": ("chroma", "text", {"deep": {"er": 1}}),
+    "chroma: None": ("chroma", "text", {"empty": None}),
+    "postgres: a NUL": ("postgres", "te\0xt", {}),
+    "postgres: a NUL in metadata": ("postgres", "text", {"k": "\0"}),
+    "postgres: a lone surrogate": ("postgres", "\ud800", {}),
+    "postgres: NaN": ("postgres", "text", {"k": float("nan")}),
+    "postgres: no JSON": ("postgres", "text", {"k": object()}),
+}
+
+
+@pytest.mark.parametrize(("kind", "text", "metadata"), UNFIT.values(), ids=UNFIT)
+def test_what_a_store_cannot_keep_is_refused_by_name(make, kind, text, metadata):
+    access = access_to(make(kind))
+    access.write(batch_of(["billing 0"]), [{}])
+    before = content(access)
+    batch = Batch.of(ids=["e0", "culprit"], texts=["new", text], embeddings=np.ones((2, DIM)))
+    with pytest.raises(InvalidBatchError, match="'culprit'"):
+        access.write(batch, [{}, metadata])
+    assert content(access) == before
+
+
+def test_an_id_of_another_collection_is_not_overwritten(make):
+    one, other = access_to(make("postgres")), access_to(make("postgres"))
+    one.write(batch_of(["billing 0"], ["shared"]), [{}])
+    before = content(one)
+    with pytest.raises(InvalidBatchError, match="'shared' is taken"):
+        other.write(batch_of(["x", "y"], ["mine", "shared"]), [{}, {}])
+    assert content(one) == before
+    assert content(other) == {}
+    other.delete(["shared"])
+    assert content(one) == before
+
+
+def test_points_that_were_there_keep_their_ids_in_qdrant(make):
+    from qdrant_client import models  # noqa: PLC0415
+
+    inner = make("qdrant")
+    points = [
+        models.PointStruct(id=point, vector={"": vector_of("a").tolist()}, payload=payload)
+        for point, payload in ((7, {"page_content": "a", "metadata": {"k": 1}}), (UUID, {}))
+    ]
+    inner.client.upsert(inner.collection_name, points)
+    store = GuardedVectorStore.adopt(inner, guard=guard_of(), progress=False)
+    assert {d.id for d in store.similarity_search("a", k=5)} == {"7", UUID}
+    assert store.get_by_ids(["7"])[0].metadata == {"k": 1}
+    store.delete(["7"])
+    assert store._access.ids() == [UUID]
+
+
+def test_hybrid_points_keep_both_vectors_in_qdrant():
+    from langchain_qdrant import QdrantVectorStore, RetrievalMode, SparseVector  # noqa: PLC0415
+    from langchain_qdrant.sparse_embeddings import SparseEmbeddings  # noqa: PLC0415
+
+    class Words(SparseEmbeddings):
+        def embed_query(self, text):
+            return SparseVector(indices=[len(text)], values=[1.0])
+
+        def embed_documents(self, texts):
+            return [self.embed_query(text) for text in texts]
+
+    options = {"location": ":memory:", "sparse_embedding": Words(), "vector_name": "dense"}
+    store = GuardedVectorStore.from_texts(
+        ["billing 0", "shipping score=5", "refunds 22"],
+        CountingEmbeddings(),
+        vectorstore_cls=QdrantVectorStore,
+        guard=guard_of(),
+        retrieval_mode=RetrievalMode.HYBRID,
+        ids=["a", "b", "c"],
+        **options,
+    )
+    assert {d.id for d in store.similarity_search("refunds 22", k=3)} == {"a", "c"}
+    store.release(["b"])
+    assert [d.id for d in store.similarity_search("shipping score=5", k=1)] == ["b"]
+    with pytest.raises(TypeError, match="sparse mode keeps no dense vectors"):
+        GuardedVectorStore.from_texts(
+            ["a"],
+            CountingEmbeddings(),
+            vectorstore_cls=QdrantVectorStore,
+            guard=guard_of(),
+            retrieval_mode=RetrievalMode.SPARSE,
+            **options,
+        )
+
+
+def guard_of():
+    return Guard([Scripted()], quarantine=Quarantine("sqlite://"))
+
+
+# Through the guard
+
+
+def test_poison_is_held_and_comes_back_by_a_release_only(store):
+    texts = ["billing 1", "billing score=5", "billing 2"]
+    metadatas = [{"page": 1}, {"page": 2}, {}]
+    assert store.add_texts(texts, metadatas, ids=["a", "b", "c"]) == ["a", "b", "c"]
+    assert {d.id for d in store.similarity_search("billing score=5", k=3)} == {"a", "c"}
+    assert store.get_by_ids(["a", "b"])[0].metadata == {"page": 1}
+    assert len(store.get_by_ids(["a", "b"])) == 1
+    store.release(["b"])
+    embedded = [text for text in store.embeddings.texts if text != "dummy_text"]  # of Qdrant
+    assert embedded == texts  # nothing was embedded a second time
+    assert content(store._access)["b"] == (texts[1], metadatas[1], vector_of(texts[1]).tolist())
+    assert store.similarity_search("billing score=5", k=1)[0].id == "b"
+
+
+def test_a_rejected_revision_leaves_the_good_one(store):
+    store.add_texts(["billing 1"], [{"page": 1}], ids=["a"])
+    store.update_document(
+        "a", store.get_by_ids(["a"])[0].model_copy(update={"page_content": "score=5"})
+    )
+    assert store.get_by_ids(["a"])[0].page_content == "billing 1"
+    assert store.similarity_search("billing", k=5)[0].page_content == "billing 1"
+    assert store.quarantine.held_ids(["a"]) == {"a"}
+    store.delete(["a"])
+    assert store.get_by_ids(["a"]) == []
+    assert store.quarantine.count(None) == 0
+
+
+async def test_async_writes_reads_and_searches(store):
+    await store.aadd_texts(["billing 1", "score=5", "refunds 2"], ids=["a", "b", "c"])
+    assert store.embeddings.native == 1
+    assert [d.id for d in await store.asimilarity_search("refunds 2", k=1)] == ["c"]
+    found = await store.asimilarity_search_with_score("refunds 2", k=3)
+    assert found[0][0].id == "c"
+    assert len(found) == 2
+    vector = vector_of("billing 1").tolist()
+    assert [d.id for d in await store.asimilarity_search_by_vector(vector, k=1)] == ["a"]
+    assert (await store.amax_marginal_relevance_search("refunds 2", k=2))[0].id in {"a", "c"}
+    assert len(await store.amax_marginal_relevance_search_by_vector(vector, k=2)) == 2
+    await store.arelease(["b"])
+    assert [d.id for d in await store.aget_by_ids(["b"])] == ["b"]
+    await store.adelete(["a", "b"])
+    assert len(await store.asimilarity_search("billing", k=5)) == 1
+    assert (await store.ascan()).batch.ids == ("c",)
+
+
+async def test_a_postgres_in_async_mode_is_written_on_the_callers_loop(make):
+    store = GuardedVectorStore(make("postgres", async_mode=True), guard=guard_of())
+    await test_async_writes_reads_and_searches(store)
+    for call in (
+        lambda: store.add_texts(["x"]),
+        lambda: store.delete(["c"]),
+        lambda: store.release(["c"]),
+        store.scan,
+    ):
+        with pytest.raises(RuntimeError, match="async mode"):
+            call()
+    adopted = await GuardedVectorStore.aadopt(store.inner, guard=guard_of(), progress=False)
+    assert adopted.guard.known(["a", "c"]) == ["c"]

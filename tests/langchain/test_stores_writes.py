@@ -1,0 +1,179 @@
+"""Further ways to write: in parts, from other stores, under choices of the store inside."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.documents import Document
+from langchain_core.runnables import RunnableLambda
+from langchain_core.vectorstores import InMemoryVectorStore
+from support import DIM, CountingEmbeddings, Scripted, vector_of
+
+from ragshield_core import Guard, Quarantine
+from ragshield_core.errors import InvalidBatchError
+from ragshield_langchain import GuardedVectorStore
+from ragshield_langchain.inner.base import Gate
+
+TEXTS = [f"billing {i}" + (" score=2" if i % 5 == 4 else "") for i in range(23)]
+IDS = [f"e{i}" for i in range(23)]
+HELD = {f"e{i}" for i in range(4, 23, 5)}
+
+
+@pytest.fixture
+def store():
+    guard = Guard([Scripted()], quarantine=Quarantine("sqlite://"))
+    return GuardedVectorStore(InMemoryVectorStore(CountingEmbeddings()), guard=guard)
+
+
+async def write(store, way, batch_size):
+    if way == "add_documents":
+        documents = (Document(id=i, page_content=t) for i, t in zip(IDS, TEXTS, strict=True))
+        return store.add_documents(documents, batch_size=batch_size)
+    if way == "aadd_documents":
+        documents = (Document(id=i, page_content=t) for i, t in zip(IDS, TEXTS, strict=True))
+        return await store.aadd_documents(documents, batch_size=batch_size)
+    if way == "add_texts":
+        return store.add_texts(iter(TEXTS), ids=IDS, batch_size=batch_size)
+    if way == "aadd_texts":
+        return await store.aadd_texts(iter(TEXTS), ids=IDS, batch_size=batch_size)
+    pairs = ((text, vector_of(text).tolist()) for text in TEXTS)
+    if way == "add_embeddings":
+        return store.add_embeddings(pairs, ids=IDS, batch_size=batch_size)
+    return await store.aadd_embeddings(pairs, ids=IDS, batch_size=batch_size)
+
+
+WAYS = ["add_documents", "add_texts", "add_embeddings"]
+
+
+@pytest.mark.parametrize("batch_size", [None, 1, 5, 23, 100])
+@pytest.mark.parametrize("way", [*WAYS, *(f"a{way}" for way in WAYS)])
+async def test_one_report_tells_of_all_parts(store, way, batch_size):
+    assert await write(store, way, batch_size) == IDS
+    assert set(store.inner.store) == set(IDS) - HELD
+    assert store.quarantine.held_ids(IDS) == HELD
+    report = store.last_report
+    assert report.batch.ids == tuple(IDS)
+    assert report.batch.texts == tuple(TEXTS)
+    assert {d.entry_id for d in report.quarantined} == HELD
+    assert [d.entry_id for d in report.decisions] == IDS
+    np.testing.assert_array_equal(
+        report.scores["scripted"], [2.0 if i in HELD else -1.0 for i in IDS]
+    )
+    if "embeddings" not in way:
+        sizes = [len(call) for call in store.embeddings.calls]
+        assert sizes == [23] if batch_size is None else max(sizes) <= batch_size
+
+
+def test_parts_before_a_failing_one_are_written_and_reported(store):
+    texts = ["billing 1", "score=1", "billing 2", "billing 3"]
+    metadatas = [{}, {}, {}, {"label": ["no", "scalar"]}]
+    with pytest.raises(InvalidBatchError, match="'d'"):
+        store.add_texts(texts, metadatas, ids=["a", "b", "c", "d"], batch_size=2)
+    assert set(store.inner.store) == {"a"}
+    assert store.last_report.batch.ids == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"batch_size": 0}, "batch_size is 0"),
+        ({"batch_size": 1, "ids": ["twin", "twin"]}, "'twin' stands more than once"),
+        ({"batch_size": 1, "metadatas": [{}]}, "1 metadatas for 2"),
+    ],
+)
+def test_bad_parts_are_refused_before_anything_is_written(store, options, words):
+    with pytest.raises(ValueError, match=words):
+        store.add_texts(["a", "b"], **options)
+    assert store.inner.store == {}
+    assert store.embeddings.calls == []
+
+
+def test_embeddings_may_come_in_columns_but_not_be_taken_for_pairs(store):
+    vectors = [vector_of(text).tolist() for text in ("a", "b")]
+    assert store.add_embeddings(texts=["a", "b"], embeddings=vectors, ids=["1", "2"]) == ["1", "2"]
+    with pytest.raises(TypeError, match=r"texts=\.\.\., embeddings=\.\.\."):
+        store.add_embeddings(["ab", "cd"], vectors)
+    with pytest.raises(InvalidBatchError, match="1 embeddings for 2"):
+        store.add_embeddings(texts=["a", "b"], embeddings=vectors[:1])
+
+
+def test_a_callback_hears_of_what_is_held(store):
+    class Heard(BaseCallbackHandler):
+        def __init__(self):
+            self.events = []
+
+        def on_custom_event(self, name, data, **_):
+            self.events.append((name, data))
+
+    heard = Heard()
+    step = RunnableLambda(lambda texts: store.add_texts(texts, ids=["a", "b"]))
+    step.invoke(["fine", "score=1"], {"callbacks": [heard]})
+    ((name, data),) = heard.events
+    assert name == "ragshield.detection"
+    assert [item["entry_id"] for item in data["quarantined"]] == ["b"]
+
+
+def test_another_store_is_merged_through_the_guard(store, make_store):
+    for kind in ("faiss", "memory"):
+        source = make_store(kind, CountingEmbeddings(), DIM)
+        pairs = [(text, vector_of(text).tolist()) for text in TEXTS]
+        if kind == "faiss":
+            source.add_embeddings(pairs, [{"n": i} for i in range(23)], IDS)
+        else:
+            source.add_texts(TEXTS, [{"n": i} for i in range(23)], ids=IDS)
+        store.merge_from(source, batch_size=10)
+        assert set(store.inner.store) == set(IDS) - HELD
+        assert store.inner.store["e7"]["metadata"] == {"n": 7}
+        assert store.inner.store["e7"]["vector"] == vector_of("billing 7").tolist()
+    assert store.embeddings.calls == []
+
+
+def test_what_another_guard_holds_is_not_merged(store, make_store):
+    inner = make_store("faiss", CountingEmbeddings(), DIM)
+    inner.add_texts(["a score=1", "b"], ids=["1", "2"])
+    other = GuardedVectorStore(inner, guard=Guard([Scripted()], quarantine=Quarantine("sqlite://")))
+    other.scan(quarantine=True, remove=False)
+    store.merge_from(other)
+    assert store.last_report.batch.ids == ("2",)
+
+
+def test_a_deletion_by_choice_is_known_to_the_guard(make_store):
+    inner = make_store("chroma", CountingEmbeddings(), DIM)
+    store = GuardedVectorStore(inner, guard=Guard([Scripted()], quarantine=Quarantine("sqlite://")))
+    store.add_texts(["a", "b", "c"], [{"x": 1}, {"x": 2}, {"x": 1}], ids=["1", "2", "3"])
+    assert store.delete(where={"x": 1}) is True
+    assert store._access.ids() == ["2"]
+    assert store.guard.known(["1", "2", "3"]) == ["2"]
+
+
+def test_the_gate_lets_reads_in_together_and_writes_alone():
+    gate, seen, start = Gate(), [], threading.Barrier(7)
+    inside = {"read": 0, "write": 0}
+
+    def visit(kind):
+        start.wait()
+        for _ in range(20):
+            with gate.shared() if kind == "read" else gate.exclusive():
+                inside[kind] += 1
+                time.sleep(0.0005)
+                seen.append((inside["read"], inside["write"]))
+                inside[kind] -= 1
+
+    threads = [threading.Thread(target=visit, args=(k,)) for k in ["read"] * 5 + ["write"] * 2]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=30)
+    assert len(seen) == 140
+    assert all(writing <= 1 and not (reading and writing) for reading, writing in seen)
+    assert max(reading for reading, _ in seen) > 1
+
+
+def test_a_filter_that_searches_does_not_wait_for_itself(make_store):
+    inner = make_store("faiss", CountingEmbeddings(), DIM)
+    store = GuardedVectorStore(inner, guard=Guard([Scripted()], quarantine=Quarantine("sqlite://")))
+    store.add_texts(["a", "b"])
+    found = store.similarity_search("a", filter=lambda _: bool(store.similarity_search("b", k=1)))
+    assert len(found) == 2
