@@ -366,7 +366,7 @@ def cost(n_known: int, n_new: int, rounds: int) -> list[str]:
     def passages(n: int, prefix: str) -> Batch:
         starts = rng.integers(0, len(words) - 100, n)
         rows = rng.integers(0, len(source), n)
-        noise = rng.normal(scale=0.02, size=(n, source.dim))
+        noise = rng.normal(scale=0.04, size=(n, source.dim))  # nearest: .6, as in Wikipedia
         return Batch.of(
             ids=[f"{prefix}{i}" for i in range(n)],
             texts=[" ".join(words[start : start + 100]) for start in starts],

@@ -5,9 +5,10 @@
 
 Knowledge base: wiki_passages and nq_target_contexts. The 500 black-box texts of PoisonedRAG (nq)
 are written into it through the guard, and the share of the 100 target questions with poison among
-their five best is taken before and after; likewise, for 2,000 benign questions, the share whose gold
-passage is among their five best. All vectors are all-MiniLM-L6-v2's and were computed before, but
-for those of the target questions, which needs the extra ``minilm``.
+their five best is taken before and after; likewise, for 2,000 benign questions, the share whose
+gold passage is among their five best. Vectors are all-MiniLM-L6-v2's and were computed before, but
+for those of the target questions, which need the extra ``minilm``. What is served is searched
+exactly.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import json
 import logging
 import platform
 import time
+import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,7 +29,7 @@ from llama_index.core import VectorStoreIndex
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.schema import TextNode
 from llama_index.core.storage.docstore import SimpleDocumentStore
-from llama_index.core.vector_stores import SimpleVectorStore
+from llama_index.vector_stores.chroma import ChromaVectorStore
 from numpy.typing import NDArray
 from pydantic import PrivateAttr
 
@@ -39,6 +41,7 @@ from ragshield_llamaindex import GuardedIngestionPipeline, GuardedVectorStoreInd
 RESULTS = Path(__file__).parent / "results"
 K = 5
 BATCH = 200
+CHUNK = 4_000
 FPR = 0.01
 N_LATE = 2_000
 
@@ -46,20 +49,20 @@ N_LATE = 2_000
 class Precomputed(BaseEmbedding):
     """Vectors that were computed before, by text."""
 
-    _vectors: dict[str, list[float]] = PrivateAttr()
+    _vectors: dict[str, NDArray[np.float32]] = PrivateAttr()
 
     def __init__(self, texts: Sequence[str], vectors: NDArray[np.float32]) -> None:
         super().__init__(model_name="all-MiniLM-L6-v2, precomputed")
-        self._vectors = dict(zip(texts, vectors.tolist(), strict=True))
+        self._vectors = dict(zip(texts, vectors, strict=True))
 
     def _get_text_embedding(self, text: str) -> list[float]:
-        return self._vectors[text]
+        return self._vectors[text].tolist()
 
     def _get_query_embedding(self, query: str) -> list[float]:
-        return self._vectors[query]
+        return self._vectors[query].tolist()
 
     async def _aget_query_embedding(self, query: str) -> list[float]:
-        return self._vectors[query]
+        return self._vectors[query].tolist()
 
 
 def joined(*batches: Batch) -> Batch:
@@ -95,7 +98,9 @@ def nodes_of(batch: Batch) -> list[TextNode]:
     ]
 
 
-def best(ids: Sequence[str], vectors: NDArray[np.float32], queries: NDArray[np.float32]) -> list[set[str]]:
+def best(
+    ids: Sequence[str], vectors: NDArray[np.float32], queries: NDArray[np.float32]
+) -> list[set[str]]:
     """Return the ids of the K best of each query, by cosine: exact, as a flat index does."""
     unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     found = []
@@ -103,12 +108,6 @@ def best(ids: Sequence[str], vectors: NDArray[np.float32], queries: NDArray[np.f
         rows = np.argpartition(-(unit @ (query / np.linalg.norm(query))), K)[:K]
         found.append({ids[row] for row in rows})
     return found
-
-
-def in_index(nodes_dict: Sequence[str], store: SimpleVectorStore) -> tuple[list[str], NDArray[np.float32]]:
-    """Return what a store serves."""
-    ids = list(nodes_dict)
-    return ids, np.array([store.data.embedding_dict[i] for i in ids], dtype=np.float32)
 
 
 def through_index(
@@ -122,9 +121,8 @@ def through_index(
         rows = np.arange(first, min(first + BATCH, len(new)))
         index.insert_nodes(nodes_of(new.take(rows)))
     seconds = time.perf_counter() - start
-    store = index.storage_context.vector_store
     return {
-        "served": in_index(list(index.index_struct.nodes_dict), store),
+        "served": list(index.index_struct.nodes_dict),
         "held": {held.id for held in index.quarantine.list()},
         "seconds": seconds,
     }
@@ -134,11 +132,14 @@ def through_pipeline(
     known: Batch, new: Batch, model: BaseEmbedding, make: Callable[[], Guard]
 ) -> dict[str, Any]:
     """Fit a guard on the knowledge base, and run the pipeline over what is new."""
-    store = SimpleVectorStore()
+    import chromadb  # noqa: PLC0415 - slow to import
+
+    store = ChromaVectorStore(chromadb.EphemeralClient().create_collection(uuid.uuid4().hex))
     bare = nodes_of(known)
     for node, vector in zip(bare, known.vectors, strict=True):
         node.embedding = vector.tolist()
-    store.add(bare)
+    for first in range(0, len(bare), CHUNK):
+        store.add(bare[first : first + CHUNK])
     guard = make()
     guard.fit(known).calibrate(fpr=FPR)
     pipeline = GuardedIngestionPipeline(
@@ -153,7 +154,7 @@ def through_pipeline(
         rows = np.arange(first, min(first + BATCH, len(new)))
         pipeline.run(nodes=nodes_of(new.take(rows)))
     return {
-        "served": in_index(list(store.data.embedding_dict), store),
+        "served": list(store.client.get(include=[])["ids"]),
         "held": {held.id for held in guard.quarantine.list()},
         "seconds": time.perf_counter() - start,
     }
@@ -201,7 +202,9 @@ def main() -> None:
         rows = np.array([r for r in rows if wiki.ids[r] in wanted or r % 4 == 0])
         gold, questions = gold[:500], questions[:500]
     everything = joined(wiki.take(rows), contexts)
-    named = {row["target_question_id"]: row["target_question"] for row in read_rows("poisonedrag_nq")}
+    named = {
+        row["target_question_id"]: row["target_question"] for row in read_rows("poisonedrag_nq")
+    }
     targets = _embedded(list(named.values()))
     attacked = joined(everything, poison)
     model = Precomputed(attacked.texts, attacked.vectors)
@@ -213,7 +216,7 @@ def main() -> None:
         policy = Policy(quarantine_at=FPR)
         return Guard([CliqueDetector()], policy=policy, quarantine=quarantine)
 
-    # Poison alone, and among clean passages that come as late: what those lose is part of the price.
+    # Alone, and among clean passages that come as late: what those lose is part of the price.
     order = rng.permutation(len(everything))
     late, early = everything.take(order[:N_LATE]), everything.take(order[N_LATE:])
     mixture = joined(poison, late)
@@ -221,13 +224,13 @@ def main() -> None:
     arrivals = {"poison alone": (everything, poison), "among clean ones": (early, mixture)}
     bad = set(poison.ids)
 
-    def shares(served: tuple[list[str], NDArray[np.float32]]) -> dict[str, Any]:
-        return measured(served, targets, questions, gold, bad)
+    row_of = {entry_id: row for row, entry_id in enumerate(attacked.ids)}
 
-    table = {
-        "clean": shares((list(everything.ids), everything.vectors)),
-        "unguarded": shares((list(attacked.ids), attacked.vectors)),
-    }
+    def shares(served: Sequence[str]) -> dict[str, Any]:
+        rows = [row_of[entry_id] for entry_id in served]
+        return measured((list(served), attacked.vectors[rows]), targets, questions, gold, bad)
+
+    table = {"clean": shares(everything.ids), "unguarded": shares(attacked.ids)}
     ways = {"VectorStoreIndex": through_index, "IngestionPipeline": through_pipeline}
     for what, (known, new) in arrivals.items():
         for name, way in ways.items():
@@ -273,12 +276,16 @@ def _shown(table: dict[str, Any], detectors: str, n_known: int, n_poison: int) -
         "",
         "Written by `benchmarks/llamaindex_end_to_end.py`. Wilson 95 % intervals.",
         "",
-        f"Guard: {detectors}, calibrated at {FPR:g}. Knowledge base {n_known:,} passages; then "
-        f"{n_poison} black-box texts in batches of {BATCH}, alone, or in random order among "
-        f"{N_LATE:,} of the clean passages. Clean passages held include those recalled.",
+        (
+            f"Guard: {detectors}, calibrated at {FPR:g}. Knowledge base {n_known:,} passages; then "
+            f"{n_poison} black-box texts in batches of {BATCH}, alone, or in random order among "
+            f"{N_LATE:,} of the clean passages. Clean passages held include those recalled."
+        ),
         "",
-        "| | targets with poison in the top 5 | gold passage in the top 5 | poison held | "
-        "clean held | seconds |",
+        (
+            "| | targets with poison in the top 5 | gold passage in the top 5 | poison held | "
+            "clean held | seconds |"
+        ),
         "|---|---|---|---|---|---|",
     ]
     for name, row in table.items():

@@ -58,7 +58,7 @@ class GraphNeighbors(KnownEntries):
 
     def _nearest(self, batch: Batch, k: int) -> NDArray[np.int64]:
         past = min(len(self._held()), PAST_HELD)
-        return self._live(self._graph().nearest(batch, k + past).slots)
+        return self._live(self._graph().nearest(batch, k + past).slots[:, : k + past])
 
     def _live(self, slots: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return slots without those of held entries."""

@@ -158,7 +158,7 @@ class GroupEvidence:
         for mine, name in zip(tied, Raw._fields, strict=True):
             shared = np.empty_like(mine)
             for column, size in enumerate(SIZES):
-                theirs = self._of(name, self.members[rows, : size - 1])[..., column]
+                theirs = self._of(name, column, self.members[rows, : size - 1])
                 shared[:, column] = np.minimum(mine[:, column], theirs.max(axis=1))
             columns.append(shared)
         return Raw(*columns)
@@ -217,7 +217,7 @@ class GroupEvidence:
         tight = self.raw.tight[rows]
         for column, size in enumerate(SIZES):
             around = np.s_[size - 1 : size - 1 + SURROUNDINGS]
-            theirs = self._of("tight", self.members[rows, around])[..., column]
+            theirs = self._of("tight", column, self.members[rows, around])
             reached = np.minimum(theirs, REACH * self.nearness[rows, around])
             self.raw.near[rows, column] = tight[:, column] - reached.max(axis=1)
             self.raw.far[rows, column] = tight[:, column] - theirs.max(axis=1)
@@ -232,14 +232,14 @@ class GroupEvidence:
         wanted = ~same if self._channel == "cross" else same
         return np.asarray(wanted & ~trusted & (second >= 0))
 
-    def _of(self, part: str, numbers: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Return evidence by entry number, shape (*numbers.shape, len(SIZES)); 0 for none."""
+    def _of(self, part: str, column: int, numbers: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Return evidence by entry number, shape as ``numbers``; 0 for none."""
         position = self._position[numbers]
-        here = getattr(self.raw, part)[position]
+        here = getattr(self.raw, part)[position, column]
         standing = getattr(self._standing, part)
         if len(standing):
             outside = (position < 0) & (numbers >= 0)
-            here[outside] = standing[numbers[outside]]
+            here[outside] = standing[numbers[outside], column]
         here[numbers < 0] = 0.0
         return np.asarray(here)
 

@@ -84,7 +84,7 @@ WHYS: tuple[tuple[str, int], ...] = (
 class _Judgement(NamedTuple):
     """Scores of the entries of an overlay, and what they rest on."""
 
-    scores: NDArray[np.float64]  # (n,)
+    scores: NDArray[np.float64]  # (n,); -inf where nobody asked
     why: NDArray[np.intp]  # (n,): of WHYS
     evidence: dict[Channel, GroupEvidence]
     lineages: dict[str, NDArray[np.int64]]  # (n,) each: other lineages among new copies, by kind
@@ -530,7 +530,9 @@ class CliqueDetector(Detector):
         if self._latest is None or self._latest[0] is not batch:
             older = [key for i in batch.ids for key in (i, *self._held.get(i, ()))]
             overlay = self._fitted().overlay(batch, older)
-            judgement = self._judge(overlay, self._recent(overlay))
+            # Nobody asks for the scores of the others, which are most.
+            rows = np.concatenate([np.arange(len(batch)), self._watched_rows(overlay)])
+            judgement = self._judge(overlay, self._recent(overlay), rows=rows)
             self._latest = (batch, overlay, judgement)
         return self._latest[1], self._latest[2]
 
@@ -539,22 +541,26 @@ class CliqueDetector(Detector):
         overlay: Overlay,
         recent: NDArray[np.bool_] | None,
         found: dict[Channel, GroupEvidence] | None = None,
+        rows: NDArray[np.intp] | None = None,
     ) -> _Judgement:
-        """Score the entries of an overlay; copies count among those that are recent."""
+        """Score entries of an overlay, all or some; copies count among those that are recent."""
         if self.rule == "cleanbase":
             return self._judge_cliques(overlay)
         evidence = found or {channel: self._evidence(overlay, channel) for channel in CHANNELS}
+        n = len(overlay.numbers)
+        wanted = np.arange(n) if rows is None else rows
         cross, same = (
-            self._references[channel].surprisals(evidence[channel].tied(np.s_[:]))
+            self._references[channel].surprisals(evidence[channel].tied(wanted))
             for channel in CHANNELS
         )
-        crowd = self._crowds(evidence["cross"].nearness[:, CROWD - 1])
+        crowd = self._crowds(evidence["cross"].nearness[wanted, CROWD - 1])
         lineages, floods = {}, []
         for kind, definition in COPIES.items():
-            found_in = np.zeros(len(overlay.numbers), dtype=np.int64)
+            found_in = np.zeros(n, dtype=np.int64)
             if recent is not None:
                 found_in = self._new_copies(overlay, recent, definition)
             lineages[kind] = found_in
+            found_in = found_in[wanted]
             floods.append(np.where(found_in > 0, self._copies[kind](found_in), 0.0))
         columns = np.concatenate(
             [
@@ -565,8 +571,9 @@ class CliqueDetector(Detector):
             ],
             axis=1,
         )
-        why = np.argmax(columns, axis=1)
-        scores = columns[np.arange(len(why)), why]
+        why, scores = np.zeros(n, dtype=np.intp), np.full(n, -np.inf)
+        why[wanted] = np.argmax(columns, axis=1)
+        scores[wanted] = columns.max(axis=1)
         return _Judgement(
             scores=scores,
             why=why,
