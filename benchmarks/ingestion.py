@@ -24,6 +24,7 @@ import faiss
 import numpy as np
 from cliques import attack, join, knowledge_base
 from corpora import load, read_rows
+from label_flipping import flip
 from rich.progress import track
 
 from ragshield_core import Batch, Guard, Policy, Quarantine
@@ -95,6 +96,14 @@ attack texts screened in one batch with 1,000 clean new ones. Cells: share held,
 documents per target. Intervals: Wilson, 95 %; documents of one target are held together, so that
 the true ones are wider.
 """
+LABELS_HEAD = """
+### Flipped labels
+
+The default guard on a random half of the corpus; of the rest, in batches of 100, a tenth has a
+flipped label.
+
+| corpus | precision | recall | F1 | FPR |
+|---|---|---|---|---|"""
 COST_HEAD = """
 ## Cost
 
@@ -354,6 +363,24 @@ def default_guard(bases: dict[str, list[str]], splits: int) -> list[str]:
     return lines
 
 
+def labelled(splits: int) -> list[str]:
+    """Return the table of flipped labels under the default guard."""
+    lines = [LABELS_HEAD]
+    for name in ("sms_spam", "enron1_spam", "banking77"):
+        rates = []
+        for seed in track(range(splits), description=f"default guard, labels of {name}"):
+            known, new = split(load(name), seed, 0.5)
+            guard = Guard.default(FPR, quarantine=Quarantine("sqlite://")).fit(known).calibrate()
+            batch, flipped = flip(new, 0.1, np.random.default_rng(seed))
+            rates.append(DetectionRates.of(flipped, held(guard, batch, 100)))
+        cells = [
+            str(mean_interval([getattr(rate, which) for rate in rates]))
+            for which in ("precision", "recall", "f1", "fpr")
+        ]
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    return lines
+
+
 # Cost
 
 
@@ -423,6 +450,7 @@ def main() -> None:
         "texts": texts,
         "gibberish": lambda: gibberish(splits),
         "guard": lambda: default_guard(bases, splits),
+        "labels": lambda: labelled(splits),
         "cost": lambda: cost(*size, rounds),
     }
     done: dict[str, list[str]] = {}

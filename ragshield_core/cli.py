@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ragshield_core.canary.command import canary_app
 from ragshield_core.errors import RAGShieldError
 from ragshield_core.findings import printable
 from ragshield_core.quarantine import DEFAULT_URL, HeldEntry, Quarantine, Status
@@ -28,6 +29,7 @@ app = typer.Typer(
 quarantine_app = typer.Typer(no_args_is_help=True, help="Look at held entries and judge them.")
 app.add_typer(quarantine_app, name="quarantine")
 app.command("scan")(scan_command)
+app.add_typer(canary_app, name="canary")
 console = Console()
 
 Database = Annotated[

@@ -202,7 +202,8 @@ class GroupEvidence:
         """
         n, others = group.shape
         similar = np.zeros((n, others, others), dtype=np.float32)
-        vectors = self._overlay.vectors(group.ravel()).reshape(n, others, -1)
+        found = self._overlay.vectors(group.ravel())
+        vectors = found.reshape(n, others, found.shape[1])
         np.matmul(vectors, vectors.transpose(0, 2, 1), out=similar)
         first = np.broadcast_to(group[:, :, None], similar.shape)
         second = np.broadcast_to(group[:, None, :], similar.shape)

@@ -98,6 +98,7 @@ class Guard:
         self._bars: dict[str, Bars] = self._rules()
         self._left_out: tuple[Skipped, ...] = ()
         self._lock = threading.RLock()
+        self._on_admit: list[Callable[[Batch], object]] = []
 
     @classmethod
     def default(
@@ -420,6 +421,19 @@ class Guard:
                 detector.learn(entries)
             self._known.update(zip(entries.ids, entries.labels, strict=True))
             self._dim = entries.dim
+        for callback in self._on_admit:
+            try:
+                callback(entries)
+            except Exception as error:  # noqa: BLE001 - the entries are written already
+                logger.error("a callback of on_admit failed: %s", type(error).__name__)  # noqa: TRY400
+
+    def on_admit(self, callback: Callable[[Batch], object]) -> None:
+        """Have ``callback`` called with the entries after each :meth:`admit` and :meth:`learn`.
+
+        They are in the knowledge base by then: what the callback raises is logged, by its type, and
+        stops nothing. Callbacks are not saved with the guard.
+        """
+        self._on_admit.append(callback)
 
     def forget(self, entries: Batch) -> None:
         """Forget entries that have left the knowledge base.

@@ -66,6 +66,8 @@ SPARE = 8
 # So many queries go through the graph at once, and exact similarities are computed for so many
 # candidates at once: 50 MB of 384 dimensions, however many clones there are among them.
 RERANK_ROWS = 1_024
+# Chunks whose best rows are sorted together.
+MERGED_CHUNKS = 16
 RERANK_CANDIDATES = 32_768
 
 FORMAT = 1
@@ -466,11 +468,15 @@ class NeighborIndex:
         best = _nothing(len(queries), k)
         if not len(queries):
             return best
+        parts = []  # of several chunks, so that they are sorted once
         for start, rows in self._rows.filled():
             similarities, found = faiss.knn(
                 queries, rows, min(k, len(rows)), metric=faiss.METRIC_INNER_PRODUCT
             )
-            best = _merged(best, Neighbors(found + start, similarities))
+            parts.append(Neighbors(found + start, similarities))
+            if len(parts) == MERGED_CHUNKS:
+                best, parts = _merged([best, *parts], k), []
+        best = _merged([best, *parts], k)
         slots = np.full(best.slots.shape, -1, dtype=np.int64)
         there = best.slots >= 0
         slots[there] = self._slot_of_row.values[best.slots[there]]
@@ -1058,11 +1064,10 @@ def _keys(rows: NDArray[np.float32]) -> Iterator[bytes]:
         yield hashlib.blake2b(row, digest_size=16).digest()
 
 
-def _merged(one: Neighbors, other: Neighbors) -> Neighbors:
-    """Return the best of two lists of neighbours, as many as in ``one``."""
-    k = one.slots.shape[1]
-    slots = np.concatenate([one.slots, other.slots], axis=1)
-    similarities = np.concatenate([one.similarities, other.similarities], axis=1)
+def _merged(parts: Sequence[Neighbors], k: int) -> Neighbors:
+    """Return the k best of several lists of neighbours; among equals the first."""
+    slots = np.concatenate([part.slots for part in parts], axis=1)
+    similarities = np.concatenate([part.similarities for part in parts], axis=1)
     order = np.argsort(-similarities, axis=1, kind="stable")[:, :k]
     return Neighbors(
         np.take_along_axis(slots, order, axis=1), np.take_along_axis(similarities, order, axis=1)

@@ -22,7 +22,7 @@ from ragshield_core.neighbors import FixedVectors, NeighborIndex, Neighbors, all
 # Text is compared only where vectors are at least this alike: copies of half a text lie far above.
 COMPARE_ABOVE = 0.6
 # Neighbours that are looked up beyond the lists, for detectors that ask for a few more.
-SPARE = 16
+SPARE = 8
 # Marks an entry of no lineage: it is a stranger to every other.
 NO_LINEAGE = -1
 

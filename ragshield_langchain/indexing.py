@@ -25,7 +25,6 @@ from ragshield_core import Report
 from ragshield_core.errors import InvalidBatchError, QuarantineError
 from ragshield_core.findings import Verdict
 from ragshield_core.quarantine import HeldEntry
-from ragshield_langchain.ingest import report_of
 from ragshield_langchain.vectorstore import GuardedVectorStore
 
 SourceIdKey = str | Callable[[Document], str] | None
@@ -278,10 +277,13 @@ class _Run:
         return [key in self.existing for key in keys]
 
     def wrote(
-        self, documents: Sequence[Document], ids: Sequence[str], live: Sequence[Document]
+        self,
+        documents: Sequence[Document],
+        ids: Sequence[str],
+        live: Sequence[Document],
+        report: Report,
     ) -> None:
         """Note what became of documents that were handed to the store."""
-        report = report_of(self.store, ids)
         self.reports.append(_remarkable(report))
         self.absent = set(ids) - set(_ids(live))
         # What is not there was not stored, whatever the report says.
@@ -491,15 +493,17 @@ class _Destination(VectorStore):
 
     def add_documents(self, documents: list[Document], **kwargs: Any) -> list[str]:
         store = self._run.store
+        reports, kwargs = _reported(kwargs)
         ids = store.add_documents(documents, **kwargs)
-        self._run.wrote(documents, ids, store.get_by_ids(ids))
+        self._run.wrote(documents, ids, store.get_by_ids(ids), reports[0])
         return ids
 
     async def aadd_documents(self, documents: list[Document], **kwargs: Any) -> list[str]:
         store = self._run.store
+        reports, kwargs = _reported(kwargs)
         ids = await store.aadd_documents(documents, **kwargs)
         live = await store.aget_by_ids(ids)
-        await run_in_executor(None, self._run.wrote, documents, ids, live)
+        await run_in_executor(None, self._run.wrote, documents, ids, live, reports[0])
         return ids
 
     def delete(self, ids: list[str] | None = None, **kwargs: Any) -> bool | None:
@@ -517,6 +521,19 @@ class _Destination(VectorStore):
     @classmethod
     def from_texts(cls, *args: Any, **kwargs: Any) -> NoReturn:
         raise NotImplementedError
+
+
+def _reported(kwargs: dict[str, Any]) -> tuple[list[Report], dict[str, Any]]:
+    """Return a list that the report of a write goes into, and the arguments that see to it."""
+    reports: list[Report] = []
+    theirs = kwargs.get("on_report")
+
+    def on_report(report: Report) -> None:
+        reports.append(report)
+        if theirs is not None:
+            theirs(report)
+
+    return reports, {**kwargs, "on_report": on_report}
 
 
 def _deferred(cleanup: Cleanup) -> Cleanup:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
 from itertools import islice
 from typing import NamedTuple
 
@@ -12,8 +12,7 @@ from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
 from langchain_core.runnables.config import run_in_executor
 
-from ragshield_core import Batch, Decision, Report, Verdict
-from ragshield_langchain.convert import complete_ids
+from ragshield_core import Report
 from ragshield_langchain.vectorstore import GuardedVectorStore
 
 Documents = BaseLoader | Iterable[Document] | AsyncIterable[Document]
@@ -58,13 +57,12 @@ def ingest(
             batch = list(islice(source, batch_size))
             if not batch:
                 return
-            ids = complete_ids([document.id for document in batch], len(batch))
-            store.add_documents(batch, ids=ids)
-            report = report_of(store, ids)
+            reports: list[Report] = []
+            store.add_documents(batch, on_report=reports.append)
         except Exception as error:
             error.add_note(_where(number, batch_size))
             raise
-        yield report
+        yield reports[0]
         number += 1
 
 
@@ -151,38 +149,6 @@ async def aingest(
         await asyncio.gather(embedding, return_exceptions=True)
 
 
-def report_of(store: GuardedVectorStore, ids: Sequence[str]) -> Report:
-    """Return what was decided at the write of documents that has just been made.
-
-    Where another writer came between, the report holds no more than what the quarantine knows of
-    them.
-    """
-    report = store.last_report
-    if report.batch.ids == tuple(ids):
-        return report
-    held_ids = store.quarantine.held_ids(ids)
-    held = [store.quarantine.show(entry_id) for entry_id in ids if entry_id in held_ids]
-    return Report(
-        batch=Batch.of(
-            ids=[item.id for item in held],
-            texts=[item.entry.text for item in held],
-            embeddings=[item.vector for item in held],
-            labels=[item.entry.label for item in held],
-            lineages=[item.entry.lineage for item in held],
-            metadatas=[item.entry.metadata for item in held],
-        ),
-        remarkable={
-            row: Decision(
-                entry_id=item.id,
-                verdict=Verdict.QUARANTINE,
-                findings=item.findings,
-                note="read back from the quarantine: another write came between",
-            )
-            for row, item in enumerate(held)
-        },
-    )
-
-
 class _Embedded(NamedTuple):
     """A batch that is ready to be written."""
 
@@ -244,10 +210,14 @@ async def _write(store: GuardedVectorStore, batch: _Embedded | Exception) -> Rep
     if isinstance(batch, Exception):
         raise batch
     documents, vectors = batch
-    ids = complete_ids([document.id for document in documents], len(documents))
-    pairs = zip([d.page_content for d in documents], vectors, strict=True)
-    await store.aadd_embeddings(pairs, [document.metadata for document in documents], ids)
-    return await run_in_executor(None, report_of, store, ids)
+    reports: list[Report] = []
+    await store.aadd_embeddings(
+        zip([document.page_content for document in documents], vectors, strict=True),
+        [document.metadata for document in documents],
+        [document.id for document in documents],
+        on_report=reports.append,
+    )
+    return reports[0]
 
 
 def _check(**sizes: int) -> None:

@@ -67,6 +67,23 @@ class Mask:
         for entry_id in ids:
             self._held.pop(entry_id, None)
 
+    def remove(self, entries: Batch) -> list[str]:
+        """Hide revisions no longer, since they were let in; return the ids that were hidden."""
+        shown = []
+        for entry in entries:
+            held = self._held.get(entry.id)
+            if held is None and not self._confirmed:
+                continue
+            fingerprint = entry.fingerprint
+            if held is not None and fingerprint in held:
+                shown.append(entry.id)
+                if rest := held - {fingerprint}:
+                    self._held[entry.id] = rest
+                else:
+                    del self._held[entry.id]
+            self._confirmed -= {fingerprint}
+        return shown
+
     def hides(self, document: Document) -> bool:
         """Return whether a document is a revision that is held."""
         held = self._held.get(str(document.id))

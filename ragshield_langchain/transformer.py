@@ -17,6 +17,7 @@ from ragshield_core import Batch, Guard, Quarantine, Report
 from ragshield_core.detectors.base import Need
 from ragshield_langchain.convert import MetadataKeys, copied, to_batch
 from ragshield_langchain.events import report_detection
+from ragshield_langchain.held import keep_held
 
 # Namespace of the ids given to documents that have none.
 NAMESPACE = uuid.UUID("5c1a9a3e-6a5f-4d0c-9d53-5f3e7a1b2c4d")
@@ -174,6 +175,7 @@ class PoisonGuardTransformer(BaseDocumentTransformer):
 
     def _screen(self, documents: Sequence[Document], vectors: ArrayLike | None) -> list[Document]:
         report = self._guard.hold(self._guard.screen(self._batch(documents, vectors)))
+        report = keep_held(report, self._guard)
         if self._learn:
             self._learned(report.batch.take(report.kept))
         self._last_report = report

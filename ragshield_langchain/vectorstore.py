@@ -32,12 +32,15 @@ from ragshield_langchain.convert import (
     parts,
     stored_metadatas,
     to_batch,
+    together,
 )
 from ragshield_langchain.events import areport_detection, report_detection
+from ragshield_langchain.held import keep_held
 from ragshield_langchain.inner import CALLERS_LOOP, InnerStore, access_to, create_store
 from ragshield_langchain.mask import Mask, document_of
 
 T = TypeVar("T")
+OnReport = Callable[[Report], object]
 
 # Documents that an audit reads at a time.
 PART = 1000
@@ -200,6 +203,7 @@ class GuardedVectorStore(VectorStore):
         ids: Sequence[str | None] | None = None,
         *,
         batch_size: int | None = None,
+        on_report: OnReport | None = None,
         **kwargs: Any,  # noqa: ARG002 - of the indexing API, and of stores
     ) -> list[str]:
         """Screen documents and store those that are admitted.
@@ -213,8 +217,11 @@ class GuardedVectorStore(VectorStore):
             replaced, unless the new revision is quarantined: then the old one stays.
         batch_size
             Embed, screen and write so many at a time, each judged by what those before left
-            behind; default: all at once. :attr:`last_report` tells of all of them. If one fails,
-            those before it are written.
+            behind; default: all at once. The report tells of all of them. If one fails, those
+            before it are written.
+        on_report
+            Called once with what was decided; where others write as well, :attr:`last_report` may
+            be about theirs.
 
         Returns
         -------
@@ -229,7 +236,8 @@ class GuardedVectorStore(VectorStore):
         PoisonedEntryError
             If documents are suspicious and the policy says ``on_detect="raise"``.
         """
-        return self._add(*_columns(documents, ids), batch_size=batch_size)
+        columns = _columns(documents, ids)
+        return self._add(*columns, batch_size=batch_size, on_report=on_report)
 
     async def aadd_documents(
         self,
@@ -237,10 +245,12 @@ class GuardedVectorStore(VectorStore):
         ids: Sequence[str | None] | None = None,
         *,
         batch_size: int | None = None,
+        on_report: OnReport | None = None,
         **kwargs: Any,  # noqa: ARG002 - as in add_documents
     ) -> list[str]:
         """Do as :meth:`add_documents` does, with the model's own async embedding."""
-        return await self._aadd(*_columns(documents, ids), batch_size=batch_size)
+        columns = _columns(documents, ids)
+        return await self._aadd(*columns, batch_size=batch_size, on_report=on_report)
 
     def add_texts(
         self,
@@ -249,11 +259,13 @@ class GuardedVectorStore(VectorStore):
         *,
         ids: Sequence[str | None] | None = None,
         batch_size: int | None = None,
+        on_report: OnReport | None = None,
         **kwargs: Any,  # noqa: ARG002 - as in add_documents
     ) -> list[str]:
         """Screen texts and store those that are admitted; see :meth:`add_documents`."""
         listed = list(texts)
-        return self._add(listed, _each(metadatas, listed), ids, batch_size=batch_size)
+        metadatas = _each(metadatas, listed)
+        return self._add(listed, metadatas, ids, batch_size=batch_size, on_report=on_report)
 
     async def aadd_texts(
         self,
@@ -262,11 +274,13 @@ class GuardedVectorStore(VectorStore):
         *,
         ids: Sequence[str | None] | None = None,
         batch_size: int | None = None,
+        on_report: OnReport | None = None,
         **kwargs: Any,  # noqa: ARG002 - as in add_documents
     ) -> list[str]:
         """Do as :meth:`add_texts` does, with the model's own async embedding."""
         listed = list(texts)
-        return await self._aadd(listed, _each(metadatas, listed), ids, batch_size=batch_size)
+        metadatas = _each(metadatas, listed)
+        return await self._aadd(listed, metadatas, ids, batch_size=batch_size, on_report=on_report)
 
     def add_embeddings(
         self,
@@ -277,6 +291,7 @@ class GuardedVectorStore(VectorStore):
         texts: Sequence[str] | None = None,
         embeddings: Sequence[Sequence[float]] | None = None,
         batch_size: int | None = None,
+        on_report: OnReport | None = None,
     ) -> list[str]:
         """Screen texts whose vectors are known and store those that are admitted.
 
@@ -290,6 +305,8 @@ class GuardedVectorStore(VectorStore):
             Instead of pairs, as PGVector takes them; by keyword.
         batch_size
             As of :meth:`add_documents`.
+        on_report
+            As of :meth:`add_documents`.
 
         Returns
         -------
@@ -297,7 +314,10 @@ class GuardedVectorStore(VectorStore):
             As of :meth:`add_documents`.
         """
         listed, vectors = _pairs(text_embeddings, texts, embeddings)
-        return self._add(listed, _each(metadatas, listed), ids, vectors, batch_size=batch_size)
+        metadatas = _each(metadatas, listed)
+        return self._add(
+            listed, metadatas, ids, vectors, batch_size=batch_size, on_report=on_report
+        )
 
     async def aadd_embeddings(
         self,
@@ -308,11 +328,14 @@ class GuardedVectorStore(VectorStore):
         texts: Sequence[str] | None = None,
         embeddings: Sequence[Sequence[float]] | None = None,
         batch_size: int | None = None,
+        on_report: OnReport | None = None,
     ) -> list[str]:
         """Do as :meth:`add_embeddings` does, off the event loop."""
         listed, vectors = _pairs(text_embeddings, texts, embeddings)
         metadatas = _each(metadatas, listed)
-        return await self._aadd(listed, metadatas, ids, vectors, batch_size=batch_size)
+        return await self._aadd(
+            listed, metadatas, ids, vectors, batch_size=batch_size, on_report=on_report
+        )
 
     def update_document(self, document_id: str, document: Document) -> None:
         """Screen a new revision and store it if it is admitted; else the old one stays."""
@@ -389,17 +412,34 @@ class GuardedVectorStore(VectorStore):
         Parameters
         ----------
         ids
-            Of held documents; they replace what is live under the same ids.
+            Of held documents; they replace what is live under the same ids. Those that were held
+            without a vector are embedded by the store's model.
         by, note
             Who decided, and why; kept in the quarantine's log.
 
         Raises
         ------
         ragshield_core.errors.QuarantineError
-            If one of them is not held; nothing is released then.
+            If one of them is not held; nothing is released then, as with the following.
+        ragshield_core.errors.InvalidBatchError
+            If vectors are of another dimension than the store's.
+        ValueError
+            If a document was held without a vector, and the store has no embedding model.
         """
+        n = len(set(ids))
+        come: list[Batch] = []
+
+        def put_back(batch: Batch) -> None:
+            # Those without vectors come last: all of them are made ready before any is written.
+            come.append(batch if batch.dim else self._embedded(batch))
+            if sum(map(len, come)) == n:
+                for some in come:
+                    self._guard._check_dim(some)  # noqa: SLF001 - as it checks what it screens
+                self._put_back(together(come))
+                come.clear()  # for the case that the quarantine has to try again
+
         with self._alone():
-            released = self.quarantine.release(ids, self._put_back, by=by, note=note)
+            released = self.quarantine.release(ids, put_back, by=by, note=note)
             self._mask.discard(ids)
             return released
 
@@ -857,7 +897,8 @@ class GuardedVectorStore(VectorStore):
         k: int,
         options: Mapping[str, Any],
     ) -> list[Any]:
-        stored = self._access.read([str(document_of(one).id) for one in candidates])
+        with self._access.reading():
+            stored = self._access.read([str(document_of(one).id) for one in candidates])
         vectors = {str(d.id): v for d, v in zip(stored.documents, stored.vectors, strict=True)}
         left = [one for one in candidates if str(document_of(one).id) in vectors]
         chosen = maximal_marginal_relevance(
@@ -933,6 +974,7 @@ class GuardedVectorStore(VectorStore):
         vectors: ArrayLike | None = None,
         *,
         batch_size: int | None = None,
+        on_report: OnReport | None = None,
     ) -> list[str]:
         """Embed and write part by part; the report is one of all parts."""
         self._access.ready()
@@ -944,8 +986,7 @@ class GuardedVectorStore(VectorStore):
                 found = self._embed(listed) if vectors is None else vectors[part]  # type: ignore[index]
                 reports.append(self._write(listed, metadatas[part], entry_ids[part], found))
         finally:
-            if reports:
-                self._last_report = joined(reports)
+            self._tell(reports, on_report)
         report_detection(joined(reports), stage="ingestion")
         return entry_ids
 
@@ -957,6 +998,7 @@ class GuardedVectorStore(VectorStore):
         vectors: ArrayLike | None = None,
         *,
         batch_size: int | None = None,
+        on_report: OnReport | None = None,
     ) -> list[str]:
         """Do as :meth:`_add` does, with the model's own async embedding."""
         entry_ids = self._aligned(texts, metadatas, ids, vectors)
@@ -971,10 +1013,16 @@ class GuardedVectorStore(VectorStore):
                     )
                 )
         finally:
-            if reports:
-                self._last_report = joined(reports)
+            self._tell(reports, on_report)
         await areport_detection(joined(reports), stage="ingestion")
         return entry_ids
+
+    def _tell(self, reports: Sequence[Report], on_report: OnReport | None) -> None:
+        """Say what was decided about the parts of a write; of a failed one, about those before."""
+        if reports:
+            self._last_report = report = joined(reports)
+            if on_report is not None:
+                on_report(report)
 
     def _aligned(
         self,
@@ -1002,7 +1050,7 @@ class GuardedVectorStore(VectorStore):
         """Screen, hold (durably), write, learn: in this order, so that nothing gets lost."""
         batch = to_batch(ids, texts, metadatas, vectors, self._keys)
         with self._alone():
-            report = self._guard.hold(self._guard.screen(batch))
+            report = keep_held(self._guard.hold(self._guard.screen(batch)), self._guard)
             admitted = batch
             if not report.kept.all():
                 self._mask.add(batch.take(~report.kept))
@@ -1011,7 +1059,18 @@ class GuardedVectorStore(VectorStore):
                 self._recall(report.retroactive)
             if len(admitted):
                 self._put(admitted, report.flagged)
+                self._uncover(admitted, report)
         return report
+
+    def _uncover(self, admitted: Batch, report: Report) -> None:
+        """Show what was held, and released or purged elsewhere, now that it is written again."""
+        back = set(self._mask.remove(admitted))
+        back |= {d.entry_id for d in report.remarkable.values() if d.note}
+        entries = admitted.take([row for row, i in enumerate(admitted.ids) if i in back])
+        if len(entries):
+            held = self.quarantine.held_ids(entries.ids)  # of some, another revision
+            self._guard.unhold([i for i in entries.ids if i not in held])
+            self._guard.trust(list(self.quarantine.released_among(entries)))
 
     def _recall(self, decisions: Sequence[Decision]) -> None:
         """Take entries that were admitted earlier out of the store and into quarantine."""
@@ -1092,6 +1151,17 @@ class GuardedVectorStore(VectorStore):
 
     async def _aembed(self, texts: list[str]) -> list[list[float]]:
         return await self._model().aembed_documents(texts) if texts else []
+
+    def _embedded(self, batch: Batch) -> Batch:
+        """Return entries with vectors by the store's model."""
+        return Batch.of(
+            ids=batch.ids,
+            texts=batch.texts,
+            embeddings=self._embed(list(batch.texts)),
+            labels=batch.labels,
+            lineages=batch.lineages,
+            metadatas=batch.metadatas,
+        )
 
     def _model(self) -> Embeddings:
         model = self._inner.embeddings

@@ -1,1 +1,40 @@
-"""RAGShield for LlamaIndex; see the roadmap in the README."""
+"""RAGShield for LlamaIndex: stores, indexes and pipelines that keep poisoned nodes out."""
+
+from ragshield_llamaindex.events import PoisonDetectedEvent
+from ragshield_llamaindex.index import (
+    ALL_DROPPED,
+    GuardedVectorStoreIndex,
+    adopt,
+    answering,
+    guarded_index_from_documents,
+)
+from ragshield_llamaindex.inner import InnerStore
+from ragshield_llamaindex.pipeline import GuardedIngestionPipeline, PipelineResult
+from ragshield_llamaindex.retrieval import (
+    GuardedRetriever,
+    PoisonFilter,
+    PoisonFilterOrderWarning,
+    check_order,
+)
+from ragshield_llamaindex.stable_ids import StableIds
+from ragshield_llamaindex.transformer import PoisonGuard
+from ragshield_llamaindex.vectorstore import GuardedVectorStore
+
+__all__ = [
+    "ALL_DROPPED",
+    "GuardedIngestionPipeline",
+    "GuardedRetriever",
+    "GuardedVectorStore",
+    "GuardedVectorStoreIndex",
+    "InnerStore",
+    "PipelineResult",
+    "PoisonDetectedEvent",
+    "PoisonFilter",
+    "PoisonFilterOrderWarning",
+    "PoisonGuard",
+    "StableIds",
+    "adopt",
+    "answering",
+    "check_order",
+    "guarded_index_from_documents",
+]

@@ -44,6 +44,9 @@ class FaissInner(InnerStore):
 
     def __init__(self, store: Any) -> None:
         super().__init__(store)
+        # id -> where the index has its vector, as last seen: FAISS keeps the way back only, and
+        # going through all of it at each read would cost more than the search.
+        self._positions: dict[str, int] = {}
         # Folders written by older versions hold documents that do not know their own ids.
         for entry_id in store.index_to_docstore_id.values():
             document = store.docstore.search(entry_id)
@@ -87,12 +90,11 @@ class FaissInner(InnerStore):
         index = self._store.index
         if not documents:
             return Stored([], np.empty((0, index.d), dtype=np.float32))
-        wanted = {document.id for document in documents}
-        position = {
-            entry_id: number
-            for number, entry_id in self._store.index_to_docstore_id.items()
-            if entry_id in wanted
-        }
+        mapping, position = self._store.index_to_docstore_id, self._positions
+        if any(mapping.get(position.get(d.id, -1)) != d.id for d in documents):
+            # Replaced, never changed under other reads: deletions have moved what comes after.
+            position = {entry_id: number for number, entry_id in mapping.items()}
+            self._positions = position
         documents = [document for document in documents if document.id in position]
         vectors = [self._vector(position[document.id]) for document in documents]
         return Stored(documents, np.array(vectors, dtype=np.float32).reshape(-1, index.d))
@@ -120,6 +122,9 @@ class FaissInner(InnerStore):
         except BaseException:
             self._roll_back(batch.ids, older)
             raise
+        if self._positions:  # else nobody has asked for vectors yet
+            start = len(self._store.index_to_docstore_id) - len(batch)
+            self._positions.update({i: start + row for row, i in enumerate(batch.ids)})
 
     def delete(self, ids: Sequence[str]) -> None:
         """Delete what is stored under the ids; FAISS itself refuses missing ones."""

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from support import UNIT, clones_of, group, join, passages, prose, saved, snapshot
 
-from ragshield_core import Batch, Guard, PoisonedEntryError, Policy, Quarantine
+from ragshield_core import Batch, Guard, PoisonedEntryError, Policy, Quarantine, group_evidence
 from ragshield_core.detectors import CliqueDetector
 from ragshield_core.detectors.clique import MIN_ENTRIES
 from ragshield_core.errors import InvalidBatchError, NotFittedError
@@ -537,3 +537,13 @@ def test_texts_made_of_sentences_that_the_knowledge_base_holds_are_not_flooding(
     again = replace(crowd, ids=tuple(f"again-{i}" for i in range(24)))
     reasons = [f.evidence for d in guard.screen(again).decisions for f in d.findings]
     assert not any("flooding" in reason for reason in reasons)
+
+
+def test_work_is_done_in_parts_and_a_part_may_have_nothing_new(monkeypatch):
+    """Where no list of a part changes, there is nothing to compute in it."""
+    whole = GUARD.screen(group(3, 4)).scores["clique"]
+    for rows in (1, 2, 7):
+        monkeypatch.setattr(group_evidence, "CHUNK", rows)
+        again = calibrated().screen(group(3, 4))
+        assert not any(decision.unjudged for decision in again.decisions)
+        np.testing.assert_allclose(again.scores["clique"], whole, atol=1e-5)

@@ -14,11 +14,10 @@ from langchain_core.vectorstores import InMemoryVectorStore
 from sqlalchemy.pool import NullPool
 from support import DIM, CountingEmbeddings, Scripted, group, join, passages
 
-from ragshield_core import Guard, PoisonedEntryError, Policy, Quarantine, Report
+from ragshield_core import Guard, PoisonedEntryError, Policy, Quarantine
 from ragshield_core.detectors import CliqueDetector
 from ragshield_core.errors import QuarantineError
 from ragshield_langchain import GuardedVectorStore
-from ragshield_langchain.audit import NO_ENTRIES
 from ragshield_langchain.indexing import (
     aguarded_index,
     arelease_indexed,
@@ -459,12 +458,21 @@ def test_what_a_person_released_before_stays_recorded(crowded):
     assert crowded.state == ({first.page_content}, {POISON.texts[1]})
 
 
-def test_the_counts_stand_without_the_report(world):
-    """Another writer may come between the write and the look at the report."""
-    with patch("ragshield_langchain.indexing.report_of", lambda *_: Report(batch=NO_ENTRIES)):
-        done = world.run(V2, cleanup="full")
+def test_reports_and_counts_are_of_the_own_run_where_others_write_as_well(world):
+    real, busy = GuardedVectorStore._tell, []
+
+    def interrupted(self, *args):
+        real(self, *args)
+        if not busy:
+            busy.append(True)
+            self.add_texts(["billing of another writer score=7"], ids=["other"])
+
+    theirs = []
+    with patch.object(GuardedVectorStore, "_tell", interrupted):
+        done = world.run(V2, cleanup="full", upsert_kwargs={"on_report": theirs.append})
     assert done == {"num_added": 2, "num_quarantined": 1}
-    assert world.state == ({"billing one", "shipping new"}, {BAD})
+    assert world.store.quarantine.count() == 2
+    assert [len(report.batch) for report in theirs] == [3]
 
 
 # Other stores

@@ -14,7 +14,7 @@ from ragshield_core import Guard, PoisonedEntryError, Policy, Quarantine
 from ragshield_core.detectors import CliqueDetector
 from ragshield_core.errors import InvalidBatchError
 from ragshield_langchain import GuardedVectorStore
-from ragshield_langchain.ingest import aingest, ingest, report_of
+from ragshield_langchain.ingest import aingest, ingest
 
 N = 23
 
@@ -117,10 +117,10 @@ async def test_a_slow_store_holds_the_source_back_and_the_model_works_meanwhile(
         events.append("embedding")
         return await embed(texts)
 
-    async def slow_write(*args):
+    async def slow_write(*args, **kwargs):
         await asyncio.sleep(0.05)
         events.append("written")
-        return await write(*args)
+        return await write(*args, **kwargs)
 
     with (
         patch.object(store.embeddings, "aembed_documents", slow_embed),
@@ -207,13 +207,20 @@ async def test_poison_that_comes_in_several_batches_ends_as_if_it_came_at_once()
     assert store.inner.store == {}
 
 
-def test_the_report_of_a_write_survives_another_writer(store):
-    (ours,) = ingest(documents(6), store)
-    store.add_documents([Document(id="other", page_content="billing")])
-    report = report_of(store, ours.batch.ids)
-    assert report.batch.ids == ("4",)
-    assert [d.entry_id for d in report.quarantined] == ["4"]
-    assert report.quarantined[0].findings == ours.quarantined[0].findings
+def test_reports_are_of_the_own_batch_where_others_write_as_well(store):
+    real, busy = type(store)._tell, []
+
+    def interrupted(self, *args):
+        real(self, *args)
+        if not busy:  # before the first writer can look at last_report
+            busy.append(True)
+            self.add_documents([Document(id="other", page_content="billing")])
+
+    with patch.object(type(store), "_tell", interrupted):
+        (ours,) = ingest(documents(6), store)
+    assert store.last_report.batch.ids == ("other",)
+    assert ours.batch.ids == tuple(map(str, range(6)))
+    assert [d.entry_id for d in ours.quarantined] == ["4"]
 
 
 @pytest.mark.parametrize("sizes", [{"batch_size": 0}, {"max_pending": 0}])
