@@ -55,3 +55,7 @@ class PoisonedEntryError(RAGShieldError):
             'Policy(on_detect="quarantine") to write the others.'
         )
         self.report = report
+
+    def __reduce__(self) -> tuple[type[PoisonedEntryError], tuple[Report]]:
+        """Cross a process boundary with the report, not with the message."""
+        return type(self), (self.report,)

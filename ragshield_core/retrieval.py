@@ -233,8 +233,9 @@ class RetrievalGuard:
         judged_passages = passages.take(free) if masked else passages
         retrieved = RetrievedSet.of(query, judged_passages, vector, has_vectors=has_vectors)
         report = self._judged(retrieved)
-        if report.quarantined and self.quarantine is not None:
-            report = _released(report, self.quarantine.released_among(judged_passages))
+        quarantine = self._filled_quarantine()
+        if report.quarantined and quarantine is not None:
+            report = _released(report, quarantine.released_among(judged_passages))
         return _with_masked(report, passages, free, masked) if masked else report
 
     def save(self, path: str | Path) -> None:
@@ -346,12 +347,18 @@ class RetrievalGuard:
             timings=timings,
         )
 
+    def _filled_quarantine(self) -> Quarantine | None:
+        """Return the quarantine if its database is there: asking would make an SQLite file."""
+        quarantine = self.quarantine
+        return quarantine if quarantine is not None and quarantine._exists() else None  # noqa: SLF001
+
     def _masked(self, passages: Batch) -> dict[str, str]:
         """Return what the quarantine holds, in this very revision, with a remark."""
-        if self.quarantine is None or not len(passages):
+        quarantine = self._filled_quarantine()
+        if quarantine is None or not len(passages):
             return {}
-        masked = dict(self.quarantine.confirmed_among(passages))
-        held = self.quarantine.held_ids(passages.ids)
+        masked = dict(quarantine.confirmed_among(passages))
+        held = quarantine.held_ids(passages.ids)
         for entry_id, text in zip(passages.ids, passages.texts, strict=True):
             if entry_id in held and self.masks(entry_id, text):
                 masked.setdefault(entry_id, "held in the quarantine")
@@ -363,10 +370,11 @@ class RetrievalGuard:
         Where it holds another text under it, a rejected update, the older revision is what was
         retrieved, and passes.
         """
-        if self.quarantine is None or not self.quarantine.held_ids([entry_id]):
+        quarantine = self._filled_quarantine()
+        if quarantine is None or not quarantine.held_ids([entry_id]):
             return False
         try:
-            held = self.quarantine.show(entry_id)
+            held = quarantine.show(entry_id)
         except QuarantineError:  # purged since
             return True
         return str(held.status) != "held" or held.entry.text == text

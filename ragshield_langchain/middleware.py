@@ -52,15 +52,17 @@ class PoisonGuardMiddleware(AgentMiddleware[Any, Any, Any]):
         >>> middleware = PoisonGuardMiddleware(PoisonFilter())
 
     Use:
-        ::
-
-            from langchain.agents import create_agent
-            from langchain_core.tools import create_retriever_tool
-
-            tool = create_retriever_tool(
-                retriever, "search", "Search the manual.", response_format="content_and_artifact"
-            )
-            agent = create_agent(model, [tool], middleware=[middleware])
+        >>> from langchain.agents import create_agent
+        >>> from langchain_core.embeddings import DeterministicFakeEmbedding
+        >>> from langchain_core.language_models import GenericFakeChatModel
+        >>> from langchain_core.tools import create_retriever_tool
+        >>> from langchain_core.vectorstores import InMemoryVectorStore
+        >>> retriever = InMemoryVectorStore(DeterministicFakeEmbedding(size=8)).as_retriever()
+        >>> tool = create_retriever_tool(
+        ...     retriever, "search", "Search the manual.", response_format="content_and_artifact"
+        ... )
+        >>> model = GenericFakeChatModel(messages=iter([]))  # yours
+        >>> agent = create_agent(model, [tool], middleware=[middleware])
 
     Async:
         ``await agent.ainvoke(...)`` uses the filter's async methods.

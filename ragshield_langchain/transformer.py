@@ -149,8 +149,8 @@ class PoisonGuardTransformer(BaseDocumentTransformer):
     ) -> list[Document]:
         """Judge held documents good, and return them to be added to the store.
 
-        From then on they pass. A guarded store with the same quarantine can do both at once,
-        ``store.release``, for documents that were held with their vectors.
+        From then on they pass. A guarded store with the same quarantine can do both at once, by
+        ``store.release``, which embeds what was held without a vector.
 
         Parameters
         ----------

@@ -1,0 +1,78 @@
+"""What is held already, and comes again."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+from ragshield_core import Decision, Guard, Quarantine, Report, Verdict
+from ragshield_core.errors import PoisonedEntryError, QuarantineError
+from ragshield_core.quarantine import HeldEntry, Status
+
+logger = logging.getLogger("ragshield")  # ids and counts, never text
+
+
+def keep_held(report: Report, guard: Guard) -> Report:
+    """Keep what is held in quarantine until somebody decides, even if it looks admissible now.
+
+    Detectors may think better of a document, after a new calibration or because others have left.
+    If it went into the store then, it would be live and held at once, and the next to review the
+    quarantine would judge something that is being served already. Of another revision under an id
+    that is held, the decision stands with a remark: releasing the held one would replace it.
+
+    Parameters
+    ----------
+    report
+        From :meth:`Guard.hold`.
+    guard
+        Of that report.
+
+    Returns
+    -------
+    Report
+        With the decisions changed.
+
+    Raises
+    ------
+    PoisonedEntryError
+        If something stays held and the policy says ``on_detect="raise"``.
+    """
+    rows = [row for row, kept in enumerate(report.kept) if kept]
+    quarantine = guard.quarantine
+    if not rows or not quarantine._exists():  # noqa: SLF001 - asking otherwise would make the file
+        return report
+    held = quarantine.held_ids([report.batch.ids[row] for row in rows])
+    if not held:
+        return report
+    changed: dict[int, Decision] = {}
+    stay = 0
+    for row in rows:
+        entry, decision = report.batch[row], report.decisions[row]
+        item = _waiting(quarantine, entry.id) if entry.id in held else None
+        if item is None:
+            continue
+        since = f"held by {item.held_by} since {item.held_at.isoformat()}"
+        if item.entry.fingerprint == entry.fingerprint:
+            stay += 1
+            note = f"{since}, and nobody has released it"
+            changed[row] = replace(decision, verdict=Verdict.QUARANTINE, note=note)
+        else:
+            note = f"another revision is {since}; releasing that one would replace this one"
+            changed[row] = replace(decision, note="; ".join(filter(None, (decision.note, note))))
+    report = replace(report, remarkable={**report.remarkable, **changed})
+    if stay and guard.policy.on_detect == "raise":
+        raise PoisonedEntryError(report)
+    if stay:
+        logger.warning("%d entries stay in quarantine until somebody decides", stay)
+    if len(changed) > stay:
+        logger.warning("of %d admitted entries, other revisions are held", len(changed) - stay)
+    return report
+
+
+def _waiting(quarantine: Quarantine, entry_id: str) -> HeldEntry | None:
+    """Return the revision that waits for a decision; None if it was judged meanwhile."""
+    try:
+        item = quarantine.show(entry_id)  # a revision that is held is the latest
+    except QuarantineError:
+        return None
+    return item if item.status is Status.HELD else None

@@ -1,0 +1,223 @@
+"""LlamaIndex nodes to entries and back."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Any
+
+import numpy as np
+from llama_index.core.schema import BaseNode, MetadataMode, NodeRelationship, RelatedNodeInfo
+from llama_index.core.vector_stores.utils import metadata_dict_to_node
+from numpy.typing import ArrayLike
+
+from ragshield_core import Batch
+from ragshield_core.errors import InvalidBatchError
+from ragshield_core.findings import Decision
+from ragshield_core.metadata_json import dumps, loads
+from ragshield_core.quarantine import HeldEntry
+
+# The one scalar metadata key that a flagged node gains: the detectors that flagged it.
+FLAG_KEY = "ragshield_flag"
+# Metadata key, in the quarantine only, of all that a node is beside its text and metadata.
+NODE_KEY = "_ragshield_node"
+
+NO_ENTRIES = Batch.of(ids=[], texts=[], embeddings=[])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetadataKeys:
+    """Where a node's metadata says what is claimed about it."""
+
+    label: str
+    lineage: str
+
+    def label_of(self, node: BaseNode) -> str | None:
+        """Return the label.
+
+        Raises
+        ------
+        InvalidBatchError
+            If it is neither a string, a number nor a boolean; names the node.
+        """
+        return _as_text(self.label, node)
+
+    def lineage_of(self, node: BaseNode) -> str | None:
+        """Return what the node was cut from: as its metadata says, else its source document.
+
+        Raises
+        ------
+        InvalidBatchError
+            If metadata says something that is no scalar; names the node.
+        """
+        claimed = _as_text(self.lineage, node)
+        return claimed if claimed is not None else node.ref_doc_id
+
+
+def text_of(node: BaseNode) -> str:
+    """Return the text that is judged: what was written, without metadata."""
+    return node.get_content(metadata_mode=MetadataMode.NONE)
+
+
+def to_batch(
+    nodes: Sequence[BaseNode], keys: MetadataKeys, vectors: ArrayLike | None = None
+) -> Batch:
+    """Return nodes as a batch that can be turned back into them.
+
+    Parameters
+    ----------
+    nodes
+        May be changed afterwards: the batch shares nothing with them.
+    keys
+        Where metadata says what belongs to a revision.
+    vectors
+        One per node; ``None`` takes the nodes' own.
+
+    Raises
+    ------
+    InvalidBatchError
+        If a node has no vector or cannot be judged; names it.
+    """
+    if vectors is None:
+        bare = next((node for node in nodes if node.embedding is None), None)
+        if bare is not None:
+            msg = (
+                f"node {bare.node_id!r} has no embedding, expected a vector; embed nodes before "
+                "they are stored, or put the embedding model in front of the guard."
+            )
+            raise InvalidBatchError(msg)
+        vectors = [node.get_embedding() for node in nodes]
+    return Batch.of(
+        ids=[node.node_id for node in nodes],
+        texts=[text_of(node) for node in nodes],
+        embeddings=vectors,
+        labels=[keys.label_of(node) for node in nodes],
+        lineages=[keys.lineage_of(node) for node in nodes],
+        metadatas=[_packed(node) for node in nodes],
+    )
+
+
+def to_node(held: HeldEntry) -> BaseNode:
+    """Return the node that was held, with its vector."""
+    metadata = dict(held.entry.metadata)
+    packed = metadata.pop(NODE_KEY, None)
+    described = {"type": "TextNode", "content": {"id_": held.id}} if packed is None else packed
+    node = metadata_dict_to_node(
+        {"_node_content": json.dumps(described["content"]), "_node_type": described["type"]},
+        text=held.entry.text,
+    )
+    node.metadata = metadata
+    node.embedding = held.vector.tolist()
+    return node
+
+
+def source_of(metadata: Mapping[str, Any]) -> str | None:
+    """Return the id of the source document of an entry that :func:`to_batch` made."""
+    packed = metadata.get(NODE_KEY)
+    if packed is None:
+        return None
+    source = packed["content"].get("relationships", {}).get(NodeRelationship.SOURCE.value)
+    return None if source is None else str(source["node_id"])
+
+
+def embedded(node: BaseNode, vector: Sequence[float]) -> BaseNode:
+    """Return a copy of a node with a vector."""
+    copy = node.model_copy()
+    copy.embedding = list(vector)
+    return copy
+
+
+def flagged(nodes: Sequence[BaseNode], decisions: Sequence[Decision]) -> list[BaseNode]:
+    """Return nodes, the flagged ones as copies whose metadata says so, unseen by models."""
+    names = {
+        decision.entry_id: ",".join(sorted({finding.detector for finding in decision.findings}))
+        for decision in decisions
+    }
+    return [
+        _annotated(node, names[node.node_id]) if node.node_id in names else node for node in nodes
+    ]
+
+
+def relinked(survivors: Sequence[BaseNode], dropped: Sequence[BaseNode]) -> list[BaseNode]:
+    """Return survivors whose relationships pass over what was dropped; changed ones are copies.
+
+    The source document stays: it says where a node comes from, not what is stored.
+    """
+    gone = {node.node_id: node for node in dropped}
+    return [_relinked(node, gone) for node in survivors]
+
+
+def _relinked(node: BaseNode, gone: Mapping[str, BaseNode]) -> BaseNode:
+    changes: dict[NodeRelationship, RelatedNodeInfo | list[RelatedNodeInfo] | None] = {}
+    for kind, related in node.relationships.items():
+        if kind is NodeRelationship.SOURCE:
+            continue
+        if isinstance(related, list):
+            left = [info for info in related if info.node_id not in gone]
+            if len(left) < len(related):
+                changes[kind] = left or None
+        elif related.node_id in gone:
+            changes[kind] = _beyond(related, kind, gone)
+    if not changes:
+        return node
+    copy = node.model_copy()
+    kept = {kind: related for kind, related in node.relationships.items() if kind not in changes}
+    copy.relationships = kept | {k: related for k, related in changes.items() if related}
+    return copy
+
+
+def _beyond(
+    related: RelatedNodeInfo, kind: NodeRelationship, gone: Mapping[str, BaseNode]
+) -> RelatedNodeInfo | None:
+    """Return the next node in that direction that is not gone."""
+    seen = set()  # relationships are claims: they may run in a circle
+    while related.node_id in gone:
+        if related.node_id in seen:
+            return None
+        seen.add(related.node_id)
+        further = gone[related.node_id].relationships.get(kind)
+        if not isinstance(further, RelatedNodeInfo):
+            return None
+        related = further
+    return related
+
+
+def _annotated(node: BaseNode, names: str) -> BaseNode:
+    copy = node.model_copy()
+    copy.metadata = {**node.metadata, FLAG_KEY: names}
+    copy.excluded_llm_metadata_keys = _with_flag(node.excluded_llm_metadata_keys)
+    copy.excluded_embed_metadata_keys = _with_flag(node.excluded_embed_metadata_keys)
+    return copy
+
+
+def _with_flag(keys: Sequence[str]) -> list[str]:
+    return [*(key for key in keys if key != FLAG_KEY), FLAG_KEY]
+
+
+def _packed(node: BaseNode) -> dict[str, Any]:
+    """Return a node's metadata with all else that it takes to make the node again."""
+    left_out = {"text", "text_resource", "embedding", "metadata"}
+    content = node.model_dump(mode="json", exclude=left_out)
+    try:
+        metadata = loads(dumps(node.metadata))  # a copy that shares nothing
+    except (TypeError, ValueError):  # stores keep what pydantic makes of such values
+        metadata = node.model_dump(mode="json", include={"metadata"})["metadata"]
+    return {**metadata, NODE_KEY: {"type": node.class_name(), "content": content}}
+
+
+def _as_text(key: str, node: BaseNode) -> str | None:
+    value = node.metadata.get(key)
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, float) and math.isnan(value):
+        return None  # how data frames say that there is none
+    if isinstance(value, bool | int | float | np.generic | PurePath):
+        return str(value)
+    msg = (
+        f"metadata[{key!r}] of entry {node.node_id!r} is of type {type(value).__name__}, expected "
+        "a str, a number or nothing; store one scalar under that key, or name another key."
+    )
+    raise InvalidBatchError(msg)

@@ -1,0 +1,796 @@
+"""A vector store index that screens nodes before they reach the store, whatever the store."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from typing import Any, Self
+
+from llama_index.core import StorageContext, VectorStoreIndex
+from llama_index.core.base.base_query_engine import BaseQueryEngine
+from llama_index.core.callbacks import CallbackManager
+from llama_index.core.data_structs import IndexDict
+from llama_index.core.ingestion.pipeline import arun_transformations, run_transformations
+from llama_index.core.llms.utils import LLMType
+from llama_index.core.schema import BaseNode, Document, NodeRelationship, TransformComponent
+from llama_index.core.settings import Settings
+from llama_index.core.vector_stores.types import (
+    BasePydanticVectorStore,
+    VectorStoreQuery,
+    VectorStoreQueryResult,
+)
+from pydantic import PrivateAttr
+
+from ragshield_core import Guard, Quarantine, Report
+from ragshield_core.quarantine import HeldEntry
+from ragshield_core.scan import ScanReport
+from ragshield_llamaindex.convert import MetadataKeys, embedded, relinked, source_of
+from ragshield_llamaindex.events import dispatcher
+from ragshield_llamaindex.inner import InnerStore, access_to, vectors_of
+from ragshield_llamaindex.keeper import Keeper
+from ragshield_llamaindex.mask import Mask, asking_for, cut, kept_rows
+from ragshield_llamaindex.stable_ids import StableIds
+from ragshield_llamaindex.vectorstore import GuardedVectorStore
+
+logger = logging.getLogger("ragshield")
+
+# Arguments of an index that it keeps to itself.
+_SETTINGS = (
+    *("embed_model", "callback_manager", "transformations", "use_async"),
+    *("store_nodes_override", "insert_batch_size", "show_progress"),
+)
+
+# What a query engine answers where no passage is left, in place of "Empty Response".
+ALL_DROPPED = "No answer: no passage that was found for this question passed the guard."
+
+
+class GuardedVectorStoreIndex(VectorStoreIndex):
+    """Drop-in replacement for a VectorStoreIndex: suspicious nodes stay out of it.
+
+    Nodes are embedded, screened, and only then handed to the vector store, so that positions and
+    ids agree also for stores that keep vectors only. Every way in is screened: ``from_documents``,
+    the constructor, ``insert``, ``insert_nodes``, ``update_ref_doc`` and ``refresh_ref_docs``.
+
+    Setup:
+        Install ``ragshield[llamaindex]``.
+
+    Key init args:
+        nodes: Sequence[BaseNode]
+            As of VectorStoreIndex.
+        guard: Guard
+            New for a new index. For an index that exists, see :meth:`adopt`.
+        label_key: str
+            Metadata key of a node's label; default ``"label"``.
+        lineage_key: str
+            Metadata key of what a node was cut from; default ``"source"``. Where metadata says
+            nothing, the node's source document.
+        inner_store: InnerStore | None
+            How to read nodes of the vector store, for kinds that are not known.
+        **kwargs
+            As of VectorStoreIndex: ``storage_context``, ``embed_model``, ``transformations``, ...
+
+    Instantiate:
+        >>> from llama_index.core import MockEmbedding
+        >>> from ragshield_core.detectors import LabelCentroidDetector
+        >>> guard = Guard([LabelCentroidDetector()], quarantine=Quarantine("sqlite://"))
+        >>> index = GuardedVectorStoreIndex.from_documents(
+        ...     [Document(id_="1", text="foo"), Document(id_="2", text="thud")],
+        ...     guard=guard, embed_model=MockEmbedding(8))
+        >>> index.last_report
+        <Report 2 entries: 2 admitted, 0 flagged, 0 quarantined>
+
+    Insert and delete:
+        >>> index.insert(Document(id_="3", text="qux"))
+        >>> index.delete_ref_doc("1", delete_from_docstore=True)
+
+    Use as a retriever:
+        >>> sorted(found.text for found in index.as_retriever(similarity_top_k=5).retrieve("thud"))
+        ['qux', 'thud']
+
+    Use as a query engine:
+        >>> from llama_index.core.llms import MockLLM
+        >>> engine = index.as_query_engine(llm=MockLLM(max_tokens=2))
+        >>> engine.query("thud").response
+        'text text'
+
+        Where no passage is left it answers :data:`ALL_DROPPED`, streaming or not.
+
+    Quarantine:
+        >>> index.quarantine.count()  # what is held; index.release([...]) puts it back
+        0
+
+    Notes
+    -----
+    An update (``update_ref_doc``, ``refresh_ref_docs``) of which a part is held is not made: the
+    version before stays. Once its held parts are released, or changed, the next one makes it.
+    """
+
+    def __init__(
+        self,
+        nodes: Sequence[BaseNode] | None = None,
+        *,
+        guard: Guard,
+        label_key: str = "label",
+        lineage_key: str = "source",
+        inner_store: InnerStore | None = None,
+        storage_context: StorageContext | None = None,
+        index_struct: IndexDict | None = None,
+        **kwargs: Any,
+    ) -> None:
+        storage_context = storage_context or StorageContext.from_defaults()
+        store = storage_context.vector_store
+        if isinstance(store, GuardedVectorStore):
+            msg = (
+                "the vector store is guarded already, expected a bare one; use a VectorStoreIndex "
+                "with it."
+            )
+            raise TypeError(msg)
+        # The constructor writes: what a write needs has to be there before.
+        self._access = _IndexInner(self, store, inner_store)
+        self._access.struct = index_struct
+        keys = MetadataKeys(label=label_key, lineage=lineage_key)
+        self._keeper = Keeper(guard, self._access, keys)
+        self._reads = ReadView(store, self._access, self._keeper.mask)
+        kwargs["transformations"] = _stable(kwargs.get("transformations"))
+        super().__init__(
+            nodes=nodes, storage_context=storage_context, index_struct=index_struct, **kwargs
+        )
+        self._access.struct = self._index_struct
+
+    @classmethod
+    def from_documents(
+        cls,
+        documents: Sequence[Document],
+        storage_context: StorageContext | None = None,
+        show_progress: bool = False,  # noqa: FBT001, FBT002 - LlamaIndex's own argument
+        callback_manager: CallbackManager | None = None,
+        transformations: list[TransformComponent] | None = None,
+        **kwargs: Any,
+    ) -> Self:
+        """Cut documents into nodes and index those that are admitted.
+
+        Parameters
+        ----------
+        documents, storage_context, show_progress, callback_manager, transformations
+            As of VectorStoreIndex. The hash of a document of which all nodes are held is not
+            recorded, so that a later ``refresh_ref_docs`` tries it again.
+        **kwargs
+            As of the constructor; ``guard`` is needed.
+        """
+        steps = _stable(transformations)
+        index = super().from_documents(
+            documents, storage_context, show_progress, callback_manager, steps, **kwargs
+        )
+        for document in documents:
+            index._unrecord(document.id_)  # noqa: SLF001 - of the same class
+        return index
+
+    @classmethod
+    def from_vector_store(
+        cls, vector_store: BasePydanticVectorStore, embed_model: Any = None, **kwargs: Any
+    ) -> Self:
+        """Return an index over a store that keeps texts; for one that holds nodes, :meth:`adopt`.
+
+        Parameters
+        ----------
+        vector_store, embed_model
+            As of VectorStoreIndex.
+        **kwargs
+            As of the constructor; ``guard`` is needed.
+        """
+        index: Self = super().from_vector_store(vector_store, embed_model, **kwargs)  # type: ignore[assignment]
+        return index
+
+    @classmethod
+    def adopt(
+        cls,
+        index: VectorStoreIndex,
+        *,
+        guard: Guard | None = None,
+        clean_ids: Iterable[str] | None = None,
+        label_key: str = "label",
+        lineage_key: str = "source",
+        inner_store: InnerStore | None = None,
+        fit: bool = True,
+    ) -> Self:
+        """Guard an index that holds nodes already.
+
+        The guard is fitted on them, with the vectors that are stored, and calibrated. They are
+        believed, not judged: poison that is in there already stays and counts as knowledge, so look
+        for it with :meth:`scan`.
+
+        Parameters
+        ----------
+        index
+            Nothing in it is changed; use the one that is returned in its place.
+        guard
+            Fitted anew; default: :meth:`Guard.default`.
+        clean_ids
+            Ids of nodes that are known to be clean: thresholds come from half of them, held out
+            while the guard is fitted. Default: from all nodes, each held out in turn. If there are
+            too few for the accepted rate, the published rules stay in force.
+        label_key, lineage_key, inner_store
+            As for the constructor.
+        fit
+            False for a guard that has learned the index already: ``Guard.load(folder)``, beside
+            ``load_index_from_storage``.
+
+        Raises
+        ------
+        ragshield_core.errors.InvalidBatchError
+            If a stored node cannot be judged; names it.
+        CalibrationError
+            If there are too few ``clean_ids``; says how many would do.
+
+        Examples
+        --------
+        >>> from llama_index.core import MockEmbedding
+        >>> from llama_index.core.schema import TextNode
+        >>> from ragshield_core.detectors import LabelCentroidDetector
+        >>> bare = VectorStoreIndex([TextNode(text="foo")], embed_model=MockEmbedding(8))
+        >>> guard = Guard([LabelCentroidDetector()], quarantine=Quarantine("sqlite://"))
+        >>> index = GuardedVectorStoreIndex.adopt(bare, guard=guard)
+        >>> len(index.as_retriever().retrieve("foo"))
+        1
+        """
+        adopted = cls(
+            guard=Guard.default() if guard is None else guard,
+            label_key=label_key,
+            lineage_key=lineage_key,
+            inner_store=inner_store,
+            storage_context=index.storage_context,
+            index_struct=index.index_struct,
+            **{name: getattr(index, f"_{name}") for name in _SETTINGS},
+        )
+        adopted._object_map = index._object_map  # noqa: SLF001
+        if fit:
+            adopted._keeper.adopt(clean_ids)
+        return adopted
+
+    @property
+    def vector_store(self) -> BasePydanticVectorStore:
+        """What retrievers read: the vector store, without what is held. It cannot be written."""
+        return self._reads
+
+    @property
+    def guard(self) -> Guard:
+        """The guard."""
+        return self._keeper.guard
+
+    @property
+    def quarantine(self) -> Quarantine:
+        """Where held nodes are."""
+        return self.guard.quarantine
+
+    @property
+    def last_report(self) -> Report:
+        """What was decided at the latest write."""
+        return self._keeper.last_report
+
+    # Writes
+
+    def _add_nodes_to_index(
+        self,
+        index_struct: IndexDict,
+        nodes: Sequence[BaseNode],
+        show_progress: bool = False,  # noqa: FBT001, FBT002 - LlamaIndex's own argument
+        **insert_kwargs: Any,
+    ) -> None:
+        self._access.struct = index_struct
+        if nodes:
+            vectors = self._get_node_with_embedding(nodes, show_progress)
+            self._keeper.run(self._keeper.add(vectors, insert_kwargs))
+
+    async def _async_add_nodes_to_index(
+        self,
+        index_struct: IndexDict,
+        nodes: Sequence[BaseNode],
+        show_progress: bool = False,  # noqa: FBT001, FBT002 - LlamaIndex's own argument
+        **insert_kwargs: Any,
+    ) -> None:
+        self._access.struct = index_struct
+        if nodes:
+            vectors = await self._aget_node_with_embedding(nodes, show_progress)
+            await self._keeper.arun(self._keeper.add(vectors, insert_kwargs))
+
+    def insert(self, document: Document, **insert_kwargs: Any) -> None:
+        """Cut a document into nodes and index those that are admitted."""
+        super().insert(document, **insert_kwargs)
+        self._unrecord(document.id_)
+
+    async def ainsert(self, document: Document, **insert_kwargs: Any) -> None:
+        """Do as :meth:`insert` does, by async methods."""
+        await super().ainsert(document, **insert_kwargs)
+        self._unrecord(document.id_)
+
+    @dispatcher.span
+    def update_ref_doc(self, document: Document, **update_kwargs: Any) -> None:
+        """Replace a document, if no part of the new version is held; else the old one stays.
+
+        Parameters
+        ----------
+        document
+            The new version, under the same id.
+        **update_kwargs
+            ``insert_kwargs``, as of LlamaIndex; ``delete_kwargs`` are not needed.
+        """
+        insert_kwargs = update_kwargs.get("insert_kwargs", {})
+        nodes = run_transformations([document], self._transformations, **insert_kwargs)
+        vectors = self._get_node_with_embedding(nodes)
+        if self._keeper.run(self._keeper.update(document.id_, vectors, insert_kwargs)):
+            self._docstore.set_document_hash(document.id_, document.hash)
+        self._record()
+
+    @dispatcher.span
+    async def aupdate_ref_doc(self, document: Document, **update_kwargs: Any) -> None:
+        """Do as :meth:`update_ref_doc` does, by async methods."""
+        insert_kwargs = update_kwargs.get("insert_kwargs", {})
+        nodes = await arun_transformations([document], self._transformations, **insert_kwargs)
+        vectors = await self._aget_node_with_embedding(nodes)
+        if await self._keeper.arun(self._keeper.update(document.id_, vectors, insert_kwargs)):
+            await self._docstore.aset_document_hash(document.id_, document.hash)
+        self._record()
+
+    @dispatcher.span
+    def delete_ref_doc(
+        self,
+        ref_doc_id: str,
+        delete_from_docstore: bool = False,  # noqa: FBT001, FBT002 - LlamaIndex's own argument
+        **delete_kwargs: Any,
+    ) -> None:
+        """Delete a document, from quarantine as well; confirmed poison stays there.
+
+        Parameters
+        ----------
+        ref_doc_id
+            Its id.
+        delete_from_docstore
+            Whether its nodes leave the docstore as well.
+        **delete_kwargs
+            Not used.
+        """
+        del delete_kwargs
+        options = {"from_docstore": delete_from_docstore}
+        self._keeper.run(self._keeper.delete_document(ref_doc_id, options))
+        if delete_from_docstore:
+            self._delete_from_docstore(ref_doc_id)
+        self._record()
+
+    @dispatcher.span
+    async def adelete_ref_doc(
+        self,
+        ref_doc_id: str,
+        delete_from_docstore: bool = False,  # noqa: FBT001, FBT002 - LlamaIndex's own argument
+        **delete_kwargs: Any,
+    ) -> None:
+        """Do as :meth:`delete_ref_doc` does, by async methods."""
+        del delete_kwargs
+        options = {"from_docstore": delete_from_docstore}
+        await self._keeper.arun(self._keeper.delete_document(ref_doc_id, options))
+        if delete_from_docstore:
+            await self._adelete_from_docstore(ref_doc_id)
+        self._record()
+
+    def delete_nodes(
+        self,
+        node_ids: list[str],
+        delete_from_docstore: bool = False,  # noqa: FBT001, FBT002 - LlamaIndex's own argument
+        **delete_kwargs: Any,
+    ) -> None:
+        """Delete nodes, from quarantine as well; confirmed poison stays there."""
+        del delete_kwargs
+        options = {"from_docstore": delete_from_docstore}
+        self._keeper.run(self._keeper.delete_nodes(node_ids, options))
+        self._record()
+
+    async def adelete_nodes(
+        self,
+        node_ids: list[str],
+        delete_from_docstore: bool = False,  # noqa: FBT001, FBT002 - LlamaIndex's own argument
+        **delete_kwargs: Any,
+    ) -> None:
+        """Do as :meth:`delete_nodes` does, by async methods."""
+        del delete_kwargs
+        options = {"from_docstore": delete_from_docstore}
+        await self._keeper.arun(self._keeper.delete_nodes(node_ids, options))
+        self._record()
+
+    @dispatcher.span
+    def release(
+        self, ids: Sequence[str], *, by: str = "ragshield", note: str | None = None
+    ) -> tuple[HeldEntry, ...]:
+        """Put held nodes into the index, under their own ids and with their stored vectors.
+
+        Parameters
+        ----------
+        ids
+            Of held nodes; they replace what is live under the same ids.
+        by, note
+            Who decided, and why; kept in the quarantine's log.
+
+        Raises
+        ------
+        ragshield_core.errors.QuarantineError
+            If one of them is not held; nothing is released then.
+        """
+        released = self._keeper.run(self._keeper.release(ids, by, note))
+        self._record()
+        return released
+
+    @dispatcher.span
+    async def arelease(
+        self, ids: Sequence[str], *, by: str = "ragshield", note: str | None = None
+    ) -> tuple[HeldEntry, ...]:
+        """Do as :meth:`release` does, by async methods."""
+        released = await self._keeper.arun(self._keeper.release(ids, by, note))
+        self._record()
+        return released
+
+    def scan(
+        self,
+        fpr: float = 0.01,
+        clean_ids: Iterable[str] | None = None,
+        *,
+        quarantine: bool = False,
+        seed: int = 0,
+    ) -> ScanReport:
+        """Audit all that is stored, each node judged against the others.
+
+        The guard's detectors are built anew for it, so that what the guard has learned stays as it
+        is. Writes may go on while the audit runs.
+
+        Parameters
+        ----------
+        fpr, clean_ids, seed
+            As of :func:`ragshield_core.scan.scan`.
+        quarantine
+            Whether findings are held, durably, and deleted; :meth:`release` puts them back. By
+            default nothing changes.
+
+        Returns
+        -------
+        ScanReport
+            Findings, worst first. With ``quarantine=True``, those that stayed, because a person has
+            released them before or they changed meanwhile, are admitted with a note.
+        """
+        report = self._keeper.scan(fpr, clean_ids, seed, quarantine=quarantine)
+        self._record()
+        return report
+
+    def refresh_quarantine(self) -> None:
+        """Ask the quarantine what is held, where somebody else holds or judges entries."""
+        self._keeper.mask.load(self.quarantine)
+
+    # Reads
+
+    def as_query_engine(self, llm: LLMType | None = None, **kwargs: Any) -> BaseQueryEngine:
+        """Return a query engine that answers :data:`ALL_DROPPED` where no passage is left."""
+        return answering(super().as_query_engine(llm, **kwargs))
+
+    def _record(self) -> None:
+        self._storage_context.index_store.add_index_struct(self._index_struct)
+
+    def _unrecord(self, ref_doc_id: str) -> None:
+        """Forget the hash of a document of which the latest write has held all nodes."""
+        report = self.last_report
+        kept = [
+            bool(kept)
+            for metadata, kept in zip(report.batch.metadatas, report.kept, strict=True)
+            if source_of(metadata) == ref_doc_id
+        ]
+        if kept and not any(kept):
+            self._docstore.delete_document(ref_doc_id, raise_error=False)
+
+
+def guarded_index_from_documents(
+    documents: Sequence[Document], *, guard: Guard, **kwargs: Any
+) -> GuardedVectorStoreIndex:
+    """Return an index of those parts of documents that the guard admits.
+
+    Parameters
+    ----------
+    documents
+        To be cut into nodes, embedded and screened.
+    guard
+        New for a new index.
+    **kwargs
+        As of :class:`GuardedVectorStoreIndex` and ``VectorStoreIndex.from_documents``.
+
+    Examples
+    --------
+    >>> from llama_index.core import MockEmbedding
+    >>> from ragshield_core.detectors import LabelCentroidDetector
+    >>> guard = Guard([LabelCentroidDetector()], quarantine=Quarantine("sqlite://"))
+    >>> index = guarded_index_from_documents(
+    ...     [Document(text="foo")], guard=guard, embed_model=MockEmbedding(8))
+    >>> len(index.as_retriever().retrieve("foo"))
+    1
+    """
+    return GuardedVectorStoreIndex.from_documents(documents, guard=guard, **kwargs)
+
+
+def adopt(index: VectorStoreIndex, **kwargs: Any) -> GuardedVectorStoreIndex:
+    """Guard an index that holds nodes already; see :meth:`GuardedVectorStoreIndex.adopt`."""
+    return GuardedVectorStoreIndex.adopt(index, **kwargs)
+
+
+def _stable(transformations: list[TransformComponent] | None) -> list[TransformComponent]:
+    """Return transformations after which a part of a document has the same id at each run."""
+    steps = [*(transformations or Settings.transformations)]
+    return steps if any(isinstance(step, StableIds) for step in steps) else [*steps, StableIds()]
+
+
+def access_to_index(index: VectorStoreIndex) -> InnerStore:
+    """Return access to the nodes of an index and their vectors.
+
+    Raises
+    ------
+    TypeError
+        If its vector store is of no known kind.
+    """
+    if isinstance(index, GuardedVectorStoreIndex):
+        return index._access  # noqa: SLF001 - defined here
+    store = index.vector_store
+    if isinstance(store, GuardedVectorStore):
+        return store._keeper.access  # noqa: SLF001 - one way to read vectors back
+    access = _IndexInner(index, store, None)
+    access.struct = index.index_struct
+    return access
+
+
+def answering(engine: BaseQueryEngine, answer: str = ALL_DROPPED) -> BaseQueryEngine:
+    """Make a query engine say something better than "Empty Response" where no passage is left.
+
+    Parameters
+    ----------
+    engine
+        One with a response synthesizer, such as RetrieverQueryEngine; it is changed and returned.
+    answer
+        What to say, streaming or not; no language model is asked.
+    """
+    synthesizer = getattr(engine, "_response_synthesizer", None)
+    if synthesizer is None:
+        msg = f"{type(engine).__name__} has no response synthesizer, expected one that has."
+        raise TypeError(msg)
+    synthesizer._empty_response = answer  # noqa: SLF001 - an argument of its constructor only
+    return engine
+
+
+class ReadView(BasePydanticVectorStore):
+    """What retrievers of a guarded index see of the vector store."""
+
+    stores_text: bool = False
+    is_embedding_query: bool = True
+
+    _inner: BasePydanticVectorStore = PrivateAttr()
+    _access: _IndexInner = PrivateAttr()
+    _mask: Mask = PrivateAttr()
+
+    def __init__(self, inner: BasePydanticVectorStore, access: _IndexInner, mask: Mask) -> None:
+        super().__init__(stores_text=inner.stores_text, is_embedding_query=inner.is_embedding_query)
+        self._inner, self._access, self._mask = inner, access, mask
+
+    @classmethod
+    def class_name(cls) -> str:
+        """Name of the component."""
+        return "GuardedReadView"
+
+    @property
+    def client(self) -> Any:
+        """Client of the vector store; what is done with it is not guarded."""
+        return self._inner.client
+
+    def add(self, nodes: Sequence[BaseNode], **kwargs: Any) -> list[str]:
+        """Refuse: it would go around the guard."""
+        del nodes, kwargs
+        raise NotImplementedError(_READ_ONLY)
+
+    def delete(self, ref_doc_id: str, **delete_kwargs: Any) -> None:
+        """Refuse: index and vector store would be out of step."""
+        del ref_doc_id, delete_kwargs
+        raise NotImplementedError(_READ_ONLY)
+
+    def get_nodes(self, *args: Any, **kwargs: Any) -> list[BaseNode]:
+        """Return stored nodes; those that are held are passed over."""
+        return self._mask.visible(self._inner.get_nodes(*args, **kwargs))
+
+    async def aget_nodes(self, *args: Any, **kwargs: Any) -> list[BaseNode]:
+        """Return stored nodes; those that are held are passed over."""
+        return self._mask.visible(await self._inner.aget_nodes(*args, **kwargs))
+
+    @dispatcher.span
+    def query(self, query: VectorStoreQuery, **kwargs: Any) -> VectorStoreQueryResult:
+        """Return what the vector store finds, without what is held."""
+        k = asked = query.similarity_top_k
+        while True:
+            result = self._inner.query(asking_for(query, asked), **kwargs)
+            rows, more = self._visible(result, asked, k)
+            if more is None:
+                return cut(result, rows)
+            asked = more
+
+    @dispatcher.span
+    async def aquery(self, query: VectorStoreQuery, **kwargs: Any) -> VectorStoreQueryResult:
+        """Do as :meth:`query` does, by the vector store's async method."""
+        k = asked = query.similarity_top_k
+        while True:
+            result = await self._inner.aquery(asking_for(query, asked), **kwargs)
+            rows, more = self._visible(result, asked, k)
+            if more is None:
+                return cut(result, rows)
+            asked = more
+
+    def _visible(
+        self, result: VectorStoreQueryResult, asked: int, k: int
+    ) -> tuple[list[int], int | None]:
+        """Return the rows to show and how many to ask for next, None if it is enough."""
+
+        def keep(entry_id: str | None, node: BaseNode | None) -> bool:
+            if node is None and entry_id is not None:
+                node = self._access.node(entry_id)
+            return node is not None and not self._mask.hides(node)
+
+        rows = kept_rows(result, keep)
+        found = len(result.ids if result.ids is not None else result.nodes or ())
+        more = self._mask.more(asked, k, found, len(rows), self._access.orphans)
+        return rows if asked == k else rows[:k], more
+
+
+_READ_ONLY = (
+    "the vector store of a guarded index is written through the index: insert_nodes, "
+    "delete_ref_doc. What is done to index.storage_context.vector_store is not guarded."
+)
+
+
+class _IndexInner(InnerStore):
+    """The nodes of an index: in its vector store, or half there and half in its docstore."""
+
+    def __init__(
+        self,
+        index: VectorStoreIndex,
+        store: BasePydanticVectorStore,
+        inner_store: InnerStore | None,
+    ) -> None:
+        super().__init__(store)
+        self._index = index
+        self.struct: IndexDict | None = None
+        self._nodes = inner_store
+        if inner_store is None and store.stores_text:
+            self._nodes = access_to(store)
+        elif inner_store is None:
+            vectors_of(store, [])  # raises for a store whose vectors cannot be read
+
+    @classmethod
+    def handles(cls, store_cls: type[BasePydanticVectorStore]) -> bool:
+        """Return False: it is made for an index."""
+        del store_cls
+        return False
+
+    @property
+    def orphans(self) -> int:
+        """Vectors that could not be deleted (Faiss) and belong to no node any more."""
+        total = getattr(self._store.client, "ntotal", None)
+        return 0 if total is None else int(total) - len(self._ids_by_vector())
+
+    def node(self, vector_id: str) -> BaseNode | None:
+        """Return the node that a vector belongs to."""
+        node_id = self._ids_by_vector().get(vector_id)
+        return None if node_id is None else self._from_docstore(node_id)
+
+    def read(self, ids: Sequence[str]) -> list[BaseNode]:
+        """Return nodes with their vectors."""
+        if self._nodes is not None:
+            return self._nodes.read(ids)
+        vector_ids = self._vector_ids(ids)
+        vectors = vectors_of(self._store, list(vector_ids.values()))
+        nodes = []
+        for entry_id in ids:
+            vector = vectors.get(vector_ids.get(entry_id, ""))
+            node = None if vector is None else self._from_docstore(entry_id)
+            if node is not None and vector is not None:
+                nodes.append(embedded(node, vector))
+        return nodes
+
+    async def aread(self, ids: Sequence[str]) -> list[BaseNode]:
+        """Return nodes with their vectors, by the store's own async method if it keeps texts."""
+        return self.read(ids) if self._nodes is None else await self._nodes.aread(ids)
+
+    def ids(self) -> list[str]:
+        """Return the ids of all nodes."""
+        if self._nodes is not None:
+            return self._nodes.ids()
+        return list(self._ids_by_vector().values())
+
+    def document(self, ref_doc_id: str) -> list[str]:
+        """Return the ids of the nodes of a document."""
+        if self._nodes is not None:
+            return self._nodes.document(ref_doc_id)
+        info = self._index.docstore.get_ref_doc_info(ref_doc_id)
+        return [] if info is None else list(self._vector_ids(info.node_ids))
+
+    async def adocument(self, ref_doc_id: str) -> list[str]:
+        """Return the ids of the nodes of a document."""
+        if self._nodes is not None:
+            return await self._nodes.adocument(ref_doc_id)
+        return self.document(ref_doc_id)
+
+    def write(self, nodes: Sequence[BaseNode], **kwargs: Any) -> None:
+        """Store nodes as the index does."""
+        VectorStoreIndex._add_nodes_to_index(self._index, self._struct(), nodes, **kwargs)  # noqa: SLF001
+
+    async def awrite(self, nodes: Sequence[BaseNode], **kwargs: Any) -> None:
+        """Store nodes as the index does."""
+        await VectorStoreIndex._async_add_nodes_to_index(  # noqa: SLF001
+            self._index, self._struct(), nodes, **kwargs
+        )
+
+    def delete(self, ids: Sequence[str], *, from_docstore: bool = True) -> None:
+        """Delete nodes; a vector that the store cannot delete stays and belongs to no node."""
+        if self._nodes is not None:
+            self._nodes.delete(ids)
+        else:
+            self._delete_vectors(list(self._vector_ids(ids).values()))
+        self._forget(ids, from_docstore=from_docstore)
+
+    async def adelete(self, ids: Sequence[str], *, from_docstore: bool = True) -> None:
+        """Do as :meth:`delete` does."""
+        if self._nodes is not None:
+            await self._nodes.adelete(ids)
+        else:
+            self._delete_vectors(list(self._vector_ids(ids).values()))
+        self._forget(ids, from_docstore=from_docstore)
+
+    def _delete_vectors(self, vector_ids: list[str]) -> None:
+        try:
+            self._store.delete_nodes(node_ids=vector_ids)
+        except NotImplementedError:
+            logger.info(
+                "%d vectors stay, of no node any more: they are passed over", len(vector_ids)
+            )
+
+    def _forget(self, ids: Sequence[str], *, from_docstore: bool) -> None:
+        for vector_id in self._vector_ids(ids).values():
+            self._ids_by_vector().pop(vector_id, None)
+        if from_docstore:
+            self._relink([node for i in ids if (node := self._from_docstore(i)) is not None])
+            for entry_id in ids:
+                self._index.docstore.delete_document(entry_id, raise_error=False)
+
+    def _relink(self, gone: Sequence[BaseNode]) -> None:
+        """Let the neighbours of nodes that leave the docstore pass over them."""
+        related = {
+            info.node_id
+            for node in gone
+            for kind, infos in node.relationships.items()
+            if kind is not NodeRelationship.SOURCE
+            for info in (infos if isinstance(infos, list) else [infos])
+        } - {node.node_id for node in gone}
+        neighbours = [node for i in related if (node := self._from_docstore(i)) is not None]
+        changed = [
+            after
+            for before, after in zip(neighbours, relinked(neighbours, gone), strict=True)
+            if after is not before
+        ]
+        if changed:
+            self._index.docstore.add_documents(changed, allow_update=True)
+
+    def _from_docstore(self, node_id: str) -> BaseNode | None:
+        node = self._index.docstore.get_node(node_id, raise_error=False)
+        return node if isinstance(node, BaseNode) else None
+
+    def _vector_ids(self, ids: Sequence[str]) -> dict[str, str]:
+        """Return the vector's id of each node that is there."""
+        known = self._ids_by_vector()
+        if all(known.get(entry_id) == entry_id for entry_id in ids):  # the same ids, as in Simple
+            return {entry_id: entry_id for entry_id in ids}
+        wanted = set(ids)
+        return {node_id: vector_id for vector_id, node_id in known.items() if node_id in wanted}
+
+    def _ids_by_vector(self) -> dict[str, str]:
+        return self._struct().nodes_dict
+
+    def _struct(self) -> IndexDict:
+        if self.struct is None:
+            msg = "the index has no structure yet; nodes are written once it has."
+            raise RuntimeError(msg)
+        return self.struct

@@ -1,0 +1,346 @@
+"""What a guard needs of the store inside: to read nodes back with their vectors.
+
+LlamaIndex's ``get_nodes`` is there for only some stores, and gives vectors for fewer. One small
+class per kind of store fills the gap.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from llama_index.core.schema import BaseNode
+from llama_index.core.vector_stores.types import (
+    BasePydanticVectorStore,
+    MetadataFilter,
+    MetadataFilters,
+)
+from llama_index.core.vector_stores.utils import metadata_dict_to_node
+
+# Ids per statement, and points per page.
+CHUNK = 500
+
+
+class InnerStore(ABC):
+    """Access to the nodes of one kind of store, by their ids.
+
+    Subclass it for a kind of store of your own. The asynchronous methods run the others in a
+    thread; override them where the store has better ones.
+    """
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+
+    @classmethod
+    @abstractmethod
+    def handles(cls, store_cls: type[BasePydanticVectorStore]) -> bool:
+        """Return whether this class knows stores of that class."""
+
+    @abstractmethod
+    def read(self, ids: Sequence[str]) -> list[BaseNode]:
+        """Return nodes with their vectors; missing ones are passed over."""
+
+    @abstractmethod
+    def ids(self) -> list[str]:
+        """Return the ids of all nodes."""
+
+    @abstractmethod
+    def document(self, ref_doc_id: str) -> list[str]:
+        """Return the ids of the nodes that were cut from a document."""
+
+    def write(self, nodes: Sequence[BaseNode], **kwargs: Any) -> None:
+        """Store nodes under ids that are not there; ``kwargs`` are those of the store's ``add``."""
+        self._store.add(list(nodes), **kwargs)
+
+    def delete(self, ids: Sequence[str]) -> None:
+        """Delete nodes; missing ones are passed over.
+
+        Raises
+        ------
+        NotImplementedError
+            If this store cannot delete; a guarded store then hides what it holds.
+        """
+        self._store.delete_nodes(node_ids=list(ids))
+
+    async def aclear(self) -> None:
+        """Delete all nodes, by the store's own async method."""
+        await self._store.aclear()
+
+    async def aread(self, ids: Sequence[str]) -> list[BaseNode]:
+        """Do as :meth:`read` does."""
+        return await asyncio.to_thread(self.read, ids)
+
+    async def adocument(self, ref_doc_id: str) -> list[str]:
+        """Do as :meth:`document` does."""
+        return await asyncio.to_thread(self.document, ref_doc_id)
+
+    async def awrite(self, nodes: Sequence[BaseNode], **kwargs: Any) -> None:
+        """Do as :meth:`write` does, by the store's own async method."""
+        await self._store.async_add(list(nodes), **kwargs)
+
+    async def adelete(self, ids: Sequence[str]) -> None:
+        """Do as :meth:`delete` does, by the store's own async method."""
+        await self._store.adelete_nodes(node_ids=list(ids))
+
+
+class ChromaInner(InnerStore):
+    """llama-index-vector-stores-chroma."""
+
+    @classmethod
+    def handles(cls, store_cls: type[BasePydanticVectorStore]) -> bool:
+        """Return whether it is a ChromaVectorStore."""
+        return comes_from(store_cls, "llama_index.vector_stores.chroma.base", "ChromaVectorStore")
+
+    def read(self, ids: Sequence[str]) -> list[BaseNode]:
+        """Return nodes with their vectors."""
+        nodes = []
+        for part in chunks(ids):
+            found = self._store.client.get(
+                ids=part, include=["embeddings", "documents", "metadatas"]
+            )
+            columns = (found["metadatas"], found["documents"], found["embeddings"])
+            for metadata, text, vector in zip(*columns, strict=True):
+                nodes.append(_node(metadata, text, vector))
+        return nodes
+
+    def ids(self) -> list[str]:
+        """Return the ids of all nodes."""
+        return list(self._store.client.get(include=[])["ids"])
+
+    def document(self, ref_doc_id: str) -> list[str]:
+        """Return the ids of the nodes of a document."""
+        found = self._store.client.get(where={"document_id": ref_doc_id}, include=[])
+        return list(found["ids"])
+
+
+class QdrantInner(InnerStore):
+    """llama-index-vector-stores-qdrant; node ids must be UUIDs, which Qdrant asks for."""
+
+    @classmethod
+    def handles(cls, store_cls: type[BasePydanticVectorStore]) -> bool:
+        """Return whether it is a QdrantVectorStore."""
+        return comes_from(store_cls, "llama_index.vector_stores.qdrant.base", "QdrantVectorStore")
+
+    def read(self, ids: Sequence[str]) -> list[BaseNode]:
+        """Return nodes with their vectors."""
+        if not self._there():
+            return []
+        return [
+            node
+            for part in chunks(ids)
+            for node in self._nodes(
+                self._store.client.retrieve(
+                    self._store.collection_name, part, with_payload=True, with_vectors=True
+                )
+            )
+        ]
+
+    async def aread(self, ids: Sequence[str]) -> list[BaseNode]:
+        """Return nodes with their vectors, by the asynchronous client."""
+        client = self._store._aclient  # noqa: SLF001 - there is no public way to it
+        if client is None:
+            return await super().aread(ids)
+        name = self._store.collection_name
+        if not await client.collection_exists(name):
+            return []
+        nodes = []
+        for part in chunks(ids):
+            found = await client.retrieve(name, part, with_payload=True, with_vectors=True)
+            nodes += self._nodes(found)
+        return nodes
+
+    def ids(self) -> list[str]:
+        """Return the ids of all nodes."""
+        return self._scroll(None) if self._there() else []
+
+    def document(self, ref_doc_id: str) -> list[str]:
+        """Return the ids of the nodes of a document."""
+        return self._scroll(_cut_from(ref_doc_id)) if self._there() else []
+
+    async def adocument(self, ref_doc_id: str) -> list[str]:
+        """Return the ids of the nodes of a document, by the asynchronous client."""
+        client = self._store._aclient  # noqa: SLF001 - there is no public way to it
+        if client is None:
+            return await super().adocument(ref_doc_id)
+        name = self._store.collection_name
+        if not await client.collection_exists(name):
+            return []
+        found: list[str] = []
+        offset = None
+        while True:
+            points, offset = await client.scroll(
+                name,
+                scroll_filter=_cut_from(ref_doc_id),
+                limit=CHUNK,
+                offset=offset,
+                with_payload=False,
+            )
+            found += [str(point.id) for point in points]
+            if offset is None:
+                return found
+
+    def _scroll(self, condition: Any) -> list[str]:
+        found: list[str] = []
+        offset = None
+        while True:
+            points, offset = self._store.client.scroll(
+                self._store.collection_name,
+                scroll_filter=condition,
+                limit=CHUNK,
+                offset=offset,
+                with_payload=False,
+            )
+            found += [str(point.id) for point in points]
+            if offset is None:
+                return found
+
+    def _nodes(self, points: Any) -> list[BaseNode]:
+        result = self._store.parse_to_query_result(points)
+        return list(result.nodes)
+
+    def _there(self) -> bool:
+        """Return whether the collection was made; the store makes it at the first write."""
+        client = self._store.client
+        return client is not None and bool(client.collection_exists(self._store.collection_name))
+
+
+class PostgresInner(InnerStore):
+    """llama-index-vector-stores-postgres.
+
+    Its filters paste values into SQL text, so the table is asked directly, with parameters.
+    """
+
+    @classmethod
+    def handles(cls, store_cls: type[BasePydanticVectorStore]) -> bool:
+        """Return whether it is a PGVectorStore."""
+        return comes_from(store_cls, "llama_index.vector_stores.postgres.base", "PGVectorStore")
+
+    def read(self, ids: Sequence[str]) -> list[BaseNode]:
+        """Return nodes with their vectors."""
+        table = self._table()
+        columns = (table.metadata_, table.text, table.embedding)
+        return [
+            _node(metadata, text, vector)
+            for part in chunks(ids)
+            for metadata, text, vector in self._select(columns, table.node_id.in_(part))
+        ]
+
+    def ids(self) -> list[str]:
+        """Return the ids of all nodes."""
+        return [node_id for (node_id,) in self._select((self._table().node_id,))]
+
+    def document(self, ref_doc_id: str) -> list[str]:
+        """Return the ids of the nodes of a document."""
+        table = self._table()
+        condition = table.metadata_["ref_doc_id"].astext == ref_doc_id
+        return [node_id for (node_id,) in self._select((table.node_id,), condition)]
+
+    def _table(self) -> Any:
+        return self._store._table_class  # noqa: SLF001 - there is no public way to it
+
+    def _select(self, columns: Sequence[Any], *conditions: Any) -> list[Any]:
+        from sqlalchemy import select  # noqa: PLC0415 - only where there is such a store
+
+        self._store._initialize()  # noqa: SLF001 - makes the table, as its own methods do
+        query = select(*columns).where(*conditions).order_by(self._table().id)
+        with self._store._session() as session:  # noqa: SLF001
+            return list(session.execute(query))
+
+
+class GenericInner(InnerStore):
+    """Any other store that keeps texts and implements ``get_nodes`` and ``delete_nodes``.
+
+    Where its nodes come back without vectors, the guard cannot forget those that are replaced or
+    deleted; write a subclass of :class:`InnerStore` that reads them.
+    """
+
+    @classmethod
+    def handles(cls, store_cls: type[BasePydanticVectorStore]) -> bool:
+        """Return True."""
+        return issubclass(store_cls, BasePydanticVectorStore)
+
+    def read(self, ids: Sequence[str]) -> list[BaseNode]:
+        """Return nodes, with their vectors if the store gives them."""
+        return list(self._store.get_nodes(node_ids=list(ids))) if ids else []
+
+    async def aread(self, ids: Sequence[str]) -> list[BaseNode]:
+        """Return nodes, by the store's own async method."""
+        return list(await self._store.aget_nodes(node_ids=list(ids))) if ids else []
+
+    def ids(self) -> list[str]:
+        """Return the ids of all nodes."""
+        return [node.node_id for node in self._store.get_nodes(filters=MetadataFilters(filters=[]))]
+
+    def document(self, ref_doc_id: str) -> list[str]:
+        """Return the ids of the nodes of a document."""
+        only = MetadataFilters(filters=[MetadataFilter(key="ref_doc_id", value=ref_doc_id)])
+        return [node.node_id for node in self._store.get_nodes(filters=only)]
+
+
+KINDS: tuple[type[InnerStore], ...] = (ChromaInner, QdrantInner, PostgresInner, GenericInner)
+
+
+def access_to(store: BasePydanticVectorStore) -> InnerStore:
+    """Return access to a store that keeps texts.
+
+    Raises
+    ------
+    TypeError
+        If the store keeps vectors only.
+    """
+    if not store.stores_text:
+        msg = (
+            f"{type(store).__name__} keeps vectors only (stores_text=False), and an index maps its "
+            "ids to nodes by position: leaving a node out would serve its text under the vector of "
+            "another. Guard the index: GuardedVectorStoreIndex(nodes, guard=guard, "
+            "storage_context=...), or guarded_index_from_documents(documents, guard=guard)."
+        )
+        raise TypeError(msg)
+    return next(kind(store) for kind in KINDS if kind.handles(type(store)))
+
+
+def vectors_of(store: BasePydanticVectorStore, ids: Sequence[str]) -> dict[str, list[float]]:
+    """Return vectors of a store that keeps nothing else, by its own ids.
+
+    Raises
+    ------
+    TypeError
+        If the store is of no known kind.
+    """
+    if comes_from(type(store), "llama_index.core.vector_stores.simple", "SimpleVectorStore"):
+        known = store.data.embedding_dict  # type: ignore[attr-defined]
+        return {one: known[one] for one in ids if one in known}
+    if comes_from(type(store), "llama_index.vector_stores.faiss.base", "FaissVectorStore"):
+        index = store.client
+        return {one: index.reconstruct(int(one)).tolist() for one in ids if int(one) < index.ntotal}
+    msg = (
+        f"vectors of a store of type {type(store).__name__} cannot be read back, expected "
+        "SimpleVectorStore or FaissVectorStore, or a store that keeps texts."
+    )
+    raise TypeError(msg)
+
+
+def comes_from(store_cls: type, module: str, name: str) -> bool:
+    """Return whether a class is, or inherits from, one that need not be imported for it."""
+    return any(c.__module__ == module and c.__name__ == name for c in store_cls.__mro__)
+
+
+def chunks(items: Sequence[str]) -> Iterator[list[str]]:
+    """Yield parts of at most ``CHUNK`` items."""
+    return (list(items[start : start + CHUNK]) for start in range(0, len(items), CHUNK))
+
+
+def _node(metadata: Any, text: str | None, vector: Any) -> BaseNode:
+    node = metadata_dict_to_node(metadata, text=text or "")
+    node.embedding = np.asarray(vector, dtype=np.float64).tolist()
+    return node
+
+
+def _cut_from(ref_doc_id: str) -> Any:
+    from qdrant_client import models  # noqa: PLC0415 - only where there is such a store
+
+    match = models.MatchValue(value=ref_doc_id)
+    return models.Filter(must=[models.FieldCondition(key="doc_id", match=match)])

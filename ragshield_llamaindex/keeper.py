@@ -1,0 +1,438 @@
+"""The one way in: screen, hold durably, write, learn, for a store or an index alike.
+
+Each operation is written once, as a generator that yields what is to be done with the store; one
+driver does that with the store's synchronous methods, another with its asynchronous ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+from llama_index.core.schema import BaseNode
+
+from ragshield_core import Batch, Guard, Report
+from ragshield_core.errors import CalibrationError, InvalidBatchError
+from ragshield_core.findings import Decision
+from ragshield_core.quarantine import HeldEntry
+from ragshield_core.scan import ScanReport, scan
+from ragshield_llamaindex.convert import (
+    NO_ENTRIES,
+    MetadataKeys,
+    flagged,
+    relinked,
+    source_of,
+    to_batch,
+    to_node,
+)
+from ragshield_llamaindex.events import report_detection
+from ragshield_llamaindex.inner import InnerStore
+from ragshield_llamaindex.mask import Mask
+
+T = TypeVar("T")
+
+logger = logging.getLogger("ragshield")
+
+# Nodes that are read at a time when a store is adopted.
+PART = 1000
+# Seconds between two looks at whether another write is over.
+PAUSE = 0.005
+
+
+class Step(NamedTuple):
+    """Something to be done with the store, or, with no name, a piece of work of our own."""
+
+    name: str
+    arguments: tuple[Any, ...] = ()
+    options: dict[str, Any] | None = None
+    work: Callable[[], Any] | None = None
+
+
+Steps = Generator[Step, Any, T]
+
+
+class Keeper:
+    """Keeps a store and a guard in step.
+
+    Parameters
+    ----------
+    guard, access, keys
+        The guard, the nodes of the store, and where metadata says what belongs to a revision.
+    """
+
+    def __init__(self, guard: Guard, access: InnerStore, keys: MetadataKeys) -> None:
+        self.guard = guard
+        self.access = access
+        self.keys = keys
+        self.mask = Mask(keys)
+        self.mask.load(guard.quarantine)
+        self.last_report = Report(batch=NO_ENTRIES)
+        # One write at a time: a batch is judged by what the one before it left behind. No RLock:
+        # an asynchronous write may end in another thread than the one it began in.
+        self._lock = threading.Lock()
+
+    # Drivers
+
+    def run(self, steps: Steps[T]) -> T:
+        """Do an operation with the store's synchronous methods."""
+        with self._lock:
+            return _drive(steps, self._do)
+
+    async def arun(self, steps: Steps[T]) -> T:
+        """Do an operation with the store's asynchronous methods; our own work runs in a thread."""
+        async with self._alone():
+            answer: Any = None
+            error: BaseException | None = None
+            while True:
+                try:
+                    step = steps.send(answer) if error is None else steps.throw(error)
+                except StopIteration as stop:
+                    return stop.value  # type: ignore[no-any-return]
+                answer, error = None, None
+                try:
+                    answer = await self._ado(step)
+                except Exception as raised:  # noqa: BLE001 - handed to the operation
+                    error = raised
+
+    def _do(self, step: Step) -> Any:
+        if step.work is not None:
+            return step.work()
+        return getattr(self.access, step.name)(*step.arguments, **(step.options or {}))
+
+    async def _ado(self, step: Step) -> Any:
+        if step.work is not None:
+            return await asyncio.to_thread(step.work)
+        method = getattr(self.access, f"a{step.name}")
+        return await method(*step.arguments, **(step.options or {}))
+
+    @asynccontextmanager
+    async def _alone(self) -> AsyncIterator[None]:
+        # Polled, since waiting threads could take all those that the write needs itself.
+        while not self._lock.acquire(blocking=False):  # noqa: ASYNC110
+            await asyncio.sleep(PAUSE)
+        try:
+            yield
+        finally:
+            self._lock.release()
+
+    # Operations
+
+    def add(
+        self, nodes: Sequence[BaseNode], options: dict[str, Any] | None = None
+    ) -> Steps[Report]:
+        """Screen nodes that have vectors; hold the suspicious ones, and store and learn the rest.
+
+        Of a node that is held, an older revision stays. Relationships pass over what was held.
+        """
+        batch = yield _work(lambda: to_batch(nodes, self.keys))
+        report: Report = yield _work(lambda: self._judge(batch))
+        self.last_report = report
+        if report.retroactive:
+            yield from self._recall(report)
+        kept = [node for node, good in zip(nodes, report.kept, strict=True) if good]
+        if kept:
+            held = [node for node, good in zip(nodes, report.kept, strict=True) if not good]
+            stored = flagged(relinked(kept, held), report.flagged)
+            admitted = batch if report.kept.all() else batch.take(report.kept)
+            yield from self._put(admitted, stored, options)
+        yield _work(lambda: report_detection(report, stage="ingestion"))
+        return report
+
+    def release(
+        self, ids: Sequence[str], by: str, note: str | None
+    ) -> Steps[tuple[HeldEntry, ...]]:
+        """Put held nodes into the store, with the vectors they were held with."""
+        quarantine = self.guard.quarantine
+        # What is not held is refused before anything is written.
+        held = [quarantine.show(entry_id) for entry_id in dict.fromkeys(ids)]
+        if quarantine.held_ids(ids) != set(ids):
+            quarantine.release(ids)  # raises, and names it
+        nodes = [to_node(one) for one in held]
+        batch = to_batch(nodes, self.keys)
+        there = yield Step("read", (list(batch.ids),))
+        same = {entry.id: entry.fingerprint for entry in to_batch_of(there, self.keys)}
+        new = [entry.id for entry in batch if same.get(entry.id) != entry.fingerprint]
+        # First the store: what fails here is still held. Then the quarantine, then the guard.
+        if new:
+            rows = [batch.ids.index(entry_id) for entry_id in new]
+            yield from self._put(batch.take(rows), [nodes[row] for row in rows])
+        hidden = batch.take([row for row, i in enumerate(batch.ids) if i not in set(new)])
+        done = yield _work(lambda: quarantine.release(ids, by=by, note=note))
+        self.guard.forget(hidden)
+        self.guard.learn(hidden)
+        self.guard.unhold(batch.ids)
+        self.guard.trust(batch.ids)
+        self.mask.discard(batch.ids)
+        return done  # type: ignore[no-any-return]
+
+    def update(
+        self, ref_doc_id: str, nodes: Sequence[BaseNode], options: dict[str, Any] | None = None
+    ) -> Steps[bool]:
+        """Replace a document by a new version, unless a part of that is held; then nothing changes.
+
+        Returns whether it was replaced.
+        """
+        batch = yield _work(lambda: to_batch(nodes, self.keys))
+        report = yield _work(lambda: self._judge(batch))
+        self.last_report = report
+        if report.retroactive:
+            yield from self._recall(report)
+        yield _work(lambda: report_detection(report, stage="ingestion"))
+        if not report.kept.all():
+            return False
+        yield from self.delete_document(ref_doc_id, spare=batch.ids)
+        if len(batch):
+            yield from self._put(batch, flagged(nodes, report.flagged), options)
+        return True
+
+    def admit(
+        self, report: Report, nodes: Sequence[BaseNode], replaced: Sequence[str]
+    ) -> Steps[None]:
+        """Store nodes that were judged elsewhere, in place of older versions of documents.
+
+        Parameters
+        ----------
+        report
+            What was judged; its held entries are hidden here as well.
+        nodes
+            Those that go in, with vectors.
+        replaced
+            Documents whose older versions go.
+        """
+        self.last_report = report
+        self.mask.add(report.batch.take(~report.kept))
+        if report.retroactive:
+            yield from self._recall(report)
+        batch = yield _work(lambda: to_batch(nodes, self.keys))
+        for ref_doc_id in replaced:
+            yield from self.delete_document(ref_doc_id, spare=batch.ids)
+        if len(batch):
+            yield from self._put(batch, nodes)
+
+    def delete_nodes(
+        self, ids: Sequence[str], options: dict[str, Any] | None = None
+    ) -> Steps[None]:
+        """Delete nodes from the store and from quarantine; confirmed poison stays there."""
+        older = yield from self._stored(ids)
+        if ids:
+            yield Step("delete", (list(ids),), options)
+        yield _work(lambda: self._gone(older, ids))
+
+    def delete_document(
+        self,
+        ref_doc_id: str,
+        options: dict[str, Any] | None = None,
+        *,
+        spare: Sequence[str] = (),
+    ) -> Steps[list[str]]:
+        """Delete the nodes of a document from the store and from quarantine.
+
+        What the quarantine knows of the ids to ``spare`` it keeps: they are about to come again.
+        """
+        ids = yield Step("document", (ref_doc_id,))
+        held = yield _work(lambda: self._held_of(ref_doc_id))
+        older = yield from self._stored(ids)
+        if ids:
+            yield Step("delete", (ids,), options)
+        spared = set(spare)
+        judged = [entry_id for entry_id in (*ids, *held) if entry_id not in spared]
+        yield _work(lambda: self._gone(older, judged))
+        return list(ids)
+
+    def clear(self, ids: Sequence[str], clear: Step) -> Steps[None]:
+        """Empty the store, which held these ids, and forget them; what is held stays held."""
+        older = yield from self._stored(ids)
+        yield clear
+        yield _work(lambda: self.guard.forget(older))
+
+    def adopt(self, trusted: Iterable[str] | None) -> None:
+        """Fit and calibrate the guard on what the store holds."""
+        with self._lock:
+            batch = self._everything()
+            if not len(batch):
+                return
+            if trusted is not None:
+                held_out = _half(batch, trusted)
+                self.guard.fit(batch.take(~held_out))
+                clean = batch.take(held_out)
+                self.guard.calibrate(clean)
+                self.guard.learn(clean)
+                self.guard.trust(clean.ids)
+                return
+            self.guard.fit(batch)
+            try:
+                self.guard.calibrate()
+            except CalibrationError as error:
+                logger.warning("not calibrated, the published rules are in force: %s", error)
+
+    def scan(
+        self, fpr: float, clean_ids: Iterable[str] | None, seed: int, *, quarantine: bool
+    ) -> ScanReport:
+        """Audit all that the store holds, each node judged against the others."""
+        with self._lock:
+            batch = self._everything()
+        fresh = [type(detector)(**detector.config()) for detector in self.guard.detectors]
+        report = scan(batch, fresh, fpr=fpr, clean_ids=clean_ids, seed=seed)
+        return self.run(self._take_out(report)) if quarantine and report.found else report
+
+    # Parts
+
+    def _take_out(self, report: ScanReport) -> Steps[ScanReport]:
+        """Hold findings, durably, and delete them; what is another revision by now stays."""
+        because = {decision.entry_id: decision for decision in report.found}
+        judged = {entry.id: entry.fingerprint for entry in report.batch if entry.id in because}
+        nodes = yield Step("read", (list(because),))
+        present = to_batch_of(nodes, self.keys)
+        unchanged = present.take(
+            np.array([entry.fingerprint == judged[entry.id] for entry in present], dtype=np.bool_)
+        )
+        decisions = [because[entry_id] for entry_id in unchanged.ids]
+        gone = yield from self._away(unchanged, decisions, by="scan")
+        staying = {i: "released by a person before" for i in unchanged.ids if i not in gone}
+        changed = because.keys() - set(unchanged.ids)
+        return report.overruled(
+            staying | dict.fromkeys(changed, "changed or deleted while it was audited")
+        )
+
+    def _away(
+        self, entries: Batch, decisions: Sequence[Decision], *, by: str = "ragshield"
+    ) -> Steps[set[str]]:
+        """Move entries from the store into quarantine; return the ids of those that left."""
+        left: list[str] = []
+        yield _work(lambda: self.guard.recall(entries, decisions, left.extend, by=by))
+        gone = set(left)
+        self.mask.add(entries.take(np.array([i in gone for i in entries.ids], dtype=np.bool_)))
+        if gone:
+            with suppress(NotImplementedError):  # where it cannot be deleted, it is hidden
+                yield Step("delete", (left,))
+        return gone
+
+    def _judge(self, batch: Batch) -> Report:
+        report = self.guard.hold(self.guard.screen(batch))
+        if not report.kept.all():
+            self.mask.add(batch.take(~report.kept))
+        return report
+
+    def _put(
+        self, batch: Batch, nodes: Sequence[BaseNode], options: dict[str, Any] | None = None
+    ) -> Steps[None]:
+        """Write nodes in place of older revisions, and learn them in their place."""
+        older = yield from self._nodes(batch.ids)
+        if older:
+            yield Step("delete", ([node.node_id for node in older],))
+        try:
+            yield Step("write", (list(nodes),), options)
+        except Exception:
+            if older:  # as it was before
+                yield Step("write", (older,), options)
+            raise
+        before = to_batch_of(older, self.keys)
+        yield _work(lambda: self.guard.forget(before))
+        yield _work(lambda: self.guard.learn(batch))
+
+    def _recall(self, report: Report) -> Steps[None]:
+        """Take entries that were admitted earlier out of the store and into quarantine."""
+        because = {decision.entry_id: decision for decision in report.retroactive}
+        nodes = yield Step("read", (list(because),))
+        entries = to_batch_of(nodes, self.keys)
+        yield from self._away(entries, [because[entry_id] for entry_id in entries.ids])
+
+    def _stored(self, ids: Sequence[str]) -> Steps[Batch]:
+        """Return what the guard has learned and the store holds under the ids."""
+        nodes = yield from self._nodes(ids)
+        return to_batch_of(nodes, self.keys)
+
+    def _nodes(self, ids: Sequence[str]) -> Steps[list[BaseNode]]:
+        known = self.guard.known(ids)
+        if not known:
+            return []
+        nodes = yield Step("read", (known,))
+        return list(nodes)
+
+    def _gone(self, older: Batch, ids: Sequence[str]) -> None:
+        self.guard.forget(older)
+        self.guard.unhold(ids)
+        if self.guard.quarantine._exists():  # noqa: SLF001 - asking otherwise would make the file
+            self.guard.quarantine.purge(ids, note="deleted through the store", evidence=False)
+        self.mask.discard(ids)
+
+    def _held_of(self, ref_doc_id: str) -> list[str]:
+        quarantine = self.guard.quarantine
+        if not quarantine._exists():  # noqa: SLF001 - asking otherwise would make the file
+            return []
+        return list(
+            dict.fromkeys(
+                held.id
+                for held in quarantine.list(None)
+                if source_of(held.entry.metadata) == ref_doc_id
+            )
+        )
+
+    def _everything(self) -> Batch:
+        ids = self.access.ids()
+        nodes: list[BaseNode] = []
+        for start in range(0, len(ids), PART):
+            nodes += self.mask.visible(self.access.read(ids[start : start + PART]))
+        return to_batch(nodes, self.keys) if nodes else NO_ENTRIES
+
+
+def to_batch_of(nodes: Sequence[BaseNode], keys: MetadataKeys) -> Batch:
+    """Return stored nodes as a batch; those whose vectors the store does not give are left out."""
+    known = [node for node in nodes if node.embedding is not None]
+    if len(known) < len(nodes):
+        logger.warning(
+            "the store gives no vectors of %d nodes, which the guard can therefore not forget",
+            len(nodes) - len(known),
+        )
+    return to_batch(known, keys) if known else NO_ENTRIES
+
+
+def _work(work: Callable[[], Any]) -> Step:
+    return Step("", work=work)
+
+
+def _drive(steps: Steps[T], do: Callable[[Step], Any]) -> T:
+    answer: Any = None
+    error: BaseException | None = None
+    while True:
+        try:
+            step = steps.send(answer) if error is None else steps.throw(error)
+        except StopIteration as stop:
+            return stop.value  # type: ignore[no-any-return]
+        answer, error = None, None
+        try:
+            answer = do(step)
+        except Exception as raised:  # noqa: BLE001 - handed to the operation
+            error = raised
+
+
+def _half(batch: Batch, trusted: Iterable[str]) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Return which entries to hold out: half of the trusted ones, never half a document."""
+    rows = {entry_id: row for row, entry_id in enumerate(batch.ids)}
+    wanted = list(dict.fromkeys(trusted))
+    unknown = [entry_id for entry_id in wanted if entry_id not in rows]
+    if unknown:
+        msg = (
+            f"{len(unknown)} of {len(wanted)} clean_ids are not in the store ({unknown[0]!r}), "
+            "expected ids of entries that it holds."
+        )
+        raise InvalidBatchError(msg)
+    documents: dict[str, list[int]] = {}
+    for entry_id in wanted:
+        row = rows[entry_id]
+        lineage = batch.lineages[row]
+        documents.setdefault(f"id {entry_id}" if lineage is None else f"of {lineage}", []).append(
+            row
+        )
+    held_out = np.zeros(len(batch), dtype=np.bool_)
+    groups = list(documents.values())
+    for number in np.random.default_rng(0).permutation(len(groups)):
+        if 2 * int(held_out.sum()) >= len(wanted):
+            break
+        held_out[groups[number]] = True
+    return held_out

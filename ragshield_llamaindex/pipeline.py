@@ -1,0 +1,385 @@
+"""An ingestion pipeline whose document store is told the truth."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from llama_index.core.ingestion import DocstoreStrategy, IngestionPipeline
+from llama_index.core.ingestion.pipeline import arun_transformations, run_transformations
+from llama_index.core.schema import BaseNode, Document, TransformComponent
+from pydantic import PrivateAttr
+
+from ragshield_core import Guard, Report
+from ragshield_core.quarantine import HeldEntry
+from ragshield_llamaindex.convert import NO_ENTRIES, source_of, to_node
+from ragshield_llamaindex.events import dispatcher
+from ragshield_llamaindex.keeper import Keeper
+from ragshield_llamaindex.stable_ids import StableIds
+from ragshield_llamaindex.transformer import PoisonGuard
+from ragshield_llamaindex.vectorstore import GuardedVectorStore
+
+UPSERTS = (DocstoreStrategy.UPSERTS, DocstoreStrategy.UPSERTS_AND_DELETE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineResult:
+    """What one run did with documents; the report tells of their nodes."""
+
+    report: Report
+    stored: tuple[str, ...] = ()  # all of their nodes went in
+    partly_held: tuple[str, ...] = ()  # new ones: the admitted nodes went in
+    held: tuple[str, ...] = ()  # new ones of which all nodes are held
+    kept: tuple[str, ...] = ()  # updates that were not made: the version before stays
+    unchanged: tuple[str, ...] = ()  # as the document store knows them
+
+
+@dataclass(slots=True)
+class _Plan:
+    """Which documents are to be looked at, and what the document store knows of them."""
+
+    run: list[BaseNode] = field(default_factory=list)
+    updates: set[str] = field(default_factory=set)
+    unchanged: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+
+
+class _Outcome(NamedTuple):
+    """Nodes that go in, and documents by what becomes of them."""
+
+    nodes: list[BaseNode]
+    replaced: list[str]
+    whole: list[BaseNode]  # documents to be stored as LlamaIndex does
+    partly: list[BaseNode]  # documents of which only the hash is kept
+    result: PipelineResult
+
+
+class GuardedIngestionPipeline(IngestionPipeline):
+    """Drop-in replacement for an IngestionPipeline: suspicious nodes get neither in nor recorded.
+
+    A plain pipeline stores its input documents whatever became of their nodes, and deletes the old
+    version of a document before it looks at the new one. Here,
+
+    - a document that is admitted is stored and recorded as usual;
+    - of a new document of which some nodes are held, the others go into the vector store, and the
+      document store keeps its hash alone, not its text;
+    - a new document of which all nodes are held is not recorded;
+    - an update of which any node is held is not made: the version before stays, and the update is
+      tried again at the next run, which makes it once the held nodes were released.
+
+    Nodes are judged all at once and in this process, also with ``num_workers > 1``: the steps
+    before the guard run in the workers. What node parsers name at random gets ids that are the same
+    at each run (:class:`~ragshield_llamaindex.StableIds`).
+
+    Setup:
+        Install ``ragshield[llamaindex]``.
+
+    Key init args:
+        transformations: list[TransformComponent]
+            As of IngestionPipeline; a PoisonGuard among them is used where it stands.
+        guard: Guard | None
+            Where there is no PoisonGuard among the transformations, one is put at their end.
+        vector_store: BasePydanticVectorStore | None
+            One that keeps texts; it is wrapped in a
+            :class:`~ragshield_llamaindex.GuardedVectorStore`, which is ``pipeline.vector_store``.
+        **kwargs
+            As of IngestionPipeline: ``docstore``, ``docstore_strategy``, ``cache``, ...
+
+    Instantiate:
+        >>> import chromadb
+        >>> from llama_index.core import MockEmbedding
+        >>> from llama_index.core.node_parser import SentenceSplitter
+        >>> from llama_index.core.storage.docstore import SimpleDocumentStore
+        >>> from llama_index.vector_stores.chroma import ChromaVectorStore
+        >>> from ragshield_core import Quarantine
+        >>> from ragshield_core.detectors import LabelCentroidDetector
+        >>> guard = Guard([LabelCentroidDetector()], quarantine=Quarantine("sqlite://"))
+        >>> collection = chromadb.EphemeralClient().create_collection("pipeline-example")
+        >>> pipeline = GuardedIngestionPipeline(
+        ...     transformations=[SentenceSplitter(), MockEmbedding(8)], guard=guard,
+        ...     vector_store=ChromaVectorStore(collection), docstore=SimpleDocumentStore())
+
+    Run:
+        >>> nodes = pipeline.run(documents=[Document(id_="a", text="thud")])
+        >>> pipeline.last_result.stored
+        ('a',)
+        >>> pipeline.run(documents=[Document(id_="a", text="thud")])
+        []
+        >>> pipeline.last_result.unchanged
+        ('a',)
+
+    Async:
+        ``await pipeline.arun(documents=...)``
+
+    Release:
+        ``pipeline.release(ids)`` puts held nodes into the vector store.
+    """
+
+    _result: PipelineResult = PrivateAttr(
+        default_factory=lambda: PipelineResult(report=Report(batch=NO_ENTRIES))
+    )
+
+    def __init__(
+        self,
+        transformations: list[TransformComponent] | None = None,
+        *,
+        guard: Guard | None = None,
+        **kwargs: Any,
+    ) -> None:
+        steps = (
+            self._get_default_transformations() if transformations is None else [*transformations]
+        )
+        guards = [step for step in steps if isinstance(step, PoisonGuard)]
+        if len(guards) + (guard is not None) != 1:
+            msg = (
+                f"{len(guards)} PoisonGuards among the transformations and "
+                f"{'a' if guard is not None else 'no'} guard=, expected exactly one of both."
+            )
+            raise ValueError(msg)
+        if guard is not None:
+            steps.append(PoisonGuard(guard))
+        poison_guard = next(step for step in steps if isinstance(step, PoisonGuard))
+        store = kwargs.get("vector_store")
+        if store is not None and poison_guard.learn:
+            msg = "learn=True is for pipelines without a vector store; this one learns by itself."
+            raise ValueError(msg)
+        if isinstance(store, GuardedVectorStore) and store.guard is not poison_guard.guard:
+            msg = "the vector store has a guard of its own, expected the same; use store.guard."
+            raise ValueError(msg)
+        if store is not None and not isinstance(store, GuardedVectorStore):
+            kwargs["vector_store"] = GuardedVectorStore(
+                store,
+                guard=poison_guard.guard,
+                label_key=poison_guard.label_key,
+                lineage_key=poison_guard.lineage_key,
+            )
+        super().__init__(transformations=steps, **kwargs)
+
+    @property
+    def poison_guard(self) -> PoisonGuard:
+        """The step that screens."""
+        return next(step for step in self.transformations if isinstance(step, PoisonGuard))
+
+    @property
+    def last_result(self) -> PipelineResult:
+        """What the latest run did."""
+        return self._result
+
+    @dispatcher.span
+    def run(
+        self,
+        show_progress: bool = False,  # noqa: FBT001, FBT002
+        documents: list[Document] | None = None,
+        nodes: Sequence[BaseNode] | None = None,
+        cache_collection: str | None = None,
+        in_place: bool = True,  # noqa: FBT001, FBT002
+        store_doc_text: bool = True,  # noqa: FBT001, FBT002
+        num_workers: int | None = None,
+        **kwargs: Any,
+    ) -> Sequence[BaseNode]:
+        """Transform documents, screen their nodes, and store and record what is admitted.
+
+        Parameters are those of IngestionPipeline.
+
+        Returns
+        -------
+        Sequence[BaseNode]
+            The nodes that went in; :attr:`last_result` tells of the rest.
+        """
+        plan = self._plan(self._prepare_inputs(documents, nodes))
+        before, after = self._steps()
+        made = before.run(
+            show_progress=show_progress,
+            nodes=plan.run,
+            cache_collection=cache_collection,
+            in_place=in_place,
+            num_workers=num_workers,
+            **kwargs,
+        )
+        outcome = self._outcome(plan, *self.poison_guard.screen(StableIds()(made)))
+        outcome = outcome._replace(
+            nodes=list(run_transformations(outcome.nodes, after, in_place=in_place, **kwargs))
+        )
+        vectors = _with_vectors(outcome.nodes)
+        if (keeper := self._keeper()) is not None:
+            replaced = [*outcome.replaced, *plan.missing]
+            keeper.run(keeper.admit(outcome.result.report, vectors, replaced))
+        self._record(plan, outcome, store_doc_text=store_doc_text)
+        return outcome.nodes
+
+    @dispatcher.span
+    async def arun(
+        self,
+        show_progress: bool = False,  # noqa: FBT001, FBT002
+        documents: list[Document] | None = None,
+        nodes: Sequence[BaseNode] | None = None,
+        cache_collection: str | None = None,
+        in_place: bool = True,  # noqa: FBT001, FBT002
+        store_doc_text: bool = True,  # noqa: FBT001, FBT002
+        num_workers: int | None = None,
+        **kwargs: Any,
+    ) -> Sequence[BaseNode]:
+        """Do as :meth:`run` does, by async methods; the document store is told in a thread."""
+        plan = await asyncio.to_thread(self._plan, self._prepare_inputs(documents, nodes))
+        before, after = self._steps()
+        made = await before.arun(
+            show_progress=show_progress,
+            nodes=plan.run,
+            cache_collection=cache_collection,
+            in_place=in_place,
+            num_workers=num_workers,
+            **kwargs,
+        )
+        outcome = self._outcome(plan, *await self.poison_guard.ascreen(StableIds()(made)))
+        left = await arun_transformations(outcome.nodes, after, in_place=in_place, **kwargs)
+        outcome = outcome._replace(nodes=list(left))
+        vectors = _with_vectors(outcome.nodes)
+        if (keeper := self._keeper()) is not None:
+            replaced = [*outcome.replaced, *plan.missing]
+            await keeper.arun(keeper.admit(outcome.result.report, vectors, replaced))
+        await asyncio.to_thread(self._record, plan, outcome, store_doc_text=store_doc_text)
+        return outcome.nodes
+
+    def release(
+        self, ids: Sequence[str], *, by: str = "ragshield", note: str | None = None
+    ) -> tuple[HeldEntry, ...]:
+        """Put held nodes into the vector store, under their own ids and with their stored vectors.
+
+        Of an update that was not made, it only notes the release: the next run makes the update, if
+        none of its nodes is held any more.
+
+        Parameters
+        ----------
+        ids
+            Of held nodes.
+        by, note
+            Who decided, and why; kept in the quarantine's log.
+
+        Raises
+        ------
+        ragshield_core.errors.QuarantineError
+            If one of them is not held; nothing is released then.
+        """
+        guard, keeper = self.poison_guard.guard, self._keeper()
+        held = [guard.quarantine.show(entry_id) for entry_id in dict.fromkeys(ids)]
+        awaited = {one.id for one in held if self._awaits(to_node(one))}
+        noted = [one.id for one in held if keeper is None or one.id in awaited]
+        released: tuple[HeldEntry, ...] = ()
+        if keeper is not None and len(noted) < len(held):
+            rest = [one.id for one in held if one.id not in awaited]
+            released = keeper.run(keeper.release(rest, by, note))
+        if noted:
+            released += guard.quarantine.release(noted, by=by, note=note)
+            guard.unhold(noted)
+            guard.trust(noted)
+        return released
+
+    def _awaits(self, node: BaseNode) -> bool:
+        """Return whether a held node is part of an update that was not made."""
+        source = node.source_node
+        if self.docstore is None or source is None:
+            return False
+        recorded = self.docstore.get_document_hash(source.node_id)
+        return recorded is not None and recorded != source.hash
+
+    def _keeper(self) -> Keeper | None:
+        """Return what keeps vector store and guard in step."""
+        store = self.vector_store
+        # Nodes are judged here, and only written there.
+        return store._keeper if isinstance(store, GuardedVectorStore) else None  # noqa: SLF001
+
+    def _steps(self) -> tuple[IngestionPipeline, list[TransformComponent]]:
+        """Return a pipeline of the steps before the guard, and the steps after it."""
+        position = [step is self.poison_guard for step in self.transformations].index(True)
+        before = IngestionPipeline(
+            transformations=self.transformations[:position],
+            cache=self.cache,
+            disable_cache=self.disable_cache,
+        )
+        return before, self.transformations[position + 1 :]
+
+    def _plan(self, inputs: Sequence[BaseNode]) -> _Plan:
+        plan = _Plan()
+        if self.docstore is None:
+            plan.run = list(inputs)
+            return plan
+        upserts = self.vector_store is not None and self.docstore_strategy in UPSERTS
+        hashes = set(self.docstore.get_all_document_hashes())
+        for node in inputs:
+            document = _document(node)
+            recorded = self.docstore.get_document_hash(document) if upserts else None
+            if recorded == node.hash or (not upserts and node.hash in hashes):
+                plan.unchanged.append(document)
+                continue
+            if not upserts:
+                hashes.add(node.hash)
+            if recorded is not None:
+                plan.updates.add(document)
+            plan.run.append(node)
+        if upserts and self.docstore_strategy is DocstoreStrategy.UPSERTS_AND_DELETE:
+            known = dict.fromkeys(self.docstore.get_all_document_hashes().values())
+            plan.missing = [one for one in known if one not in set(map(_document, inputs))]
+        return plan
+
+    def _outcome(self, plan: _Plan, screened: Sequence[BaseNode], report: Report) -> _Outcome:
+        held_of = Counter(
+            source_of(metadata) or entry_id
+            for entry_id, metadata, kept in zip(
+                report.batch.ids, report.batch.metadatas, report.kept, strict=True
+            )
+            if not kept
+        )
+        admitted_of = Counter(_document(node) for node in screened)
+        whole, partly = [], []
+        documents: dict[str, list[str]] = {"stored": [], "partly_held": [], "held": [], "kept": []}
+        for node in plan.run:
+            document = _document(node)
+            if not held_of[document]:
+                whole.append(node)
+                documents["stored"].append(document)
+            elif document in plan.updates:
+                documents["kept"].append(document)
+            elif admitted_of[document]:
+                partly.append(node)
+                documents["partly_held"].append(document)
+            else:
+                documents["held"].append(document)
+        left_out = set(documents["kept"])
+        result = PipelineResult(
+            report=report,
+            unchanged=tuple(plan.unchanged),
+            **{name: tuple(dict.fromkeys(found)) for name, found in documents.items()},
+        )
+        return _Outcome(
+            nodes=[node for node in screened if _document(node) not in left_out],
+            replaced=[one for one in result.stored if one in plan.updates],
+            whole=whole,
+            partly=partly,
+            result=result,
+        )
+
+    def _record(self, plan: _Plan, outcome: _Outcome, *, store_doc_text: bool) -> None:
+        """Tell the document store what went in, after the vector store has it."""
+        self._result = outcome.result
+        if self.docstore is None:
+            return
+        for ref_doc_id in outcome.replaced:
+            self.docstore.delete_ref_doc(ref_doc_id, raise_error=False)
+        for ref_doc_id in plan.missing:
+            self.docstore.delete_document(ref_doc_id, raise_error=False)
+        self.docstore.set_document_hashes({node.id_: node.hash for node in outcome.whole})
+        self.docstore.add_documents(outcome.whole, store_text=store_doc_text)
+        # Not the text of a document that is held in part: it would be all there.
+        self.docstore.set_document_hashes({node.id_: node.hash for node in outcome.partly})
+
+
+def _document(node: BaseNode) -> str:
+    """Return the id of the document that a node is part of, or is."""
+    return node.ref_doc_id or node.node_id
+
+
+def _with_vectors(nodes: Sequence[BaseNode]) -> list[BaseNode]:
+    return [node for node in nodes if node.embedding is not None]

@@ -1,0 +1,597 @@
+"""Retrieved nodes are screened before they reach a prompt: a postprocessor, and a retriever.
+
+For stores that were filled unguarded. What is dropped stays in the store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import logging
+import sys
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from llama_index.core import VectorStoreIndex
+from llama_index.core.base.base_retriever import BaseRetriever
+from llama_index.core.base.embeddings.base import BaseEmbedding
+from llama_index.core.indices.vector_store.retrievers import VectorIndexRetriever
+from llama_index.core.postprocessor.types import BaseNodePostprocessor
+from llama_index.core.schema import BaseNode, MetadataMode, NodeWithScore, QueryBundle
+from llama_index.core.settings import Settings
+from llama_index.core.vector_stores.types import BasePydanticVectorStore
+from pydantic import Field, PrivateAttr
+
+from ragshield_core import Batch, Quarantine, Report
+from ragshield_core.detectors.base import Need
+from ragshield_core.errors import InvalidBatchError
+from ragshield_core.findings import Verdict
+from ragshield_core.retrieval import RetrievalGuard
+from ragshield_llamaindex.convert import MetadataKeys, text_of
+from ragshield_llamaindex.events import dispatcher, report_detection
+from ragshield_llamaindex.index import GuardedVectorStoreIndex, access_to_index
+from ragshield_llamaindex.inner import InnerStore, access_to
+from ragshield_llamaindex.vectorstore import GuardedVectorStore
+
+logger = logging.getLogger("ragshield")  # ids and counts, never text
+
+# A set is screened together with at least so many nodes, because a group stands apart from a rest
+# only where there is one; twice what is wanted, so that as many survive as were asked for.
+LEAST_FETCHED, OVERFETCH = 10, 2
+# Beyond this many, dropped ones are not made up for: more are not judged together either.
+MOST_FETCHED = 64
+
+# Postprocessors that put other text into nodes, or add nodes that nobody has judged.
+CHANGE_TEXT = frozenset(
+    {
+        "MetadataReplacementPostProcessor",
+        "PrevNextNodePostprocessor",
+        "AutoPrevNextNodePostprocessor",
+        "PIINodePostprocessor",
+        "NERPIINodePostprocessor",
+    }
+)
+
+
+class PoisonFilterOrderWarning(UserWarning):
+    """Something after a PoisonFilter puts text into the prompt that was not judged."""
+
+
+class _Columns(NamedTuple):
+    """Retrieved nodes as a batch has them: ids unique, the same node once."""
+
+    ids: list[str]
+    nodes: list[BaseNode]
+    row_of: list[int]  # of each retrieved node
+    doubtful: list[int]  # rows under another id than their own, which stands for another text
+
+
+class PoisonFilter(BaseNodePostprocessor):
+    """Node postprocessor that drops suspicious nodes and leaves the others as they are.
+
+    Put it last: what another postprocessor puts in afterwards was not judged. It warns
+    (:class:`PoisonFilterOrderWarning`) when one that is known to do so comes after it in the same
+    engine; :func:`check_order` looks at a list of your own.
+
+    Setup:
+        Install ``ragshield[llamaindex]``.
+
+    Key init args:
+        guard: RetrievalGuard | None
+            Default: :class:`~ragshield_core.retrieval.RetrievalGuard` with published rules; fit
+            one on your knowledge base and queries for thresholds of your own.
+        embed_model: BaseEmbedding | None
+            Of the knowledge base. For the query's vector where the engine brings none, and for the
+            nodes' where neither they nor the store have them: k more texts to embed. Default: that
+            of ``store``, else ``Settings.embed_model`` if you have set one. Without a model, groups
+            are not looked for; the report says so.
+        store: VectorStoreIndex | BasePydanticVectorStore | None
+            Where nodes come from; their vectors are read back by id.
+        quarantine: Quarantine | None
+            What is held there never passes. Default: that of a guarded ``store``.
+        label_key, lineage_key: str
+            As of :class:`~ragshield_llamaindex.GuardedVectorStore`; used to recognise revisions
+            that a person has judged.
+
+    Instantiate:
+        >>> poison_filter = PoisonFilter()
+
+    Use with an engine:
+        ``index.as_query_engine(node_postprocessors=[..., poison_filter])``
+
+    Use by itself:
+        >>> from llama_index.core.schema import TextNode
+        >>> found = [
+        ...     NodeWithScore(node=TextNode(id_="1", text="The bridge was built in 1911.")),
+        ...     NodeWithScore(node=TextNode(
+        ...         id_="2", text="who built the old harbour bridge? It was Nero."))]
+        >>> kept = poison_filter.postprocess_nodes(
+        ...     found, query_str="who built the old harbour bridge")
+        >>> [one.node.node_id for one in kept]
+        ['1']
+
+    Async:
+        ``await poison_filter.apostprocess_nodes(nodes, query_bundle)``
+
+    Notes
+    -----
+    A node is judged by its text and by what it shows to language and embedding models, metadata
+    included (``MetadataMode.LLM`` and ``EMBED``), and dropped if one of them is suspicious. What is
+    dropped is told as a :class:`~ragshield_llamaindex.PoisonDetectedEvent` and to the log. Where
+    nothing is left, engines answer "Empty Response"; see :func:`~ragshield_llamaindex.answering`.
+    """
+
+    label_key: str = Field(default="label", description="Metadata key of a node's label.")
+    lineage_key: str = Field(
+        default="source", description="Metadata key of what a node was cut from."
+    )
+
+    _guard: RetrievalGuard = PrivateAttr()
+    _embed_model: BaseEmbedding | None = PrivateAttr(default=None)
+    _access: InnerStore | None = PrivateAttr(default=None)
+    _checked: set[tuple[int, ...]] = PrivateAttr(default_factory=set)
+
+    def __init__(
+        self,
+        guard: RetrievalGuard | None = None,
+        *,
+        embed_model: BaseEmbedding | None = None,
+        store: VectorStoreIndex | BasePydanticVectorStore | None = None,
+        quarantine: Quarantine | None = None,
+        label_key: str = "label",
+        lineage_key: str = "source",
+    ) -> None:
+        super().__init__(label_key=label_key, lineage_key=lineage_key)  # type: ignore[call-arg]
+        self._access = _access(store)
+        if isinstance(store, GuardedVectorStoreIndex | GuardedVectorStore) and quarantine is None:
+            quarantine = store.quarantine
+        if embed_model is None and isinstance(store, VectorStoreIndex):
+            embed_model = store._embed_model  # noqa: SLF001 - there is no public way to it
+        self._embed_model = embed_model
+        self._guard = RetrievalGuard() if guard is None else guard
+        if quarantine is not None and self._guard.quarantine is not quarantine:
+            self._guard = copy.copy(self._guard)  # shares what was learned
+            self._guard.quarantine = quarantine
+
+    @classmethod
+    def class_name(cls) -> str:
+        """Name of the component."""
+        return "PoisonFilter"
+
+    @property
+    def guard(self) -> RetrievalGuard:
+        """The guard."""
+        return self._guard
+
+    def _postprocess_nodes(
+        self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
+    ) -> list[NodeWithScore]:
+        self._look_around()
+        columns = _columns(nodes)
+        vectors: dict[int, Any] = {}
+        query_vector = None
+        if self._wants_vectors() and columns.ids:
+            vectors = self._own_vectors(
+                columns, None if self._access is None else self._access.read
+            )
+            query_vector = None if query_bundle is None else query_bundle.embedding
+            model = self._model()
+            if model is not None and query_bundle is not None:
+                if query_vector is None:
+                    query_vector = model.get_agg_embedding_from_queries(query_bundle.embedding_strs)
+                missing = [row for row in range(len(columns.ids)) if row not in vectors]
+                if missing:
+                    made = model.get_text_embedding_batch(_embedded_texts(columns, missing))
+                    vectors |= dict(zip(missing, made, strict=True))
+        return self._kept(nodes, columns, query_bundle, vectors, query_vector)
+
+    @dispatcher.span
+    async def _apostprocess_nodes(
+        self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
+    ) -> list[NodeWithScore]:
+        self._look_around()
+        columns = _columns(nodes)
+        vectors: dict[int, Any] = {}
+        query_vector = None
+        if self._wants_vectors() and columns.ids:
+            read = await self._aread(columns)
+            vectors = self._own_vectors(columns, None if read is None else lambda _: read)
+            query_vector = None if query_bundle is None else query_bundle.embedding
+            model = self._model()
+            if model is not None and query_bundle is not None:
+                if query_vector is None:  # the asynchronous engines bring none
+                    query_vector = await model.aget_agg_embedding_from_queries(
+                        query_bundle.embedding_strs
+                    )
+                missing = [row for row in range(len(columns.ids)) if row not in vectors]
+                if missing:
+                    made = await model.aget_text_embedding_batch(_embedded_texts(columns, missing))
+                    vectors |= dict(zip(missing, made, strict=True))
+        return await asyncio.to_thread(
+            self._kept, nodes, columns, query_bundle, vectors, query_vector
+        )
+
+    def _wants_vectors(self) -> bool:
+        return any(Need.EMBEDDING in detector.needs for detector in self._guard.detectors)
+
+    def _model(self) -> BaseEmbedding | None:
+        # The setting's getter would make OpenAI's model where nobody has set one.
+        return self._embed_model or Settings._embed_model  # noqa: SLF001
+
+    def _own_vectors(
+        self, columns: _Columns, read: Callable[[Sequence[str]], Sequence[BaseNode]] | None
+    ) -> dict[int, Any]:
+        """Return the vectors that nodes or store have, by row; whatever fails, those are missing.
+
+        A node whose text was replaced since (a sentence by its window) was found by the vector that
+        is stored, and is compared by it.
+        """
+        vectors: dict[int, Any] = {
+            row: node.embedding
+            for row, node in enumerate(columns.nodes)
+            if node.embedding is not None
+        }
+        wanted = [node.node_id for row, node in enumerate(columns.nodes) if row not in vectors]
+        if read is None or not wanted:
+            return vectors
+        try:
+            stored = {node.node_id: node.embedding for node in read(wanted)}
+        except Exception as error:  # noqa: BLE001 - of any store; the texts can be embedded
+            logger.warning("vectors could not be read back: %s", type(error).__name__)
+            return vectors
+        for row, node in enumerate(columns.nodes):
+            if row not in vectors and stored.get(node.node_id) is not None:
+                vectors[row] = stored[node.node_id]
+        return vectors
+
+    async def _aread(self, columns: _Columns) -> Sequence[BaseNode] | None:
+        wanted = [node.node_id for node in columns.nodes if node.embedding is None]
+        if self._access is None or not wanted:
+            return None
+        try:
+            return await self._access.aread(wanted)
+        except Exception as error:  # noqa: BLE001 - of any store; the texts can be embedded
+            logger.warning("vectors could not be read back: %s", type(error).__name__)
+            return None
+
+    def _kept(
+        self,
+        nodes: Sequence[NodeWithScore],
+        columns: _Columns,
+        query: QueryBundle | None,
+        vectors: Mapping[int, Any],
+        query_vector: Sequence[float] | None,
+    ) -> list[NodeWithScore]:
+        text = None if query is None else query.query_str
+        report = self._screened(text, columns, vectors, query_vector)
+        report_detection(report, stage="retrieval")
+        kept = report.kept.copy()
+        for row in columns.doubtful:
+            node = columns.nodes[row]
+            kept[row] &= not self._guard.masks(node.node_id, text_of(node))
+        return [one for one, row in zip(nodes, columns.row_of, strict=True) if kept[row]]
+
+    def _screened(
+        self,
+        query: str | None,
+        columns: _Columns,
+        vectors: Mapping[int, Any],
+        query_vector: Sequence[float] | None,
+    ) -> Report:
+        """Judge nodes by their text, then by what they show to models where that is more."""
+        views = [[text_of(node) for node in columns.nodes]]
+        for mode in (MetadataMode.LLM, MetadataMode.EMBED):
+            shown = [node.get_content(metadata_mode=mode) for node in columns.nodes]
+            if shown not in views:
+                views.append(shown)
+        report = self._judged(self._guard, query, columns, views[0], vectors, query_vector)
+        further = copy.copy(self._guard)  # the quarantine knows texts without metadata
+        further.quarantine = None
+        passed = {
+            row for row, decision in report.remarkable.items() if _released_by_person(decision)
+        }
+        for texts in views[1:]:
+            again = self._judged(further, query, columns, texts, vectors, query_vector)
+            found = {
+                row: decision
+                for row, decision in again.remarkable.items()
+                if decision.verdict is Verdict.QUARANTINE and report.kept[row] and row not in passed
+            }
+            if found:
+                report = replace(report, remarkable={**report.remarkable, **found})
+        return report
+
+    def _judged(
+        self,
+        guard: RetrievalGuard,
+        query: str | None,
+        columns: _Columns,
+        texts: Sequence[str],
+        vectors: Mapping[int, Any],
+        query_vector: Sequence[float] | None,
+    ) -> Report:
+        n = len(columns.ids)
+        keys = MetadataKeys(label=self.label_key, lineage=self.lineage_key)
+        labels = [_claim(keys.label_of, node) for node in columns.nodes]
+        lineages = [_claim(keys.lineage_of, node) for node in columns.nodes]
+
+        def batch(embeddings: Any) -> Batch:
+            return Batch.of(
+                ids=columns.ids,
+                texts=texts,
+                embeddings=embeddings,
+                labels=labels,
+                lineages=lineages,
+            )
+
+        if len(vectors) == n:
+            try:
+                given = batch([vectors[row] for row in range(n)])
+                return guard.screen(query, given, query_vector)
+            except InvalidBatchError:
+                # A zero vector, or one of another model: that must not stop an engine.
+                logger.warning("vectors of %d retrieved nodes are of no use", n)
+        # Rows of one stand for vectors that are not known.
+        return guard.screen(query, batch(np.ones((n, 1))), has_vectors=False)
+
+    def _look_around(self) -> None:
+        """Warn if the engine that is calling has something after this that changes text.
+
+        An engine does not tell a postprocessor about the others; they are looked up in its caller.
+        """
+        frame = sys._getframe(1)  # noqa: SLF001 - see above
+        for _ in range(40):  # engines call within a few frames; wrappers of spans add some
+            later = frame.f_back
+            if later is None:
+                return
+            frame = later
+            owner = frame.f_locals.get("self")
+            listed = getattr(owner, "_node_postprocessors", None)
+            if isinstance(listed, list) and any(one is self for one in listed):
+                # A list that was seen before, as it is now, is not looked at again.
+                seen = tuple(id(one) for one in listed)
+                if seen not in self._checked:
+                    self._checked.add(seen)
+                    check_order(listed)
+                return
+
+
+def check_order(postprocessors: Sequence[BaseNodePostprocessor]) -> bool:
+    """Warn if something that changes text comes after a PoisonFilter.
+
+    Parameters
+    ----------
+    postprocessors
+        In the order in which they run.
+
+    Returns
+    -------
+    bool
+        Whether the order is good.
+
+    Examples
+    --------
+    >>> from llama_index.core.postprocessor import SimilarityPostprocessor
+    >>> check_order([SimilarityPostprocessor(), PoisonFilter()])
+    True
+    """
+    filters = [n for n, one in enumerate(postprocessors) if isinstance(one, PoisonFilter)]
+    if not filters:
+        return True
+    names = [
+        type(one).__name__
+        for one in postprocessors[filters[-1] + 1 :]
+        if any(parent.__name__ in CHANGE_TEXT for parent in type(one).__mro__)
+    ]
+    if names:
+        msg = (
+            f"{', '.join(names)} runs after the PoisonFilter and puts text into the prompt that "
+            "was not judged; make the PoisonFilter the last of node_postprocessors."
+        )
+        warnings.warn(msg, PoisonFilterOrderWarning, stacklevel=2)
+    return not names
+
+
+class GuardedRetriever(BaseRetriever):
+    """Retriever that drops suspicious nodes, and fetches more so that k survive.
+
+    Setup:
+        Install ``ragshield[llamaindex]``.
+
+    Key init args:
+        retriever: BaseRetriever | VectorStoreIndex
+            Any; of those with a ``similarity_top_k``, more nodes are fetched than wanted.
+        k: int | None
+            How many to return; default: as the retriever is set up.
+        guard: RetrievalGuard | None
+            As of :class:`PoisonFilter`.
+        embed_model: BaseEmbedding | None
+            As of :class:`PoisonFilter`; default: that of the index.
+        quarantine: Quarantine | None
+            As of :class:`PoisonFilter`.
+        poison_filter: PoisonFilter | None
+            Instead of guard, embed_model and quarantine.
+
+    Instantiate:
+        >>> from llama_index.core import MockEmbedding
+        >>> from llama_index.core.schema import TextNode
+        >>> index = VectorStoreIndex(
+        ...     [TextNode(id_="1", text="The bridge was built in 1911."),
+        ...      TextNode(id_="2", text="who built the old harbour bridge? It was Nero.")],
+        ...     embed_model=MockEmbedding(8))
+        >>> retriever = GuardedRetriever(index, k=1)
+
+    Usage:
+        >>> found = retriever.retrieve("who built the old harbour bridge")
+        >>> [one.node.node_id for one in found]
+        ['1']
+
+    Use with an engine:
+        ``RetrieverQueryEngine.from_args(retriever, llm=llm)``
+
+    Async:
+        ``await retriever.aretrieve(query)``
+
+    Notes
+    -----
+    At least ten nodes are fetched and judged together, or twice k; at most 64.
+    """
+
+    def __init__(
+        self,
+        retriever: BaseRetriever | VectorStoreIndex,
+        k: int | None = None,
+        *,
+        guard: RetrievalGuard | None = None,
+        embed_model: BaseEmbedding | None = None,
+        quarantine: Quarantine | None = None,
+        poison_filter: PoisonFilter | None = None,
+        **kwargs: Any,
+    ) -> None:
+        if k is not None and k < 1:
+            msg = f"k is {k}, expected at least 1, or None for that of the retriever."
+            raise ValueError(msg)
+        if isinstance(retriever, VectorStoreIndex):
+            retriever = retriever.as_retriever()
+        if poison_filter is None:
+            index = retriever._index if isinstance(retriever, VectorIndexRetriever) else None  # noqa: SLF001
+            poison_filter = PoisonFilter(
+                guard, embed_model=embed_model, store=index, quarantine=quarantine
+            )
+        elif any(part is not None for part in (guard, embed_model, quarantine)):
+            msg = "poison_filter was given; give guard, embed_model and quarantine to it."
+            raise ValueError(msg)
+        self._retriever = retriever
+        self._filter = poison_filter
+        self._field = next(
+            (
+                name
+                for name in ("_similarity_top_k", "similarity_top_k")
+                if hasattr(retriever, name)
+            ),
+            None,
+        )
+        own = None if self._field is None else int(getattr(retriever, self._field))
+        self._k = own if k is None else k
+        super().__init__(**kwargs)
+
+    @property
+    def poison_filter(self) -> PoisonFilter:
+        """What judges the nodes."""
+        return self._filter
+
+    def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+        asked = self._first()
+        while True:
+            found = self._asking_for(asked).retrieve(query_bundle)
+            kept = self._filter.postprocess_nodes(found, query_bundle)
+            more = self._more(asked, len(found), len(kept))
+            if more is None:
+                return kept if self._k is None else kept[: self._k]
+            asked = more
+
+    @dispatcher.span
+    async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+        model = self._filter._model()  # noqa: SLF001 - of one piece with this
+        if query_bundle.embedding is None and model is not None and self._embeds():
+            # Once, for the search and for the filter, however often is asked for more.
+            vector = await model.aget_agg_embedding_from_queries(query_bundle.embedding_strs)
+            query_bundle = replace(query_bundle, embedding=vector)
+        asked = self._first()
+        while True:
+            found = await self._asking_for(asked).aretrieve(query_bundle)
+            kept = await self._filter.apostprocess_nodes(found, query_bundle)
+            more = self._more(asked, len(found), len(kept))
+            if more is None:
+                return kept if self._k is None else kept[: self._k]
+            asked = more
+
+    def _embeds(self) -> bool:
+        """Return whether the retriever would embed the query with the filter's model."""
+        retriever = self._retriever
+        return (
+            isinstance(retriever, VectorIndexRetriever)
+            and retriever._embed_model is self._filter._model()  # noqa: SLF001
+            and retriever._needs_embedding()  # noqa: SLF001
+        )
+
+    def _first(self) -> int:
+        return max(LEAST_FETCHED, OVERFETCH * (self._k or 0))
+
+    def _asking_for(self, asked: int) -> BaseRetriever:
+        if self._field is None:
+            return self._retriever
+        retriever = copy.copy(self._retriever)  # others may be using it
+        own = int(getattr(retriever, self._field))
+        setattr(retriever, self._field, asked)
+        for name in ("_sparse_top_k", "_hybrid_top_k"):
+            limit = getattr(retriever, name, None)
+            if limit is not None:
+                setattr(retriever, name, limit + max(0, asked - own))
+        return retriever
+
+    def _more(self, asked: int, found: int, kept: int) -> int | None:
+        """Return how many to fetch next, None if enough survived or there is no more to be had."""
+        enough = self._k is None or kept >= self._k
+        if enough or self._field is None or found < asked or asked >= MOST_FETCHED:
+            return None
+        return min(2 * asked, MOST_FETCHED)
+
+
+def _access(store: VectorStoreIndex | BasePydanticVectorStore | None) -> InnerStore | None:
+    """Return access to stored vectors, None where they cannot be read."""
+    try:
+        if isinstance(store, VectorStoreIndex):
+            return access_to_index(store)
+        if isinstance(store, GuardedVectorStore):
+            return store._keeper.access  # noqa: SLF001 - one way to read vectors back
+        return None if store is None else access_to(store)
+    except TypeError:  # of no known kind: texts are embedded again
+        return None
+
+
+def _columns(nodes: Sequence[NodeWithScore]) -> _Columns:
+    """Return nodes with unique ids: the same one counts once."""
+    columns = _Columns([], [], [], [])
+    rows: dict[tuple[str, str], int] = {}
+    taken: set[str] = set()
+    for number, scored in enumerate(nodes):
+        node = scored.node
+        key = (node.node_id, text_of(node))
+        if key in rows:
+            columns.row_of.append(rows[key])
+            continue
+        row = rows[key] = len(columns.ids)
+        entry_id = node.node_id or f"retrieved-{number}"
+        if entry_id in taken:
+            columns.doubtful.append(row)
+            entry_id = f"{entry_id}#{number}"
+            while entry_id in taken:  # pragma: no cover - somebody names nodes like this
+                entry_id += "#"
+        taken.add(entry_id)
+        columns.ids.append(entry_id)
+        columns.nodes.append(node)
+        columns.row_of.append(row)
+    return columns
+
+
+def _claim(read: Callable[[BaseNode], str | None], node: BaseNode) -> str | None:
+    """Return a label or lineage; none where the metadata has something odd there."""
+    try:
+        claim = read(node)
+        if claim is not None:
+            claim.encode()  # halves of surrogate pairs
+    except ValueError:  # InvalidBatchError is one, so is UnicodeEncodeError
+        return None
+    return None if claim is None or "\0" in claim else claim
+
+
+def _embedded_texts(columns: _Columns, rows: Sequence[int]) -> list[str]:
+    return [columns.nodes[row].get_content(metadata_mode=MetadataMode.EMBED) for row in rows]
+
+
+def _released_by_person(decision: Any) -> bool:
+    return decision.verdict is Verdict.ADMIT and decision.note is not None

@@ -1,0 +1,89 @@
+"""Node ids that are the same at each run, so that what a person decided about a node stands."""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from llama_index.core.schema import BaseNode, MetadataMode, RelatedNodeInfo, TransformComponent
+
+# Namespace of the ids made here.
+NAMESPACE = uuid.UUID("1f0f3b52-7d0e-4a53-9d6c-0e6b6a2c9a11")
+RANDOM = 4  # the version of UUIDs that node parsers give
+
+
+class StableIds(TransformComponent):
+    """Give nodes ids made of their document and content, in place of random ones.
+
+    Node parsers name nodes at random, so that the same part of the same document has another id at
+    each run: an index would hold it twice, a quarantine would hold it again and again, and a
+    release would be forgotten. Put this after the node parser; the guarded index and pipeline do so
+    by themselves. Ids that are no random UUIDs, and those of nodes without a source document, stay.
+
+    Examples
+    --------
+    >>> from llama_index.core import Document
+    >>> from llama_index.core.node_parser import SentenceSplitter
+    >>> document = Document(id_="a", text="Some text.")
+    >>> steps = SentenceSplitter(), StableIds()
+    >>> once, again = (steps[1](steps[0]([document])) for _ in range(2))
+    >>> once[0].node_id == again[0].node_id
+    True
+    """
+
+    @classmethod
+    def class_name(cls) -> str:
+        """Name of the component."""
+        return "StableIds"
+
+    def __call__(self, nodes: Sequence[BaseNode], **kwargs: Any) -> Sequence[BaseNode]:
+        """Return nodes, those that get another id as copies."""
+        del kwargs
+        ids: dict[str, str] = {}
+        seen: Counter[tuple[str, str]] = Counter()
+        for node in nodes:
+            source = node.ref_doc_id
+            if source is None or not _random(node.node_id):
+                continue
+            content = node.get_content(metadata_mode=MetadataMode.NONE)
+            name = f"{len(source)}:{source} {seen[source, content]} {content}"
+            seen[source, content] += 1
+            ids[node.node_id] = _made_of(name)
+        return [_renamed(node, ids) for node in nodes] if ids else nodes
+
+    async def acall(self, nodes: Sequence[BaseNode], **kwargs: Any) -> Sequence[BaseNode]:
+        """Return nodes, those that get another id as copies."""
+        return self(nodes, **kwargs)
+
+
+def _random(node_id: str) -> bool:
+    try:
+        parsed = uuid.UUID(node_id)
+    except ValueError:
+        return False
+    return parsed.version == RANDOM
+
+
+def _made_of(name: str) -> str:
+    # uuid5 of a text takes UTF-8, which halves of surrogate pairs have none of.
+    return str(uuid.uuid5(NAMESPACE, name.encode("utf-8", "surrogatepass").hex()))
+
+
+def _renamed(node: BaseNode, ids: Mapping[str, str]) -> BaseNode:
+    copy = node.model_copy()
+    copy.id_ = ids.get(node.node_id, node.node_id)
+    copy.relationships = {
+        kind: [_related(info, ids) for info in infos]
+        if isinstance(infos, list)
+        else _related(infos, ids)
+        for kind, infos in node.relationships.items()
+    }
+    return copy
+
+
+def _related(info: RelatedNodeInfo, ids: Mapping[str, str]) -> RelatedNodeInfo:
+    if info.node_id not in ids:
+        return info
+    return info.model_copy(update={"node_id": ids[info.node_id]})

@@ -1,0 +1,494 @@
+"""A step of an ingestion pipeline that holds suspicious nodes."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import hashlib
+import json
+import shutil
+import tempfile
+import threading
+import uuid
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+from llama_index.core.base.embeddings.base import BaseEmbedding
+from llama_index.core.schema import BaseNode, MetadataMode, TransformComponent
+from pydantic import Field, PrivateAttr, computed_field
+from sqlalchemy import make_url
+
+from ragshield_core import Batch, Guard, Quarantine, Report, Verdict
+from ragshield_core import state as saved_state
+from ragshield_core.detectors.base import Detector, Need
+from ragshield_core.errors import PoisonedEntryError, RAGShieldError
+from ragshield_core.findings import Skipped
+from ragshield_core.metadata_json import dumps, loads
+from ragshield_core.quarantine import HeldEntry
+from ragshield_llamaindex.convert import (
+    NO_ENTRIES,
+    MetadataKeys,
+    embedded,
+    flagged,
+    relinked,
+    to_batch,
+    to_node,
+)
+from ragshield_llamaindex.events import dispatcher, report_detection
+
+NO_VECTOR = "held without a vector: to be embedded when it is stored"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """What became of all nodes that a guard has seen, in this process and in its workers."""
+
+    screened: int = 0
+    admitted: int = 0
+    flagged: int = 0
+    quarantined: int = 0
+
+
+class PoisonGuard(TransformComponent):
+    """Pass nodes on, without those that the guard quarantines.
+
+    For pipelines: ``[splitter, embed_model, PoisonGuard(guard)]``. Held nodes are durably in
+    quarantine before the others are passed on; relationships of these pass over what was held. The
+    nodes passed on are the very objects that came in, or copies where something changed.
+
+    A :class:`~ragshield_llamaindex.GuardedVectorStore` does the same with less: it learns what it
+    stores and takes back what later nodes condemn. With a document store, use
+    :class:`~ragshield_llamaindex.GuardedIngestionPipeline`: a plain pipeline records held documents
+    as done, and deletes the good version of a document before it looks at the new one.
+
+    Setup:
+        Install ``ragshield[llamaindex]``.
+
+    Key init args:
+        guard: Guard
+            Fitted on what the store holds.
+        embed_model: BaseEmbedding | None
+            For nodes that come without vectors; they are passed on with them. Without a model, such
+            nodes are judged by the detectors that need no vectors, and the report names the others
+            as skipped.
+        learn: bool
+            Whether the guard learns what is passed on. Leave it False in front of a guarded store,
+            which learns what it stores itself.
+        label_key, lineage_key: str
+            Metadata keys, as of :class:`~ragshield_llamaindex.GuardedVectorStore`.
+
+    Instantiate:
+        >>> from ragshield_core.detectors import LabelCentroidDetector
+        >>> guard = Guard([LabelCentroidDetector()], quarantine=Quarantine("sqlite://"))
+        >>> poison_guard = PoisonGuard(guard)
+
+    Use in a pipeline:
+        >>> from llama_index.core import Document, MockEmbedding
+        >>> from llama_index.core.ingestion import IngestionPipeline
+        >>> from llama_index.core.node_parser import SentenceSplitter
+        >>> pipeline = IngestionPipeline(
+        ...     transformations=[SentenceSplitter(), MockEmbedding(8), poison_guard])
+        >>> [node.text for node in pipeline.run(documents=[Document(text="thud")])]
+        ['thud']
+        >>> poison_guard.counts
+        Counts(screened=1, admitted=1, flagged=0, quarantined=0)
+
+    Async:
+        ``await pipeline.arun(documents=...)``; the guard works in a thread.
+
+    Several processes:
+        ``pipeline.run(documents=..., num_workers=4)`` needs a quarantine in a file or on a server.
+        Each worker judges its part by what the guard knew at the start, and the guard here takes
+        over what they counted, held and learned. Parts of one group that land in different workers
+        are not seen together; GuardedIngestionPipeline judges all of them at once, here.
+
+    Cache:
+        ``policy_version`` is part of the pipeline's cache key. It changes with the configuration,
+        with what was learned, and with every decision in the quarantine, so that a cached verdict
+        is never out of date. The cache does not know vectors: use one cache per embedding model.
+    """
+
+    label_key: str = Field(default="label", description="Metadata key of a node's label.")
+    lineage_key: str = Field(
+        default="source", description="Metadata key of what a node was cut from."
+    )
+    learn: bool = Field(default=False, description="Whether the guard learns what is passed on.")
+
+    _guard: Guard = PrivateAttr()
+    _embed_model: BaseEmbedding | None = PrivateAttr(default=None)
+    _last_report: Report = PrivateAttr()
+    _counts: Counts = PrivateAttr()
+    _folder: Path | None = PrivateAttr(default=None)  # shared with workers
+    _saved_version: str | None = PrivateAttr(default=None)
+    _in_worker: bool = PrivateAttr(default=False)
+    _lock: Any = PrivateAttr()
+
+    def __init__(
+        self,
+        guard: Guard,
+        embed_model: BaseEmbedding | None = None,
+        *,
+        learn: bool = False,
+        label_key: str = "label",
+        lineage_key: str = "source",
+    ) -> None:
+        super().__init__(learn=learn, label_key=label_key, lineage_key=lineage_key)  # type: ignore[call-arg]
+        self._guard = guard
+        self._embed_model = embed_model
+        self._last_report = Report(batch=NO_ENTRIES)
+        self._counts = Counts()
+        self._lock = threading.RLock()
+
+    @classmethod
+    def class_name(cls) -> str:
+        """Name of the component."""
+        return "PoisonGuard"
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any], **kwargs: Any) -> NoReturn:
+        """Refuse: what a guard has learned is not part of the description.
+
+        Raises
+        ------
+        NotImplementedError
+            Always; says what to do instead.
+        """
+        del data, kwargs
+        msg = "a PoisonGuard cannot be made from a dict; use PoisonGuard(Guard.load(folder))."
+        raise NotImplementedError(msg)
+
+    @computed_field(description="Changes with whatever changes a verdict.")  # type: ignore[prop-decorator]
+    @property
+    def policy_version(self) -> str:
+        """A hash of the configuration, of what was learned, and of people's decisions."""
+        self._collect()
+        digest = hashlib.blake2b(digest_size=16)
+        for detector in self._guard.detectors:
+            values, arrays = detector.state()
+            described = [detector.kind, detector.name, detector.config(), values]
+            digest.update(json.dumps(described, sort_keys=True, default=str).encode())
+            for key in sorted(arrays):
+                array = np.ascontiguousarray(arrays[key])
+                digest.update(f"{key} {array.dtype} {array.shape}".encode())
+                digest.update(array.tobytes())
+        policy = self._guard.policy.model_dump(mode="json")
+        rest = [policy, sorted(self._guard.thresholds.items()), _decisions(self.quarantine)]
+        digest.update(json.dumps([*rest, self._embed_model is None], sort_keys=True).encode())
+        return digest.hexdigest()
+
+    @property
+    def guard(self) -> Guard:
+        """The guard."""
+        self._collect()
+        return self._guard
+
+    @property
+    def quarantine(self) -> Quarantine:
+        """Where held nodes are."""
+        return self._guard.quarantine
+
+    @property
+    def keys(self) -> MetadataKeys:
+        """Where metadata says what belongs to a revision."""
+        return MetadataKeys(label=self.label_key, lineage=self.lineage_key)
+
+    @property
+    def last_report(self) -> Report:
+        """What was decided at the latest call in this process."""
+        return self._last_report
+
+    @property
+    def counts(self) -> Counts:
+        """What became of all nodes so far, those of workers included."""
+        self._collect()
+        return self._counts
+
+    def __call__(self, nodes: Sequence[BaseNode], **kwargs: Any) -> list[BaseNode]:
+        """Return the nodes that are not quarantined, in their order.
+
+        Parameters
+        ----------
+        nodes
+            With vectors, or see ``embed_model``.
+        **kwargs
+            Not used.
+
+        Raises
+        ------
+        ragshield_core.errors.InvalidBatchError
+            If a node cannot be judged, or an id comes twice; nothing is held then.
+        PoisonedEntryError
+            If nodes are suspicious and the policy says ``on_detect="raise"``; a worker raises a
+            RAGShieldError.
+        ValueError
+            If there are no vectors, no model, and no detector that can do without.
+        """
+        del kwargs
+        survivors, _ = self.screen(nodes)
+        return survivors
+
+    @dispatcher.span
+    async def acall(self, nodes: Sequence[BaseNode], **kwargs: Any) -> list[BaseNode]:
+        """Do as the call does, with the model's own async embedding, off the event loop."""
+        del kwargs
+        survivors, _ = await self.ascreen(nodes)
+        return survivors
+
+    def screen(self, nodes: Sequence[BaseNode]) -> tuple[list[BaseNode], Report]:
+        """Return the nodes that are not quarantined, and what was decided."""
+        bare = [node for node in nodes if node.embedding is None]
+        vectors: list[list[float]] = []
+        if bare and self._embed_model is not None:
+            vectors = self._embed_model.get_text_embedding_batch(_contents(bare))
+        return self._screen(nodes, dict(zip([n.node_id for n in bare], vectors, strict=False)))
+
+    async def ascreen(self, nodes: Sequence[BaseNode]) -> tuple[list[BaseNode], Report]:
+        """Do as :meth:`screen` does, with the model's own async embedding, off the event loop."""
+        bare = [node for node in nodes if node.embedding is None]
+        vectors: list[list[float]] = []
+        if bare and self._embed_model is not None:
+            vectors = await self._embed_model.aget_text_embedding_batch(_contents(bare))
+        made = dict(zip([node.node_id for node in bare], vectors, strict=False))
+        return await asyncio.to_thread(self._screen, nodes, made)
+
+    def release(
+        self, ids: Sequence[str], *, by: str = "ragshield", note: str | None = None
+    ) -> list[BaseNode]:
+        """Judge held nodes good, and return them, with their vectors, to be stored.
+
+        From then on they pass.
+
+        Parameters
+        ----------
+        ids
+            Of held nodes.
+        by, note
+            Who decided, and why; kept in the quarantine's log.
+
+        Raises
+        ------
+        ragshield_core.errors.QuarantineError
+            If one of them is not held; nothing is released then.
+        """
+        held = self.quarantine.release(ids, by=by, note=note)
+        self._guard.unhold(ids)
+        self._guard.trust(ids)
+        return [_released(item) for item in held]
+
+    def _screen(
+        self, nodes: Sequence[BaseNode], made: dict[str, list[float]]
+    ) -> tuple[list[BaseNode], Report]:
+        if not nodes:
+            return [], Report(batch=NO_ENTRIES)
+        nodes = [
+            embedded(node, made[node.node_id]) if node.node_id in made else node for node in nodes
+        ]
+        with self._lock:
+            self._collect()
+            try:
+                report = self._judge(nodes)
+            except PoisonedEntryError as error:
+                if not self._in_worker:
+                    raise
+                # An error with a report does not get back from a worker.
+                raise RAGShieldError(str(error)) from None
+            self._last_report = report
+            self._count(report)
+        report_detection(report, stage="ingestion")
+        kept = [node for node, good in zip(nodes, report.kept, strict=True) if good]
+        held = [node for node, good in zip(nodes, report.kept, strict=True) if not good]
+        return flagged(relinked(kept, held) if held else kept, report.flagged), report
+
+    def _judge(self, nodes: Sequence[BaseNode]) -> Report:
+        if any(node.embedding is None for node in nodes):
+            return self._without_vectors(nodes)
+        report = self._guard.hold(self._guard.screen(to_batch(nodes, self.keys)))
+        if self.learn:
+            self._guard.admit(report)
+        return report
+
+    def _without_vectors(self, nodes: Sequence[BaseNode]) -> Report:
+        """Screen by the detectors that can do without vectors."""
+        able = tuple(d for d in self._guard.detectors if not _needs_vectors(d))
+        if not able or self.learn:
+            bare = next(node for node in nodes if node.embedding is None)
+            names = ", ".join(detector.name for detector in self._guard.detectors)
+            msg = (
+                f"node {bare.node_id!r} has no embedding, which "
+                f"{'learn=True' if self.learn else f'every detector ({names})'} needs; put the "
+                "embedding model in front of the PoisonGuard, or pass embed_model=."
+            )
+            raise ValueError(msg)
+        # Of one dimension, so that no store can take them for real ones.
+        batch = to_batch(nodes, self.keys, np.ones((len(nodes), 1)))
+        guard = copy.copy(self._guard)  # of the same thresholds, locks and quarantine
+        guard.detectors = able
+        guard._dim = None  # noqa: SLF001 - the vectors are not to be compared with known ones
+        report = guard.screen(batch)
+        skipped = (
+            Skipped(detector=d.name, reason="needs vectors, and the nodes have none")
+            for d in self._guard.detectors
+            if _needs_vectors(d)
+        )
+        noted = {
+            row: replace(decision, note=NO_VECTOR)
+            if decision.verdict is Verdict.QUARANTINE and decision.note is None
+            else decision
+            for row, decision in report.remarkable.items()
+        }
+        return guard.hold(replace(report, remarkable=noted, skipped=(*report.skipped, *skipped)))
+
+    # Workers: a copy of this object in another process works on a saved copy of the guard, with
+    # the same quarantine, and leaves a note of each call in a folder that is read here.
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        url = make_url(self.quarantine.url)
+        if url.get_backend_name() == "sqlite" and url.database in (None, "", ":memory:"):
+            msg = (
+                "the quarantine is in memory, where other processes cannot hold anything; use a "
+                'file or a server: Quarantine("sqlite:///quarantine.db"), or run without '
+                "num_workers."
+            )
+            raise ValueError(msg)
+        with self._lock:
+            folder = self._shared()
+            version = self.policy_version
+            if version != self._saved_version:
+                self._guard.save(folder / "guard")
+                self._saved_version = version
+        options = {
+            "learn": self.learn,
+            "label_key": self.label_key,
+            "lineage_key": self.lineage_key,
+        }
+        quarantine = _absolute(self.quarantine.url), self.quarantine.namespace
+        return _in_worker, (type(self), str(folder), quarantine, self._embed_model, options)
+
+    def _shared(self) -> Path:
+        if self._folder is None:
+            self._folder = Path(tempfile.mkdtemp(prefix="ragshield-"))
+            if not self._in_worker:
+                weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+        return self._folder
+
+    def _count(self, report: Report) -> None:
+        if self._in_worker:
+            self._leave_note(report)
+            return
+        self._counts = _plus(
+            self._counts, len(report.batch), len(report.flagged), len(report.quarantined)
+        )
+
+    def _leave_note(self, report: Report) -> None:
+        kept = report.batch.take(report.kept if self.learn else [])
+        values = {
+            "screened": len(report.batch),
+            "flagged": len(report.flagged),
+            "held": [decision.entry_id for decision in report.quarantined],
+            "ids": kept.ids,
+            "texts": kept.texts,
+            "labels": kept.labels,
+            "lineages": kept.lineages,
+            "metadatas": [dumps(metadata) for metadata in kept.metadatas],
+        }
+        saved_state.write(self._shared() / "calls" / uuid.uuid4().hex, values, {"v": kept.vectors})
+
+    def _collect(self) -> None:
+        """Take over what workers did since the last time."""
+        if self._folder is None or self._in_worker:
+            return
+        calls = self._folder / "calls"
+        with self._lock:
+            for call in sorted(calls.iterdir()) if calls.is_dir() else ():
+                if not (call / saved_state.MANIFEST).is_file():
+                    continue  # a worker is writing it
+                values, arrays = saved_state.read(call)
+                held = [self.quarantine.show(entry_id) for entry_id in values["held"]]
+                self._counts = _plus(self._counts, values["screened"], values["flagged"], len(held))
+                if held:
+                    entries = _batch_of(held)
+                    for detector in self._guard.detectors:
+                        detector.hold(entries)
+                columns = ("ids", "texts", "labels", "lineages")
+                self._guard.learn(
+                    Batch.of(
+                        embeddings=arrays["v"],
+                        metadatas=[loads(text) for text in values["metadatas"]],
+                        **{column: values[column] for column in columns},
+                    )
+                )
+                shutil.rmtree(call, ignore_errors=True)
+
+
+def _in_worker(
+    cls: type[PoisonGuard],
+    folder: str,
+    quarantine: tuple[str, str],
+    embed_model: BaseEmbedding | None,
+    options: dict[str, Any],
+) -> PoisonGuard:
+    """Return a copy for a worker."""
+    url, namespace = quarantine
+    guard = Guard.load(Path(folder) / "guard", quarantine=Quarantine(url, namespace=namespace))
+    made = cls(guard, embed_model, **options)
+    made._folder = Path(folder)
+    made._in_worker = True
+    return made
+
+
+def _absolute(url: str) -> str:
+    """Return a URL that means the same in a worker, wherever that works."""
+    parsed = make_url(url)
+    if parsed.get_backend_name() != "sqlite" or parsed.database is None:
+        return url
+    if parsed.database.startswith("file:"):
+        return url
+    path = str(Path(parsed.database).resolve())
+    return parsed.set(database=path).render_as_string(hide_password=False)
+
+
+def _plus(counts: Counts, screened: int, flagged: int, quarantined: int) -> Counts:
+    return Counts(
+        screened=counts.screened + screened,
+        admitted=counts.admitted + screened - flagged - quarantined,
+        flagged=counts.flagged + flagged,
+        quarantined=counts.quarantined + quarantined,
+    )
+
+
+def _decisions(quarantine: Quarantine) -> list[Any]:
+    """Return what changes with every decision of a person, and every hold."""
+    if not quarantine._exists():  # noqa: SLF001 - asking otherwise would make the file
+        return []
+    log = quarantine.log()
+    return [quarantine.namespace, len(log), log[-1].at.isoformat() if log else ""]
+
+
+def _batch_of(held: Sequence[HeldEntry]) -> Batch:
+    return Batch.of(
+        ids=[item.id for item in held],
+        texts=[item.entry.text for item in held],
+        embeddings=[item.vector for item in held],
+        labels=[item.entry.label for item in held],
+        lineages=[item.entry.lineage for item in held],
+    )
+
+
+def _released(held: HeldEntry) -> BaseNode:
+    """Return a held node; without a vector, if it was held without one."""
+    node = to_node(held)
+    if held.note is not None and NO_VECTOR in held.note:
+        node.embedding = None
+    return node
+
+
+def _contents(nodes: Sequence[BaseNode]) -> list[str]:
+    return [node.get_content(metadata_mode=MetadataMode.EMBED) for node in nodes]
+
+
+def _needs_vectors(detector: Detector) -> bool:
+    return Need.EMBEDDING in detector.needs

@@ -1,0 +1,401 @@
+"""A vector store that screens what is written into the store inside it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from typing import Any, Self
+
+from llama_index.core.schema import BaseNode
+from llama_index.core.vector_stores.types import (
+    BasePydanticVectorStore,
+    MetadataFilters,
+    VectorStoreQuery,
+    VectorStoreQueryResult,
+)
+from pydantic import Field, PrivateAttr
+
+from ragshield_core import Guard, Quarantine, Report
+from ragshield_core.quarantine import HeldEntry
+from ragshield_core.scan import ScanReport
+from ragshield_llamaindex.convert import MetadataKeys
+from ragshield_llamaindex.events import dispatcher
+from ragshield_llamaindex.inner import InnerStore, access_to
+from ragshield_llamaindex.keeper import Keeper, Step
+from ragshield_llamaindex.mask import asking_for, cut, kept_rows
+
+
+class GuardedVectorStore(BasePydanticVectorStore):
+    """Drop-in replacement for a vector store: suspicious nodes stay out of it.
+
+    Every write is screened by the guard. Nodes that it quarantines are held, with all that came
+    with them, and the others go into the store inside; ids are returned for all of them, aligned
+    with the input, since an index pairs nodes and ids by position. Reads are those of the store
+    inside, in its order and with its scores. What is held but still in there is left out of them,
+    and further results take its place.
+
+    Setup:
+        Install ``ragshield[llamaindex]`` and the package of the store inside.
+
+    Key init args:
+        inner: BasePydanticVectorStore
+            The store inside: ChromaVectorStore, QdrantVectorStore, PGVectorStore, or another that
+            keeps texts. SimpleVectorStore and FaissVectorStore keep vectors only: guard their index
+            with :class:`~ragshield_llamaindex.GuardedVectorStoreIndex`.
+        guard: Guard
+            New for a new store. For one that holds nodes already, see :meth:`adopt`.
+        label_key: str
+            Metadata key of a node's label; default ``"label"``.
+        lineage_key: str
+            Metadata key of what a node was cut from; default ``"source"``. Where metadata says
+            nothing, the node's source document.
+        inner_store: InnerStore | None
+            How to read vectors, for other kinds of stores.
+
+    Instantiate:
+        >>> import chromadb
+        >>> from llama_index.vector_stores.chroma import ChromaVectorStore
+        >>> from ragshield_core.detectors import LabelCentroidDetector
+        >>> guard = Guard([LabelCentroidDetector()], quarantine=Quarantine("sqlite://"))
+        >>> collection = chromadb.EphemeralClient().create_collection("guarded-example")
+        >>> store = GuardedVectorStore(ChromaVectorStore(collection), guard=guard)
+
+    Use with an index:
+        >>> from llama_index.core import MockEmbedding, VectorStoreIndex
+        >>> from llama_index.core.schema import TextNode
+        >>> index = VectorStoreIndex.from_vector_store(store, embed_model=MockEmbedding(8))
+        >>> index.insert_nodes([TextNode(id_="1", text="foo"), TextNode(id_="2", text="thud")])
+        >>> store.last_report
+        <Report 2 entries: 2 admitted, 0 flagged, 0 quarantined>
+        >>> len(index.as_retriever(similarity_top_k=5).retrieve("thud"))
+        2
+
+    Use with a pipeline:
+        ``IngestionPipeline(transformations=[splitter, embed_model], vector_store=store)``; where
+        documents are updated, :class:`~ragshield_llamaindex.GuardedIngestionPipeline`.
+
+    Delete:
+        >>> store.delete_nodes(["1"])
+
+    Async:
+        Every method has its asynchronous twin, which uses that of the store inside.
+
+    Quarantine:
+        >>> store.quarantine.count()  # what is held; store.release([...]) puts it back
+        0
+    """
+
+    stores_text: bool = True
+    is_embedding_query: bool = True
+    label_key: str = Field(default="label", description="Metadata key of a node's label.")
+    lineage_key: str = Field(
+        default="source", description="Metadata key of what a node was cut from."
+    )
+
+    _inner: BasePydanticVectorStore = PrivateAttr()
+    _keeper: Keeper = PrivateAttr()
+
+    def __init__(
+        self,
+        inner: BasePydanticVectorStore,
+        *,
+        guard: Guard,
+        label_key: str = "label",
+        lineage_key: str = "source",
+        inner_store: InnerStore | None = None,
+    ) -> None:
+        if isinstance(inner, GuardedVectorStore):
+            msg = "the store inside is a GuardedVectorStore already, expected a bare one; use it."
+            raise TypeError(msg)
+        access = access_to(inner) if inner_store is None else inner_store
+        super().__init__(
+            stores_text=True,
+            is_embedding_query=inner.is_embedding_query,
+            label_key=label_key,  # type: ignore[call-arg]
+            lineage_key=lineage_key,
+        )
+        self._inner = inner
+        self._keeper = Keeper(guard, access, MetadataKeys(label=label_key, lineage=lineage_key))
+
+    @classmethod
+    def class_name(cls) -> str:
+        """Name of the component."""
+        return "GuardedVectorStore"
+
+    @property
+    def client(self) -> Any:
+        """Client of the store inside; what is done with it is not guarded."""
+        return self._inner.client
+
+    @property
+    def inner(self) -> BasePydanticVectorStore:
+        """The store inside; what is done to it directly is not guarded."""
+        return self._inner
+
+    @property
+    def guard(self) -> Guard:
+        """The guard."""
+        return self._keeper.guard
+
+    @property
+    def quarantine(self) -> Quarantine:
+        """Where held nodes are."""
+        return self.guard.quarantine
+
+    @property
+    def last_report(self) -> Report:
+        """What was decided at the latest write."""
+        return self._keeper.last_report
+
+    # Writes
+
+    @dispatcher.span
+    def add(self, nodes: Sequence[BaseNode], **kwargs: Any) -> list[str]:
+        """Screen nodes and store those that are admitted.
+
+        Parameters
+        ----------
+        nodes
+            With embeddings. An id that exists is replaced, unless the new revision is quarantined:
+            then the old one stays.
+        **kwargs
+            For the store inside.
+
+        Returns
+        -------
+        list[str]
+            One id per node in the order of the input, quarantined ones included.
+
+        Raises
+        ------
+        ragshield_core.errors.InvalidBatchError
+            If a node cannot be judged; names it, and nothing was written.
+        PoisonedEntryError
+            If nodes are suspicious and the policy says ``on_detect="raise"``.
+        """
+        self._keeper.run(self._keeper.add(nodes, kwargs))
+        return [node.node_id for node in nodes]
+
+    @dispatcher.span
+    async def async_add(self, nodes: Sequence[BaseNode], **kwargs: Any) -> list[str]:
+        """Do as :meth:`add` does, by the async methods of the store inside."""
+        await self._keeper.arun(self._keeper.add(nodes, kwargs))
+        return [node.node_id for node in nodes]
+
+    @dispatcher.span
+    def delete(self, ref_doc_id: str, **delete_kwargs: Any) -> None:
+        """Delete the nodes of a document, from quarantine as well; confirmed poison stays there."""
+        self._keeper.run(self._keeper.delete_document(ref_doc_id))
+        if delete_kwargs:  # shard keys and the like: the store inside knows what to make of them
+            self._inner.delete(ref_doc_id, **delete_kwargs)
+
+    @dispatcher.span
+    async def adelete(self, ref_doc_id: str, **delete_kwargs: Any) -> None:
+        """Do as :meth:`delete` does, by the async methods of the store inside."""
+        await self._keeper.arun(self._keeper.delete_document(ref_doc_id))
+        if delete_kwargs:
+            await self._inner.adelete(ref_doc_id, **delete_kwargs)
+
+    def delete_nodes(
+        self,
+        node_ids: list[str] | None = None,
+        filters: MetadataFilters | None = None,
+        **delete_kwargs: Any,  # noqa: ARG002 - of LlamaIndex's interface
+    ) -> None:
+        """Delete nodes, from quarantine as well; confirmed poison stays there.
+
+        Parameters
+        ----------
+        node_ids
+            Those that are neither here nor there are passed over.
+        filters
+            Of those, or of all nodes, the ones to delete.
+        **delete_kwargs
+            Not used.
+        """
+        ids = node_ids or []
+        if filters is not None:
+            ids = [node.node_id for node in self._inner.get_nodes(node_ids, filters)]
+        self._keeper.run(self._keeper.delete_nodes(ids))
+
+    async def adelete_nodes(
+        self,
+        node_ids: list[str] | None = None,
+        filters: MetadataFilters | None = None,
+        **delete_kwargs: Any,  # noqa: ARG002 - of LlamaIndex's interface
+    ) -> None:
+        """Do as :meth:`delete_nodes` does, by the async methods of the store inside."""
+        ids = node_ids or []
+        if filters is not None:
+            ids = [node.node_id for node in await self._inner.aget_nodes(node_ids, filters)]
+        await self._keeper.arun(self._keeper.delete_nodes(ids))
+
+    def clear(self) -> None:
+        """Delete all nodes; what is held stays in quarantine."""
+        ids = self._keeper.access.ids()
+        self._keeper.run(self._keeper.clear(ids, Step("", work=self._inner.clear)))
+
+    async def aclear(self) -> None:
+        """Do as :meth:`clear` does."""
+        ids = await asyncio.to_thread(self._keeper.access.ids)
+        await self._keeper.arun(self._keeper.clear(ids, Step("clear")))
+
+    @dispatcher.span
+    def release(
+        self, ids: Sequence[str], *, by: str = "ragshield", note: str | None = None
+    ) -> tuple[HeldEntry, ...]:
+        """Put held nodes into the store, under their own ids and with their stored vectors.
+
+        Parameters
+        ----------
+        ids
+            Of held nodes; they replace what is live under the same ids.
+        by, note
+            Who decided, and why; kept in the quarantine's log.
+
+        Raises
+        ------
+        ragshield_core.errors.QuarantineError
+            If one of them is not held; nothing is released then.
+        """
+        return self._keeper.run(self._keeper.release(ids, by, note))
+
+    @dispatcher.span
+    async def arelease(
+        self, ids: Sequence[str], *, by: str = "ragshield", note: str | None = None
+    ) -> tuple[HeldEntry, ...]:
+        """Do as :meth:`release` does, by the async methods of the store inside."""
+        return await self._keeper.arun(self._keeper.release(ids, by, note))
+
+    def scan(
+        self,
+        fpr: float = 0.01,
+        clean_ids: Iterable[str] | None = None,
+        *,
+        quarantine: bool = False,
+        seed: int = 0,
+    ) -> ScanReport:
+        """Audit all that is stored, each node judged against the others.
+
+        The guard's detectors are built anew for it, so that what the guard has learned stays as it
+        is. Writes may go on while the audit runs.
+
+        Parameters
+        ----------
+        fpr, clean_ids, seed
+            As of :func:`ragshield_core.scan.scan`.
+        quarantine
+            Whether findings are held, durably, and deleted; :meth:`release` puts them back. By
+            default nothing changes.
+
+        Returns
+        -------
+        ScanReport
+            Findings, worst first. With ``quarantine=True``, those that stayed, because a person has
+            released them before or they changed meanwhile, are admitted with a note.
+        """
+        return self._keeper.scan(fpr, clean_ids, seed, quarantine=quarantine)
+
+    def refresh(self) -> None:
+        """Ask the quarantine what is held, where somebody else holds or judges entries."""
+        self._keeper.mask.load(self.quarantine)
+
+    def persist(self, persist_path: str, fs: Any = None) -> None:
+        """Save the store inside; save the guard with ``guard.save(folder)``."""
+        self._inner.persist(persist_path, fs)
+
+    @classmethod
+    def adopt(
+        cls,
+        inner: BasePydanticVectorStore,
+        *,
+        guard: Guard | None = None,
+        clean_ids: Iterable[str] | None = None,
+        label_key: str = "label",
+        lineage_key: str = "source",
+        inner_store: InnerStore | None = None,
+    ) -> Self:
+        """Guard a store that holds nodes already.
+
+        The guard is fitted on them, with the vectors that are stored, and calibrated. They are
+        believed, not judged: poison that is in there already stays and counts as knowledge, so look
+        for it with :meth:`scan`.
+
+        Parameters
+        ----------
+        inner
+            The store; nothing in it is changed, and nobody should write to it meanwhile.
+        guard
+            Fitted anew; default: :meth:`Guard.default`.
+        clean_ids
+            Nodes that are known to be clean: thresholds come from half of them, held out while the
+            guard is fitted. Default: from all nodes, each held out in turn. If the store holds too
+            few for the accepted rate, the published rules stay in force.
+        label_key, lineage_key, inner_store
+            As for the constructor.
+
+        Raises
+        ------
+        ragshield_core.errors.InvalidBatchError
+            If a stored node cannot be judged; names it.
+        CalibrationError
+            If there are too few ``clean_ids``; says how many would do.
+        """
+        store = cls(
+            inner,
+            guard=Guard.default() if guard is None else guard,
+            label_key=label_key,
+            lineage_key=lineage_key,
+            inner_store=inner_store,
+        )
+        store._keeper.adopt(clean_ids)
+        return store
+
+    # Reads
+
+    @dispatcher.span
+    def query(self, query: VectorStoreQuery, **kwargs: Any) -> VectorStoreQueryResult:
+        """Return the nodes most similar to a query; nodes, similarities and ids are parallel."""
+        k = asked = query.similarity_top_k
+        while True:
+            result = self._inner.query(asking_for(query, asked), **kwargs)
+            rows, more = self._visible(result, asked, k)
+            if more is None:
+                return result if rows is None else cut(result, rows)
+            asked = more
+
+    @dispatcher.span
+    async def aquery(self, query: VectorStoreQuery, **kwargs: Any) -> VectorStoreQueryResult:
+        """Do as :meth:`query` does, by the async method of the store inside."""
+        k = asked = query.similarity_top_k
+        while True:
+            result = await self._inner.aquery(asking_for(query, asked), **kwargs)
+            rows, more = self._visible(result, asked, k)
+            if more is None:
+                return result if rows is None else cut(result, rows)
+            asked = more
+
+    def get_nodes(
+        self, node_ids: list[str] | None = None, filters: MetadataFilters | None = None
+    ) -> list[BaseNode]:
+        """Return stored nodes; those that are missing or held are passed over."""
+        return self._keeper.mask.visible(self._inner.get_nodes(node_ids, filters))
+
+    async def aget_nodes(
+        self, node_ids: list[str] | None = None, filters: MetadataFilters | None = None
+    ) -> list[BaseNode]:
+        """Return stored nodes; those that are missing or held are passed over."""
+        return self._keeper.mask.visible(await self._inner.aget_nodes(node_ids, filters))
+
+    def _visible(
+        self, result: VectorStoreQueryResult, asked: int, k: int
+    ) -> tuple[list[int] | None, int | None]:
+        """Return the rows to show, None for all, and how many to ask for next, None for no more."""
+        mask = self._keeper.mask
+        rows = kept_rows(result, lambda _, node: node is None or not mask.hides(node))
+        found = len(result.ids if result.ids is not None else result.nodes or ())
+        more = mask.more(asked, k, found, len(rows))
+        if len(rows) == found and asked == k:
+            return None, more
+        # Hybrid searches return more than were asked for; what was there before stays.
+        return rows if asked == k else rows[:k], more

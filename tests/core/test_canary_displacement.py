@@ -1,0 +1,138 @@
+"""Entries that would take over known queries."""
+
+import numpy as np
+import pytest
+from canary_world import batch, embed, joined, knowledge, poison, questions
+from support import PASSAGE_DIM, UNIT, passages, prose, snapshot
+
+from ragshield_core import Batch, Guard, Quarantine
+from ragshield_core.detectors.canary_displacement import CanaryDisplacementDetector
+from ragshield_core.testing import check_detector
+
+RNG = np.random.default_rng(5)
+KNOWN, CLEAN = passages(600, seed=1), passages(60, seed=2, prefix="new")
+VECTORS = KNOWN.embeddings[RNG.choice(600, 30, replace=False)] + RNG.normal(
+    scale=0.7 * UNIT, size=(30, PASSAGE_DIM)
+)
+QUERIES = [f"where is {prose(RNG, 4)} kept" for _ in VECTORS]
+
+
+def make():
+    return CanaryDisplacementDetector(QUERIES, VECTORS)
+
+
+def crafted(n_targets=4, size=5):
+    rng = np.random.default_rng(6)
+    targets = VECTORS[:n_targets] / np.linalg.norm(VECTORS[:n_targets], axis=1, keepdims=True)
+    vectors = np.repeat(targets, size, axis=0)
+    return Batch.of(
+        ids=[f"bad-{row}" for row in range(len(vectors))],
+        texts=[prose(rng) for _ in vectors],
+        embeddings=vectors + rng.normal(scale=0.25 * UNIT, size=vectors.shape),
+    )
+
+
+def test_it_keeps_the_contract():
+    check_detector(make, known=KNOWN, clean=CLEAN, poison=crafted())
+
+
+def test_groups_are_found_by_the_rule_and_clean_entries_are_not():
+    detector = make().fit(KNOWN)
+    assert (detector.score(crafted()) > detector.rule_threshold).all()
+    assert (detector.score(CLEAN) <= detector.rule_threshold).all()
+
+
+def test_one_entry_at_the_head_of_one_query_scores_its_share():
+    detector = CanaryDisplacementDetector(["q"], [[1.0, 0.0]], k=2)
+    known = Batch.of(ids=["a", "b"], texts=["", ""], embeddings=[[0.9, 0.44], [0.8, 0.6]])
+    new = Batch.of(
+        ids=["first", "second", "third"],
+        texts=["", "", ""],
+        embeddings=[[1.0, 0.0], [0.85, -0.53], [0.5, 0.87]],
+    )
+    alone = [detector.fit(known).score(new.take([row]))[0] for row in range(3)]
+    # ranks weigh 1 and .8, over 1.8; b comes next where another one is before
+    assert alone == pytest.approx([1 / 1.8, 0.8 / 1.8, 0.0])
+    # the first two are alike (cosine .85): together they hold the first place, and a the second
+    assert detector.score(new) == pytest.approx([1 / 1.8, 1 / 1.8, 0.0])
+
+
+def test_one_entry_at_the_head_of_several_queries_adds_up():
+    queries = [[1.0, 0.0, 0.0], [1.0, 0.1, 0.0], [1.0, 0.0, 0.1]]
+    detector = CanaryDisplacementDetector(["q", "r", "s"], queries, k=2)
+    known = Batch.of(ids=["a"], texts=[""], embeddings=[[0.7, 0.7, 0.0]])
+    new = Batch.of(ids=["x"], texts=[""], embeddings=[[1.0, 0.0, 0.0]])
+    assert detector.fit(known).score(new) == pytest.approx([3 / 1.8])
+
+
+def test_a_lone_text_that_repeats_the_query_is_found():
+    detector = CanaryDisplacementDetector(questions(), embed(questions()))
+    detector.fit(knowledge())
+    lone = poison(questions()[0], size=1)
+    assert detector.score(lone)[0] > detector.rule_threshold
+    sentence = detector.explain(lone, [0])[0].sentence
+    assert "at rank 1" in sentence
+    assert "repeats 84% of a query" in sentence
+
+
+def test_the_explanation_names_the_companions():
+    detector = make().fit(KNOWN)
+    evidence = detector.explain(crafted(), [0])[0]
+    assert set(evidence.related_ids) == {"bad-1", "bad-2", "bad-3", "bad-4"}
+    assert "4 more of its batch with it" in evidence.sentence
+
+
+def test_what_is_there_already_displaces_nothing():
+    detector = make().fit(KNOWN)
+    assert (detector.score(KNOWN) == 0.0).all()
+
+
+def test_heads_are_bounded_and_right_after_many_entries():
+    detector = make().fit(joined(KNOWN, passages(6000, seed=9, prefix="more")))
+    assert all(len(head) <= 70 for head in detector._heads)
+    everything = joined(KNOWN, passages(6000, seed=9, prefix="more"))
+    similarity = detector.vectors @ everything.embeddings.T
+    best = np.sort(similarity, axis=1)[:, ::-1][:, : detector.k]
+    np.testing.assert_allclose(detector._best(), best, atol=1e-6)
+    parts = make()
+    for start in range(0, len(everything), 500):
+        parts.learn(everything.take(np.arange(start, min(start + 500, len(everything)))))
+    np.testing.assert_allclose(parts._best(), best, atol=1e-6)
+
+
+def test_forgetting_the_head_lets_the_next_come_up():
+    detector = make().fit(KNOWN)
+    similarity = detector.vectors @ KNOWN.embeddings.T
+    gone = np.unique(np.argsort(-similarity, axis=1)[:, :3])
+    detector.forget(KNOWN.take(gone))
+    kept = np.setdiff1d(np.arange(len(KNOWN)), gone)
+    best = np.sort(similarity[:, kept], axis=1)[:, ::-1][:, : detector.k]
+    np.testing.assert_allclose(detector._best(), best, atol=1e-6)
+
+
+def test_a_guard_holds_the_takeover():
+    detector = CanaryDisplacementDetector(questions(), embed(questions()))
+    guard = Guard([detector], quarantine=Quarantine("sqlite://")).fit(knowledge())
+    report = guard.screen(joined(poison(questions()[3]), batch([("fine", "some other text")])))
+    assert report.kept.tolist() == [False, False, False, True]
+
+
+def test_it_is_built_again_with_equal_vectors():
+    detector = make()
+    again = CanaryDisplacementDetector(**detector.config())
+    assert np.array_equal(again.vectors, detector.vectors)
+    assert snapshot(again) == snapshot(detector)
+
+
+@pytest.mark.parametrize(
+    ("queries", "vectors", "k", "said"),
+    [
+        ([], [], 6, "queries is empty"),
+        (["a"], [[1.0], [2.0]], 6, "shape"),
+        (["a"], [[0.0, 0.0]], 6, "zero"),
+        (["a"], [[1.0, 0.0]], 0, "k is 0"),
+    ],
+)
+def test_what_cannot_work_is_refused(queries, vectors, k, said):
+    with pytest.raises(ValueError, match=said):
+        CanaryDisplacementDetector(queries, vectors, k=k)

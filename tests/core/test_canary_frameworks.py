@@ -1,0 +1,165 @@
+"""Canaries over the stores and retrievers of LangChain and LlamaIndex themselves."""
+
+import numpy as np
+import pytest
+from canary_world import embed, joined, knowledge, poison, questions
+from langchain_core.documents import Document
+from langchain_core.embeddings import Embeddings
+from langchain_core.runnables import RunnableLambda
+from langchain_core.vectorstores import InMemoryVectorStore
+from llama_index.core import VectorStoreIndex
+from llama_index.core.base.embeddings.base import BaseEmbedding
+from llama_index.core.schema import TextNode
+
+from ragshield_core import Guard, Quarantine
+from ragshield_core.canary import CanaryMonitor
+from ragshield_core.canary.retrievers import Embedder, as_retriever
+from ragshield_core.detectors import LabelCentroidDetector
+from ragshield_langchain.vectorstore import GuardedVectorStore
+
+faiss = pytest.importorskip("langchain_community.vectorstores").FAISS
+
+TARGET = questions()[5]
+
+
+class Words(Embeddings):
+    """The world's embedding as a LangChain model."""
+
+    def embed_documents(self, texts):
+        return embed(texts).tolist()
+
+    def embed_query(self, text):
+        return embed([text])[0].tolist()
+
+
+class LlamaWords(BaseEmbedding):
+    """The world's embedding as a LlamaIndex model."""
+
+    def _get_query_embedding(self, query):
+        return embed([query])[0].tolist()
+
+    def _get_text_embedding(self, text):
+        return embed([text])[0].tolist()
+
+    async def _aget_query_embedding(self, query):
+        return self._get_query_embedding(query)
+
+
+def in_memory():
+    return InMemoryVectorStore(Words())
+
+
+def in_faiss():
+    return faiss.from_texts(["to be deleted"], Words(), ids=["first"])
+
+
+def guarded():
+    guard = Guard([LabelCentroidDetector()], quarantine=Quarantine("sqlite://"))
+    return GuardedVectorStore(in_memory(), guard=guard)
+
+
+def put(store, batch):
+    store.add_documents(
+        [Document(id=e.id, page_content=e.text, metadata={"source": f"{e.id}.txt"}) for e in batch]
+    )
+
+
+@pytest.mark.parametrize("make", [in_memory, in_faiss, guarded])
+def test_from_baseline_to_remediation_and_back(make):
+    store = make()
+    put(store, knowledge())
+    quarantine = {} if make is guarded else {"quarantine": Quarantine("sqlite://")}
+    monitor = CanaryMonitor(questions(), store, **quarantine)
+    monitor.record_baseline()
+    assert not monitor.check().flagged
+    bad = poison(TARGET, 4)
+    put(store, bad)
+    outcome = monitor.remediate()
+    assert outcome.clean
+    assert set(outcome.quarantined) == set(bad.ids)
+    assert [drift.score for drift in outcome.after.canaries] == [0.0] * len(questions())
+    # They are gone for everybody, not for the monitor alone, and held with their vectors.
+    assert not {d.id for d in store.similarity_search(TARGET, k=6)} & set(bad.ids)
+    inner = store.inner if make is guarded else store
+    assert not {d.id for d in inner.similarity_search(TARGET, k=6)} & set(bad.ids)
+    held = monitor.quarantine_store.show(bad.ids[0])
+    unit = bad.vectors[0] / np.linalg.norm(bad.vectors[0])
+    np.testing.assert_allclose(held.vector / np.linalg.norm(held.vector), unit, atol=1e-5)
+    assert held.entry.metadata["source"] == f"{bad.ids[0]}.txt"
+    monitor.restore(bad.ids)
+    assert set(bad.ids) <= {d.id for d in store.similarity_search(TARGET, k=6)}
+    assert monitor.check().flagged
+
+
+def test_a_faiss_store_tells_its_size_and_its_vectors():
+    store = in_faiss()
+    put(store, knowledge())
+    retriever = as_retriever(store)
+    assert retriever.size() == 201
+    vectors = Embedder.of(Words()).queries(questions())
+    at_once = retriever.search(questions(), vectors, 4)
+    one_by_one = [
+        [d.id for d in store.similarity_search_by_vector(v.tolist(), k=4)] for v in vectors
+    ]
+    assert [[p.id for p in found] for found in at_once] == one_by_one
+    assert at_once[0][0].vector is not None
+
+
+def test_a_langchain_retriever_and_runnable():
+    store = in_memory()
+    put(store, knowledge())
+    retriever = store.as_retriever(search_kwargs={"k": 18})
+    answerer = RunnableLambda(lambda query: retriever.invoke(query)[0].page_content)
+    monitor = CanaryMonitor(
+        questions(), retriever, answerer=answerer, quarantine=Quarantine("sqlite://")
+    )
+    monitor.record_baseline()
+    put(store, poison(TARGET, 3))
+    drift = monitor.check()[TARGET]
+    assert drift.flagged
+    assert drift.answer_drift > 0.1
+    assert set(drift.newcomers) == {"bad-0", "bad-1", "bad-2"}
+
+
+@pytest.mark.parametrize("kind", ["index", "function"])
+def test_a_llamaindex_index(kind):
+    def nodes(batch):
+        return [TextNode(id_=e.id, text=e.text) for e in batch]
+
+    index = VectorStoreIndex(nodes(knowledge()), embed_model=LlamaWords())
+    source, options = index, {}
+    if kind == "function":
+        options["embedder"] = LlamaWords()
+
+        def source(query, k):
+            return index.as_retriever(similarity_top_k=k).retrieve(query)
+
+    monitor = CanaryMonitor(questions(), source, quarantine=Quarantine("sqlite://"), **options)
+    monitor.record_baseline()
+    assert not monitor.check().flagged
+    bad = poison(TARGET, 4)
+    index.insert_nodes(nodes(bad))
+    report = monitor.check()
+    assert {d.query for d in report.flagged} == {TARGET}
+    outcome = monitor.remediate()
+    assert outcome.clean
+    assert set(outcome.quarantined) == set(bad.ids)
+
+
+def test_a_llamaindex_retriever():
+    nodes = [TextNode(id_=e.id, text=e.text) for e in knowledge()]
+    retriever = VectorStoreIndex(nodes, embed_model=LlamaWords()).as_retriever(similarity_top_k=9)
+    found = as_retriever(retriever).search([TARGET], None, 6)[0]
+    assert found[0].id == "orchard-1"
+    assert len(found) == 6
+
+
+def test_a_guarded_store_has_its_monitor_watch_every_write():
+    store = guarded()
+    put(store, knowledge())
+    monitor = CanaryMonitor(questions(), store)
+    monitor.record_baseline()
+    seen = []
+    monitor.watch(store.guard, seen.append)
+    put(store, joined(poison(TARGET, 4)))
+    assert [report.flagged[0].query for report in seen] == [TARGET]

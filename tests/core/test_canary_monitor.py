@@ -1,0 +1,462 @@
+"""Baselines, checks, and what is done about drift."""
+
+import datetime as dt
+import json
+
+import numpy as np
+import pytest
+from canary_world import World, batch, embed, joined, knowledge, poison, questions
+from support import knowledge_base, topical
+
+from ragshield_core import Guard, Quarantine
+from ragshield_core.canary import (
+    AnomalyWeights,
+    CanaryError,
+    CanaryMonitor,
+    CanarySuite,
+    DriftReport,
+    EmbedderChangedError,
+    MatrixRetriever,
+    Passage,
+)
+from ragshield_core.canary.storage import CanaryStore
+from ragshield_core.detectors import LabelCentroidDetector
+
+TARGETS = questions()[::8]
+
+
+def attacked(size=3, **options):
+    """Return a world with a baseline, and poison against a few of its questions."""
+    world = World(**options)
+    world.monitor.record_baseline()
+    bad = [poison(query, size, prefix=f"bad{n}") for n, query in enumerate(TARGETS)]
+    for entries in bad:
+        world.add(entries)
+    return world, joined(*bad)
+
+
+def test_nothing_changed_nothing_drifts():
+    world = World()
+    world.monitor.record_baseline()
+    report = world.monitor.check()
+    assert not report.flagged
+    for drift in report.canaries:
+        assert (drift.score, drift.jaccard, drift.rank_biased_overlap) == (0.0, 1.0, 1.0)
+        assert (drift.overlap_at_k, drift.takeover, drift.newcomers) == (1.0, 0.0, ())
+
+
+@pytest.mark.parametrize("size", [3, 5])
+def test_poison_is_flagged_and_nothing_else(size):
+    world, bad = attacked(size)
+    report = world.monitor.check()
+    assert {drift.query for drift in report.flagged} == set(TARGETS)
+    drift = report[TARGETS[0]]
+    assert set(drift.newcomers) == {i for i in bad.ids if i.startswith("bad0-")}
+    assert drift.takeover_p < 0.02
+    assert "newcomers hold" in drift.reasons[0]
+
+
+def test_growth_is_not_flagged():
+    world = World()
+    world.monitor.record_baseline()
+    more = knowledge(seed=7)
+    world.add(
+        batch([(f"new-{i}", t) for i, t in zip(more.ids, more.texts, strict=True)]).take(
+            np.random.default_rng(0).choice(len(more), 60, replace=False)
+        )
+    )
+    report = world.monitor.check()
+    assert sum(drift.takeover > 0 for drift in report.canaries) > 3  # it does change something
+    assert not report.flagged
+    assert report.growth == pytest.approx(60 / 260)
+
+
+def test_without_a_size_growth_is_estimated_from_the_calm_canaries():
+    world, _ = attacked()
+    world.retriever.size = lambda: None
+    world.monitor.record_baseline()
+    for n, query in enumerate(TARGETS):
+        world.add(poison(f"{query}", 4, prefix=f"again{n}"))
+    report = world.monitor.check()
+    assert report.growth < 0.1
+    assert {drift.query for drift in report.flagged} == set(TARGETS)
+
+
+def test_an_entry_that_changes_under_its_id_is_new():
+    world = World(k=2)
+    world.monitor.record_baseline()
+    query = questions()[0]
+    victim = world.monitor.check()[query].ids[0]
+    row = world.retriever.batch.ids.index(victim)
+    texts = list(world.retriever.batch.texts)
+    texts[row] = f"{query}? It is all wrong"
+    world.retriever.batch = batch(list(zip(world.retriever.batch.ids, texts, strict=True)))
+    drift = world.monitor.check()[query]
+    assert drift.jaccard == 1.0  # by ids, nothing happened
+    assert drift.newcomers == (victim,)
+    assert drift.takeover > 0.5
+
+
+def test_what_moves_up_because_others_left_is_not_new():
+    world = World()
+    world.monitor.record_baseline()
+    drift = world.monitor.check()[questions()[0]]
+    world.take_out(drift.ids[:3])
+    after = world.monitor.check()[questions()[0]]
+    assert after.jaccard < 1.0
+    assert after.newcomers == ()
+    assert not after.flagged
+
+
+def test_the_source_s_rule_by_hand():
+    # Two entries, three poisoned ones before, between and behind them; answers as vectors.
+    listed = [[("a", "first"), ("b", "second")]]
+    monitor = CanaryMonitor(
+        ["q"],
+        lambda _query: listed[0],
+        answerer=lambda _query, texts: texts[0],
+        embedder=lambda texts: [
+            {"first": [1.0, 0.0], "p1 override": [0.6, 0.8]}.get(text, [1.0, 1.0]) for text in texts
+        ],
+        rule="source",
+        quarantine=Quarantine("sqlite://"),
+    )
+    bad = {"p1", "p2", "p3"}
+    monitor.record_baseline(poisoned=bad)
+    listed[0] = [("p1", "p1 override"), ("a", "first"), ("b", "second"), ("p2", "x"), ("p3", "y")]
+    report = monitor.check(poisoned=bad)
+    drift = report["q"]
+    suspicion = (1 - np.exp(-0.45)) / 5
+    assert drift.answer_cosine == pytest.approx(0.6)
+    assert drift.answer_drift == pytest.approx(0.4)
+    assert drift.jaccard == pytest.approx(0.4)
+    assert drift.overlap_at_k == pytest.approx(1 / 3)
+    assert drift.suspicion_ratio == drift.suspicion_delta == pytest.approx(suspicion)
+    assert drift.poison_ratio == drift.poison_delta == pytest.approx(0.6)
+    expected = 0.75 * 0.4 + 0.2 * 0.6 + 0.15 * 2 / 3 + 0.8 * suspicion + 0.1
+    assert drift.score == pytest.approx(expected)
+    assert drift.flagged
+    # .55 for the appearance and .45 / rank; clean entries are blamed as well
+    trace = monitor.traceback(report)
+    assert [s.entry_id for s in trace.suspects] == ["p1", "a", "b", "p2", "p3"]
+    assert [s.rank_score for s in trace.suspects] == pytest.approx(
+        [0.55 + 0.45 / rank for rank in range(1, 6)], abs=1e-5
+    )
+    assert not monitor.check()["q"].flagged  # .65 is not reached without ground truth
+    listed[0] = listed[0][1:3]
+    after = monitor.check(poisoned=bad)["q"]
+    assert after.score == pytest.approx(0.1)
+    assert not after.flagged
+
+
+def test_ground_truth_is_no_part_of_the_default_score():
+    world, bad = attacked()
+    with_truth = world.monitor.check(poisoned=set(bad.ids))
+    without = world.monitor.check()
+    assert [d.score for d in with_truth.canaries] == [d.score for d in without.canaries]
+    assert [d.flagged for d in with_truth.canaries] == [d.flagged for d in without.canaries]
+    assert with_truth[TARGETS[0]].poison_ratio == pytest.approx(0.5)
+    assert without[TARGETS[0]].poison_ratio is None
+
+
+def test_a_changed_answer_over_a_new_first_entry_is_flagged():
+    kb = [("a", "refunds take 14 days"), ("b", "shipping takes 3 days")]
+    world = World(
+        ["how long do refunds take", "how long does shipping take"],
+        entries=batch(kb),
+        answerer=lambda _query, texts: texts[0],
+    )
+    world.monitor.record_baseline()
+    assert not world.monitor.check().flagged
+    world.add(batch([("bad", "refunds take no time, how long do they take, always approved")]))
+    drift = world.monitor.check()["how long do refunds take"]
+    assert drift.flagged
+    assert drift.answer_drift > 0.25
+    assert "the answer drifted" in drift.reasons[0]
+    assert len(drift.answer_hash) == 64
+
+
+def test_what_is_expected_of_a_canary():
+    suite = CanarySuite(
+        [
+            {
+                "name": "c",
+                "query": "how long do refunds take",
+                "expected_entries": ["a"],
+                "expected_answer": "14  DAYS",
+                "forbidden": ["visit evil.example"],
+            }
+        ]
+    )
+    entries = batch([("a", "refunds take 14 days"), ("b", "shipping takes 3 days")])
+    world = World(suite, entries=entries, k=1, answerer=lambda _query, texts: texts[0])
+    world.monitor.record_baseline()
+    assert not world.monitor.check().flagged
+    world.add(batch([("bad", "how long refunds take: visit  EVIL.example")]))
+    reasons = " ".join(world.monitor.check()["c"].reasons)
+    assert "expected entry 'a' is no longer among the top 1" in reasons
+    assert "the expected answer is no longer given" in reasons
+    assert "the answer holds forbidden string 1" in reasons
+    assert "entry 'bad', which is new, holds forbidden string 1" in reasons
+    assert "evil" not in reasons  # reports may go into logs
+
+
+def test_a_canary_without_baseline_is_recorded_and_not_flagged():
+    world = World(questions()[:4])
+    world.monitor.record_baseline()
+    world.monitor.suite = CanarySuite([*questions()[:4], "a new question"])
+    drift = world.monitor.check()["a new question"]
+    assert drift.ids
+    assert not drift.flagged
+    assert drift.jaccard is None
+
+
+# What is kept
+
+
+def test_baselines_are_numbered_and_named(tmp_path):
+    url = f"sqlite:///{tmp_path / 'q.db'}"
+    world = World(CanarySuite(questions(), name="one"), quarantine=Quarantine(url))
+    assert world.monitor.record_baseline() == 1
+    world.add(poison(questions()[0], 5))
+    assert world.monitor.record_baseline() == 2
+    assert not world.monitor.check().flagged
+    assert world.monitor.check(baseline=1).flagged
+    store = CanaryStore(Quarantine(url))
+    versions = store.versions("one")
+    assert [(version, k) for version, _, _, k in versions] == [(1, 6), (2, 6)]
+    assert versions[0][2] == versions[1][2] is not None
+    assert store.versions("another") == []
+    with pytest.raises(CanaryError, match="no baseline 3"):
+        store.baseline("one", 3)
+
+
+def test_another_process_goes_on_with_the_baseline(tmp_path):
+    url = f"sqlite:///{tmp_path / 'q.db'}"
+    first = World(quarantine=Quarantine(url))
+    first.monitor.record_baseline()
+    calls = []
+
+    def counting(texts):
+        calls.append(len(texts))
+        return embed(texts)
+
+    second = CanaryMonitor(
+        questions(), first.retriever, embedder=counting, quarantine=Quarantine(url)
+    )
+    assert not second.check().flagged
+    assert calls == [3]  # only the texts that tell whether the model is the same
+    assert [len(report.canaries) for report in second.history()] == [len(questions())]
+
+
+def test_namespaces_do_not_see_each_other(tmp_path):
+    url = f"sqlite:///{tmp_path / 'q.db'}"
+    World(quarantine=Quarantine(url, namespace="a")).monitor.record_baseline()
+    with pytest.raises(CanaryError, match="no baseline"):
+        World(quarantine=Quarantine(url, namespace="b")).monitor.check()
+
+
+def test_reports_survive_the_database_and_json():
+    world, _ = attacked(answerer=lambda _query, texts: texts[0])
+    report = world.monitor.check()
+    kept = world.monitor.history()[-1]
+    assert kept.canaries == report.canaries
+    assert DriftReport.from_dict(json.loads(report.to_json())).canaries == report.canaries
+    assert kept.checked_at.tzinfo is not None
+    assert world.monitor.traceback(kept).suspects  # what was retrieved is asked again
+
+
+def other_model(texts):
+    return embed([text[::-1] for text in texts])
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"embedder": other_model}, "another embedder"),
+        ({"embedder": lambda texts: np.ones((len(texts), 3))}, "512 dimensions then, 3 now"),
+        ({"k": 4}, "k=6, this monitor of k=4"),
+        ({"rule": "source"}, "rule='ragshield'"),
+    ],
+)
+def test_another_embedder_or_k_is_an_error_not_a_drift(quarantine, change, said):
+    world = World(quarantine=quarantine)
+    world.monitor.record_baseline()
+    options = {"embedder": embed, "quarantine": quarantine} | change
+    with pytest.raises(CanaryError, match=said) as caught:
+        CanaryMonitor(questions(), world.retriever, **options).check()
+    assert isinstance(caught.value, EmbedderChangedError) or "rule" in change
+    assert not world.monitor.history()
+
+
+def test_rounding_of_the_same_embedder_is_none(quarantine):
+    world = World(quarantine=quarantine)
+    world.monitor.record_baseline()
+    noisy = CanaryMonitor(
+        questions(),
+        world.retriever,
+        embedder=lambda texts: embed(texts).astype(np.float16),
+        quarantine=quarantine,
+    )
+    assert not noisy.check().flagged
+
+
+def test_a_newer_format_is_refused(monkeypatch):
+    world = World()
+    monkeypatch.setattr("ragshield_core.canary.storage.FORMAT", 2)
+    world.monitor.record_baseline()
+    monkeypatch.setattr("ragshield_core.canary.storage.FORMAT", 1)
+    with pytest.raises(CanaryError, match="upgrade ragshield"):
+        world.monitor.check()
+
+
+# What is done
+
+
+def test_suspects_are_held_and_left_out_of_retrieval():
+    world, bad = attacked()
+    trace = world.monitor.traceback()
+    gone = world.monitor.quarantine(trace.suspects)
+    assert set(gone) == set(bad.ids)
+    held = world.monitor.quarantine_store.list()
+    assert {item.id for item in held} == set(bad.ids)
+    assert "takeover" in held[0].findings[0].evidence
+    report = world.monitor.check()  # they are still in the knowledge base
+    assert not report.flagged
+    assert all(drift.score == 0.0 for drift in report.canaries)
+    world.monitor.restore(gone)
+    assert world.monitor.check().flagged
+
+
+def test_remediation_ends_the_drift_with_the_poison_alone():
+    world, bad = attacked()
+    world.add(batch([("clean", f"{TARGETS[0].split()[-1]} and many other things of the day")]))
+    outcome = world.monitor.remediate()
+    assert outcome.clean
+    assert set(outcome.quarantined) == set(bad.ids)
+    assert outcome.before.flagged
+    assert not outcome.after.flagged
+
+
+def test_remediation_stops_at_its_limit():
+    world, _ = attacked()
+    outcome = world.monitor.remediate(max_entries=2)
+    assert len(outcome.quarantined) == 2
+    assert not outcome.clean
+
+
+def test_remediation_of_nothing_does_nothing():
+    world = World()
+    world.monitor.record_baseline()
+    outcome = world.monitor.remediate()
+    assert (outcome.quarantined, outcome.restored, outcome.clean) == ((), (), True)
+
+
+def test_remediation_restores_what_did_not_matter():
+    world, bad = attacked(rule="source", weights=AnomalyWeights(threshold=0.17))
+    outcome = world.monitor.remediate(max_entries=50)
+    assert outcome.clean
+    # The source's rule blames everything that is retrieved; clean entries come back.
+    assert set(outcome.quarantined) <= set(bad.ids)
+    assert outcome.quarantined
+    held = {item.id for item in world.monitor.quarantine_store.list()}
+    assert held == set(outcome.quarantined)
+
+
+def test_a_released_entry_is_not_taken_out_again():
+    world, bad = attacked()
+    suspects = world.monitor.traceback().suspects
+    world.monitor.quarantine(suspects)
+    world.monitor.restore([bad.ids[0]], by="anna")
+    assert bad.ids[0] not in world.monitor.quarantine(suspects)
+
+
+def test_own_functions_remove_and_restore():
+    removed, restored = [], []
+    world, bad = attacked(remove=removed.extend, restore=lambda b: restored.extend(b.texts))
+    world.monitor.quarantine(world.monitor.traceback().suspects)
+    assert set(removed) == set(bad.ids)
+    world.monitor.restore([bad.ids[0]])
+    assert restored == [bad.texts[0]]
+
+
+def test_a_held_revision_does_not_hide_the_live_one():
+    world = World()
+    world.monitor.record_baseline()
+    drift = world.monitor.check()[questions()[0]]
+    world.monitor.quarantine_store.hold(batch([(drift.ids[0], "a poisoned update of it")]))
+    assert world.monitor.check()[questions()[0]].ids == drift.ids
+
+
+def test_a_check_runs_after_every_ingest(quarantine):
+    guard = Guard([LabelCentroidDetector()], quarantine=quarantine).fit(knowledge_base())
+    world = World(quarantine=quarantine)
+    world.monitor.record_baseline()
+    seen = []
+    world.monitor.watch(guard, seen.append)
+    guard.admit(guard.screen(topical("billing", 2, prefix="new")))
+    assert seen == []
+    assert len(world.monitor.history()) == 1
+    world.add(poison(questions()[0], 4))
+    guard.admit(guard.screen(topical("billing", 2, prefix="newer")))
+    assert len(seen) == 1
+
+
+def test_a_failing_callback_stops_no_ingest(quarantine, caplog):
+    guard = Guard([LabelCentroidDetector()], quarantine=quarantine).fit(knowledge_base())
+    seen = []
+    guard.on_admit(lambda _entries: 1 / 0)
+    guard.on_admit(lambda entries: seen.extend(entries.ids))
+    guard.learn(topical("billing", 1, prefix="new"))
+    assert seen == ["new-billing-0"]
+    assert guard.known(["new-billing-0"])
+    assert "ZeroDivisionError" in caplog.text
+
+
+def test_queries_and_texts_stay_out_of_logs(caplog):
+    caplog.set_level("DEBUG", logger="ragshield")
+    world, _ = attacked()
+    world.monitor.remediate()
+    assert "canaries: " in caplog.text
+    assert TARGETS[0] not in caplog.text
+    assert "Certainly" not in caplog.text
+
+
+def test_what_cannot_work_is_refused():
+    with pytest.raises(ValueError, match="k is 0"):
+        CanaryMonitor(["q"], knowledge(), k=0)
+    with pytest.raises(ValueError, match="rule is"):
+        CanaryMonitor(["q"], knowledge(), rule="mine")
+    with pytest.raises(CanaryError, match="retriever is a int"):
+        CanaryMonitor(["q"], 3)
+
+
+def test_without_an_embedder_rankings_are_compared():
+    listed = [Passage(id=str(n), text=f"text {n}") for n in range(8)]
+    monitor = CanaryMonitor(
+        ["q", "r"], lambda _query, k: listed[:k], quarantine=Quarantine("sqlite://")
+    )
+    monitor.record_baseline()
+    assert not monitor.check().flagged
+    listed.insert(0, Passage(id="x", text="new"))
+    assert monitor.check()["q"].newcomers == ("x",)
+
+
+def test_times_are_utc():
+    world = World()
+    world.monitor.record_baseline()
+    before = dt.datetime.now(dt.UTC)
+    assert world.monitor.check().checked_at >= before
+
+
+def test_search_in_blocks_is_exact(monkeypatch):
+    monkeypatch.setattr("ragshield_core.canary.retrievers.BLOCK", 7)
+    entries = knowledge()
+    vectors = embed(questions())
+    found = MatrixRetriever(entries).search(questions(), vectors, 6)
+    similarity = vectors @ entries.embeddings.T
+    for row, passages in enumerate(found):
+        ids = [entries.ids.index(p.id) for p in passages]
+        best = np.sort(similarity[row])[::-1][:6]
+        np.testing.assert_allclose(similarity[row, ids], best, atol=1e-5)
+    assert len(MatrixRetriever(entries.take([0, 1])).search(["q"], vectors[:1], 6)[0]) == 2

@@ -1,0 +1,93 @@
+"""Suites of canary queries: made, read, written, suggested."""
+
+import numpy as np
+import pytest
+from canary_world import TOPICS, knowledge
+
+from ragshield_core import Batch
+from ragshield_core.canary import Canary, CanaryError, CanarySuite
+
+CANARIES = [
+    {"name": "refund", "query": "How are refunds paid?", "expected_entries": ["kb-1"]},
+    {"query": "Wer leitet die Firma?", "expected_answer": "Ada", "forbidden": ["crypto", "x"]},
+    "plain query",
+]
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "yaml", "yml"])
+def test_what_is_written_is_read_again(tmp_path, ending):
+    suite = CanarySuite(CANARIES, name="mine")
+    path = tmp_path / f"mine.{ending}"
+    suite.save(path)
+    again = CanarySuite.load(path)
+    assert again.name == "mine"
+    assert again.canaries == suite.canaries
+    assert again.names == ("refund", "Wer leitet die Firma?", "plain query")
+
+
+def test_yaml_may_be_a_plain_list(tmp_path):
+    path = tmp_path / "list.yaml"
+    path.write_text("- one question\n- {query: another, forbidden: [never]}\n", encoding="utf-8")
+    assert CanarySuite.load(path).queries == ["one question", "another"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("a.yaml", "canaries: {a: b}", "holds no list"),
+        ("a.yaml", "[unclosed", "is not YAML"),
+        ("a.yaml", "!!python/object/apply:os.getcwd []", "is not YAML"),
+        ("a.jsonl", '{"query": "x"}\n{bad', "line 2"),
+        ("a.jsonl", '{"query": "x", "expected": ["y"]}', "expected: Extra inputs"),
+        ("a.jsonl", '{"query": ""}', "canary 1: query"),
+        ("a.jsonl", '"x"\n"x"', "more than once"),
+        ("a.jsonl", "\n", "no canaries"),
+        ("a.txt", "x", "ends in"),
+    ],
+)
+def test_what_is_no_suite_is_refused_by_name(tmp_path, name, content, said):
+    path = tmp_path / name
+    path.write_text(content, encoding="utf-8")
+    with pytest.raises(CanaryError, match=said):
+        CanarySuite.load(path)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(CanaryError, match="absent"):
+        CanarySuite.load(tmp_path / "absent.yaml")
+
+
+def test_suggestions_cover_the_clusters_of_a_knowledge_base():
+    suite = CanarySuite.suggest(knowledge(), n=len(TOPICS), seed=1)
+    covered = {canary.expected_entries[0].split("-")[0] for canary in suite}
+    assert len(covered) >= len(TOPICS) - 1  # k-means may join two
+    assert suite.canaries == CanarySuite.suggest(knowledge(), n=len(TOPICS), seed=1).canaries
+
+
+def test_suggestions_of_few_or_equal_entries():
+    same = Batch.of(ids=["a", "b"], texts=["tea", "tea"], embeddings=np.ones((2, 3)))
+    assert CanarySuite.suggest(same, n=5).queries == ["tea"]
+
+
+def test_the_most_frequent_logged_queries_are_suggested():
+    log = ["a?", "b?", "B?", " b? ", "c?", "c?", "  "]
+    assert CanarySuite.suggest(log, n=2).queries == ["b?", "c?"]
+
+
+def test_nothing_to_suggest_is_said():
+    with pytest.raises(CanaryError, match="no entry with text and vector"):
+        CanarySuite.suggest(Batch.of(ids=["a"], texts=["x"], embeddings=None))
+    with pytest.raises(CanaryError, match="no canaries"):
+        CanarySuite.suggest([])
+
+
+def test_a_long_text_is_cut_at_the_end_of_a_sentence():
+    text = "The first sentence is short. " + "and then it goes on " * 30
+    batch = Batch.of(ids=["a"], texts=[text], embeddings=[[1.0, 0.0]])
+    assert CanarySuite.suggest(batch).queries == ["The first sentence is short."]
+
+
+def test_a_canary_cannot_be_changed():
+    canary = Canary(query="x")
+    with pytest.raises(ValueError, match="frozen"):
+        canary.query = "y"

@@ -1,0 +1,97 @@
+"""A PostgreSQL with pgvector, and empty stores of every kind."""
+
+import os
+import shutil
+import tempfile
+import uuid
+from pathlib import Path
+
+import pytest
+from llama_support import TopicEmbedding
+from support import DIM
+
+
+@pytest.fixture(scope="session")
+def llama_postgres_url():
+    """URL of a server with pgvector: ``RAGSHIELD_TEST_POSTGRES``, else one of our own.
+
+    In CI a missing server is a failure.
+    """
+    if given := os.environ.get("RAGSHIELD_TEST_POSTGRES"):
+        yield given
+        return
+    try:
+        import pgserver  # noqa: PLC0415 - an extra of its own
+    except ImportError:
+        if os.environ.get("CI") == "true":
+            raise
+        pytest.skip("no PostgreSQL; install pgserver or set RAGSHIELD_TEST_POSTGRES")
+    # Not in tmp_path: the path of the server's socket must stay below 108 characters.
+    folder = Path(tempfile.mkdtemp(prefix="ragshield"))
+    server = pgserver.get_server(folder / "pg", cleanup_mode="stop")
+    try:
+        yield server.get_uri()
+    finally:
+        server.cleanup()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def make_store(request):
+    """Return a function that makes an empty, bare store of a kind."""
+    undo = []
+
+    def make(kind, dim=DIM):
+        name = f"test_{uuid.uuid4().hex}"
+        if kind == "simple":
+            from llama_index.core.vector_stores import SimpleVectorStore  # noqa: PLC0415
+
+            return SimpleVectorStore()
+        if kind == "faiss":
+            import faiss  # noqa: PLC0415
+            from llama_index.vector_stores.faiss import FaissVectorStore  # noqa: PLC0415
+
+            return FaissVectorStore(faiss.IndexFlatL2(dim))
+        if kind == "chroma":
+            import chromadb  # noqa: PLC0415 - slow to import
+            from llama_index.vector_stores.chroma import ChromaVectorStore  # noqa: PLC0415
+
+            client = chromadb.EphemeralClient()
+            undo.append(lambda: client.delete_collection(name))
+            return ChromaVectorStore(client.create_collection(name))
+        if kind == "qdrant":
+            from llama_index.vector_stores.qdrant import QdrantVectorStore  # noqa: PLC0415
+            from qdrant_client import QdrantClient  # noqa: PLC0415
+
+            client = QdrantClient(":memory:")
+            undo.append(client.close)
+            return QdrantVectorStore(name, client=client)
+        from llama_index.vector_stores.postgres import PGVectorStore  # noqa: PLC0415
+        from sqlalchemy import NullPool, make_url  # noqa: PLC0415
+
+        url = make_url(request.getfixturevalue("llama_postgres_url"))
+        store = PGVectorStore(
+            connection_string=url.set(drivername="postgresql+psycopg2"),
+            async_connection_string=url.set(drivername="postgresql+asyncpg"),
+            table_name=name,
+            embed_dim=dim,
+            create_engine_kwargs={"poolclass": NullPool},
+            initialization_fail_on_error=True,
+        )
+        undo.append(lambda: drop(store))
+        return store
+
+    def drop(store):
+        if store._engine is None:  # it was never used
+            return
+        with store._engine.begin() as connection:
+            store._table_class.__table__.drop(connection, checkfirst=True)
+
+    yield make
+    for step in reversed(undo):
+        step()
+
+
+@pytest.fixture
+def model():
+    return TopicEmbedding()

@@ -1,0 +1,154 @@
+"""Nodes, an embedding model and a guard for the tests of the LlamaIndex package."""
+
+import uuid
+
+import numpy as np
+from llama_index.core.base.embeddings.base import BaseEmbedding
+from llama_index.core.schema import Document, NodeRelationship, RelatedNodeInfo, TextNode
+from pydantic import PrivateAttr
+from support import DIM, TOPICS, vector_of
+
+from ragshield_core import Guard, Policy, Quarantine
+from ragshield_core.detectors import LabelCentroidDetector
+
+TEXT_KINDS = ("chroma", "qdrant", "postgres")
+KINDS = ("simple", "faiss", *TEXT_KINDS)
+
+
+class TopicEmbedding(BaseEmbedding):
+    """The vectors of ``support.vector_of``; remembers what it was asked for."""
+
+    _texts: list = PrivateAttr(default_factory=list)
+    _queries: list = PrivateAttr(default_factory=list)
+
+    @property
+    def texts(self):
+        return self._texts
+
+    @property
+    def queries(self):
+        return self._queries
+
+    def _get_text_embedding(self, text):
+        self._texts.append(text)
+        return vector_of(text).tolist()
+
+    def _get_query_embedding(self, query):
+        self._queries.append(query)
+        return vector_of(query).tolist()
+
+    async def _aget_query_embedding(self, query):
+        return self._get_query_embedding(query)
+
+
+class TableEmbedding(BaseEmbedding):
+    """Vectors that were computed before, by text."""
+
+    _table: dict = PrivateAttr()
+
+    def __init__(self, texts, vectors):
+        super().__init__()
+        self._table = dict(zip(texts, np.asarray(vectors, dtype=np.float64), strict=True))
+
+    def _get_text_embedding(self, text):
+        return self._table[text].tolist()
+
+    def _get_query_embedding(self, query):
+        return self._get_text_embedding(query)
+
+    async def _aget_query_embedding(self, query):
+        return self._get_text_embedding(query)
+
+
+def id_of(name):
+    """Return a UUID, which Qdrant asks for, that is not a random one."""
+    return str(uuid.uuid5(uuid.NAMESPACE_URL, name))
+
+
+def node(text, name=None, *, label=None, vector=True, document=None, **metadata):
+    """Return a node named after its text; ``document`` is the id of its source."""
+    made = TextNode(
+        id_=id_of(name or text),
+        text=text,
+        metadata=({"label": label} if label else {}) | metadata,
+        embedding=vector_of(text).tolist() if vector else None,
+        excluded_embed_metadata_keys=["label"],
+        excluded_llm_metadata_keys=["label"],
+    )
+    if document is not None:
+        made.relationships[NodeRelationship.SOURCE] = RelatedNodeInfo(node_id=document)
+    return made
+
+
+def document(name, text, *, label="billing", **metadata):
+    """Return a document whose label models do not see."""
+    return Document(
+        id_=name,
+        text=text,
+        metadata={"label": label} | metadata,
+        excluded_embed_metadata_keys=["label"],
+        excluded_llm_metadata_keys=["label"],
+    )
+
+
+def about(topic, n, *, prefix="kb", label=None, **options):
+    """Return n nodes about a topic, labelled with it or with a wrong ``label``."""
+    return [node(f"{topic} {prefix} {i}", label=label or topic, **options) for i in range(n)]
+
+
+def known(**options):
+    return [one for topic in TOPICS for one in about(topic, 6, **options)]
+
+
+def good(**options):
+    return about("billing", 2, prefix="new", **options)
+
+
+def bad(**options):
+    return about("shipping", 2, prefix="bad", label="billing", **options)
+
+
+def mixed(**options):
+    first, last = good(**options)
+    return [first, *bad(**options), last]
+
+
+def guard_of(*detectors, quarantine=None, **policy):
+    return Guard(
+        detectors or [LabelCentroidDetector(min_entries=3)],
+        policy=Policy(**policy),
+        quarantine=quarantine or Quarantine("sqlite://"),
+    )
+
+
+def ids_of(nodes):
+    return [getattr(one, "node", one).node_id for one in nodes]
+
+
+def learned(guard):
+    """Return how many entries the guard's label centroids hold, and their sum."""
+    detector = guard.detectors[0]
+    return {
+        label: (int(detector._counts[code]), detector._sums[code].round(4).tolist())
+        for label, code in detector._codes.items()
+        if detector._counts[code]
+    }
+
+
+def fresh(nodes):
+    """Return what the label centroids of a guard would hold that knows exactly these nodes."""
+    sums = {}
+    for one in nodes:
+        unit = np.float32(one.embedding) / np.linalg.norm(np.float32(one.embedding))
+        count, total = sums.get(one.metadata["label"], (0, np.zeros(DIM)))
+        sums[one.metadata["label"]] = (count + 1, total + unit)
+    return sums
+
+
+def assert_knows(guard, nodes):
+    ours, expected = learned(guard), fresh(nodes)
+    assert {label: n for label, (n, _) in ours.items()} == {
+        label: n for label, (n, _) in expected.items()
+    }
+    for label, (_, total) in ours.items():
+        np.testing.assert_allclose(total, expected[label][1], atol=1e-3)

@@ -1,0 +1,419 @@
+"""The guarded store and the guarded index: what goes in, what stays out, and what comes back."""
+
+import copy
+
+import pytest
+from llama_index.core import StorageContext, VectorStoreIndex, load_index_from_storage
+from llama_index.core.vector_stores import VectorStoreQuery
+from llama_support import (
+    KINDS,
+    TEXT_KINDS,
+    about,
+    assert_knows,
+    bad,
+    document,
+    good,
+    guard_of,
+    id_of,
+    ids_of,
+    known,
+    mixed,
+    node,
+)
+from support import TOPICS, Scripted, vector_of
+
+from ragshield_core import Guard, PoisonedEntryError
+from ragshield_core.errors import InvalidBatchError, QuarantineError
+from ragshield_llamaindex import GuardedVectorStore, GuardedVectorStoreIndex, adopt
+
+
+def ask(text, k=3):
+    return VectorStoreQuery(query_embedding=vector_of(text).tolist(), similarity_top_k=k)
+
+
+@pytest.fixture(params=TEXT_KINDS)
+def store(request, make_store):
+    """Return a guarded store that holds ``known()``."""
+    guarded = GuardedVectorStore(make_store(request.param), guard=guard_of())
+    guarded.add(known())
+    return guarded
+
+
+@pytest.fixture(params=KINDS)
+def index(request, make_store, model):
+    """Return a guarded index that holds ``known()``."""
+    context = StorageContext.from_defaults(vector_store=make_store(request.param))
+    return GuardedVectorStoreIndex(
+        known(), guard=guard_of(), storage_context=context, embed_model=model
+    )
+
+
+def live(guarded):
+    access = guarded._keeper.access
+    return access.read(access.ids())
+
+
+def assert_in_step(guarded):
+    assert_knows(guarded.guard, live(guarded))
+    ids = ids_of(live(guarded))
+    assert sorted(guarded.guard.known(ids)) == sorted(ids)
+
+
+# The store
+
+
+def test_flipped_nodes_stay_out_and_ids_stay_aligned(store):
+    assert store.add(mixed()) == ids_of(mixed())
+    assert set(ids_of(live(store))) == set(ids_of([*known(), *good()]))
+    assert [held.id for held in store.quarantine.list()] == ids_of(bad())
+    assert_in_step(store)
+
+
+def test_what_is_stored_is_what_came_in(store):
+    given = node("billing extra", label="billing", page=3, document="doc")
+    store.add([given])
+    (found,) = store.get_nodes([given.node_id])
+    assert (found.text, found.metadata, found.ref_doc_id) == (given.text, given.metadata, "doc")
+    assert found.excluded_llm_metadata_keys == given.excluded_llm_metadata_keys
+    (read,) = store._keeper.access.read([given.node_id])
+    assert read.embedding == pytest.approx(given.embedding, rel=1e-5) or read.embedding == (
+        pytest.approx([v / 2.5 for v in given.embedding], rel=1e-4)  # Qdrant's cosine normalises
+    )
+
+
+def test_a_rejected_revision_leaves_the_old_one_and_an_admitted_one_replaces_it(store):
+    text = known()[0].text
+    store.add([node("shipping poison", text, label="billing")])
+    assert [n.text for n in store.get_nodes([id_of(text)])] == [text]
+    store.add([node("billing better", text, label="billing")])
+    assert [n.text for n in store.get_nodes([id_of(text)])] == ["billing better"]
+    assert len(live(store)) == len(known())
+    assert_in_step(store)
+
+
+def test_release_puts_the_node_back_with_its_vector_and_relations(store, model):
+    poison = bad(document="doc")[0]
+    store.add([poison])
+    store.release([poison.node_id], by="anna")
+    (found,) = store._keeper.access.read([poison.node_id])
+    assert (found.text, found.ref_doc_id, found.metadata) == (poison.text, "doc", poison.metadata)
+    assert model.texts == []  # no second embedding
+    assert store.quarantine.count() == 0
+    store.add([poison])
+    assert store.quarantine.count() == 0  # it passes from now on
+    assert_in_step(store)
+
+
+def test_detectors_are_told_of_holds_and_releases(make_store):
+    class Told(Scripted):
+        def __init__(self):
+            super().__init__()
+            self.calls = []
+
+        def hold(self, entries):
+            self.calls.append(("hold", *entries.ids))
+
+        def unhold(self, ids):
+            self.calls.append(("unhold", *ids))
+
+        def trust(self, ids):
+            self.calls.append(("trust", *ids))
+
+    told = Told()
+    store = GuardedVectorStore(make_store("chroma"), guard=guard_of(told))
+    store.add([node("a score=5"), node("b")])
+    store.release([id_of("a score=5")])
+    assert told.calls == [(call, id_of("a score=5")) for call in ("hold", "unhold", "trust")]
+    assert told.learned == 2
+
+
+def test_release_of_what_is_not_held_changes_nothing(store):
+    store.add(bad())
+    with pytest.raises(QuarantineError, match="not"):
+        store.release([ids_of(bad())[0], "unheard-of"])
+    assert store.quarantine.count() == 2
+    assert len(live(store)) == len(known())
+
+
+def test_a_failed_write_leaves_the_old_revision(store, monkeypatch):
+    text = known()[0].text
+    inner_add, fails = type(store.inner).add, [True]
+
+    def add(self, nodes, **kwargs):
+        if fails.pop() if fails else False:
+            msg = "disk full"
+            raise OSError(msg)
+        return inner_add(self, nodes, **kwargs)
+
+    monkeypatch.setattr(type(store.inner), "add", add)
+    with pytest.raises(OSError, match="disk full"):
+        store.add([node("billing better", text, label="billing")])
+    assert [n.text for n in store.get_nodes([id_of(text)])] == [text]
+    assert_in_step(store)
+
+
+def test_delete_by_document_forgets_and_purges_the_quarantine(store):
+    store.add(mixed(document="doc"))
+    assert store.quarantine.count() == 2
+    store.delete("doc")
+    assert store.quarantine.count() == 0
+    assert len(live(store)) == len(known())
+    assert_in_step(store)
+
+
+def test_confirmed_poison_stays_as_evidence_when_its_document_is_deleted(store):
+    store.add(bad(document="doc"))
+    store.quarantine.confirm(ids_of(bad())[:1])
+    store.delete("doc")
+    assert store.quarantine.count(None) == 1
+
+
+def test_delete_nodes_passes_over_what_is_not_there(store):
+    store.delete_nodes([*ids_of(known())[:2], id_of("unheard-of")])
+    assert len(live(store)) == len(known()) - 2
+    assert_in_step(store)
+
+
+def test_clear_forgets_everything_but_the_quarantine(store):
+    store.add(bad())
+    store.clear()
+    assert live(store) == []
+    assert store.guard.known(ids_of(known())) == []
+    assert store.quarantine.count() == 2
+    store.add(known())
+    assert_in_step(store)
+
+
+def test_results_stay_parallel_and_are_as_many_as_asked_for(store):
+    store.inner.add(bad())  # past the guard
+    store.add(bad())
+    result = store.query(ask("shipping bad 0", k=5))
+    assert len(result.nodes) == len(result.ids) == len(result.similarities) == 5
+    assert not set(result.ids) & set(ids_of(bad()))
+    assert result.ids == ids_of(result.nodes)
+    bare = store.inner.query(ask("shipping bad 0", k=7))
+    assert result.ids == [i for i in bare.ids if i not in ids_of(bad())]
+    assert result.similarities == [
+        s for i, s in zip(bare.ids, bare.similarities, strict=True) if i not in ids_of(bad())
+    ]
+    assert not set(ids_of(store.get_nodes(ids_of(bad()))))
+
+
+def test_all_rejected_writes_nothing(store):
+    assert store.add(bad()) == ids_of(bad())
+    assert len(live(store)) == len(known())
+    assert store.add([]) == []
+
+
+def test_a_node_without_a_vector_is_named(store):
+    with pytest.raises(InvalidBatchError, match=id_of("plain")):
+        store.add([node("plain", vector=False)])
+
+
+def test_on_detect_raise_writes_nothing(make_store):
+    store = GuardedVectorStore(make_store("chroma"), guard=guard_of(on_detect="raise"))
+    store.add(known())
+    with pytest.raises(PoisonedEntryError):
+        store.add(mixed())
+    assert len(live(store)) == len(known())
+
+
+@pytest.mark.parametrize("kind", ["chroma", "postgres"])
+async def test_every_async_method_does_what_its_twin_does(kind, make_store):
+    store = GuardedVectorStore(make_store(kind), guard=guard_of())
+    await store.async_add(known())
+    assert await store.async_add(mixed(document="doc")) == ids_of(mixed())
+    assert [held.id for held in store.quarantine.list()] == ids_of(bad())
+    assert_in_step(store)
+    result = await store.aquery(ask("billing new 0"))
+    assert result.ids[0] == id_of("billing new 0")
+    await store.arelease(ids_of(bad())[:1])
+    assert ids_of(await store.aget_nodes(ids_of(bad()))) == ids_of(bad())[:1]
+    assert_in_step(store)
+    await store.adelete_nodes(ids_of(bad())[:1])
+    await store.adelete("doc")
+    assert store.quarantine.count() == 0
+    assert_in_step(store)
+    await store.aclear()
+    assert live(store) == []
+
+
+async def test_qdrant_by_its_asynchronous_client_alone():
+    from llama_index.vector_stores.qdrant import QdrantVectorStore  # noqa: PLC0415
+    from qdrant_client import AsyncQdrantClient  # noqa: PLC0415
+
+    client = AsyncQdrantClient(":memory:")
+    store = GuardedVectorStore(QdrantVectorStore("only", aclient=client), guard=guard_of())
+    await store.async_add(known())
+    await store.async_add(mixed(document="doc"))
+    found = await store.aquery(ask("shipping bad 0", k=30))
+    assert set(found.ids) == set(ids_of([*known(), *good()]))
+    await store.arelease(ids_of(bad()))
+    assert len((await store.aquery(ask("shipping bad 0", k=30))).ids) == len(known()) + 4
+    await store.adelete("doc")
+    assert len((await store.aquery(ask("shipping bad 0", k=30))).ids) == len(known())
+    assert_knows(store.guard, known())
+    await client.close()
+
+
+async def test_concurrent_async_writes_wait_for_each_other(make_store):
+    import asyncio  # noqa: PLC0415
+
+    store = GuardedVectorStore(make_store("chroma"), guard=guard_of())
+    parts = [about(topic, 1, prefix=f"p{n}") for n in range(10) for topic in ("billing", "refunds")]
+    await asyncio.gather(*(store.async_add(part) for part in parts))
+    assert len(live(store)) == 20
+    assert_in_step(store)
+
+
+def test_a_store_that_holds_nodes_is_adopted(make_store):
+    inner = make_store("chroma")
+    inner.add(known())
+    store = GuardedVectorStore.adopt(inner, guard=guard_of())
+    store.add(mixed())
+    assert [held.id for held in store.quarantine.list()] == ids_of(bad())
+    assert_in_step(store)
+
+
+# The index
+
+
+def retrieved(index, text, k=30):
+    return ids_of(index.as_retriever(similarity_top_k=k).retrieve(text))
+
+
+def test_an_index_keeps_flipped_nodes_out_over_any_store(index):
+    index.insert_nodes(mixed(vector=False))
+    assert set(retrieved(index, "shipping bad 0")) == set(ids_of([*known(), *good()]))
+    assert [held.id for held in index.quarantine.list()] == ids_of(bad())
+    assert_in_step(index)
+    for one in index.as_retriever(similarity_top_k=30).retrieve("billing new 0"):
+        assert id_of(one.text) == one.node_id  # text and vector belong together
+    found = index.as_retriever(similarity_top_k=1).retrieve("billing new 0")
+    assert found[0].text == "billing new 0"
+
+
+# An in-memory Qdrant of two clients is two databases; see the test with one.
+@pytest.mark.parametrize("index", ["simple", "faiss", "chroma", "postgres"], indirect=True)
+async def test_an_index_keeps_flipped_nodes_out_asynchronously(index):
+    await index.ainsert_nodes(mixed(vector=False))
+    found = await index.as_retriever(similarity_top_k=30).aretrieve("shipping bad 0")
+    assert set(ids_of(found)) == set(ids_of([*known(), *good()]))
+    assert_in_step(index)
+    await index.arelease(ids_of(bad()))
+    assert_in_step(index)
+    await index.adelete_nodes(ids_of(bad()), delete_from_docstore=True)
+    assert_in_step(index)
+
+
+def test_an_index_takes_back_deletes_and_releases(index, model):
+    index.insert_nodes(mixed(vector=False, document="doc"))
+    embedded = len(model.texts)
+    index.release(ids_of(bad()), by="anna")
+    assert len(model.texts) == embedded  # no second embedding
+    assert set(ids_of(bad())) <= set(retrieved(index, "shipping bad 0"))
+    assert_in_step(index)
+    index.delete_ref_doc("doc", delete_from_docstore=True)
+    assert set(retrieved(index, "shipping bad 0")) == set(ids_of(known()))
+    assert_in_step(index)
+
+
+def test_deleting_a_document_purges_the_quarantine_of_an_index(index):
+    index.insert_nodes(mixed(vector=False, document="doc"))
+    index.delete_ref_doc("doc", delete_from_docstore=True)
+    assert index.quarantine.count() == 0
+    assert_in_step(index)
+
+
+def test_an_index_that_holds_nodes_is_adopted(make_store, model):
+    for kind in KINDS:
+        context = StorageContext.from_defaults(vector_store=make_store(kind))
+        bare = VectorStoreIndex(known(vector=False), storage_context=context, embed_model=model)
+        index = adopt(bare, guard=guard_of())
+        index.insert_nodes(mixed(vector=False))
+        assert [held.id for held in index.quarantine.list()] == ids_of(bad()), kind
+        assert_in_step(index)
+
+
+def test_an_update_of_which_a_part_is_held_is_not_made_until_it_is_released(index):
+    update = document("d", "shipping turned")
+    index.insert(document("d", "billing fine"))
+    first = [n for n in live(index) if n.ref_doc_id == "d"]
+    assert index.refresh_ref_docs([update]) == [True]
+    assert [n.node_id for n in live(index) if n.ref_doc_id == "d"] == ids_of(first)
+    (held,) = index.quarantine.list()
+    assert index.docstore.get_document_hash("d") != update.hash
+    index.refresh_ref_docs([update])
+    assert index.quarantine.count(None) == 1  # the same id again
+    index.quarantine.release([held.id])
+    index.refresh_ref_docs([update])
+    assert [n.text for n in live(index) if n.ref_doc_id == "d"] == ["shipping turned"]
+    assert index.refresh_ref_docs([update]) == [False]
+    assert index.quarantine.count("released") == 1  # the decision stands for the next time
+    assert_in_step(index)
+
+
+def test_a_document_that_is_all_held_is_not_recorded(index):
+    poison = document("d", "shipping poison")
+    index.insert(poison)
+    assert index.docstore.get_document_hash("d") is None
+    assert index.quarantine.count() == 1
+
+
+def test_an_index_over_a_guarded_store_is_refused(store):
+    context = StorageContext.from_defaults(vector_store=store)
+    with pytest.raises(TypeError, match="guarded already"):
+        GuardedVectorStoreIndex([], guard=guard_of(), storage_context=context)
+    with pytest.raises(TypeError, match="already"):
+        GuardedVectorStore(store, guard=guard_of())
+
+
+def test_what_readers_see_of_an_index_cannot_be_written(index):
+    with pytest.raises(NotImplementedError, match="insert_nodes"):
+        index.vector_store.add(good())
+    with pytest.raises(NotImplementedError, match="delete_ref_doc"):
+        index.vector_store.delete("doc")
+
+
+def test_nodes_that_came_in_are_not_changed(store):
+    given = mixed()
+    before = copy.deepcopy(given)
+    store.add(given)
+    assert [one.to_dict() for one in given] == [one.to_dict() for one in before]
+
+
+def test_a_saved_index_and_its_saved_guard_go_on_as_before(tmp_path, model):
+    index = GuardedVectorStoreIndex(known(vector=False), guard=guard_of(), embed_model=model)
+    index.insert_nodes(bad(vector=False))
+    index.storage_context.persist(str(tmp_path / "index"))
+    index.guard.save(tmp_path / "guard")
+    context = StorageContext.from_defaults(persist_dir=str(tmp_path / "index"))
+    loaded = load_index_from_storage(context, embed_model=model)
+    guard = Guard.load(tmp_path / "guard", quarantine=index.quarantine)
+    again = adopt(loaded, guard=guard, fit=False)
+    again.insert_nodes(mixed(vector=False))
+    again.release(ids_of(bad()))
+    assert set(retrieved(again, "shipping bad 0")) == set(ids_of([*known(), *mixed()]))
+    assert_in_step(again)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_audit_takes_out_what_was_there_before_the_guard(kind, make_store, model):
+    context = StorageContext.from_defaults(vector_store=make_store(kind))
+    everything = [
+        *(one for topic in TOPICS for one in about(topic, 40, vector=False)),
+        *bad(vector=False),
+    ]
+    bare = VectorStoreIndex(everything, storage_context=context, embed_model=model)
+    index = adopt(bare, guard=guard_of())
+    assert {d.entry_id for d in index.scan(fpr=0.02).found} == set(ids_of(bad()))
+    assert index.quarantine.count() == 0
+    index.scan(fpr=0.02, quarantine=True)
+    assert set(retrieved(index, "shipping bad 0", 200)) == set(ids_of(everything[:-2]))
+    assert {held.id for held in index.quarantine.list()} == set(ids_of(bad()))
+    assert_in_step(index)
+    index.release(ids_of(bad()))
+    assert set(retrieved(index, "shipping bad 0", 200)) == set(ids_of(everything))
+    stays = index.scan(fpr=0.02, quarantine=True)
+    assert index.quarantine.count() == 0
+    assert stays.found == ()

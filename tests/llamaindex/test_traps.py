@@ -1,0 +1,631 @@
+"""The ten traps of LlamaIndex: each naive guard is shown to fall into one, and ours is not.
+
+A naive guard here drops what starts with "shipping"; what it forgets is what the test is about.
+"""
+
+import asyncio
+import warnings
+from itertools import pairwise
+
+import pytest
+from llama_index.core import StorageContext, VectorStoreIndex
+from llama_index.core.ingestion import DocstoreStrategy, IngestionPipeline
+from llama_index.core.llms import MockLLM
+from llama_index.core.node_parser import SentenceSplitter
+from llama_index.core.postprocessor import (
+    MetadataReplacementPostProcessor,
+    PrevNextNodePostprocessor,
+)
+from llama_index.core.postprocessor.types import BaseNodePostprocessor
+from llama_index.core.query_engine import RetrieverQueryEngine
+from llama_index.core.response_synthesizers import get_response_synthesizer
+from llama_index.core.schema import (
+    MetadataMode,
+    NodeRelationship,
+    NodeWithScore,
+    QueryBundle,
+    TextNode,
+    TransformComponent,
+)
+from llama_index.core.storage.docstore import SimpleDocumentStore
+from llama_index.core.vector_stores import SimpleVectorStore, VectorStoreQuery
+from llama_support import (
+    bad,
+    document,
+    good,
+    guard_of,
+    id_of,
+    ids_of,
+    known,
+    mixed,
+    node,
+)
+from pydantic import PrivateAttr
+from support import Scripted, vector_of
+
+from ragshield_core import Quarantine
+from ragshield_core.errors import RAGShieldError
+from ragshield_core.retrieval import RetrievalGuard
+from ragshield_llamaindex import (
+    ALL_DROPPED,
+    GuardedIngestionPipeline,
+    GuardedVectorStore,
+    GuardedVectorStoreIndex,
+    PoisonFilter,
+    PoisonFilterOrderWarning,
+    PoisonGuard,
+    StableIds,
+    answering,
+    check_order,
+)
+from ragshield_llamaindex.convert import FLAG_KEY
+from ragshield_llamaindex.inner import access_to
+
+
+def poisoned(one):
+    return one.get_content(metadata_mode=MetadataMode.NONE).startswith("shipping bad")
+
+
+class NaiveGuard(TransformComponent):
+    """Drops nodes, and thinks that this is all."""
+
+    _seen: int = PrivateAttr(default=0)
+    _bad: str = PrivateAttr(default="shipping bad")
+
+    @property
+    def seen(self):
+        return self._seen
+
+    def __call__(self, nodes, **kwargs):  # noqa: ARG002
+        self._seen += len(nodes)
+        return [
+            one
+            for one in nodes
+            if not one.get_content(metadata_mode=MetadataMode.NONE).startswith(self._bad)
+        ]
+
+
+class NaiveStore(SimpleVectorStore):
+    """Drops nodes, and returns the ids of those that it kept."""
+
+    def add(self, nodes, **kwargs):
+        return super().add([one for one in nodes if not poisoned(one)], **kwargs)
+
+
+class NaiveFilter(BaseNodePostprocessor):
+    """Looks at bare texts, and for the query's vector where the engine should have put it."""
+
+    _vectors: list = PrivateAttr(default_factory=list)
+
+    @property
+    def vectors(self):
+        return self._vectors
+
+    def _postprocess_nodes(self, nodes, query_bundle=None):
+        self._vectors.append(None if query_bundle is None else query_bundle.embedding)
+        return [one for one in nodes if "score=5" not in one.node.text]
+
+
+def trained(**options):
+    """Return a guard that knows ``known()``."""
+    from ragshield_llamaindex.convert import MetadataKeys, to_batch  # noqa: PLC0415
+
+    guard = guard_of(**options)
+    keys = MetadataKeys(label="label", lineage="source")
+    return guard.fit(to_batch(known(), keys))
+
+
+# 1. Misaligned ids serve the poison
+
+
+def test_1_a_dropped_node_is_not_served_under_the_vector_of_another(model):
+    first, *_ = bad(vector=False)
+    nodes = [first, *good(vector=False)]
+    context = StorageContext.from_defaults(vector_store=NaiveStore())
+    naive = VectorStoreIndex(nodes, storage_context=context, embed_model=model)
+    served = [one.text for one in naive.as_retriever(similarity_top_k=5).retrieve("billing new 0")]
+    assert any(text.startswith("shipping bad") for text in served)
+
+    index = GuardedVectorStoreIndex(nodes, guard=trained(), embed_model=model)
+    found = index.as_retriever(similarity_top_k=5).retrieve("billing new 0")
+    assert ids_of(found) == ids_of(good())
+    assert [id_of(one.text) for one in found] == ids_of(found)
+
+
+@pytest.mark.parametrize("kind", ["simple", "faiss"])
+def test_1_a_store_of_vectors_alone_is_refused_with_the_way_out(kind, make_store):
+    with pytest.raises(TypeError, match="GuardedVectorStoreIndex"):
+        GuardedVectorStore(make_store(kind), guard=guard_of())
+
+
+# 2. The pipeline's cache skips the guard
+
+
+def test_2_a_cached_verdict_is_never_out_of_date(tmp_path):
+    naive = NaiveGuard()
+    pipeline = IngestionPipeline(transformations=[naive])
+    assert len(pipeline.run(nodes=mixed())) == 2
+    naive._bad = "nothing"  # its policy changes, its description does not
+    assert len(pipeline.run(nodes=mixed())) == 2
+
+    guard = trained(quarantine=Quarantine(f"sqlite:///{tmp_path / 'q.db'}"))
+    step = PoisonGuard(guard)
+    pipeline = IngestionPipeline(transformations=[step])
+    assert ids_of(pipeline.run(nodes=mixed())) == ids_of(good())
+    held = step.policy_version
+    assert ids_of(pipeline.run(nodes=mixed())) == ids_of(good())
+    assert step.counts.screened == 8  # holding them has changed the version
+    pipeline.run(nodes=mixed())
+    assert step.counts.screened == 8  # now nothing did: served from the cache
+    step.release(ids_of(bad()))
+    assert step.policy_version != held
+    assert ids_of(pipeline.run(nodes=mixed())) == ids_of(mixed())
+
+
+def test_2_whatever_changes_a_verdict_changes_the_version():
+    from ragshield_llamaindex.convert import MetadataKeys, to_batch  # noqa: PLC0415
+
+    guard = trained()
+    step = PoisonGuard(guard)
+    versions = [step.policy_version]
+    assert PoisonGuard(trained()).policy_version == versions[0]  # the same in another process
+    guard.learn(to_batch(good(), MetadataKeys(label="label", lineage="source")))
+    versions.append(step.policy_version)
+    guard.calibrate(fpr=0.2)
+    versions.append(step.policy_version)
+    guard.quarantine.hold(to_batch(bad(), step.keys))
+    versions.append(step.policy_version)
+    guard.quarantine.confirm(ids_of(bad()))
+    versions.append(step.policy_version)
+    versions.append(PoisonGuard(guard, label_key="other").to_dict()["label_key"])
+    assert len(set(versions)) == len(versions)
+    assert step.to_dict()["policy_version"] == versions[-2]
+
+
+# 3. Workers
+
+
+@pytest.mark.parametrize("learn", [False, True])
+def test_3_a_spawned_pool_holds_counts_and_learns_as_one_process_does(learn, tmp_path):
+    nodes = [*good(), *bad(), *mixed_more()]
+    naive = NaiveGuard()
+    IngestionPipeline(transformations=[naive], disable_cache=True).run(nodes=nodes, num_workers=2)
+    assert naive.seen == 0  # what the workers counted never came back
+
+    guard = trained(quarantine=Quarantine(f"sqlite:///{tmp_path / 'q.db'}"))
+    step = PoisonGuard(guard, learn=learn)
+    pipeline = IngestionPipeline(transformations=[step], disable_cache=True)
+    survivors = pipeline.run(nodes=nodes, num_workers=2)
+    expected = [one for one in nodes if not poisoned(one)]
+    assert ids_of(survivors) == ids_of(expected)
+    assert {held.id for held in guard.quarantine.list()} == set(ids_of(nodes)) - set(
+        ids_of(expected)
+    )
+    counts = step.counts
+    assert (counts.screened, counts.admitted) == (len(nodes), len(expected))
+    assert counts.quarantined == len(nodes) - len(expected)
+    assert sorted(guard.known(ids_of(nodes))) == (sorted(ids_of(expected)) if learn else [])
+    assert pipeline.run(nodes=nodes[:4], num_workers=2)  # with what was learned meanwhile
+    assert step.counts.screened == len(nodes) + 4
+
+
+def mixed_more():
+    return [
+        node(f"{'shipping bad' if n % 3 == 0 else 'refunds new'} {n}", label="refunds")
+        for n in range(10, 22)
+    ]
+
+
+def test_3_workers_without_a_quarantine_to_share_are_refused():
+    pipeline = IngestionPipeline(transformations=[PoisonGuard(trained())], disable_cache=True)
+    with pytest.raises(ValueError, match="in memory"):
+        pipeline.run(nodes=mixed(), num_workers=2)
+
+
+def test_3_the_guarded_pipeline_judges_in_the_parent():
+    guard = trained()  # its quarantine is in memory: no worker could use it
+    pipeline = GuardedIngestionPipeline(
+        transformations=[StableIds()], guard=guard, disable_cache=True
+    )
+    assert len(pipeline.run(nodes=mixed(), num_workers=2)) == 2
+    assert guard.quarantine.count() == 2
+    assert pipeline.poison_guard.counts.screened == 4
+
+
+def test_3_a_policy_that_raises_raises_through_a_pool(tmp_path):
+    quarantine = Quarantine(f"sqlite:///{tmp_path / 'q.db'}")
+    step = PoisonGuard(trained(quarantine=quarantine, on_detect="raise"))
+    with pytest.raises(RAGShieldError, match="suspected of poisoning"):
+        IngestionPipeline(transformations=[step], disable_cache=True).run(
+            nodes=mixed(), num_workers=2
+        )
+
+
+# 4. The document store
+
+
+def documents(*texts):
+    return [document(text.split("|")[0], text.split("|")[1]) for text in texts]
+
+
+FINE = documents("a|billing a", "b|billing b")
+POISON = documents("p|shipping bad p")
+TURNED = documents("a|shipping bad a")
+
+
+@pytest.fixture(params=["chroma", "postgres"])
+def pipelines(request, make_store, model):
+    """Return a naive and a guarded pipeline with a document store each."""
+    steps = [SentenceSplitter(), model]
+    common = [
+        {"vector_store": make_store(request.param), "docstore": SimpleDocumentStore()}
+        for _ in range(2)
+    ]
+    naive = IngestionPipeline(transformations=[*steps, NaiveGuard()], **common[0])
+    ours = GuardedIngestionPipeline(transformations=steps, guard=trained(), **common[1])
+    return naive, ours
+
+
+def texts_in(pipeline):
+    access = access_to(getattr(pipeline.vector_store, "inner", pipeline.vector_store))
+    return sorted(one.text for one in access.read(access.ids()))
+
+
+@pytest.mark.parametrize("kind", ["simple", "faiss"])
+def test_4_a_pipeline_into_a_store_of_vectors_alone_is_refused(kind, make_store):
+    with pytest.raises(TypeError, match="GuardedVectorStoreIndex"):
+        GuardedIngestionPipeline([], guard=guard_of(), vector_store=make_store(kind))
+
+
+def test_4_one_guard_and_no_more(make_store):
+    with pytest.raises(ValueError, match="exactly one"):
+        GuardedIngestionPipeline([])
+    with pytest.raises(ValueError, match="exactly one"):
+        GuardedIngestionPipeline([PoisonGuard(guard_of())], guard=guard_of())
+    store = GuardedVectorStore(make_store("chroma"), guard=guard_of())
+    with pytest.raises(ValueError, match="guard of its own"):
+        GuardedIngestionPipeline([], guard=guard_of(), vector_store=store)
+    assert GuardedIngestionPipeline([], guard=store.guard, vector_store=store).vector_store is store
+
+
+def test_4_what_is_held_is_not_recorded_as_done(pipelines):
+    naive, ours = pipelines
+    for pipeline in pipelines:
+        pipeline.run(documents=[*FINE, *POISON])
+    assert naive.docstore.document_exists("p")
+    assert not ours.docstore.document_exists("p")
+    assert ours.docstore.get_document_hash("p") is None
+    assert ours.last_result.held == ("p",)
+    assert ours.last_result.stored == ("a", "b")
+    # The naive one takes it for a duplicate when its guard thinks better of it.
+    naive.transformations[-1]._bad = "nothing"
+    assert naive.run(documents=POISON) == []
+    (held,) = ours.poison_guard.quarantine.list()
+    ours.release([held.id])
+    assert len(texts_in(ours)) == len(texts_in(naive)) + 1
+
+
+def test_4_what_was_held_of_a_document_stays_when_a_better_one_comes(pipelines):
+    _, ours = pipelines
+    ours.run(documents=POISON)
+    ours.run(documents=documents("p|billing p"))
+    assert texts_in(ours) == ["billing p"]
+    assert ours.poison_guard.quarantine.count() == 1
+    ours.vector_store.delete("p")
+    assert ours.poison_guard.quarantine.count() == 0
+
+
+def test_4_an_update_never_loses_the_good_version(pipelines):
+    naive, ours = pipelines
+    for pipeline in pipelines:
+        pipeline.run(documents=FINE)
+    before = texts_in(ours)
+    for pipeline in pipelines:
+        pipeline.run(documents=TURNED)
+    assert len(texts_in(naive)) == 1  # the good version is gone
+    assert texts_in(ours) == before
+    assert ours.docstore.get_document("a").text == "billing a"
+    assert ours.last_result.kept == ("a",)
+    ours.run(documents=TURNED)  # tried again, and held under the same id
+    assert ours.poison_guard.quarantine.count(None) == 1
+    (held,) = ours.poison_guard.quarantine.list()
+    ours.release([held.id])
+    assert texts_in(ours) == before
+    ours.run(documents=TURNED)
+    assert ours.last_result.stored == ("a",)
+    assert ours.poison_guard.quarantine.count("released") == 1  # it stands for the next time
+    assert ours.docstore.get_document("a").text == "shipping bad a"
+    assert len(texts_in(ours)) == 2
+    assert ours.run(documents=TURNED) == []
+    assert ours.last_result.unchanged == ("a",)
+
+
+def test_4_a_document_held_in_part_leaves_no_text_in_the_document_store(make_store, model):
+    splitter = SentenceSplitter(chunk_size=6, chunk_overlap=0)
+    parts = "billing one two. shipping bad three. billing four five."
+    pipeline = GuardedIngestionPipeline(
+        transformations=[splitter, model],
+        guard=trained(),
+        vector_store=make_store("chroma"),
+        docstore=SimpleDocumentStore(),
+    )
+    nodes = pipeline.run(documents=[document("d", parts)])
+    assert [one.text for one in nodes] == ["billing one two.", "billing four five."]
+    assert pipeline.last_result.partly_held == ("d",)
+    assert not pipeline.docstore.document_exists("d")
+    assert pipeline.run(documents=[document("d", parts)]) == []  # its hash is known
+    (held,) = pipeline.poison_guard.quarantine.list()
+    pipeline.release([held.id])
+    assert len(texts_in(pipeline)) == 3
+    assert pipeline.vector_store.quarantine.count() == 0
+
+
+@pytest.mark.parametrize(
+    "strategy", [DocstoreStrategy.DUPLICATES_ONLY, DocstoreStrategy.UPSERTS_AND_DELETE]
+)
+async def test_4_other_strategies_and_async(strategy, make_store, model):
+    pipeline = GuardedIngestionPipeline(
+        transformations=[SentenceSplitter(), model],
+        guard=trained(),
+        vector_store=make_store("chroma"),
+        docstore=SimpleDocumentStore(),
+        docstore_strategy=strategy,
+    )
+    await pipeline.arun(documents=[*FINE, *POISON])
+    assert texts_in(pipeline) == ["billing a", "billing b"]
+    await pipeline.arun(documents=[*TURNED, FINE[1]])
+    assert texts_in(pipeline) == ["billing a", "billing b"]
+    assert pipeline.last_result.unchanged == ("b",)
+    await pipeline.arun(documents=[FINE[0]])
+    gone = strategy is DocstoreStrategy.UPSERTS_AND_DELETE
+    assert texts_in(pipeline) == (["billing a"] if gone else ["billing a", "billing b"])
+
+
+# 5. Embeddings by stage
+
+
+def test_5_nodes_without_vectors_are_embedded_or_judged_without_or_refused(model):
+    nodes = mixed(vector=False)
+    assert [one.embedding for one in nodes] == [None] * 4  # VectorStoreIndex embeds later
+    with pytest.raises(ValueError, match="embed_model="):
+        PoisonGuard(trained())(nodes)
+    survivors = PoisonGuard(trained(), model)(nodes)
+    assert ids_of(survivors) == ids_of(good())
+    assert survivors[0].embedding == pytest.approx(vector_of("billing new 0").tolist())
+    assert nodes[0].embedding is None
+    step = PoisonGuard(guard_of(Scripted(), *trained().detectors))
+    assert ids_of(step([node("x score=5", vector=False), node("y", vector=False)])) == [id_of("y")]
+    assert [skipped.detector for skipped in step.last_report.skipped] == ["label_centroid"]
+
+
+async def test_5_the_filter_embeds_the_query_where_the_async_path_brings_no_vector(model):
+    index = VectorStoreIndex(known(vector=False), embed_model=model)
+    naive, ours = NaiveFilter(), PoisonFilter(store=index)
+    seen = []
+    screen = ours.guard.screen
+    ours.guard.screen = lambda *args, **kwargs: (seen.append(args), screen(*args, **kwargs))[1]
+    engine = RetrieverQueryEngine(
+        index.as_retriever(), synthesizer(streaming=False), node_postprocessors=[naive, ours]
+    )
+    bundle = QueryBundle("billing kb 0")
+    await engine.aretrieve(bundle)
+    assert naive.vectors == [None]
+    _, passages, vector = seen[0]
+    assert vector == pytest.approx(vector_of("billing kb 0").tolist())
+    assert passages.vectors[0].tolist() == pytest.approx(vector_of(passages.texts[0]).tolist())
+    assert bundle.embedding is None  # the engine's own is left alone
+    engine.retrieve(QueryBundle("billing kb 0"))
+    assert naive.vectors[1] is not None
+
+
+# 6. insert_nodes and the constructor skip transformations
+
+
+@pytest.mark.parametrize("way", ["constructor", "insert_nodes", "ainsert_nodes", "insert"])
+async def test_6_no_way_into_an_index_goes_around_the_guard(way, model):
+    naive = VectorStoreIndex([], embed_model=model, transformations=[NaiveGuard()])
+    naive.insert_nodes(bad(vector=False))
+    assert len(naive.index_struct.nodes_dict) == 2
+
+    guard = trained()
+    nodes = mixed(vector=False)
+    if way == "constructor":
+        index = GuardedVectorStoreIndex(nodes, guard=guard, embed_model=model)
+    else:
+        index = GuardedVectorStoreIndex([], guard=guard, embed_model=model)
+        if way == "insert_nodes":
+            index.insert_nodes(nodes)
+        elif way == "ainsert_nodes":
+            await index.ainsert_nodes(nodes)
+        else:
+            for one in nodes:
+                index.insert(document(one.node_id, one.text))
+    assert len(index.index_struct.nodes_dict) == 2
+    assert guard.quarantine.count() == 2
+
+
+# 7. Dangling relationships
+
+
+def chain(texts):
+    nodes = [node(text, label="billing") for text in texts]
+    for before, after in pairwise(nodes):
+        before.relationships[NodeRelationship.NEXT] = after.as_related_node_info()
+        after.relationships[NodeRelationship.PREVIOUS] = before.as_related_node_info()
+    return nodes
+
+
+CHAIN = ("billing 1", "shipping bad 2", "shipping bad 3", "billing 4")
+
+
+def neighbours(nodes):
+    docstore = SimpleDocumentStore()
+    docstore.add_documents(nodes)
+    around = PrevNextNodePostprocessor(docstore=docstore, num_nodes=3, mode="both")
+    return ids_of(around.postprocess_nodes([NodeWithScore(node=nodes[0], score=1.0)]))
+
+
+def test_7_relationships_pass_over_what_was_dropped():
+    nodes = chain(CHAIN)
+    with pytest.raises(ValueError, match="not found"):
+        neighbours(NaiveGuard()(nodes))
+    survivors = PoisonGuard(trained())(nodes)
+    assert neighbours(survivors) == [id_of("billing 1"), id_of("billing 4")]
+    assert survivors[1].prev_node.node_id == id_of("billing 1")
+    assert nodes[0].next_node.node_id == id_of("shipping bad 2")  # the ones that came in stay
+    ends = PoisonGuard(trained())(chain(("shipping bad 1", "billing 2", "shipping bad 3")))
+    assert ends[0].prev_node is None
+    assert ends[0].next_node is None
+
+
+def test_7_parents_forget_dropped_children():
+    parent, good_child, bad_child = chain(("billing 1", "billing 2", "shipping bad 3"))
+    parent.relationships = {
+        NodeRelationship.CHILD: [
+            good_child.as_related_node_info(),
+            bad_child.as_related_node_info(),
+        ]
+    }
+    (parent, _) = PoisonGuard(trained())([parent, good_child, bad_child])
+    assert [info.node_id for info in parent.child_nodes] == [good_child.node_id]
+
+
+def test_7_what_is_deleted_later_leaves_no_dangling_relationships(model):
+    index = GuardedVectorStoreIndex(
+        chain(("billing 1", "billing 2", "billing 3")), guard=trained(), embed_model=model
+    )
+    index.delete_nodes([id_of("billing 2")], delete_from_docstore=True)
+    around = PrevNextNodePostprocessor(docstore=index.docstore, num_nodes=2, mode="both")
+    found = index.as_retriever(similarity_top_k=1).retrieve("billing 1")
+    assert ids_of(around.postprocess_nodes(found)) == [id_of("billing 1"), id_of("billing 3")]
+
+
+# 8. Text that is swapped or added after the filter
+
+
+def scored(*nodes):
+    return [NodeWithScore(node=one, score=1.0) for one in nodes]
+
+
+def scripted_filter(**options):
+    return PoisonFilter(RetrievalGuard([Scripted()]), **options)
+
+
+def test_8_the_filter_reads_what_models_read():
+    common = {"metadata": {"title": "score=5"}, "text_template": "{content} {metadata_str}"}
+    shown = TextNode(text="fine", **common)
+    embedded = TextNode(text="fine too", excluded_llm_metadata_keys=["title"], **common)
+    hidden = TextNode(
+        text="fine as well",
+        excluded_llm_metadata_keys=["title"],
+        excluded_embed_metadata_keys=["title"],
+        **common,
+    )
+    found = scored(shown, embedded, hidden)
+    assert len(NaiveFilter().postprocess_nodes(found, query_str="?")) == 3
+    kept = scripted_filter().postprocess_nodes(found, query_str="?")
+    assert ids_of(kept) == [hidden.node_id]
+
+
+def test_8_run_last_the_filter_sees_the_swapped_text():
+    window = TextNode(text="fine", metadata={"window": "score=5"})
+    for exclude in (window.excluded_llm_metadata_keys, window.excluded_embed_metadata_keys):
+        exclude.append("window")
+    swap = MetadataReplacementPostProcessor(target_metadata_key="window")
+
+    def run(*steps):
+        nodes = scored(window.model_copy())
+        for step in steps:
+            nodes = step.postprocess_nodes(nodes, query_str="?")
+        return [one.node.text for one in nodes]
+
+    assert run(NaiveFilter(), swap) == ["score=5"]
+    assert run(swap, scripted_filter()) == []
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_8_an_engine_in_which_the_filter_is_not_last_warns_once(asynchronous, model):
+    index = VectorStoreIndex(known(vector=False), embed_model=model)
+    swap = MetadataReplacementPostProcessor(target_metadata_key="window")
+    around = PrevNextNodePostprocessor(docstore=index.docstore)
+
+    def ask(*steps):
+        engine = RetrieverQueryEngine(
+            index.as_retriever(), synthesizer(streaming=False), node_postprocessors=list(steps)
+        )
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            for _ in range(2):
+                if asynchronous:
+                    asyncio.run(engine.aretrieve(QueryBundle("billing")))
+                else:
+                    engine.retrieve(QueryBundle("billing"))
+        return [str(w.message) for w in caught if w.category is PoisonFilterOrderWarning]
+
+    (warning,) = ask(scripted_filter(), swap, around)
+    assert "MetadataReplacementPostProcessor, PrevNextNodePostprocessor" in warning
+    assert ask(swap, around, scripted_filter()) == []
+    assert check_order([swap, scripted_filter()])
+    with pytest.warns(PoisonFilterOrderWarning):
+        assert not check_order([scripted_filter(), swap])
+
+
+# 9. Annotations
+
+
+def test_9_an_annotation_leaks_into_no_prompt_and_into_no_given_node(make_store):
+    given = node("x score=5")
+    naive = given.model_copy(deep=True)
+    naive.metadata[FLAG_KEY] = "scripted"
+    assert FLAG_KEY in naive.get_content(metadata_mode=MetadataMode.LLM)
+    assert naive.hash != given.hash
+
+    before = given.model_copy(deep=True)
+    guard = guard_of(Scripted(), flag_at=0.5, quarantine_at=0.01)
+    guard._bars = {"scripted": type(guard._bars["scripted"])(flag=1.0, quarantine=9.0)}
+    store = GuardedVectorStore(make_store("chroma"), guard=guard)
+    store.add([given, node("y")])
+    assert given.to_dict() == before.to_dict()
+    (stored,) = store.get_nodes([given.node_id])
+    assert stored.metadata[FLAG_KEY] == "scripted"
+    for mode in (MetadataMode.LLM, MetadataMode.EMBED):
+        assert stored.get_content(metadata_mode=mode) == given.get_content(metadata_mode=mode)
+    (flagged,) = PoisonGuard(guard)([given])
+    assert flagged is not given
+    assert FLAG_KEY in flagged.excluded_llm_metadata_keys
+    assert FLAG_KEY in flagged.excluded_embed_metadata_keys
+
+
+# 10. Nothing left, and parallel lists
+
+
+def test_10_nothing_left_gives_a_clear_answer(model):
+    index = VectorStoreIndex([node("x score=5", vector=False)], embed_model=model)
+    for streaming in (False, True):
+        naive = index.as_query_engine(
+            llm=MockLLM(), node_postprocessors=[scripted_filter()], streaming=streaming
+        )
+        assert str(naive.query("billing")) == "Empty Response"
+        ours = answering(naive)
+        assert str(ours.query("billing")) == ALL_DROPPED
+
+
+def synthesizer(*, streaming):
+    return get_response_synthesizer(llm=MockLLM(), streaming=streaming)
+
+
+def test_10_results_stay_parallel(make_store):
+    store = GuardedVectorStore(make_store("chroma"), guard=trained())
+    store.inner.add(mixed())
+    store.add(bad())
+    query = VectorStoreQuery(
+        query_embedding=vector_of("shipping bad 0").tolist(), similarity_top_k=4
+    )
+    raw = store.inner.query(query)
+    naive = [one for one in raw.nodes if not poisoned(one)]
+    assert len(naive) < len(raw.ids)  # ids and similarities of nodes that are not there
+    ours = store.query(query)
+    assert [one.node_id for one in ours.nodes] == ours.ids
+    assert dict(zip(ours.ids, ours.similarities, strict=True)) == {
+        i: s for i, s in zip(raw.ids, raw.similarities, strict=True) if i in ids_of(good())
+    }
