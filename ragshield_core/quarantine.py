@@ -307,9 +307,18 @@ class Quarantine:
 
     def held_ids(self, ids: Sequence[str]) -> set[str]:
         """Return which of the ids are held."""
+        held: set[str] = set()
         with self._read() as session:
-            found = self._find(session, ids, Status.HELD)
-        return set(found)
+            for start in range(0, len(ids), CHUNK):
+                # The status is looked at here: SQLite would rather go through all that is held
+                # than through these ids (9 ms against .3 ms with 20,000 held).
+                query = (
+                    select(_Held.entry_id, _Held.status)
+                    .where(_Held.namespace == self.namespace)
+                    .where(_Held.entry_id.in_(ids[start : start + CHUNK]))
+                )
+                held |= {name for name, status in session.execute(query) if status == Status.HELD}
+        return held
 
     def release(
         self,

@@ -233,8 +233,8 @@ class CliqueDetector(Detector):
 
     def trust(self, ids: Sequence[str]) -> None:
         """Watch entries no longer: a person has judged them good."""
-        if self._graph is not None:
-            slots = self._graph.index.slots_of(ids)
+        if self._ready:  # before, all of them will be
+            slots = self._fitted().index.slots_of(ids)
             self._trusted[slots[slots >= 0]] = True
 
     def held_out_scores(self, fitted: Batch, seed: int) -> NDArray[np.float64]:  # noqa: ARG002

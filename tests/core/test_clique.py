@@ -546,3 +546,9 @@ def test_work_is_done_in_parts_and_a_part_may_have_nothing_new(monkeypatch):
     again = calibrated().screen(group(3, 4))
     assert not any(decision.unjudged for decision in again.decisions)
     np.testing.assert_allclose(again.scores["clique"], whole, atol=1e-5)
+
+
+def test_entries_can_be_trusted_before_enough_are_known_to_judge():
+    detector = CliqueDetector().fit(KNOWN.take(range(20)))
+    detector.trust([KNOWN.ids[3], "unknown"])
+    assert "20 entries" in detector.unjudged(KNOWN.take([30]))[0]
