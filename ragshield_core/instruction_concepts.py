@@ -1,0 +1,513 @@
+"""Ideas that an instruction to a model is made of, and how much each combination of them says.
+
+Rules find wordings; an author who words the same order differently passes them. Here a sentence is
+reduced to the ideas in it (who is addressed, what is controlled, by which verb in which mood, on
+what condition), and a logistic model of ideas, of their order and of pairs of them tells an order
+to a model from an order to a person. Words, in seven languages, and weights are in a data file.
+
+The weights were fitted by logistic regression (scikit-learn, L2) on orders to models and to people
+that were written for this project, against passages of public corpora; of each text the stretch
+that the model itself finds most suspicious counts (multiple-instance learning). Log-odds are
+shifted so that 0 is convincing.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, lru_cache, reduce
+from importlib.resources import files
+from operator import or_
+from typing import Any
+
+from ragshield_core.normalized_text import CJK
+
+LANGUAGES = ("en", "de", "fr", "es", "it", "pt", "zh")
+# Sentences read together: at most this many, and short ones only up to this many characters.
+MAX_JOINED = 5
+# Words whose ideas are remembered.
+MAX_KNOWN = 50_000
+MAX_REASONS = 4
+# Ideas that a sentence needs to be looked at more closely.
+MIN_IDEAS = 2
+# Function words of English that settle the language where it is the usual one.
+ENOUGH_VOTES = 3
+# So many words tell the language of a text.
+MAX_LANGUAGE_WORDS = 200
+JOINED_LENGTH = 220
+# Sentences without an order that make the rest of a text statements.
+MIN_STATEMENTS = 2
+
+_CJK = re.compile(f"[{CJK}]")
+# Marks between letters, as in "don't", are none.
+_TOKEN = re.compile(r"[a-z0-9]+|[^\s\w'-]|(?<![a-z0-9])['-]|['-](?![a-z0-9])")
+_WORD = re.compile(r"[a-z0-9]+")
+_OPENING = frozenset(
+    ".,;:!?\"'()[]{}<>*#|-/>`~=\u2026\u3002\uff0c\uff1b\uff1a\uff01\uff1f\u3001\u201c\u2014\u2013\u2022"
+)
+# Words that an imperative may follow without being less of one.
+_LEADING = frozenset(
+    re.split(
+        " ",
+        "please kindly now and then just simply but or also so always never immediately first "
+        "instead not don t dont ok pls bitte und dann jetzt nun aber oder auch immer et puis alors "
+        "maintenant mais ou aussi toujours ne n desormais y luego ahora pero tambien siempre no "
+        "despues e poi ora ma anche sempre non adesso depois agora mas tambem nao "
+        "\u8bf7 \u7acb \u5373 \u76f4 \u63a5 \u5e76 \u518d \u53ea \u7136 \u540e \u5219 \u8981 "
+        "\u5c31 \u90fd \u987b \u52a1 \u5fc5 \u8bf7\u52ff \u5fc5\u987b \u52a1\u5fc5 \u53ea\u80fd "
+        "\u4e00\u5f8b \u76f4\u63a5 \u73b0\u5728 \u4e0d\u8981",
+    )
+)
+_LABEL = re.compile(
+    r"(?:^|\n)[\s\[(<{#*_=>\"'-]{0,8}(?:system|assistant|user|human|ai|bot|model|developer|operator|"
+    r"admin|root|sistema|systeme|asistente|assistente|assistent|utilisateur|usuario|utente|tool|"
+    r"instructions?|role|persona|rolle|prompt|trigger|emit|audience|directive|override|action|"
+    r"function|policy|response|next|message|admin\w{1,12}|system\w{1,12}|mensaje|messaggio|mensagem"
+    r"|\u7cfb\u7edf\S{0,3}|\u52a9\u624b|\u7528\u6237|\u5de5\u5177)"
+    r"[\w ,./-]{0,24}[\])>}*\"'_]{0,4}\s?[:>\]\u3011\uff1a]"
+)
+_PLACEHOLDER = re.compile(
+    r"[?&/][\w.-]{0,24}=?(?:[{<\[$%]|[a-z_]{0,8}[A-Z][A-Z_]{3,})|\{\{|\$\{|=[\"']?\s?(?:$|\s|\uff1f)"
+)
+# Each with what a sentence must have somewhere, looked for first because it is quicker.
+_SIGNS: tuple[tuple[str, str, re.Pattern[str]], ...] = (
+    (
+        "url",
+        ".",
+        re.compile(
+            r"https?://|www\.|//[a-z0-9-]{2,40}\.|\b[a-z0-9-]{2,40}\.[a-z]{2,12}/"
+            r"|\b[a-z0-9-]{2,40}\.(?:com|net|org|io|dev|app|info|example|test)\b"
+        ),
+    ),
+    ("query_string", "?", re.compile(r"\?[\w-]{1,24}=")),
+    ("image", "!", re.compile(r"!\[")),
+    ("image", "<", re.compile(r"<img")),
+    ("label", ":", _LABEL),
+    ("label", "]", _LABEL),
+    ("label", ">", _LABEL),
+    ("label", "\uff1a", _LABEL),
+    ("label", "\u3011", _LABEL),
+    ("key", ":", re.compile(r"(?:^|\n|[{,])\s?[\"']?[a-z_]{2,24}[\"']?\s?:\s")),
+    ("tag", "<", re.compile(r"<[|/\[<]?[a-z\u4e00-\u9fff_]{2,24}")),
+    ("comment", "<!--", re.compile("<!--")),
+    ("comment", "# ", re.compile("^#")),
+    ("comment", "// ", re.compile("^//")),
+    ("bracket", "", re.compile(r"^[\[(*=<-]")),
+    ("identifier", "_", re.compile(r"\b[a-z]{2,20}_[a-z_]{2,30}\b")),
+    ("address", "@", re.compile(r"[\w.-]{1,40}@[\w-]{1,40}\.")),
+    ("question_mark", "?", re.compile(r"\?")),
+    ("question_mark", "\uff1f", re.compile("\uff1f")),
+)
+_CALLING = frozenset(",:\uff0c\uff1a")
+_QUOTE = frozenset("\"'\u201c\u300c`\u300e\u201d")
+# Ideas of which a verb says what is to be done; asked for their mood.
+ACTS = (
+    "say",
+    "compose",
+    "promote",
+    "dismiss",
+    "call",
+    "send",
+    "refuse",
+    "reveal",
+    "prefer",
+    "role",
+)
+# One idea soon after another, within so many tokens.
+ORDERED: tuple[tuple[str, str, int], ...] = (
+    ("ai", "must", 5), ("helper", "must", 4), ("note", "ai", 5), ("note", "helper", 4),
+    ("note", "user", 3), ("your", "reply", 3), ("your", "orders", 4), ("your", "meta", 3),
+    ("your", "boss", 3), ("dismiss", "orders", 8), ("dismiss", "meta", 8), ("dismiss", "prior", 6),
+    ("dismiss", "sources", 6), ("prior", "orders", 5), ("orders", "revoked", 12),
+    ("prior", "revoked", 10), ("sources", "wrong", 8), ("wrong", "sources", 4),
+    ("newest", "sources", 4), ("thisdoc", "newest", 8), ("sources", "newest", 6),
+    ("say", "user", 4), ("say", "person", 3), ("say", "customer", 4), ("promote", "user", 4),
+    ("reply", "must", 8), ("reply", "quote", 8), ("say", "quote", 6), ("compose", "quote", 8),
+    ("cond", "ask", 8), ("cond", "user", 4), ("cond", "query", 5), ("cond", "ai", 5),
+    ("cond", "customer", 5), ("ask", "say", 16), ("query", "say", 16), ("query", "reply", 14),
+    ("whatever", "query", 4), ("whatever", "reply", 4), ("whatever", "orders", 4),
+    ("compose", "genre", 7), ("compose", "reply", 6), ("compose", "private", 7),
+    ("send", "private", 8), ("send", "meta", 8), ("send", "reply", 7), ("reveal", "meta", 6),
+    ("reveal", "private", 6), ("reveal", "orders", 6), ("call", "tool", 6), ("you", "role", 4),
+    ("you", "must", 3), ("refuse", "query", 6), ("refuse", "reply", 4), ("refuse", "thisdoc", 8),
+    ("prefer", "thisdoc", 5), ("only", "thisdoc", 5), ("done", "next", 12), ("me", "please", 4),
+    ("compose", "me", 5), ("say", "only", 4), ("only", "say", 4), ("ai", "refuse", 10),
+    ("helper", "refuse", 10), ("ai", "say", 8), ("helper", "say", 8), ("ai", "prefer", 8),
+    ("user", "reply", 6), ("must", "conceal", 6), ("prior", "meta", 5), ("boss", "orders", 5),
+    ("ai", "thisdoc", 8), ("reply", "query", 8), ("next", "say", 8), ("next", "compose", 6),
+    ("reply", "shape", 8), ("shape", "quote", 5), ("compose", "only", 4), ("only", "compose", 4),
+    ("whatever", "ask", 5), ("user", "say", 8), ("query", "must", 8), ("only", "quote", 5),
+    ("compose", "user", 5), ("send", "user", 6), ("instead", "say", 6), ("compose", "instead", 9),
+    ("must", "reply", 6), ("neg", "reply", 5), ("please", "say", 4), ("please", "compose", 4),
+)  # fmt: skip
+MUST_REACH = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Idea:
+    """The most suspicious stretch of sentences by the ideas in it.
+
+    Attributes
+    ----------
+    logit
+        Log-odds of an instruction to a model against other text, under the model's own mixture.
+    span
+        Where the stretch lies, in characters of the plain text.
+    mask
+        The ideas found there, as bits.
+    """
+
+    logit: float
+    span: tuple[int, int]
+    mask: int
+
+    def reasons(self) -> tuple[str, ...]:
+        """Return the ideas, or pairs of ideas, that speak for it most, the strongest first."""
+        return tuple(model().reasons(self.mask)[:MAX_REASONS])
+
+
+class Lexicon:
+    """The words and phrases of one language, each with its ideas as bits."""
+
+    def __init__(self, phrases: Iterable[tuple[str, int]]) -> None:
+        self.exact: dict[str, int] = {}
+        self.prefixes: dict[str, int] = {}
+        # By first word and second word; a second word that is a beginning is kept under "".
+        self.phrases: dict[str, dict[str, list[tuple[tuple[str, ...], int]]]] = {}
+        for phrase, bits in phrases:
+            first, *rest = re.findall(r"[a-z0-9]+\*?", phrase) or [""]
+            if rest:
+                key = "" if rest[0].endswith("*") else rest[0]
+                self.phrases.setdefault(first, {}).setdefault(key, []).append((tuple(rest), bits))
+            elif first.endswith("*"):
+                self.prefixes[first[:-1]] = self.prefixes.get(first[:-1], 0) | bits
+            elif first:
+                self.exact[first] = self.exact.get(first, 0) | bits
+        self.lengths = sorted({len(prefix) for prefix in self.prefixes})
+        self._known: dict[str, int] = {}
+
+    def bits(self, word: str) -> int:
+        """Return the ideas of one word."""
+        bits = self._known.get(word)
+        if bits is None:
+            bits = self.exact.get(word, 0)
+            for length in self.lengths:
+                bits |= self.prefixes.get(word[:length], 0) if length <= len(word) else 0
+            if len(self._known) >= MAX_KNOWN:
+                self._known.clear()
+            self._known[word] = bits
+        return bits
+
+    def ideas(self, words: Sequence[str]) -> list[int]:
+        """Return the ideas of each word, those of a phrase at its first."""
+        known = self._known
+        found = [known[word] if word in known else self.bits(word) for word in words]
+        phrases = self.phrases
+        for at, word in enumerate(words[:-1]):
+            if word in phrases:
+                seconds = phrases[word]
+                for rest, bits in (*seconds.get(words[at + 1], ()), *seconds.get("", ())):
+                    if len(rest) < len(words) - at and all(
+                        map(_fits, words[at + 1 : at + 1 + len(rest)], rest)
+                    ):
+                        found[at] |= bits
+        return found
+
+
+class Model:
+    """Ideas, their words, and the weights of their combinations."""
+
+    def __init__(self, data: Mapping[str, Any]) -> None:
+        self.names: list[str] = [
+            *data["concepts"],
+            "quote",
+            *dict.fromkeys(name for name, _, _ in _SIGNS),
+            "placeholder",
+            *(f"imperative {act}" for act in ACTS),
+            *(f"obligation {act}" for act in ACTS),
+            "model named first",
+            "order among statements",
+            "answer on condition",
+            "answer dictated",
+            *(f"{first} then {second}" for first, second, _ in ORDERED),
+        ]
+        self.number = {name: number for number, name in enumerate(self.names)}
+        self.stopwords: dict[str, frozenset[str]] = {
+            language: frozenset(words.split()) for language, words in data["stopwords"].items()
+        }
+        self.lexicons = {
+            language: Lexicon(
+                (phrase, 1 << self.number[concept])
+                for concept, words in data["concepts"].items()
+                for phrase in "|".join(
+                    words[key] for key in ("any", language) if words.get(key)
+                ).split("|")
+            )
+            for language in LANGUAGES
+            if language != "zh"
+        }
+        chinese: dict[str, int] = {}
+        for concept, words in data["concepts"].items():
+            for phrase in words.get("zh", "").lower().split("|"):
+                if phrase:
+                    chinese[phrase] = chinese.get(phrase, 0) | 1 << self.number[concept]
+        self.chinese = chinese
+        longest = sorted(chinese, key=len, reverse=True)
+        self.chinese_token = re.compile(
+            "|".join(map(re.escape, longest)) + rf"|[a-z0-9]+|[{CJK}]|[^\s\w]"
+        )
+        self.orders = self.mask(
+            f"{mood} {act}" for mood in ("imperative", "obligation") for act in ACTS
+        )
+        self.must = self.mask(("must",))
+        self.models = self.mask(("ai", "helper"))
+        self.addressed = self.mask(("note", "please", "must"))
+        self.demands = self.must | self.orders
+        self.acting = self.mask(ACTS)
+        self.acts = [
+            tuple(self.mask((name,)) for name in (act, f"imperative {act}", f"obligation {act}"))
+            for act in ACTS
+        ]
+        self.openings = self.mask(("say", "compose", "promote", "call", "dismiss"))
+        self.asked = self.mask(("query", "ask", "cond", "whatever"))
+        self.spoken = self.mask(("reply", "say"))
+        self.anchors = self.mask(data["anchors"])
+        self.ordered = [
+            (1 << self.number[a], 1 << self.number[b], reach, 1 << self.number[f"{a} then {b}"])
+            for a, b, reach in ORDERED
+        ]
+        self.bias = float(data.get("bias", 0.0))
+        self.single: dict[int, float] = {}
+        self.pairs: dict[int, dict[int, float]] = {}
+        for name, weight in data.get("weights", {}).items():
+            if " + " in name:
+                low, high = sorted(self.number[part] for part in name.split(" + "))
+                self.pairs.setdefault(low, {})[high] = weight
+            else:
+                self.single[self.number[name]] = weight
+        self.logit = lru_cache(maxsize=50_000)(self._logit)
+        self.gate: dict[int, float] = {
+            self.number[name]: weight for name, weight in data["gate"].items()
+        }
+        self.gate_bias = float(data["gate_bias"])
+        self.dull = lru_cache(maxsize=50_000)(self._dull)
+
+    def mask(self, names: Iterable[str]) -> int:
+        """Return ideas as bits."""
+        return sum(1 << self.number[name] for name in names)
+
+    def _dull(self, mask: int) -> bool:
+        """Return whether the ideas of a sentence are so few that order cannot matter."""
+        if (mask & self.anchors).bit_count() < MIN_IDEAS:
+            return True
+        return self.gate_bias + sum(self.gate.get(n, 0.0) for n in _numbers(mask)) < 0.0
+
+    def _logit(self, mask: int) -> float:
+        present = _numbers(mask)
+        total = self.bias
+        for number in present:
+            total += self.single.get(number, 0.0)
+            pairs = self.pairs.get(number)
+            if pairs:
+                total += sum(pairs.get(other, 0.0) for other in present)
+        return total
+
+    def reasons(self, mask: int) -> list[str]:
+        """Return what speaks for an instruction, the heaviest first."""
+        present = _numbers(mask)
+        weights = {self.names[n]: self.single.get(n, 0.0) for n in present}
+        for number in present:
+            for other, weight in self.pairs.get(number, {}).items():
+                if other in present:
+                    weights[f"{self.names[number]} + {self.names[other]}"] = weight
+        return sorted((n for n, w in weights.items() if w > 0), key=lambda name: -weights[name])
+
+    def language(self, words: Sequence[str], usual: str | None = None) -> str:
+        """Return the language of words by how many of them are function words, then by ideas."""
+        found = set(words)
+        stopwords = self.stopwords
+        if usual == "en" and len(stopwords["en"] & found) >= ENOUGH_VOTES:
+            return "en"
+        votes = {language: 2 * len(known & found) for language, known in stopwords.items()}
+        if usual is not None:
+            votes[usual] += 1
+        most = max(votes.values())
+        # Even one vote apart, a short order may have no function word but one of both languages.
+        near = [language for language, count in votes.items() if count >= most - 1]
+        if len(near) == 1:
+            return near[0]
+        return max(
+            near,
+            key=lambda language: (
+                sum(map(bool, self.lexicons[language].ideas(words))),
+                votes[language],
+            ),
+        )
+
+    def ideas(self, plain: str, original: str, usual: str) -> int:
+        """Return the ideas of one sentence as bits: 0 where too few could be there.
+
+        Parameters
+        ----------
+        plain, original
+            The sentence in small letters without marks, and as it was.
+        usual
+            The language of the text around it.
+        """
+        if not plain.isascii() and _CJK.search(plain):
+            tokens = self.chinese_token.findall(plain)
+            english = self.lexicons["en"].bits
+            bits = [self.chinese.get(token, 0) or english(token) for token in tokens]
+            if self.dull(reduce(or_, bits, 0)):
+                return 0
+        else:
+            words = _WORD.findall(plain)
+            bits = self.lexicons[self.language(words, usual)].ideas(words)
+            mask = reduce(or_, bits, 0)
+            if self.dull(mask) and not (
+                bits and bits[0] & self.openings and (mask & self.anchors).bit_count() >= MIN_IDEAS
+            ):
+                return 0
+            tokens = _TOKEN.findall(plain)
+            left = iter(bits)
+            bits = [next(left) if token[0].isalnum() else 0 for token in tokens]
+        return self._syntax(tokens, bits) | self._signs(plain, original)
+
+    def _signs(self, plain: str, original: str) -> int:
+        bits = 0
+        for name, hint, pattern in _SIGNS:
+            if hint in plain and pattern.search(plain):
+                bits |= 1 << self.number[name]
+        if ("=" in plain or "{" in plain) and _PLACEHOLDER.search(original):
+            bits |= 1 << self.number["placeholder"]
+        return bits
+
+    def _syntax(self, tokens: Sequence[str], bits: Sequence[int]) -> int:
+        """Return the ideas of tokens, their mood and their order."""
+        quote = 1 << self.number["quote"]
+        marked = [
+            (at, each | quote if token in _QUOTE else each)
+            for at, (token, each) in enumerate(zip(tokens, bits, strict=True))
+            if each or token in _QUOTE
+        ]
+        mask = reduce(or_, (each for _, each in marked), 0)
+        mask |= self._moods(tokens, bits, marked)
+        if mask & self.spoken and mask & self.demands:
+            if mask & self.asked:
+                mask |= 1 << self.number["answer on condition"]
+            if mask & (quote | 1 << self.number["only"]):
+                mask |= 1 << self.number["answer dictated"]
+        for one, other, reach, both in self.ordered:
+            if mask & one and mask & other and _follows(marked, one, other, reach):
+                mask |= both
+        return mask
+
+    def _moods(
+        self, tokens: Sequence[str], ideas: Sequence[int], marked: Sequence[tuple[int, int]]
+    ) -> int:
+        """Return which acts are in the imperative or an obligation, and who is called."""
+        mask, obliged = 0, -MUST_REACH - 1
+        for at, bits in marked:
+            word = tokens[at - 1] if at else "."
+            first = word in _OPENING or word in _LEADING
+            near = at - obliged <= MUST_REACH
+            if bits & self.acting and (first or near):
+                for act, imperative, obligation in self.acts:
+                    if bits & act:
+                        mask |= (imperative if first else 0) | (obligation if near else 0)
+            if bits & self.must:
+                obliged = at
+            called = at + 1 < len(tokens) and tokens[at + 1] in _CALLING
+            by_name = first or (at > 0 and bool(ideas[at - 1] & self.addressed))
+            if bits & self.models and called and by_name:
+                mask |= 1 << self.number["model named first"]
+        return mask
+
+
+@cache
+def model() -> Model:
+    """Return the model of the data file."""
+    file = files("ragshield_core").joinpath("instruction_concepts.json")
+    return Model(json.loads(file.read_text(encoding="utf-8")))
+
+
+def windows(
+    known: Model, masks: Sequence[int], spans: Sequence[tuple[int, int]]
+) -> list[tuple[int, int, int]]:
+    """Return stretches of sentences: ideas, first sentence, last sentence (included).
+
+    A text that gives orders throughout is a manual or an exam; one order among statements is not
+    at home there, which is an idea of its own.
+    """
+    found = []
+    orders = [at for at, mask in enumerate(masks) if mask & known.orders]
+    if orders and len(masks) - (orders[-1] - orders[0] + 1) >= MIN_STATEMENTS:
+        lone = (orders[0], orders[-1], 1 << known.number["order among statements"])
+    else:
+        lone = (len(masks), -1, 0)
+    for at, own in enumerate(masks):
+        if not own:
+            continue
+        mask = 0
+        for last in range(at, min(at + MAX_JOINED, len(masks))):
+            if last > at + 1 and spans[last][1] - spans[at][0] > JOINED_LENGTH:
+                break
+            mask |= masks[last]
+            if masks[last]:
+                inside = at <= lone[0] and lone[1] <= last
+                found.append((mask | (lone[2] if inside else 0), at, last))
+    return found
+
+
+def strongest(plain: str, original: str, spans: Sequence[tuple[int, int]]) -> Idea | None:
+    """Return the stretch of sentences that reads most like an instruction to a model.
+
+    Parameters
+    ----------
+    plain, original
+        A text in small letters without marks, and as it was, of equal length.
+    spans
+        Its sentences.
+
+    Returns
+    -------
+    Idea or None
+        None if no sentence holds two ideas.
+    """
+    known = model()
+    usual = known.language(_WORD.findall(plain)[:MAX_LANGUAGE_WORDS])
+    masks = [known.ideas(plain[s:e], original[s:e], usual) for s, e in spans]
+    best, where = float("-inf"), None
+    for mask, first, last in windows(known, masks, spans):
+        logit = known.logit(mask)
+        if logit > best:
+            best, where = logit, (mask, first, last)
+    if where is None:
+        return None
+    mask, first, last = where
+    return Idea(best, (spans[first][0], spans[last][1]), mask)
+
+
+def _numbers(mask: int) -> list[int]:
+    numbers = []
+    while mask:
+        low = mask & -mask
+        numbers.append(low.bit_length() - 1)
+        mask ^= low
+    return numbers
+
+
+def _fits(word: str, wanted: str) -> bool:
+    return word == wanted or (wanted[-1] == "*" and word.startswith(wanted[:-1]))
+
+
+def _follows(marked: Sequence[tuple[int, int]], one: int, other: int, reach: int) -> bool:
+    last = -reach - 1
+    for at, bits in marked:
+        if bits & other and 0 < at - last <= reach:
+            return True
+        if bits & one:
+            last = at
+    return False
