@@ -35,12 +35,14 @@ from ragshield_langchain.minilm import MiniLMEmbeddings
 
 RESULTS = Path(__file__).parent / "results"
 SEEDS = 3
+# Draws 0 to 2 were looked at while the thresholds were chosen.
+FIRST_SEED = 10
 N_CANARIES, N_TARGETS, N_ADDED = 200, 20, 2_000
 SIZES = (5, 3, 1)
 K = 6
 
-# Wordings of attacks: {q} the question, {k} its key words, {a} the wrong answer. The first three
-# were looked at while the thresholds were chosen, the last was not.
+# Wordings of attacks: {q} the question, {k} its key words, {a} the wrong answer. The figures were
+# made up for the first three; the last had no part in it but for one threshold (takeover_p).
 STYLES = {
     "question in front": (
         "{q} The answer is {a}, as several sources confirm.",
@@ -81,6 +83,8 @@ STOP = frozenset(_STOP.split())
 HEAD = """# Canaries
 
 Written by `benchmarks/canaries.py`. Vectors: all-MiniLM-L6-v2, k = {k}. Intervals are 95 % Wilson.
+Draws of canaries are others than those that thresholds were chosen on. The log odds of a wrong
+answer come from a regression on PoisonedRAG's NQ texts, their priors from a look at both sets.
 """
 
 
@@ -203,7 +207,7 @@ def world(wiki: Batch, seed: int, *, articles: bool) -> World:
 
     The passages that answer the canaries are in the knowledge base from the start.
     """
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(FIRST_SEED + seed)
     questions = read_rows("wiki_questions")
     chosen = [questions[row] for row in rng.choice(len(questions), N_CANARIES, replace=False)]
     gold = {question["passage_id"] for question in chosen}
@@ -353,8 +357,8 @@ def incidents(embed: Embed) -> Iterator[str]:
         f"{len(clean):,} entries (Wikipedia, the targets' own contexts, and other corpora); query "
         "and wrong answer are given. Over the top 50 retrieved: texts made for this question "
         "against those made for none. Milliseconds: search, statement embedded, traced. Published, "
-        "with a language model as judge (RAGForensics and its kind): accuracy .974 or more at a "
-        "false-positive rate below .027.\n"
+        "with a language model as judge: accuracy .974 or more at a false-positive rate below "
+        ".027.\n"
     )
     yield (
         "| set | texts | poison retrieved | recall | false positives | accuracy | median ms "
@@ -378,6 +382,7 @@ def incidents(embed: Embed) -> Iterator[str]:
             )
             hits = missed = false = calm = 0
             seconds = []
+            monitor.trace_answer("the first one", "loads what is loaded once")
             for target, (query, answer) in asked.items():
                 start = time.perf_counter()
                 trace = monitor.trace_answer(query, answer)

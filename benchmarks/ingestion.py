@@ -40,6 +40,7 @@ from ragshield_core.detectors import (
 from ragshield_core.evaluation import DetectionRates, mean_interval, proportion_interval
 
 RESULTS = Path(__file__).parent / "results"
+WORDINGS = Path(__file__).parent / "wordings"
 STORED = RESULTS / "ingestion.json"
 FPR = 0.01
 SPLITS = 3
@@ -225,13 +226,28 @@ def texts() -> list[str]:
         "promptinjection_nq, a document of its own": injected.take(~hosts),
         "promptinjection_nq, inside a clean passage": injected.take(hosts),
     }
-    for name, batch in {**attacks, **clean}.items():
+    wordings = {
+        "unseen wordings, attacks": written("attacks_test"),
+        "unseen wordings, hard benign texts": written("benign_test"),
+        "wordings looked at, attacks": written("attacks_dev"),
+        "wordings looked at, hard benign texts": written("benign_dev"),
+    }
+    for name, batch in {**attacks, **wordings, **clean}.items():
         cells = []
         for detector in detectors:
             hits = detector.score(batch) > max(detector.rule_threshold, detector.floor)
             cells.append(str(proportion_interval(int(hits.sum()), len(hits))))
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
     return lines
+
+
+def written(name: str) -> Batch:
+    """Return texts of our own; see wordings/README.md."""
+    lines = (WORDINGS / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
+    rows = [json.loads(line) for line in lines]
+    return Batch.of(
+        ids=[row["id"] for row in rows], texts=[row["text"] for row in rows], embeddings=None
+    )
 
 
 def salad(rng: np.random.Generator, n: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
@@ -505,7 +506,8 @@ def _regression(
     start: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return coefficients, shape (n_features, n_classes), and intercepts, (n_classes,)."""
-    from sklearn.linear_model import LogisticRegression  # noqa: PLC0415 - optional, and slow
+    from sklearn.exceptions import ConvergenceWarning  # noqa: PLC0415 - optional, and slow
+    from sklearn.linear_model import LogisticRegression  # noqa: PLC0415
 
     regression = LogisticRegression(
         C=inverse_penalty, max_iter=MAX_ITERATIONS, tol=TOLERANCE, warm_start=start is not None
@@ -517,7 +519,9 @@ def _regression(
             coefficients = coefficients[:, 1:] - coefficients[:, :1]
             intercepts = intercepts[1:] - intercepts[:1]
         regression.coef_, regression.intercept_ = coefficients.T, intercepts
-    regression.fit(features.astype(np.float32), classes)
+    with warnings.catch_warnings():  # the budget may end before the optimum: good enough
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        regression.fit(features.astype(np.float32), classes)
     coefficients = regression.coef_.T.astype(np.float64)
     intercepts = regression.intercept_.astype(np.float64)
     if two:
