@@ -211,6 +211,21 @@ def test_a_canary_without_baseline_is_recorded_and_not_flagged():
     assert drift.jaccard is None
 
 
+def test_another_question_under_a_known_name_is_not_compared():
+    world = World(CanarySuite([{"name": "c", "query": questions()[0]}]))
+    world.monitor.record_baseline()
+    world.monitor.suite = CanarySuite([{"name": "c", "query": questions()[9]}])
+    drift = world.monitor.check()["c"]
+    assert drift.jaccard is None
+    assert not drift.flagged
+
+
+def test_an_answer_that_is_no_unicode_text_is_hashed():
+    world = World(questions()[:2], answerer=lambda _query: "broken \ud800 answer")
+    world.monitor.record_baseline()
+    assert len(world.monitor.check()[questions()[0]].answer_hash) == 64
+
+
 # What is kept
 
 

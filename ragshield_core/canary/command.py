@@ -1,0 +1,310 @@
+"""The commands ``ragshield canary``: baselines, checks, traceback and reports, also in CI."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from ragshield_core.canary.drift import DriftReport, Rule
+from ragshield_core.canary.errors import CanaryError
+from ragshield_core.canary.monitor import CanaryMonitor
+from ragshield_core.canary.report import html_report
+from ragshield_core.canary.retrievers import MatrixRetriever
+from ragshield_core.canary.storage import CanaryStore
+from ragshield_core.canary.suite import CanarySuite
+from ragshield_core.canary.traceback import Traceback
+from ragshield_core.findings import printable
+from ragshield_core.quarantine import DEFAULT_URL, Quarantine
+from ragshield_core.scan.command import (
+    ERROR,
+    FOUND,
+    NOTHING_FOUND,
+    _cached_embedder,
+    _no_crash_looks_like_a_finding,
+)
+from ragshield_core.scan.knowledge_base import load
+from ragshield_core.scan.readers import Columns, open_source
+
+canary_app = typer.Typer(no_args_is_help=True, help="Watch what known questions retrieve.")
+console = Console()
+
+Suite = Annotated[Path, typer.Argument(help="YAML or JSONL file of canary queries.")]
+Data = Annotated[
+    Path | None,
+    typer.Option(help="Knowledge base: JSONL(.gz), parquet or npz file, or a folder of FAISS."),
+]
+RetrieverName = Annotated[
+    str | None,
+    typer.Option("--retriever", help="Instead of --data: module:object, or a factory of one."),
+]
+AnswererName = Annotated[
+    str | None, typer.Option("--answerer", help="module:object, or a factory of one.")
+]
+EmbedderName = Annotated[
+    str | None,
+    typer.Option(
+        "--embedder", help="A model's name, or module:object; default: minilm for --data."
+    ),
+]
+Places = Annotated[int, typer.Option("--k", min=1, help="Places that are compared.")]
+RuleName = Annotated[str, typer.Option("--rule", help="ragshield, or source.")]
+Database = Annotated[
+    str, typer.Option("--database", envvar="RAGSHIELD_DATABASE", help="SQLAlchemy URL.")
+]
+Namespace = Annotated[str, typer.Option(help="Of the tenant.")]
+WorkDir = Annotated[
+    Path | None, typer.Option(help="Keeps vectors of --data; default: NAME.ragshield here.")
+]
+JsonFile = Annotated[Path | None, typer.Option("--json", help="Write the result there.")]
+HtmlFile = Annotated[Path | None, typer.Option("--html", help="Write a page with plots there.")]
+
+
+@canary_app.command()
+def baseline(  # noqa: PLR0913 - options of a command line
+    suite: Suite,
+    *,
+    data: Data = None,
+    retriever: RetrieverName = None,
+    answerer: AnswererName = None,
+    embedder: EmbedderName = None,
+    k: Places = 6,
+    rule: RuleName = "ragshield",
+    database: Database = DEFAULT_URL,
+    namespace: Namespace = "default",
+    work_dir: WorkDir = None,
+) -> None:
+    """Record what the canaries give now, while the knowledge base is believed to be clean."""
+    with _no_crash_looks_like_a_finding():
+        monitor = _monitor(
+            suite, data, retriever, answerer, embedder, k, rule, (database, namespace), work_dir
+        )
+        version = monitor.record_baseline()
+        console.print(
+            Text(
+                f"baseline {version} of suite {monitor.suite.name!r}: {len(monitor.suite)} canaries"
+            )
+        )
+
+
+@canary_app.command()
+def check(  # noqa: PLR0913 - options of a command line
+    suite: Suite,
+    *,
+    data: Data = None,
+    retriever: RetrieverName = None,
+    answerer: AnswererName = None,
+    embedder: EmbedderName = None,
+    k: Places = 6,
+    rule: RuleName = "ragshield",
+    version: Annotated[
+        int | None, typer.Option("--baseline", help="Its version; default: the latest.")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=0, help="Flagged canaries to show.")] = 10,
+    json_file: JsonFile = None,
+    html_file: HtmlFile = None,
+    database: Database = DEFAULT_URL,
+    namespace: Namespace = "default",
+    work_dir: WorkDir = None,
+) -> None:
+    """Ask the canaries again and compare with a baseline.
+
+    Exit code 0: no drift; 1: canaries are flagged; 2: an error.
+    """
+    with _no_crash_looks_like_a_finding():
+        monitor = _monitor(
+            suite, data, retriever, answerer, embedder, k, rule, (database, namespace), work_dir
+        )
+        report = monitor.check(baseline=version)
+        _write(json_file, report.to_json())
+        trace = monitor.traceback(report) if report.flagged else None
+        if html_file is not None:
+            _write(html_file, html_report(report, monitor.history(), trace))
+        _show(report, limit)
+        if trace is not None:
+            console.print(trace)
+        code = FOUND if report.flagged else NOTHING_FOUND
+    raise typer.Exit(code)
+
+
+@canary_app.command()
+def trace(  # noqa: PLR0913 - options of a command line
+    suite: Suite,
+    *,
+    data: Data = None,
+    retriever: RetrieverName = None,
+    answerer: AnswererName = None,
+    embedder: EmbedderName = None,
+    k: Places = 6,
+    rule: RuleName = "ragshield",
+    query: Annotated[str | None, typer.Option(help="A question that was answered wrong.")] = None,
+    answer: Annotated[str | None, typer.Option(help="The wrong answer.")] = None,
+    depth: Annotated[int, typer.Option(min=1, help="Retrieved entries to look at.")] = 50,
+    hold: Annotated[
+        bool, typer.Option("--quarantine", help="Put suspects into quarantine. Never by default.")
+    ] = False,
+    json_file: JsonFile = None,
+    database: Database = DEFAULT_URL,
+    namespace: Namespace = "default",
+    work_dir: WorkDir = None,
+) -> None:
+    """Say which entries are to blame for drift or, with --query and --answer, for one bad answer.
+
+    Exit code 0: no suspects; 1: suspects; 2: an error.
+    """
+    with _no_crash_looks_like_a_finding():
+        if (query is None) != (answer is None):
+            msg = "--query and --answer belong together, expected both or neither."
+            raise CanaryError(msg)
+        monitor = _monitor(
+            suite, data, retriever, answerer, embedder, k, rule, (database, namespace), work_dir
+        )
+        if query is None or answer is None:
+            found = monitor.traceback()
+        else:
+            found = monitor.trace_answer(query, answer, depth=depth)
+        _write(json_file, json.dumps(found.to_dict()))
+        console.print(found)
+        if hold and found.suspects:
+            _hold(monitor, found)
+        code = FOUND if found.suspects else NOTHING_FOUND
+    raise typer.Exit(code)
+
+
+@canary_app.command()
+def report(
+    suite: Annotated[str, typer.Argument(help="Name of a suite, or its file.")],
+    *,
+    html_file: HtmlFile = None,
+    json_file: JsonFile = None,
+    limit: Annotated[int, typer.Option(min=1, help="Checks in the plot over time.")] = 100,
+    database: Database = DEFAULT_URL,
+    namespace: Namespace = "default",
+) -> None:
+    """Show the latest check and those before it, from the database."""
+    with _no_crash_looks_like_a_finding():
+        path = Path(suite)
+        name = CanarySuite.load(path).name if path.suffix and path.is_file() else suite
+        history = CanaryStore(Quarantine(database, namespace=namespace)).checks(name, limit)
+        if not history:
+            msg = f"suite {name!r} was never checked; run `ragshield canary check`."
+            raise CanaryError(msg)
+        if html_file is not None:
+            _write(html_file, html_report(history[-1], history))
+        _write(json_file, json.dumps([check.to_dict() for check in history]))
+        _show(history[-1], 10)
+
+
+def _monitor(  # noqa: PLR0913, PLR0917 - options of a command line
+    suite: Path,
+    data: Path | None,
+    retriever: str | None,
+    answerer: str | None,
+    embedder: str | None,
+    k: int,
+    rule: str,
+    where: tuple[str, str],
+    work_dir: Path | None,
+) -> CanaryMonitor:
+    if (data is None) == (retriever is None):
+        msg = "expected either --data with a knowledge base or --retriever with module:object."
+        raise CanaryError(msg)
+    rules: dict[str, Rule] = {"ragshield": "ragshield", "source": "source"}
+    if rule not in rules:
+        msg = f"--rule is {rule!r}, expected one of {sorted(rules)}."
+        raise CanaryError(msg)
+    canaries = CanarySuite.load(suite)
+    source: Any
+    model: Any = None
+    if embedder is not None and ":" in embedder:
+        model = _object(embedder)
+    elif embedder is not None or data is not None:
+        name = data.name if data is not None else canaries.name
+        folder = Path(f"{name}.ragshield") if work_dir is None else work_dir
+        cached = _cached_embedder(embedder or "minilm", folder)
+
+        def model(texts: Sequence[str]) -> Any:
+            return np.vstack(list(cached.chunks(texts)))
+
+    if data is None:
+        assert retriever is not None  # noqa: S101 - one of the two is given
+        source = _object(retriever)
+    else:
+        reader = open_source(data, Columns(), metadata=True)
+        kept = cached if embedder is None or ":" not in embedder else None
+        source = MatrixRetriever(load(reader, embedder=(lambda: kept) if kept else None).batch)
+    return CanaryMonitor(
+        canaries,
+        source,
+        answerer=None if answerer is None else _object(answerer),
+        embedder=model,
+        k=k,
+        rule=rules[rule],
+        quarantine=Quarantine(where[0], namespace=where[1]),
+    )
+
+
+def _object(name: str) -> Any:
+    """Return what ``module:object`` names; a function without parameters is called for it."""
+    module, _, attribute = name.partition(":")
+    with _on_path():
+        try:
+            found = importlib.import_module(module)
+            for part in attribute.split("."):
+                found = getattr(found, part)
+        except (ImportError, AttributeError, ValueError) as error:
+            msg = f"{name!r} cannot be imported ({error}); expected module:object."
+            raise CanaryError(msg) from error
+        if inspect.isfunction(found) and not inspect.signature(found).parameters:
+            return found()
+    return found
+
+
+@contextmanager
+def _on_path() -> Iterator[None]:
+    """Let modules of the working directory be found, as ``python -m`` does."""
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        yield
+    finally:
+        sys.path.remove(str(Path.cwd()))
+
+
+def _hold(monitor: CanaryMonitor, found: Traceback) -> None:
+    gone = monitor.quarantine(found.suspects)
+    line = f"{len(gone)} entries are in quarantine; `ragshield quarantine list` shows them."
+    console.print(Text(line))
+
+
+def _show(shown: DriftReport, limit: int) -> None:
+    calm = [drift for drift in shown.canaries if not drift.flagged]
+    worst = shown.flagged[:limit]
+    for part in shown.tables(worst):
+        console.print(part)
+    hidden = len(shown.flagged) - len(worst)
+    if hidden:
+        console.print(Text(f"and {hidden} more flagged: --limit, --json or --html"))
+    highest = max((drift.score for drift in calm), default=0.0)
+    console.print(Text(printable(f"{len(calm)} others, anomaly up to {highest:.3f}")))
+
+
+def _write(path: Path | None, text: str) -> None:
+    if path is None:
+        return
+    if not path.parent.is_dir():
+        msg = f"{path.parent} is not a folder, so {path.name} cannot be written there; make it."
+        raise CanaryError(msg)
+    path.write_text(text, encoding="utf-8")
+
+
+__all__ = ["ERROR", "canary_app"]

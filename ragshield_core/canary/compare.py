@@ -1,0 +1,286 @@
+"""What one check of canaries says, compared with their baseline."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ragshield_core.canary.drift import (
+    SIBLINGS_APART,
+    AnomalyWeights,
+    CanaryDrift,
+    Rule,
+    combined_p_value,
+    cosine,
+    jaccard,
+    overlap_at_k,
+    rank_biased_overlap,
+    takeover,
+)
+from ragshield_core.canary.retrievers import Passage, Vectors
+from ragshield_core.canary.storage import Baseline, Observation
+from ragshield_core.canary.suite import Canary
+from ragshield_core.canary.traceback import echoes_of, newcomers_of
+
+# An answer and its vector; None without an answerer, or an embedder.
+Answer = tuple[str | None, Vectors | None]
+
+# Canaries that drift most are left out of the estimate of growth: poison aims at a minority.
+TRIMMED = 0.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """How canaries are compared with their baseline.
+
+    Attributes
+    ----------
+    k, rule, weights
+        As of the monitor.
+    size
+        Entries of the knowledge base now, if that is known.
+    suspicion
+        Of a text, in [0, 1].
+    """
+
+    k: int
+    rule: Rule
+    weights: AnomalyWeights
+    size: int | None
+    suspicion: Callable[[Passage], float]
+
+    def drifts(
+        self,
+        canaries: Sequence[Canary],
+        then: Baseline,
+        found: Sequence[Sequence[Passage]],
+        answers: Sequence[Answer],
+        poisoned: Collection[str] | None = None,
+    ) -> tuple[float, tuple[CanaryDrift, ...]]:
+        """Return the share that growth brings, and what became of each canary.
+
+        Parameters
+        ----------
+        canaries
+            In any order.
+        then
+            The baseline.
+        found, answers
+            What each canary gives now.
+        poisoned
+            Ids known to be poisoned.
+        """
+        # Another question under a known name has nothing to be compared with.
+        known = [
+            then.observations.get(c.name) if then.asked.get(c.name) == c.query else None
+            for c in canaries
+        ]
+        new = [
+            [False] * len(passages) if before is None else newcomers_of(passages, before)
+            for passages, before in zip(found, known, strict=True)
+        ]
+        growth = self._growth(then, found, new)
+        usual = np.sort([observation.echo for observation in then.observations.values()])
+        drifts = []
+        for canary, before, passages, fresh, (answer, vector) in zip(
+            canaries, known, found, new, answers, strict=True
+        ):
+            drift = self._figures(canary, before, passages, (answer, vector), poisoned)
+            if before is None:  # recorded, but there is nothing to compare it with
+                drifts.append(drift)
+            elif self.rule == "source":
+                drifts.append(self._flagged_as_source(drift))
+            else:
+                drift = self._taken_over(drift, passages, fresh, growth, usual)
+                drifts.append(self._flagged(drift, canary, before, passages, fresh))
+        return growth, tuple(drifts)
+
+    def _figures(
+        self,
+        canary: Canary,
+        before: Observation | None,
+        passages: Sequence[Passage],
+        answered: Answer,
+        poisoned: Collection[str] | None,
+    ) -> CanaryDrift:
+        """Return the figures of the source, and rank-biased overlap."""
+        answer, vector = answered
+        ids = tuple(p.id for p in passages)
+        suspicions = [self.suspicion(p) for p in passages]
+        ratio = float(np.mean(suspicions)) if suspicions else 0.0
+        poison = poison_share(passages, poisoned)
+        drift = CanaryDrift(
+            name=canary.name,
+            query=canary.query,
+            flagged=False,
+            score=0.0,
+            answer=answer,
+            answer_hash=None if answer is None else _hash(answer),
+            suspicion_ratio=ratio,
+            poison_ratio=poison,
+            ids=ids,
+        )
+        if before is None:
+            return drift
+        similarity = None
+        if vector is not None and before.answer_vector is not None:
+            similarity = cosine(vector, before.answer_vector)
+            if before.answer == answer and self.rule != "source":
+                similarity = 1.0
+        poison_delta = None if poison is None else poison - (before.poison_ratio or 0.0)
+        compared = {
+            "jaccard": jaccard(ids, before.ids),
+            "overlap": overlap_at_k(ids, before.ids, self.k, rule=self.rule),
+            "suspicion_delta": ratio - before.suspicion_ratio,
+            "answer_drift": None if similarity is None else 1.0 - similarity,
+        }
+        score = self.weights.score(
+            **compared,  # type: ignore[arg-type]
+            poison_delta=poison_delta if self.rule == "source" else None,
+        )
+        return replace(
+            drift,
+            score=max(0.0, score) if self.rule != "source" else score,
+            answer_cosine=similarity,
+            answer_drift=compared["answer_drift"],
+            jaccard=compared["jaccard"],
+            overlap_at_k=compared["overlap"],
+            rank_biased_overlap=rank_biased_overlap(ids, before.ids, self.weights.persistence),
+            suspicion_delta=compared["suspicion_delta"],
+            poison_delta=poison_delta,
+            baseline_ids=before.ids,
+            newcomers=tuple(
+                p.id
+                for p, is_new in zip(passages, newcomers_of(passages, before), strict=True)
+                if is_new
+            ),
+        )
+
+    def _flagged_as_source(self, drift: CanaryDrift) -> CanaryDrift:
+        reasons = self._anomaly(drift)
+        delta = drift.poison_delta
+        if delta is not None and delta >= self.weights.poison_delta:
+            reasons.append(f"the poison ratio rose by {delta:.3f} (ground truth)")
+        return replace(drift, flagged=bool(reasons), reasons=tuple(reasons))
+
+    def _anomaly(self, drift: CanaryDrift) -> list[str]:
+        if drift.score < self.weights.threshold:
+            return []
+        return [f"the anomaly score is {drift.score:.3f}, {self.weights.threshold:g} or more"]
+
+    def _taken_over(
+        self,
+        drift: CanaryDrift,
+        passages: Sequence[Passage],
+        fresh: Sequence[bool],
+        growth: float,
+        usual: Vectors,
+    ) -> CanaryDrift:
+        """Add how much of the head newcomers hold, and how probable that is."""
+        if not any(fresh):
+            return replace(drift, takeover=0.0, takeover_p=1.0)
+        share, _ = takeover(fresh, growth, self.weights.persistence)
+        _, by_growth = takeover(
+            _without_siblings(passages, fresh), growth, self.weights.persistence
+        )
+        new = [p for p, is_new in zip(passages, fresh, strict=True) if is_new]
+        echo = float(echoes_of(drift.query, new).max())
+        # What the baseline's passages repeat of their queries says what is usual here.
+        as_much = len(usual) - int(np.searchsorted(usual, echo - 1e-9))
+        by_echo = (1 + as_much) / (len(usual) + 1)
+        return replace(drift, takeover=share, takeover_p=combined_p_value(by_growth, by_echo))
+
+    def _flagged(
+        self,
+        drift: CanaryDrift,
+        canary: Canary,
+        before: Observation,
+        passages: Sequence[Passage],
+        fresh: Sequence[bool],
+    ) -> CanaryDrift:
+        reasons = self._anomaly(drift)
+        if drift.takeover_p is not None and drift.takeover_p <= self.weights.takeover_p:
+            reasons.append(
+                f"newcomers hold {drift.takeover:.0%} of the head "
+                f"(p = {drift.takeover_p:.2g} under mere growth)"
+            )
+        changed = drift.answer_drift or 0.0
+        if changed >= self.weights.answer_takeover and any(fresh[:1]):
+            reasons.append(f"the answer drifted by {changed:.3f}, and the entry at rank 1 is new")
+        for entry_id in canary.expected_entries:
+            if entry_id in before.ids and entry_id not in drift.ids:
+                reasons.append(f"expected entry {entry_id!r} is no longer among the top {self.k}")
+        if canary.expected_answer is not None and drift.answer is not None:
+            was = before.answer is not None and _says(before.answer, canary.expected_answer)
+            if was and not _says(drift.answer, canary.expected_answer):
+                reasons.append("the expected answer is no longer given")
+        said = [("the answer", drift.answer or "")]
+        said += [
+            (f"entry {p.id!r}, which is new,", p.text)
+            for p, is_new in zip(passages, fresh, strict=True)
+            if is_new
+        ]
+        for place, text in said:
+            number = next((n for n, f in enumerate(canary.forbidden) if _says(text, f)), None)
+            if number is not None:
+                reasons.append(f"{place} holds forbidden string {number + 1} of this canary")
+        return replace(drift, flagged=bool(reasons), reasons=tuple(reasons))
+
+    def _growth(
+        self, then: Baseline, found: Sequence[Sequence[Passage]], new: Sequence[Sequence[bool]]
+    ) -> float:
+        """Return the share of newcomers that each rank would have under mere growth, in (0, 1)."""
+        size = self.size
+        if size and then.size is not None:
+            fresh = {
+                p.id
+                for passages, flags in zip(found, new, strict=True)
+                for p, is_new in zip(passages, flags, strict=True)
+                if is_new
+            }
+            added = max(size - then.size, len(fresh), 1)
+            return min(added / size, 1.0 - 1e-6)
+        # Poison aims at a minority of the canaries: those that changed least show the growth. One
+        # newcomer in two ranks is added, for want of better knowledge of small suites.
+        calm = sorted(zip(map(sum, new), map(len, new), strict=True))
+        calm = calm[: max(1, round((1.0 - TRIMMED) * len(calm)))]
+        return (sum(n for n, _ in calm) + 1) / (sum(n for _, n in calm) + 2)
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def poison_share(passages: Sequence[Passage], poisoned: Collection[str] | None) -> float | None:
+    """Return the share of passages known to be poisoned; None without ground truth."""
+    if poisoned is None:
+        return None
+    return sum(p.id in poisoned for p in passages) / len(passages) if passages else 0.0
+
+
+def _without_siblings(passages: Sequence[Passage], fresh: Sequence[bool]) -> list[bool]:
+    """Return who is new without further chunks of a document that came already.
+
+    Chunks of one document come together; only copies of each other, which ordinary chunks are not,
+    count each for itself. Without vectors nobody can tell, and all count.
+    """
+    seen: dict[str, list[Vectors]] = {}
+    kept = []
+    for passage, is_new in zip(passages, fresh, strict=True):
+        if is_new and passage.lineage is not None and passage.vector is not None:
+            others = seen.setdefault(passage.lineage, [])
+            close = max((float(passage.vector @ v) for v in others), default=1.0)
+            others.append(passage.vector)
+            if close < SIBLINGS_APART:
+                continue
+        kept.append(is_new)
+    return kept
+
+
+def _says(text: str, part: str) -> bool:
+    """Return whether a text holds another one, without regard to case and white space."""
+    wanted = " ".join(part.casefold().split())
+    return bool(wanted) and wanted in " ".join(text.casefold().split())

@@ -1,0 +1,685 @@
+"""Canary queries, asked again and again, and what is done about drift."""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ragshield_core.canary.compare import Comparison, poison_share
+from ragshield_core.canary.drift import (
+    AnomalyWeights,
+    CanaryDrift,
+    DriftReport,
+    Rule,
+    saturated,
+    source_suspicion,
+)
+from ragshield_core.canary.errors import CanaryError, EmbedderChangedError
+from ragshield_core.canary.retrievers import (
+    PROBES,
+    Embedder,
+    Passage,
+    Vectors,
+    as_answerer,
+    as_retriever,
+    embedder_of,
+)
+from ragshield_core.canary.storage import Baseline, CanaryStore, Observation
+from ragshield_core.canary.suite import Canary, CanarySuite
+from ragshield_core.canary.traceback import (
+    SUSPECT_AT,
+    Suspect,
+    Traceback,
+    echoes_of,
+    trace_answer,
+    trace_drift,
+    trace_drift_as_source,
+)
+from ragshield_core.entries import Batch
+from ragshield_core.findings import Decision, Finding, Verdict
+
+if TYPE_CHECKING:
+    from ragshield_core.guard import Guard
+    from ragshield_core.quarantine import Quarantine
+
+# Ids and counts only: queries and answers may be confidential, retrieved texts hostile.
+logger = logging.getLogger("ragshield")
+
+# What a rebuilt model, or another processor, changes in a vector is far below; another model is
+# nowhere near.
+SAME_MODEL = 0.999
+# The baseline remembers what stood below the k places, down to so many times k: it is not new when
+# others leave and it moves up.
+DEPTH = 3
+BY = "ragshield canary"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Remediation:
+    """What :meth:`CanaryMonitor.remediate` did.
+
+    Attributes
+    ----------
+    quarantined
+        Ids that are in quarantine now.
+    restored
+        Ids that were put back, because the canaries do well with them.
+    before, after
+        The checks at the start and at the end.
+    """
+
+    quarantined: tuple[str, ...]
+    restored: tuple[str, ...]
+    before: DriftReport
+    after: DriftReport
+
+    @property
+    def clean(self) -> bool:
+        """Whether no canary is flagged any more."""
+        return not self.after.flagged
+
+
+class CanaryMonitor:
+    """Ask canary queries, compare with a baseline, trace drift to entries, and undo it.
+
+    Parameters
+    ----------
+    suite
+        The queries; or a list of them.
+    retriever
+        A LangChain vector store or retriever, a LlamaIndex index or retriever, a
+        :class:`MatrixRetriever`, a batch, or a function of a query (and of k) that returns
+        documents, nodes, passages, dicts or pairs of an id and a text. Better a store or an index
+        than its retriever: LlamaIndex's retrievers do not see what is inserted after they were
+        made, and k is fixed, so that nothing takes the place of what is held.
+    answerer
+        A LangChain ``Runnable``, a LlamaIndex query engine, or a function of a query (and of the
+        retrieved texts). Without one, only retrieval is compared.
+    embedder
+        Embeds queries and answers: a model of LangChain or LlamaIndex, or a function from texts to
+        vectors. Default: the model that the retriever carries, if any.
+    k
+        Places that are compared; the default is the source's.
+    rule
+        ``"ragshield"``, or ``"source"`` for the figures, the score and the traceback exactly as in
+        the source: no takeover, overlap divided by k, and ground truth as part of the score.
+    weights
+        Of the anomaly score.
+    quarantine
+        Where suspects are held and where baselines and checks are kept. Default: that of the
+        guarded store, else ``ragshield.db`` in the working directory.
+    remove, restore
+        Called with the ids to take out of the knowledge base, once they are held, and with the
+        batch to put back. Default: by the methods of a LangChain store; of anything else, what is
+        held is left out of the monitor's own view only, and the application has to leave it out of
+        its.
+
+    Notes
+    -----
+    The default rule flags a canary whose anomaly score reaches the threshold; whose head newcomers
+    have taken over (:func:`~ragshield_core.canary.drift.takeover`, with how closely they repeat the
+    query, compared with what the baseline's passages do); or that breaks what was expected of it.
+    Growth is what was added in all, where the retriever can tell, else it is estimated from the
+    canaries that changed least.
+
+    What poison can do that nobody asks about is not seen: canaries watch their own neighbourhood.
+    Text that replaces the answer without leaving the baseline's place is seen by its hash.
+
+    References
+    ----------
+    MP Aghababa, "Detecting RAG Poisoning via Canary Queries and Retrieval Drift", public notebook.
+
+    Examples
+    --------
+    >>> from ragshield_core import Batch, Quarantine
+    >>> def embed(texts):
+    ...     return [[text.count("refund") + 0.1, text.count("ship") + 0.1] for text in texts]
+    >>> kb = Batch.of(ids=["a", "b"], texts=["refund in 14 days", "ships in 3 days"],
+    ...               embeddings=embed(["refund in 14 days", "ships in 3 days"]))
+    >>> monitor = CanaryMonitor(["refund?"], kb, embedder=embed, k=1,
+    ...                         quarantine=Quarantine("sqlite://"))
+    >>> monitor.record_baseline()
+    1
+    >>> monitor.check().summary()
+    "suite 'default' against baseline 1: 0 of 1 canaries flagged"
+    """
+
+    def __init__(  # noqa: PLR0913 - what a monitor is made of
+        self,
+        suite: CanarySuite | Sequence[str],
+        retriever: Any,
+        *,
+        answerer: Any = None,
+        embedder: Any = None,
+        k: int = 6,
+        rule: Rule = "ragshield",
+        weights: AnomalyWeights | None = None,
+        quarantine: Quarantine | None = None,
+        remove: Callable[[Sequence[str]], object] | None = None,
+        restore: Callable[[Batch], object] | None = None,
+    ) -> None:
+        if k < 1:
+            msg = f"k is {k}, expected at least 1."
+            raise ValueError(msg)
+        if rule not in ("ragshield", "source"):
+            msg = f"rule is {rule!r}, expected 'ragshield' or 'source'."
+            raise ValueError(msg)
+        self.suite = suite if isinstance(suite, CanarySuite) else CanarySuite(suite)
+        self.k = k
+        self.rule: Rule = rule
+        self.weights = weights if weights is not None else AnomalyWeights()
+        self._source = retriever
+        self._retriever = as_retriever(retriever)
+        self._answerer = None if answerer is None else as_answerer(answerer)
+        model = embedder if embedder is not None else embedder_of(retriever)
+        self._embedder = None if model is None else Embedder.of(model)
+        self._given_quarantine = quarantine
+        self._remove, self._restore = remove, restore
+        self._suspicions: dict[str, float] = {}
+        self._vectors: dict[str, Vectors] = {}  # of queries
+
+    @cached_property
+    def store(self) -> CanaryStore:
+        """Where baselines and checks are kept."""
+        return CanaryStore(self.quarantine_store)
+
+    @cached_property
+    def quarantine_store(self) -> Quarantine:
+        """The quarantine."""
+        from ragshield_core.quarantine import Quarantine  # noqa: PLC0415 - slow to import
+
+        if self._given_quarantine is not None:
+            return self._given_quarantine
+        found = getattr(self._source, "quarantine", None)
+        return found if isinstance(found, Quarantine) else Quarantine()
+
+    # Baseline and check
+
+    def record_baseline(self, poisoned: Collection[str] | None = None) -> int:
+        """Ask every canary and keep what it gives as the suite's next baseline.
+
+        Parameters
+        ----------
+        poisoned
+            Ids known to be poisoned: for evaluation only.
+
+        Returns
+        -------
+        int
+            The version of the baseline.
+        """
+        queries = self._query_vectors()
+        deep = self._search(queries, DEPTH * self.k)
+        found = [passages[: self.k] for passages in deep]
+        self._judge(p for passages in found for p in passages)
+        observations = {
+            canary.name: self._observed(canary, passages, answer, poisoned)
+            for canary, passages, answer in zip(
+                self.suite, deep, self._answers(self.suite.canaries, found), strict=True
+            )
+        }
+        baseline = Baseline(
+            suite=self.suite.name,
+            version=0,
+            created_at=dt.datetime.now(dt.UTC),
+            k=self.k,
+            rule=self.rule,
+            size=self._retriever.size(),
+            probes=self._probes(),
+            queries=queries,
+            asked={canary.name: canary.query for canary in self.suite},
+            observations=observations,
+        )
+        return self.store.save_baseline(baseline)
+
+    def check(
+        self,
+        poisoned: Collection[str] | None = None,
+        *,
+        baseline: int | None = None,
+        keep: bool = True,
+    ) -> DriftReport:
+        """Ask every canary again and compare with a baseline.
+
+        Parameters
+        ----------
+        poisoned
+            Ids known to be poisoned: for evaluation only.
+        baseline
+            Its version; default: the latest.
+        keep
+            Whether the check is kept in the database.
+
+        Raises
+        ------
+        EmbedderChangedError
+            If the baseline is of another embedder, or of another k.
+        CanaryError
+            If there is no baseline.
+        """
+        then = self.store.baseline(self.suite.name, baseline)
+        self._check_same(then)
+        if then.queries is not None:  # the baseline's model is this one: no need to ask it again
+            self._vectors.update(zip(then.asked.values(), then.queries, strict=True))
+        # As deep as for the baseline: approximate indexes may rank otherwise when asked for fewer.
+        deep = self._search(self._query_vectors(), DEPTH * self.k)
+        found = [passages[: self.k] for passages in deep]
+        for observation in then.observations.values():
+            known = zip(observation.revisions, observation.suspicions, strict=True)
+            self._suspicions.update(known)
+        growth, canaries = self._compared(then, found, poisoned)
+        report = DriftReport(
+            suite=self.suite.name,
+            baseline=then.version,
+            k=self.k,
+            rule=self.rule,
+            checked_at=dt.datetime.now(dt.UTC),
+            growth=growth,
+            canaries=canaries,
+            passages={c.name: passages for c, passages in zip(self.suite, found, strict=True)},
+        )
+        if keep:
+            self.store.save_check(report)
+        if report.flagged:
+            logger.warning("canaries: %d of %d flagged", len(report.flagged), len(canaries))
+        return report
+
+    def history(self, limit: int = 100) -> list[DriftReport]:
+        """Return the latest checks, oldest first."""
+        return self.store.checks(self.suite.name, limit)
+
+    def watch(self, guard: Guard, on_drift: Callable[[DriftReport], object]) -> None:
+        """Check after every ingest of a guard, and call ``on_drift`` with a report that flags."""
+
+        def after(_entries: Batch) -> None:
+            report = self.check()
+            if report.flagged:
+                on_drift(report)
+
+        guard.on_admit(after)
+
+    # Traceback
+
+    def traceback(self, report: DriftReport | None = None, top_n: int | None = None) -> Traceback:
+        """Return who is to blame for the drift, most responsible first.
+
+        Parameters
+        ----------
+        report
+            From :meth:`check`; default: a new check, which is not kept.
+        top_n
+            How many at most.
+
+        See Also
+        --------
+        ragshield_core.canary.traceback.trace_drift : How responsibility is found.
+        """
+        report = self.check(keep=False) if report is None else report
+        names = {drift.name for drift in report.flagged}
+        canaries = [canary for canary in self.suite if canary.name in names]
+        if any(canary.name not in report.passages for canary in canaries):
+            vectors = self._query_vectors(canaries)
+            found = self._search(vectors, self.k, canaries)
+        else:
+            found = [list(report.passages[canary.name]) for canary in canaries]
+        passages = {c.name: listed for c, listed in zip(canaries, found, strict=True)}
+        if report.rule == "source":
+            return trace_drift_as_source(report, passages, top_n or 10)
+        then = self.store.baseline(self.suite.name, report.baseline)
+        return trace_drift(
+            report, passages, then.observations, self._suspicion_of, self.weights.persistence, top_n
+        )
+
+    def trace_answer(
+        self, query: str, wrong_answer: str, *, depth: int = 50, since: dt.datetime | None = None
+    ) -> Traceback:
+        """Return which entries are to blame for one wrong answer; needs no baseline.
+
+        Parameters
+        ----------
+        query, wrong_answer
+            As a user reports them.
+        depth
+            Retrieved entries that are looked at.
+        since
+            When the answer was still right: entries with an older time of ingestion in their
+            metadata are not to blame.
+
+        See Also
+        --------
+        ragshield_core.canary.traceback.trace_answer : How responsibility is found.
+        """
+        vectors = None if self._embedder is None else self._embedder.queries([query])
+        passages = self._found([query], vectors, depth)[0]
+        self._judge(passages)
+        return trace_answer(
+            query,
+            wrong_answer,
+            passages,
+            embedder=self._embedder,
+            suspicion=self._suspicion_of,
+            since=since,
+        )
+
+    # What is done about it
+
+    def quarantine(self, suspects: Sequence[Suspect], *, by: str = BY) -> tuple[str, ...]:
+        """Put suspects into quarantine and take them out of retrieval.
+
+        Parameters
+        ----------
+        suspects
+            From a traceback.
+        by
+            Who holds them, for the record.
+
+        Returns
+        -------
+        tuple[str, ...]
+            The ids that were taken out; what a person has released before stays.
+        """
+        if not suspects:
+            return ()
+        passages = [suspect.passage for suspect in suspects]
+        batch = self._batch(passages)
+        decisions = [_decision(suspect) for suspect in suspects]
+        guard: Any = getattr(self._source, "guard", None)
+        gone: tuple[str, ...]
+        if self._remove is None and hasattr(guard, "recall"):
+            inner = self._source.inner
+            gone = guard.recall(batch, decisions, lambda ids: _deleted(inner, ids), by=by)
+            self._source.refresh()
+        else:
+            released = self.quarantine_store.hold(batch, decisions, by=by)
+            gone = tuple(i for i in batch.ids if i not in released)
+            if self._remove is not None:
+                self._remove(gone)
+            elif hasattr(self._source, "similarity_search"):
+                _deleted(self._source, gone)
+        return gone
+
+    def restore(self, ids: Sequence[str], *, by: str = BY, note: str | None = None) -> None:
+        """Judge quarantined entries good and put them back."""
+        if not ids:
+            return
+        if self._restore is None and hasattr(self._source, "release"):
+            self._source.release(list(ids), by=by, note=note)
+        else:
+            write = self._restore
+            if write is None and hasattr(self._source, "add_texts"):
+                write = self._written_back
+            self.quarantine_store.release(ids, write, by=by, note=note)
+
+    def remediate(self, max_entries: int = 20, *, by: str = BY) -> Remediation:
+        """Quarantine suspects until the drift is gone; restore what turned out not to matter.
+
+        Checks, traces, quarantines the suspects (or, where nobody is one by itself, the most
+        responsible), and checks again. At the end, those that were no suspects by themselves are
+        put back, least responsible first, as long as no canary would be flagged with them.
+
+        Parameters
+        ----------
+        max_entries
+            How many may be taken out at most.
+        by
+            For the record.
+
+        Returns
+        -------
+        Remediation
+            What was done; ``clean`` is False where the drift did not go within ``max_entries``.
+        """
+        before = report = self.check()
+        held: dict[str, Suspect] = {}
+        while report.flagged and len(held) < max_entries:
+            trace = self.traceback(report)
+            fresh = [s for s in trace.candidates if s.entry_id not in held]
+            # The source's score has no scale of its own: one at a time.
+            some = [s for s in fresh if s.responsibility >= SUSPECT_AT and self.rule != "source"]
+            some = some or fresh[:1]
+            gone = self.quarantine(some[: max_entries - len(held)], by=by)
+            if not gone:
+                break
+            held.update((s.entry_id, s) for s in some if s.entry_id in gone)
+            report = self.check()
+        restored: list[str] = []
+        if not report.flagged:
+            for suspect in sorted(held.values(), key=lambda s: s.responsibility):
+                alone = self.rule != "source" and suspect.responsibility >= SUSPECT_AT
+                if alone or self._needed({*held} - {*restored, suspect.entry_id}, before, report):
+                    continue
+                restored.append(suspect.entry_id)
+        note = "the canaries do as well with it"
+        self.restore(restored, by=by, note=note)
+        after = self.check() if restored else report
+        return Remediation(
+            quarantined=tuple(i for i in held if i not in restored),
+            restored=tuple(restored),
+            before=before,
+            after=after,
+        )
+
+    def _needed(self, out: set[str], before: DriftReport, now: DriftReport) -> bool:
+        """Return whether a canary would be flagged if only ``out`` were taken out."""
+        lists = []
+        for canary in self.suite:
+            # Order is by similarity to the query: what was there before comes first, as it was.
+            old = [p for p in before.passages[canary.name] if p.id not in out]
+            known = {p.id for p in old}
+            new = [p for p in now.passages[canary.name] if p.id not in known]
+            lists.append([*old, *new][: self.k])
+        then = self.store.baseline(self.suite.name, before.baseline)
+        return any(drift.flagged for drift in self._compared(then, lists, None)[1])
+
+    def _compared(
+        self,
+        then: Baseline,
+        found: Sequence[Sequence[Passage]],
+        poisoned: Collection[str] | None,
+    ) -> tuple[float, tuple[CanaryDrift, ...]]:
+        self._judge(p for passages in found for p in passages)
+        comparison = Comparison(
+            k=self.k,
+            rule=self.rule,
+            weights=self.weights,
+            size=self._retriever.size(),
+            suspicion=self._suspicion_of,
+        )
+        answers = self._answers(self.suite.canaries, found)
+        return comparison.drifts(self.suite.canaries, then, found, answers, poisoned)
+
+    # How it is asked
+
+    def _query_vectors(self, canaries: Sequence[Canary] | None = None) -> Vectors | None:
+        """Return the vectors of queries, each embedded once."""
+        if self._embedder is None:
+            return None
+        queries = self.suite.queries if canaries is None else [c.query for c in canaries]
+        missing = [q for q in dict.fromkeys(queries) if q not in self._vectors]
+        if missing:
+            self._vectors.update(zip(missing, self._embedder.queries(missing), strict=True))
+        return np.stack([self._vectors[q] for q in queries])
+
+    def _probes(self) -> Vectors | None:
+        return None if self._embedder is None else self._embedder.documents(PROBES)
+
+    def _check_same(self, then: Baseline) -> None:
+        """Refuse a comparison that would show drift everywhere."""
+        where = f"baseline {then.version} of suite {then.suite!r}"
+        again = "record a new baseline once the knowledge base is known to be clean."
+        if then.k != self.k:
+            msg = (
+                f"{where} is of k={then.k}, this monitor of k={self.k}; use k={then.k}, or {again}"
+            )
+            raise EmbedderChangedError(msg)
+        if then.rule != self.rule:
+            msg = f"{where} is of rule={then.rule!r}, this monitor of {self.rule!r}; {again}"
+            raise CanaryError(msg)
+        probes = self._probes()
+        if (probes is None) != (then.probes is None):
+            which = "without" if then.probes is None else "with"
+            msg = f"{where} was recorded {which} an embedder; do the same here, or {again}"
+            raise EmbedderChangedError(msg)
+        if probes is None or then.probes is None:
+            return
+        same = probes.shape == then.probes.shape
+        similarity = float(np.min(np.sum(probes * then.probes, axis=1))) if same else 0.0
+        if similarity < SAME_MODEL:
+            dims = (
+                "" if same else f", {then.probes.shape[1]} dimensions then, {probes.shape[1]} now"
+            )
+            msg = (
+                f"{where} is of another embedder (fixed texts have a cosine of {similarity:.3f} to "
+                f"their vectors then, expected {SAME_MODEL} or more{dims}): rankings would differ. "
+                f"Embed the knowledge base and the canaries with one model, and {again}"
+            )
+            raise EmbedderChangedError(msg)
+
+    def _search(
+        self, vectors: Vectors | None, k: int, canaries: Sequence[Canary] | None = None
+    ) -> list[list[Passage]]:
+        queries = self.suite.queries if canaries is None else [c.query for c in canaries]
+        return self._found(queries, vectors, k)
+
+    def _found(
+        self, queries: Sequence[str], vectors: Vectors | None, k: int
+    ) -> list[list[Passage]]:
+        """Return the k best passages that are not in quarantine, per query."""
+        found = self._retriever.search(queries, vectors, k)
+        held = self._held(found)
+        wide = k
+        while held and any(
+            sum((p.id, p.revision) not in held for p in passages) < k <= len(passages)
+            for passages in found
+        ):
+            wide = 2 * wide + len(held)
+            wider = self._retriever.search(queries, vectors, wide)
+            if sum(map(len, wider)) <= sum(map(len, found)):
+                break
+            found = wider
+            held = self._held(found)
+        if held:
+            found = [[p for p in passages if (p.id, p.revision) not in held] for passages in found]
+        return [passages[:k] for passages in found]
+
+    def _held(self, found: Sequence[Sequence[Passage]]) -> set[tuple[str, str]]:
+        """Return ids and revisions of passages that are in quarantine and still retrieved."""
+        passages = {passage.id: passage for listed in found for passage in listed}
+        quarantine = self.quarantine_store
+        if not passages or not quarantine._exists():  # noqa: SLF001 - reading must not make a file
+            return set()
+        held = set()
+        for entry_id in quarantine.held_ids(list(passages)):
+            # Of an id, a later revision may be held while the one before is live.
+            if quarantine.show(entry_id).entry.text == passages[entry_id].text:
+                held.add((entry_id, passages[entry_id].revision))
+        return held
+
+    def _answers(
+        self, canaries: Sequence[Canary], found: Sequence[Sequence[Passage]]
+    ) -> list[tuple[str | None, Vectors | None]]:
+        if self._answerer is None:
+            return [(None, None)] * len(canaries)
+        answers = [
+            self._answerer(canary.query, [p.text for p in passages])
+            for canary, passages in zip(canaries, found, strict=True)
+        ]
+        if self._embedder is None:
+            return [(answer, None) for answer in answers]
+        return list(zip(answers, self._embedder.documents(answers), strict=True))
+
+    def _suspicion_of(self, passage: Passage) -> float:
+        """Return how suspicious the text of a passage is, in [0, 1)."""
+        self._judge([passage])
+        return self._suspicions[passage.revision]
+
+    def _judge(self, passages: Iterable[Passage]) -> None:
+        """Judge texts that were not judged before, all at once."""
+        new = {p.revision: p.text for p in passages if p.revision not in self._suspicions}
+        if new:
+            judge = source_suspicions if self.rule == "source" else text_suspicions
+            self._suspicions.update(zip(new, judge(list(new.values())), strict=True))
+
+    def _observed(
+        self,
+        canary: Canary,
+        deep: Sequence[Passage],
+        answered: tuple[str | None, Vectors | None],
+        poisoned: Collection[str] | None,
+    ) -> Observation:
+        passages, (answer, vector) = deep[: self.k], answered
+        return Observation(
+            ids=tuple(p.id for p in passages),
+            revisions=tuple(p.revision for p in passages),
+            suspicions=tuple(self._suspicion_of(p) for p in passages),
+            echo=float(echoes_of(canary.query, passages).max(initial=0.0)),
+            answer=answer,
+            answer_vector=vector,
+            poison_ratio=poison_share(passages, poisoned),
+            below=tuple((p.id, p.revision) for p in deep[self.k :]),
+        )
+
+    # What is held
+
+    def _batch(self, passages: Sequence[Passage]) -> Batch:
+        vectors: Any = [p.vector for p in passages]
+        if any(vector is None for vector in vectors):
+            texts = [p.text for p in passages]
+            vectors = None if self._embedder is None else self._embedder.documents(texts)
+        return Batch.of(
+            ids=[p.id for p in passages],
+            texts=[p.text for p in passages],
+            embeddings=vectors,
+            lineages=[p.lineage for p in passages],
+            metadatas=[p.metadata for p in passages],
+        )
+
+    def _written_back(self, batch: Batch) -> None:
+        """Put entries back into a LangChain store, which embeds them again."""
+        metadatas = [dict(metadata) for metadata in batch.metadatas]
+        self._source.add_texts(list(batch.texts), metadatas, ids=list(batch.ids))
+
+
+def text_suspicions(texts: Sequence[str]) -> list[float]:
+    """Return suspicions by the built-in text detectors that need no knowledge base, in [0, 1)."""
+    from ragshield_core.detectors.hidden_text import HiddenTextDetector  # noqa: PLC0415
+    from ragshield_core.detectors.instruction import InstructionDetector  # noqa: PLC0415
+
+    batch = Batch.of(ids=[str(row) for row in range(len(texts))], texts=texts, embeddings=None)
+    hits = np.zeros(len(texts), dtype=np.intp)
+    for detector in (InstructionDetector(), HiddenTextDetector()):
+        hits += detector.score(batch) > detector.rule_threshold
+    return [saturated(int(n)) for n in hits]
+
+
+def source_suspicions(texts: Sequence[str]) -> list[float]:
+    """Return the source's suspicions."""
+    return [source_suspicion(text) for text in texts]
+
+
+def _decision(suspect: Suspect) -> Decision:
+    finding = Finding(
+        detector="canary_traceback",
+        entry_id=suspect.entry_id,
+        score=suspect.responsibility,
+        threshold=SUSPECT_AT,
+        p_value=None,
+        evidence=suspect.why,
+        related_ids=suspect.related_ids,
+        taxonomy=("AML.T0070", "AML.T0066", "LLM08:2025", "LLM09:2026"),
+    )
+    return Decision(entry_id=suspect.entry_id, verdict=Verdict.QUARANTINE, findings=(finding,))
+
+
+def _deleted(store: Any, ids: Sequence[str]) -> None:
+    """Delete entries; where the store cannot, they are hidden."""
+    try:
+        store.delete(list(ids))
+    except (NotImplementedError, ValueError):  # FAISS refuses ids that it does not know
+        logger.warning("%d held entries could not be deleted from the store", len(ids))

@@ -1,0 +1,289 @@
+"""Which questions are asked of a knowledge base to see whether it still answers as it did."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from ragshield_core.canary.errors import CanaryError
+from ragshield_core.entries import Batch
+
+# Rounds of k-means for suggestions: cluster centres need not be exact to be covered.
+ROUNDS = 10
+# Entries that suggestions look at; more say little about what the clusters are.
+SAMPLE = 20_000
+# Characters of a text that a suggestion is cut to, at the end of a sentence if there is one.
+SUGGESTED = 160
+
+
+class Canary(BaseModel):
+    """A question whose answer is known, and what may be expected of it.
+
+    Parameters
+    ----------
+    name
+        Unique within a suite; the default is the query.
+    query
+        Asked word for word at every check.
+    expected_entries
+        Ids that must stay among the top k.
+    expected_answer
+        Must stay in the answer, without regard to case and punctuation, if it was in the
+        baseline's.
+    forbidden
+        Strings that must stand neither in the answer nor in a passage that is new among the top k.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    query: str = Field(min_length=1)
+    name: str = Field(default="", validate_default=False)
+    expected_entries: tuple[str, ...] = ()
+    expected_answer: str | None = None
+    forbidden: tuple[str, ...] = ()
+
+    def model_post_init(self, _context: object, /) -> None:
+        """Name the canary after its query if it has no name."""
+        if not self.name:
+            object.__setattr__(self, "name", self.query)
+
+
+class CanarySuite:
+    """Named canary queries.
+
+    Parameters
+    ----------
+    canaries
+        Queries, dicts with the fields of :class:`Canary`, or canaries.
+    name
+        Under which baselines and checks are kept.
+
+    Raises
+    ------
+    CanaryError
+        If there is none, a field is unknown or of the wrong type, or names repeat.
+
+    Examples
+    --------
+    >>> suite = CanarySuite(["What is the refund policy?",
+    ...                      {"name": "ceo", "query": "Who leads the firm?",
+    ...                       "expected_answer": "Ada Smith", "forbidden": ["crypto"]}])
+    >>> suite.names
+    ('What is the refund policy?', 'ceo')
+    """
+
+    def __init__(
+        self, canaries: Iterable[str | dict[str, Any] | Canary], *, name: str = "default"
+    ) -> None:
+        self.name = name
+        self.canaries = tuple(_canary(item, row) for row, item in enumerate(canaries))
+        if not self.canaries:
+            msg = f"suite {name!r} has no canaries, expected at least one query."
+            raise CanaryError(msg)
+        counts = Counter(self.names)
+        if repeated := next((n for n, count in counts.items() if count > 1), None):
+            msg = f"canary {repeated!r} stands more than once in suite {name!r}; names must differ."
+            raise CanaryError(msg)
+
+    def __len__(self) -> int:
+        return len(self.canaries)
+
+    def __iter__(self) -> Iterator[Canary]:
+        return iter(self.canaries)
+
+    def __repr__(self) -> str:
+        return f"CanarySuite({len(self)} canaries, name={self.name!r})"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the canaries, in order."""
+        return tuple(canary.name for canary in self.canaries)
+
+    @property
+    def queries(self) -> list[str]:
+        """Of the canaries, in order."""
+        return [canary.query for canary in self.canaries]
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read a suite from YAML or from JSON Lines, by the ending of the file's name.
+
+        YAML holds a list of canaries, or a mapping with ``name`` and ``canaries``; JSON Lines one
+        canary per line. A canary is a query, or a mapping with the fields of :class:`Canary`.
+
+        Raises
+        ------
+        CanaryError
+            If the file cannot be read, or what it says is no suite.
+        """
+        path = Path(path)
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            msg = f"{path} cannot be read ({type(error).__name__}); expected a YAML or JSONL file."
+            raise CanaryError(msg) from error
+        if path.suffix.lower() in (".yaml", ".yml"):
+            return cls._from_yaml(path, text)
+        if path.suffix.lower() != ".jsonl":
+            msg = f"{path} ends in {path.suffix!r}, expected .yaml, .yml or .jsonl."
+            raise CanaryError(msg)
+        canaries = []
+        for number, line in enumerate(text.splitlines(), start=1):
+            if not line.strip():
+                continue
+            try:
+                canaries.append(json.loads(line))
+            except json.JSONDecodeError as error:
+                msg = f"{path}, line {number}: {error.msg}; expected one JSON value per line."
+                raise CanaryError(msg) from error
+        return cls(canaries, name=path.stem)
+
+    @classmethod
+    def _from_yaml(cls, path: Path, text: str) -> Self:
+        try:
+            import yaml  # type: ignore[import-untyped]  # noqa: PLC0415 - only for this format
+        except ImportError as error:
+            msg = f"{path} needs PyYAML, which is not installed; pip install pyyaml, or use JSONL."
+            raise CanaryError(msg) from error
+        try:
+            content = yaml.safe_load(text)
+        except (yaml.YAMLError, RecursionError) as error:
+            msg = f"{path} is not YAML ({type(error).__name__}); expected a list of canaries."
+            raise CanaryError(msg) from error
+        name = path.stem
+        if isinstance(content, dict) and set(content) <= {"name", "canaries"}:
+            name, content = str(content.get("name", name)), content.get("canaries")
+        if not isinstance(content, list):
+            msg = f"{path} holds no list of canaries, expected queries under 'canaries:'."
+            raise CanaryError(msg)
+        return cls(content, name=name)
+
+    def save(self, path: str | Path) -> None:
+        """Write the suite as JSON Lines or, by the ending of the name, as YAML."""
+        path = Path(path)
+        rows = [canary.model_dump(mode="json", exclude_defaults=True) for canary in self]
+        if path.suffix.lower() in (".yaml", ".yml"):
+            import yaml  # noqa: PLC0415 - only for this format
+
+            content = {"name": self.name, "canaries": rows}
+            text = yaml.safe_dump(content, allow_unicode=True, sort_keys=False)
+        else:
+            text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+        path.write_text(text, encoding="utf-8")
+
+    @classmethod
+    def suggest(
+        cls, source: Batch | Iterable[str], n: int = 20, *, name: str = "suggested", seed: int = 0
+    ) -> Self:
+        """Return canaries for a knowledge base or from a log of queries.
+
+        Parameters
+        ----------
+        source
+            A knowledge base with vectors: its vectors are parted into n clusters, and the text
+            nearest to each centre, shortened, becomes a canary that expects this entry. Or logged
+            queries, repetitions and all: the most frequent ones are taken, without regard to case
+            and white space.
+        n
+            How many at most.
+        seed
+            Of the clusters' first centres.
+
+        Notes
+        -----
+        Suggestions cover a knowledge base, but nobody has asked them: look them through, and word
+        them as your users do.
+
+        Raises
+        ------
+        CanaryError
+            If there is nothing to suggest.
+
+        Examples
+        --------
+        >>> CanarySuite.suggest(["opening hours?", "price", "Opening  hours?"], n=1).queries
+        ['opening hours?']
+        """
+        if n < 1:
+            msg = f"n is {n}, expected at least 1."
+            raise ValueError(msg)
+        if isinstance(source, Batch):
+            return cls(_covering(source, n, seed), name=name)
+        counts: Counter[str] = Counter()
+        first: dict[str, str] = {}
+        for query in source:
+            key = " ".join(query.lower().split())
+            if key:
+                counts[key] += 1
+                first.setdefault(key, " ".join(query.split()))
+        return cls([first[key] for key, _ in counts.most_common(n)], name=name)
+
+
+def _canary(item: str | dict[str, Any] | Canary, row: int) -> Canary:
+    if isinstance(item, Canary):
+        return item
+    try:
+        return Canary.model_validate({"query": item} if isinstance(item, str) else item)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "the canary"
+        msg = (
+            f"canary {row + 1}: {where}: {first['msg']}; expected a query, or a mapping with "
+            f"{', '.join(Canary.model_fields)}."
+        )
+        raise CanaryError(msg) from error
+
+
+def _covering(batch: Batch, n: int, seed: int) -> list[Canary]:
+    """Return a canary for the entry nearest to each of n cluster centres."""
+    rows = np.array([row for row, text in enumerate(batch.texts) if text.strip()], dtype=np.intp)
+    if not batch.dim or not rows.size:
+        msg = "the knowledge base has no entry with text and vector; pass logged queries instead."
+        raise CanaryError(msg)
+    rng = np.random.default_rng(seed)
+    if rows.size > SAMPLE:
+        rows = np.sort(rng.choice(rows, SAMPLE, replace=False))
+    vectors = batch.embeddings[rows]
+    centres = _centres(vectors, min(n, rows.size), rng)
+    nearest = dict.fromkeys(rows[np.argmax(vectors @ centres.T, axis=0)].tolist())
+    by_query = {_shortened(batch.texts[row]): row for row in nearest}
+    return [Canary(query=q, expected_entries=(batch.ids[r],)) for q, r in by_query.items()]
+
+
+def _centres(vectors: NDArray[np.float32], n: int, rng: np.random.Generator) -> NDArray[np.float32]:
+    """Return n unit centres by spherical k-means, first centres spread as by k-means++."""
+    chosen = [int(rng.integers(len(vectors)))]
+    best = vectors @ vectors[chosen[0]]
+    for _ in range(n - 1):
+        distance = np.maximum(0.0, 1.0 - best.astype(np.float64))
+        total = distance.sum()
+        chosen.append(
+            int(rng.choice(len(vectors), p=distance / total))
+            if total > 0.0
+            else int(rng.integers(len(vectors)))
+        )
+        best = np.maximum(best, vectors @ vectors[chosen[-1]])
+    centres = vectors[chosen]
+    for _ in range(ROUNDS):
+        nearest = np.argmax(vectors @ centres.T, axis=1)
+        sums = np.zeros_like(centres)
+        np.add.at(sums, nearest, vectors)
+        norms = np.linalg.norm(sums, axis=1, keepdims=True)
+        centres = np.where(norms > 0.0, sums / np.maximum(norms, 1e-12), centres)
+    return np.asarray(centres, dtype=np.float32)
+
+
+def _shortened(text: str) -> str:
+    text = " ".join(text[: 4 * SUGGESTED].split())
+    if len(text) <= SUGGESTED:
+        return text
+    cut = text[:SUGGESTED]
+    end = max(cut.rfind(mark) for mark in (". ", "? ", "! "))
+    return cut[: end + 1] if end > 0 else cut[: cut.rfind(" ")] if " " in cut else cut

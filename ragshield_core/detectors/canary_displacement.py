@@ -1,0 +1,340 @@
+"""Entries that would take over what known queries retrieve."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ragshield_core.detectors.base import Detector, Evidence, Need, Scope
+from ragshield_core.detectors.query_echo import QueryEchoDetector
+from ragshield_core.detectors.retrieved import RetrievedSet
+from ragshield_core.entries import Batch
+from ragshield_core.errors import NotFittedError
+from ragshield_core.findings import printable
+
+# Each rank weighs so much of the one before.
+PERSISTENCE = 0.8
+# Entries closer to each other than this take a head over together, as do those that stand before
+# all that is known.
+SAME = 0.7
+# Entries kept per query below the k that count, so that some can leave.
+RESERVE = 64
+# From this share on, repeating a query counts; from the rule's .8 on it is enough by itself.
+ECHO_FROM, ECHO_FULL = 0.6, 0.8
+# float32 products differ by so much with the batch's shape.
+TIE = 1e-6
+# A vector embedded again, on another day, is so close to itself.
+CLOSE = 1e-4
+# Entries compared with all queries at a time.
+BLOCK = 4_096
+
+
+class _Displacement(NamedTuple):
+    """What a batch would do to the queries: one row per place among the top k that it takes."""
+
+    queries: NDArray[np.intp]
+    entries: NDArray[np.intp]  # rows of the batch
+    ranks: NDArray[np.intp]  # from 0, among known entries and those of the group
+    shares: NDArray[np.float64]  # of the head, taken by the entry's group
+
+
+class CanaryDisplacementDetector(Detector):
+    """Find entries that take over the head of canary queries, or of logged ones.
+
+    The score is the sum, over the queries among whose top k the entry would be, of the share of the
+    head (ranks weigh .8 of the one before) that it takes, together with those entries of its batch
+    that are like it (cosine .7 or more) or stand, as it does, before all that is known. To this
+    comes how closely its text repeats one of these queries. 0 where nothing is displaced.
+
+    Parameters
+    ----------
+    queries
+        Their texts.
+    vectors
+        Shape (n_queries, dim), of any length; or what :meth:`config` returned.
+    k
+        Places that a query's answer is made from.
+
+    Notes
+    -----
+    The rule's threshold .6: three entries at the head of one of six places hold .66 of it, one at
+    the head of three queries scores .81; a text that repeats a query nearly word for word and is
+    retrieved for it has more than 1 by that alone. An entry that is the best answer to three
+    canaries is a takeover too: calibrate, and let the knowledge base say what is usual.
+
+    One matrix product per batch. Not part of the default guard: it needs queries.
+
+    References
+    ----------
+    MITRE ATLAS AML.T0066, Retrieval Content Crafting.
+
+    Examples
+    --------
+    >>> from ragshield_core import Batch
+    >>> detector = CanaryDisplacementDetector(["opening hours?"], [[1.0, 0.0]], k=1)
+    >>> _ = detector.fit(Batch.of(ids=["a"], texts=["open at 9"], embeddings=[[0.8, 0.6]]))
+    >>> new = Batch.of(ids=["b", "c"], texts=["closed", "tea"], embeddings=[[1, 0], [0, 1]])
+    >>> detector.score(new)
+    array([1., 0.])
+    """
+
+    kind: ClassVar[str] = "canary_displacement"
+    needs: ClassVar[frozenset[Need]] = frozenset({Need.EMBEDDING, Need.TEXT})
+    taxonomy: ClassVar[tuple[str, ...]] = ("AML.T0070", "AML.T0066", "LLM08:2025", "LLM09:2026")
+
+    rule_threshold: float = 0.6
+    floor: float = 0.3  # one entry at the first rank of one query
+    scope: Scope = Scope.BATCH
+
+    def __init__(self, queries: Sequence[str], vectors: ArrayLike | str, *, k: int = 6) -> None:
+        self.queries = tuple(queries)
+        if not self.queries:
+            msg = "queries is empty, expected canary queries or logged ones."
+            raise ValueError(msg)
+        if k < 1:
+            msg = f"k is {k}, expected at least 1."
+            raise ValueError(msg)
+        if isinstance(vectors, str):
+            given = np.frombuffer(base64.b64decode(vectors), "<f4").reshape(len(queries), -1)
+        else:
+            given = np.asarray(vectors, dtype=np.float32)
+        if given.ndim != 2 or len(given) != len(self.queries):  # noqa: PLR2004 - a matrix
+            msg = f"vectors has shape {given.shape}, expected ({len(self.queries)}, dim)."
+            raise ValueError(msg)
+        norms = np.linalg.norm(given.astype(np.float64), axis=1, keepdims=True)
+        if not np.isfinite(norms).all() or not norms.all():
+            msg = "vectors has a row that is zero or not finite; check the embedder of the queries."
+            raise ValueError(msg)
+        unit = np.abs(norms - 1.0) < TIE  # kept as they are, so that a copy is equal
+        self.vectors = np.where(unit, given, given / norms).astype(np.float32)
+        self.k = k
+        self._weights = PERSISTENCE ** np.arange(k)
+        self._weights /= self._weights.sum()
+        self.reset()
+
+    def config(self) -> dict[str, Any]:
+        """Return the keyword arguments that build this detector again; vectors as base64."""
+        data = base64.b64encode(self.vectors.astype("<f4").tobytes()).decode("ascii")
+        return {"queries": list(self.queries), "vectors": data, "k": self.k}
+
+    def reset(self) -> None:
+        """Forget every entry."""
+        self._heads: list[dict[str, float]] | None = None
+        # Per query, the similarity below which entries may have been left out of its head.
+        self._floors = np.full(len(self.queries), -np.inf)
+        self._bars: NDArray[np.float64] | None = None  # similarities of each top k, when asked for
+
+    def learn(self, entries: Batch) -> None:
+        """Note the entries that are among the nearest of a query."""
+        if self._heads is None:
+            self._heads = [{} for _ in self.queries]
+        self._bars = None
+        depth = self.k + RESERVE
+        for start in range(0, len(entries), BLOCK):
+            similarity = self.vectors @ entries.embeddings[start : start + BLOCK].T
+            bars = np.array([_last(head, depth) for head in self._heads])
+            if similarity.shape[1] > depth:  # of one block, no more than these can stay
+                bars = np.maximum(bars, np.partition(similarity, -depth, axis=1)[:, -depth])
+            # What is left out stays unknown, so nothing below may be taken for complete.
+            self._floors = np.maximum(self._floors, bars)
+            hits = np.nonzero(similarity >= self._floors[:, None].astype(np.float32))
+            for query, row in zip(*(axis.tolist() for axis in hits), strict=True):
+                self._heads[query][entries.ids[start + row]] = float(similarity[query, row])
+            for query in np.unique(hits[0]).tolist():
+                if len(self._heads[query]) > depth:
+                    ranked = sorted(self._heads[query].items(), key=lambda item: -item[1])[:depth]
+                    self._heads[query] = dict(ranked)
+                    self._floors[query] = max(self._floors[query], ranked[-1][1])
+
+    def forget(self, entries: Batch) -> None:
+        """Take entries out of the heads; what comes up from below is known, as a rule."""
+        self._bars = None
+        for head in self._heads or ():
+            for entry_id in head.keys() & set(entries.ids):
+                del head[entry_id]
+
+    def unjudged(self, batch: Batch) -> dict[int, str]:
+        """Return every row as long as there is no knowledge base to displace anything of."""
+        if self._heads is None or not any(self._heads):
+            return dict.fromkeys(range(len(batch)), "the knowledge base is empty")
+        return {}
+
+    def score(self, batch: Batch) -> NDArray[np.float64]:
+        """Return how much of the heads each entry takes over, shape (n_entries,)."""
+        return self._scores(batch, self._displaced(batch))
+
+    def held_out_scores(self, fitted: Batch, seed: int) -> NDArray[np.float64]:
+        """Return scores of fitted entries, each as if it had come alone after all the others.
+
+        Held out by fifths, as other detectors do, a whole fifth would take over heads together.
+        """
+        del seed
+        rows = {entry_id: row for row, entry_id in enumerate(fitted.ids)}
+        # Without it, those behind it move up: its rank among the others is the one it has.
+        found = [
+            (query, rows[entry_id], rank)
+            for query, head in enumerate(self._known())
+            for rank, entry_id in enumerate(_ranked(head)[: self.k])
+            if entry_id in rows
+        ]
+        table = np.array(found, dtype=np.intp).reshape(-1, 3)
+        shares = np.asarray(self._weights[table[:, 2]], dtype=np.float64)
+        return self._scores(fitted, _Displacement(table[:, 0], table[:, 1], table[:, 2], shares))
+
+    def audit(self, entries: Batch, seed: int = 0) -> NDArray[np.float64]:
+        """Fit a whole knowledge base and score what each entry holds of the heads."""
+        self.fit(entries)
+        return self.held_out_scores(entries, seed)
+
+    def explain_audit(self, entries: Batch, rows: Sequence[int]) -> list[Evidence]:
+        """Return how many queries each entry is retrieved for."""
+        heads = self._known()
+        sentences = []
+        for row in rows:
+            names = [
+                self.queries[query]
+                for query, head in enumerate(heads)
+                if entries.ids[row] in _ranked(head)[: self.k]
+            ]
+            shown = printable(names[0], 60) if names else ""
+            sentences.append(
+                Evidence(sentence=f"is among the top {self.k} of {len(names)} queries: {shown!r}")
+            )
+        return sentences
+
+    def explain(self, batch: Batch, rows: Sequence[int]) -> list[Evidence]:
+        """Return which queries each entry would take over, at which rank, with whom."""
+        found = self._displaced(batch)
+        explained = []
+        for row in rows:
+            mine = np.flatnonzero(found.entries == row)
+            if not mine.size:
+                explained.append(Evidence(sentence="displaces nothing (0 queries)"))
+                continue
+            first = mine[np.argmax(found.shares[mine])]
+            query = int(found.queries[first])
+            echo = float(self._echo(batch, row, found.queries[mine]))
+            others = found.entries[found.queries == query]
+            related = [batch.ids[i] for i in others.tolist() if i != row]
+            company = f", {len(related)} more of its batch with it" if related else ""
+            explained.append(
+                Evidence(
+                    sentence=(
+                        f"would be among the top {self.k} of {mine.size} known queries; takes "
+                        f"{found.shares[first]:.0%} of the head of "
+                        f"{printable(self.queries[query], 60)!r} at rank "
+                        f"{found.ranks[first] + 1}{company}; repeats {echo:.0%} of a query"
+                    ),
+                    related_ids=tuple(related),
+                )
+            )
+        return explained
+
+    def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        """Return the heads: ids as JSON, similarities as an array."""
+        heads = self._heads
+        if heads is None:
+            return {"ids": None}, {}
+        values = [value for head in heads for value in head.values()]
+        return (
+            {"ids": [list(head) for head in heads]},
+            {"similarities": np.array(values, dtype=np.float64), "floors": self._floors.copy()},
+        )
+
+    def restore(self, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Take over what :meth:`state` returned."""
+        self.reset()
+        if values["ids"] is None:
+            return
+        similarities = iter(arrays["similarities"].tolist())
+        self._heads = [
+            {str(entry_id): float(next(similarities)) for entry_id in ids} for ids in values["ids"]
+        ]
+        self._floors = np.array(arrays["floors"], dtype=np.float64)
+
+    def _known(self) -> list[dict[str, float]]:
+        if self._heads is None:
+            msg = "CanaryDisplacementDetector has learned no knowledge base; call fit first."
+            raise NotFittedError(msg)
+        return self._heads
+
+    def _best(self) -> NDArray[np.float64]:
+        """Return the similarities of each query's top k, shape (n_queries, k)."""
+        heads = self._known()
+        if self._bars is None:
+            # Where so many have left that the rest is not known, the best of the unknown counts.
+            self._bars = np.repeat(self._floors[:, None], self.k, axis=1)
+            for bars, head in zip(self._bars, heads, strict=True):
+                values = sorted(head.values(), reverse=True)[: self.k]
+                np.maximum(bars[: len(values)], values, out=bars[: len(values)])
+        return self._bars
+
+    def _displaced(self, batch: Batch) -> _Displacement:
+        """Return the places among the top k that entries would take, each with its group only."""
+        known = self._best()
+        queries, entries, values = [], [], []
+        for start in range(0, len(batch), BLOCK):
+            similarity = self.vectors @ batch.embeddings[start : start + BLOCK].T
+            hits = np.nonzero(similarity > known[:, -1:].astype(np.float32) + TIE)
+            queries.append(hits[0])
+            entries.append(hits[1] + start)
+            values.append(similarity[hits].astype(np.float64))
+        if not queries:
+            none = np.empty(0, dtype=np.intp)
+            return _Displacement(none, none, none, np.empty(0))
+        q, e, v = np.concatenate(queries), np.concatenate(entries), np.concatenate(values)
+        # What is there already, unchanged, displaces nothing.
+        heads = self._known()
+        there = [
+            heads[query].get(batch.ids[row], -np.inf)
+            for query, row in zip(q.tolist(), e.tolist(), strict=True)
+        ]
+        moved = np.abs(np.array(there) - v) > CLOSE
+        q, e, v = q[moved], e[moved], v[moved]
+        ranks, shares = np.zeros(len(q), dtype=np.intp), np.zeros(len(q))
+        order = np.argsort(q, kind="stable")
+        q, e, v = q[order], e[order], v[order]
+        borders = np.flatnonzero(np.diff(q)) + 1
+        for at in np.split(np.arange(len(q)), borders):
+            if not at.size:
+                continue
+            best, vectors = known[q[at[0]]], batch.embeddings[e[at]]
+            first = v[at] > best[0] + TIE
+            alike = (vectors @ vectors.T >= SAME) | (first[:, None] & first[None, :])
+            np.fill_diagonal(alike, val=True)
+            for mine, group in zip(at.tolist(), alike, strict=True):
+                both = np.concatenate([best, v[at[group]]])
+                top = np.argsort(-both, kind="stable")[: self.k]
+                shares[mine] = float(self._weights @ (top >= self.k))
+                ranks[mine] = int(np.count_nonzero(best >= v[mine]))
+        return _Displacement(q, e, ranks, shares)
+
+    def _scores(self, batch: Batch, found: _Displacement) -> NDArray[np.float64]:
+        scores = np.zeros(len(batch))
+        np.add.at(scores, found.entries, found.shares)
+        for row in np.unique(found.entries).tolist():
+            echo = self._echo(batch, row, found.queries[found.entries == row])
+            scores[row] += max(0.0, echo - ECHO_FROM) / (ECHO_FULL - ECHO_FROM)
+        return scores
+
+    def _echo(self, batch: Batch, row: int, queries: NDArray[np.intp]) -> float:
+        """Return how much of one of the queries an entry repeats, in [0, 1]."""
+        passage = Batch.of(ids=["e"], texts=[batch.texts[row]], embeddings=None)
+        echo = QueryEchoDetector()
+        return max(
+            float(echo.score(RetrievedSet.of(self.queries[query], passage, has_vectors=False))[0])
+            for query in queries.tolist()
+        )
+
+
+def _ranked(head: Mapping[str, float]) -> list[str]:
+    return sorted(head, key=lambda entry_id: -head[entry_id])
+
+
+def _last(head: Mapping[str, float], depth: int) -> float:
+    """Return the similarity that an entry needs to come among the first ``depth``."""
+    return min(head.values()) if len(head) >= depth else -np.inf
