@@ -136,3 +136,13 @@ def test_it_is_built_again_with_equal_vectors():
 def test_what_cannot_work_is_refused(queries, vectors, k, said):
     with pytest.raises(ValueError, match=said):
         CanaryDisplacementDetector(queries, vectors, k=k)
+
+
+def test_a_saved_guard_finds_it_and_the_default_guard_does_without(tmp_path):
+    guard = Guard([make()], quarantine=Quarantine("sqlite://")).fit(KNOWN)
+    guard.save(tmp_path)
+    again = Guard.load(tmp_path, quarantine=Quarantine("sqlite://"))
+    expected = guard.screen(crafted()).scores["canary_displacement"]
+    np.testing.assert_array_equal(again.screen(crafted()).scores["canary_displacement"], expected)
+    names = [d.name for d in Guard.default(quarantine=Quarantine("sqlite://")).detectors]
+    assert "canary_displacement" not in names
