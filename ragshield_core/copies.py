@@ -17,7 +17,7 @@ FEW_GRAMS = 6
 # So many bits of a hash tell items apart.
 COLUMN_BITS = 24
 
-_WORD = re.compile(r"\w+")
+_WORD, _OTHER = re.compile(r"\w+"), re.compile(r"\W+")
 # Every ASCII character that is no part of a word becomes a space.
 _ASCII_WORDS = bytes(
     code if chr(code).isascii() and _WORD.match(chr(code)) else ord(" ") for code in range(256)
@@ -44,9 +44,9 @@ def word_hashes(text: str) -> NDArray[np.uint32]:
     if text.isascii():  # the same words, three times as fast
         quick = text.lower().encode().translate(_ASCII_WORDS).split()
         return np.fromiter(map(zlib.crc32, quick), np.uint32, len(quick))
-    words = _WORD.findall(text.lower())
-    hashes = (zlib.crc32(word.encode("utf-8", "surrogatepass")) for word in words)
-    return np.fromiter(hashes, np.uint32, len(words))
+    # Encoded as a whole: no word character holds a byte of white space in UTF-8.
+    words = _OTHER.sub(" ", text.lower()).encode("utf-8", "surrogatepass").split()
+    return np.fromiter(map(zlib.crc32, words), np.uint32, len(words))
 
 
 def containment(
