@@ -1,6 +1,7 @@
 """Detectors: evidence for and against the entries of a knowledge base."""
 
 from ragshield_core.detectors.base import Detector, Evidence, Need, Scope
+from ragshield_core.detectors.canary_displacement import CanaryDisplacementDetector
 from ragshield_core.detectors.clique import CliqueDetector
 from ragshield_core.detectors.consensus import ConsensusDetector
 from ragshield_core.detectors.disfluency import DisfluencyDetector
@@ -15,6 +16,7 @@ from ragshield_core.detectors.retrieved import RetrievalDetector, RetrievedSet
 from ragshield_core.detectors.trigger_phrase import TriggerPhraseDetector
 
 __all__ = [
+    "CanaryDisplacementDetector",
     "CliqueDetector",
     "ConsensusDetector",
     "Detector",
