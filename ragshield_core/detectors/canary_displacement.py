@@ -112,6 +112,8 @@ class CanaryDisplacementDetector(Detector):
         unit = np.abs(norms - 1.0) < TIE  # kept as they are, so that a copy is equal
         self.vectors = np.where(unit, given, given / norms).astype(np.float32)
         self.k = k
+        # Who holds the only place holds it whole, whatever comes with it.
+        self.scope = Scope.BATCH if k > 1 else Scope.ENTRY
         self._weights = PERSISTENCE ** np.arange(k)
         self._weights /= self._weights.sum()
         self.reset()

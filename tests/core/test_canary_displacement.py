@@ -3,37 +3,11 @@
 import numpy as np
 import pytest
 from canary_world import batch, embed, joined, knowledge, poison, questions
-from support import PASSAGE_DIM, UNIT, passages, prose, snapshot
+from displaced_queries import CLEAN, KNOWN, crafted, make
+from support import passages, snapshot
 
 from ragshield_core import Batch, Guard, Quarantine
 from ragshield_core.detectors.canary_displacement import CanaryDisplacementDetector
-from ragshield_core.testing import check_detector
-
-RNG = np.random.default_rng(5)
-KNOWN, CLEAN = passages(600, seed=1), passages(60, seed=2, prefix="new")
-VECTORS = KNOWN.embeddings[RNG.choice(600, 30, replace=False)] + RNG.normal(
-    scale=0.7 * UNIT, size=(30, PASSAGE_DIM)
-)
-QUERIES = [f"where is {prose(RNG, 4)} kept" for _ in VECTORS]
-
-
-def make():
-    return CanaryDisplacementDetector(QUERIES, VECTORS)
-
-
-def crafted(n_targets=4, size=5):
-    rng = np.random.default_rng(6)
-    targets = VECTORS[:n_targets] / np.linalg.norm(VECTORS[:n_targets], axis=1, keepdims=True)
-    vectors = np.repeat(targets, size, axis=0)
-    return Batch.of(
-        ids=[f"bad-{row}" for row in range(len(vectors))],
-        texts=[prose(rng) for _ in vectors],
-        embeddings=vectors + rng.normal(scale=0.25 * UNIT, size=vectors.shape),
-    )
-
-
-def test_it_keeps_the_contract():
-    check_detector(make, known=KNOWN, clean=CLEAN, poison=crafted())
 
 
 def test_groups_are_found_by_the_rule_and_clean_entries_are_not():
