@@ -207,9 +207,10 @@ class JointCalibration:
             raise CalibrationError(msg)
         rarest = np.fmin.reduce(shares)  # per entry, of all detectors that judged it
         self._rarest = np.sort(rarest[~np.isnan(rarest)])
+        self._most = max(len(calibration) for calibration in self.calibrations.values())
 
     def thresholds(self, alpha: float, confidence: float) -> dict[str, float]:
-        """Return per detector the score above which it acts.
+        """Return the score above which a detector acts, for each that judged enough entries.
 
         Parameters
         ----------
@@ -222,7 +223,7 @@ class JointCalibration:
         ------
         CalibrationError
             If the sample is too small to justify ``alpha`` even in expectation; names the size
-            that would do.
+            that would do. Or if every detector judged too few.
 
         Notes
         -----
@@ -240,29 +241,44 @@ class JointCalibration:
         sure = int(np.count_nonzero(betainc(ranks, n + 1 - ranks, alpha) >= confidence))
         shares, counts = np.unique(self._rarest, return_counts=True)
         reached = np.cumsum(counts)  # clean entries acted on at each share
-        first, most = int(reached[0]), max(len(c) for c in self.calibrations.values())
-        if largest < 1 or (first > largest and shares[0] * most < 1.5):  # noqa: PLR2004
+        first = int(reached[0])
+        if largest < 1 or (first > largest and not self._tied):
             needed = clean_entries_needed(alpha / (1 if largest < 1 else first))
             msg = f"{n} clean entries can never justify p <= {alpha:g}; pass at least {needed}."
             raise CalibrationError(msg)
         if first > largest:  # many entries tie with the highest score: nothing below them will do
-            share = float(shares[0]) - 0.5 / most
+            share = float(shares[0]) - 0.5 / self._most
         else:
             share = float(shares[max(0, int(np.searchsorted(reached, sure, side="right")) - 1)])
-        return {
-            name: max(self._floors[name], self._bar(name, share)) + TIE
-            for name in self.calibrations
+        bars = {name: self._bar(name, share) for name in self.calibrations}
+        found = {
+            name: max(self._floors[name], bar) + TIE
+            for name, bar in bars.items()
+            if bar is not None
         }
+        if not found:
+            judged = ", ".join(f"{name} {len(c)}" for name, c in self.calibrations.items())
+            msg = (
+                f"of the clean entries were judged by {judged}, and each acts on a share of "
+                f"{share:.2g} of them at the most; pass at least {math.ceil(1 / share)} that one "
+                "of them can judge."
+            )
+            raise CalibrationError(msg)
+        return found
 
-    def _bar(self, name: str, share: float) -> float:
+    @property
+    def smallest_rate(self) -> float:
+        """The smallest share, accepted for all detectors together, that the sample can justify."""
+        first = 1 if self._tied else int(np.count_nonzero(self._rarest == self._rarest[0]))
+        return first / (len(self._rarest) + 1)
+
+    @property
+    def _tied(self) -> bool:
+        """Whether many entries tie with the highest score: then a bar may stand above them all."""
+        return bool(self._rarest[0] * self._most >= 1.5)  # noqa: PLR2004 - one, or more than one
+
+    def _bar(self, name: str, share: float) -> float | None:
         """Return the score that so large a share of a detector's clean scores reaches."""
         clean = self.calibrations[name].clean_scores
         rank = math.floor(share * len(clean) + 1e-6)
-        if rank < 1:
-            msg = (
-                f"{name} judged {len(clean)} of the clean entries, and acts on a share of "
-                f"{share:.2g} of them at the most; pass at least {math.ceil(1 / share)} that it "
-                "can judge."
-            )
-            raise CalibrationError(msg)
-        return float(clean[len(clean) - rank])
+        return float(clean[len(clean) - rank]) if rank else None

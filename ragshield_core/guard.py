@@ -35,6 +35,10 @@ if TYPE_CHECKING:
 # Ids and counts only: the text of an entry is hostile and stays out of logs.
 logger = logging.getLogger("ragshield")
 
+# A store that is taken over and holds too little for the accepted rate is calibrated at the
+# smallest rate that it justifies, up to this: published rules often hold more of the clean entries.
+ADOPTED_AT_MOST = 0.05
+
 
 class Guard:
     """Screen entries on their way into a knowledge base.
@@ -171,7 +175,13 @@ class Guard:
                     self._held_out[detector.name] = detector.held_out_scores(batch, self.seed)
         return self
 
-    def calibrate(self, clean: Batch | None = None, fpr: float | None = None) -> Self:
+    def calibrate(
+        self,
+        clean: Batch | None = None,
+        fpr: float | None = None,
+        *,
+        at_most: float | None = None,
+    ) -> Self:
         """Take thresholds from clean entries and the false-positive rate that is accepted.
 
         Parameters
@@ -182,14 +192,23 @@ class Guard:
         fpr
             Accepted share of clean entries to be quarantined, by all detectors together; replaces
             ``policy.quarantine_at``. ``None`` keeps that.
+        at_most
+            Where there are too few clean entries for the rate, the smallest rate that they can
+            justify is taken instead, with a warning in the log, if it is not larger than this.
+            ``None`` refuses.
 
         Raises
         ------
         NotFittedError
             If nothing was fitted.
         CalibrationError
-            If a detector judged too few clean entries to honour the rate; names how many would
-            do. The guard stays as it was.
+            If there are too few clean entries to honour the rate; names how many would do. The
+            guard stays as it was.
+
+        Notes
+        -----
+        A detector that judged too few of the entries for its share of the rate is left out; every
+        report names it among the skipped.
         """
         with self._lock:
             if self._dim is None or (clean is None and not self._held_out):
@@ -213,6 +232,13 @@ class Guard:
                 raise CalibrationError(msg)
             calibration = JointCalibration(scores, {d.name: d.floor for d in self.detectors})
             try:
+                smallest = calibration.smallest_rate
+                if at_most is not None and policy.quarantine_at < smallest <= at_most:
+                    logger.warning(
+                        "too few clean entries for a false-positive rate of %g: calibrated at %.3g",
+                        *(policy.quarantine_at, smallest),
+                    )
+                    policy = policy.accepting(smallest)
                 bars = self._calibrated(policy, calibration)
             except CalibrationError as error:
                 msg = (
@@ -536,7 +562,7 @@ class Guard:
         return self._policy.bars({d.name: d.rule_threshold for d in self.detectors})
 
     def _calibrated(self, policy: Policy, calibration: JointCalibration) -> dict[str, Bars]:
-        """Return the bars after calibration; none for a detector that judged no clean entry."""
+        """Return the bars after calibration; none for a detector that judged too few for it."""
         rules = {d.name: d.rule_threshold for d in self.detectors if not d.exchangeable}
         return policy.bars(rules, calibration)
 
@@ -568,7 +594,9 @@ class Guard:
 
     def _skip_reason(self, detector: Detector, batch: Batch) -> str | None:
         if detector.name not in self._bars:
-            return "not calibrated: it could judge none of the clean entries"
+            known = {} if self._calibration is None else self._calibration.calibrations
+            judged = len(known[detector.name]) if detector.name in known else "none"
+            return f"not calibrated: it could judge {judged} of the clean entries, too few"
         return detector.skip_reason(batch)
 
     def _run(self, detector: Detector, batch: Batch) -> _Outcome:

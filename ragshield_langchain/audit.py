@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from ragshield_core import Batch, Guard
 from ragshield_core.errors import CalibrationError, InvalidBatchError
+from ragshield_core.guard import ADOPTED_AT_MOST
 from ragshield_core.scan import ScanReport
 from ragshield_langchain.convert import MetadataKeys, to_batch
 from ragshield_langchain.inner import InnerStore
@@ -118,7 +119,7 @@ def learn_store(guard: Guard, batch: Batch, trusted: Iterable[str] | None, tell:
         return
     guard.fit(batch)
     try:
-        guard.calibrate()
+        guard.calibrate(at_most=ADOPTED_AT_MOST)
     except CalibrationError as error:
         logger.warning("not calibrated, the published rules are in force: %s", error)
 

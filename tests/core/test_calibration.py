@@ -138,13 +138,27 @@ def test_a_detector_judges_some_entries_only_and_acts_on_the_same_share_of_these
     assert 1 - bars["some"] == pytest.approx(1 - bars["all"], rel=0.3)
 
 
-def test_a_detector_that_judged_too_few_is_named_with_how_many_would_do():
+def test_a_detector_that_judged_too_few_is_left_out():
     rng = np.random.default_rng(0)
     few = np.full(20_000, np.nan)
     few[:50] = rng.random(50)
-    joint = JointCalibration({"all": rng.random(20_000), "few": few})
-    with pytest.raises(CalibrationError, match=r"few judged 50 .* pass at least \d+"):
-        joint.thresholds(0.01, 0.9)
+    everything = rng.random(20_000)
+    joint = JointCalibration({"all": everything, "few": few})
+    bars = joint.thresholds(0.01, 0.9)
+    assert set(bars) == {"all"}
+    assert (everything > bars["all"]).mean() == pytest.approx(0.01, abs=0.001)
+
+
+def test_the_smallest_rate_is_accepted_and_a_smaller_one_refused():
+    rng = np.random.default_rng(3)
+    joint = JointCalibration({f"d{i}": rng.random(300) for i in range(5)})
+    rate = joint.smallest_rate
+    assert rate == pytest.approx(5 / 301)
+    held = joint.thresholds(rate, 0.9)
+    acting = np.any([joint.scores[name] > bar - 1e-8 for name, bar in held.items()], axis=0)
+    assert acting.sum() == 5
+    with pytest.raises(CalibrationError, match="pass at least"):
+        joint.thresholds(0.99 * rate, 0.9)
 
 
 def test_what_no_detector_judged_does_not_count():

@@ -116,6 +116,34 @@ def test_a_refused_sample_is_told_the_size_that_is_then_accepted(fpr, n_detector
     assert guard.calibrate(scored([0.1] * needed), fpr=fpr).calibrated
 
 
+def test_too_few_for_the_rate_may_be_calibrated_at_the_smallest_that_they_justify(caplog):
+    guard = guard_of(Scripted()).fit(scored([0.0]))
+    clean = scored([0.1] * 39)
+    with pytest.raises(CalibrationError):
+        guard.calibrate(clean, fpr=0.01, at_most=0.02)
+    guard.calibrate(clean, fpr=0.01, at_most=0.05)
+    assert guard.policy.quarantine_at == 1 / 40
+    assert "calibrated at 0.025" in caplog.text
+    assert guard.screen(scored([0.05, 0.2])).kept.tolist() == [True, False]
+
+
+class Shy(Scripted):
+    """Judges the first five of a batch."""
+
+    def unjudged(self, batch):
+        return dict.fromkeys(range(5, len(batch)), "too shy")
+
+
+def test_a_detector_that_judged_too_few_clean_entries_is_skipped_by_name():
+    guard = guard_of(Scripted("bold"), Shy("shy")).fit(scored([0.0]))
+    guard.calibrate(scored(np.linspace(0.0, 0.1, 199)), fpr=0.01)
+    report = guard.screen(scored([0.2]))
+    assert [(s.detector, s.reason) for s in report.skipped] == [
+        ("shy", "not calibrated: it could judge 5 of the clean entries, too few")
+    ]
+    assert report.kept.tolist() == [False]
+
+
 def test_a_refusal_leaves_an_earlier_calibration_in_force():
     guard = guard_of(Scripted()).fit(scored([0.0])).calibrate(scored([0.1] * 99), fpr=0.01)
     before = guard.screen(scored([0.05, 0.2])).to_records()
