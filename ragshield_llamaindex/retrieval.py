@@ -170,6 +170,8 @@ class PoisonFilter(BaseNodePostprocessor):
         self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
     ) -> list[NodeWithScore]:
         self._look_around()
+        if isinstance(query_bundle, str):  # as `engine.retrieve("...")` hands it on
+            query_bundle = QueryBundle(query_bundle)
         columns = _columns(nodes)
         vectors: dict[int, Any] = {}
         query_vector = None
@@ -193,6 +195,8 @@ class PoisonFilter(BaseNodePostprocessor):
         self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
     ) -> list[NodeWithScore]:
         self._look_around()
+        if isinstance(query_bundle, str):  # as `engine.retrieve("...")` hands it on
+            query_bundle = QueryBundle(query_bundle)
         columns = _columns(nodes)
         vectors: dict[int, Any] = {}
         query_vector = None

@@ -235,6 +235,13 @@ def scripted_all():
     return RetrievalGuard([All()])
 
 
+async def test_an_engine_retrieves_by_text_through_the_filter(model):
+    index = VectorStoreIndex([TextNode(text="billing kb 0")], embed_model=model)
+    engine = index.as_query_engine(node_postprocessors=[PoisonFilter()], llm=MockLLM())
+    assert [one.text for one in engine.retrieve("billing?")] == ["billing kb 0"]
+    assert [one.text for one in await engine.aretrieve("billing?")] == ["billing kb 0"]
+
+
 def test_a_guarded_retriever_works_in_an_engine(model):
     index = VectorStoreIndex([*known(vector=False), *suspicious(3)], embed_model=model)
     asked = RetrieverQueryEngine.from_args(

@@ -44,7 +44,7 @@ from pydantic import PrivateAttr
 from support import Scripted, vector_of
 
 from ragshield_core import Quarantine
-from ragshield_core.errors import RAGShieldError
+from ragshield_core.errors import QuarantineError, RAGShieldError
 from ragshield_core.retrieval import RetrievalGuard
 from ragshield_llamaindex import (
     ALL_DROPPED,
@@ -354,10 +354,12 @@ def test_4_a_document_held_in_part_leaves_no_text_in_the_document_store(make_sto
     assert pipeline.last_result.partly_held == ("d",)
     assert not pipeline.docstore.document_exists("d")
     assert pipeline.run(documents=[document("d", parts)]) == []  # its hash is known
-    (held,) = pipeline.poison_guard.quarantine.list()
-    pipeline.release([held.id])
+    assert pipeline.poison_guard.quarantine.count() == 1
+    pipeline.release(["d"])  # a document: its held nodes
     assert len(texts_in(pipeline)) == 3
     assert pipeline.vector_store.quarantine.count() == 0
+    with pytest.raises(QuarantineError, match="'d'"):
+        pipeline.release(["d"])  # nothing of it is held any more
 
 
 @pytest.mark.parametrize(
