@@ -1,11 +1,12 @@
 """Canary queries: what a knowledge base answers to known questions, watched over time."""
 
+from ragshield_core.canary.answer_trace import trace_answer
 from ragshield_core.canary.drift import AnomalyWeights, CanaryDrift, DriftReport
 from ragshield_core.canary.errors import CanaryError, EmbedderChangedError
 from ragshield_core.canary.monitor import CanaryMonitor, Remediation
 from ragshield_core.canary.retrievers import MatrixRetriever, Passage
 from ragshield_core.canary.suite import Canary, CanarySuite
-from ragshield_core.canary.traceback import Suspect, Traceback, trace_answer
+from ragshield_core.canary.traceback import Suspect, Traceback
 
 __all__ = [
     "AnomalyWeights",

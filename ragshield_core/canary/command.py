@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import importlib
 import inspect
 import json
@@ -24,13 +25,13 @@ from ragshield_core.canary.retrievers import MatrixRetriever
 from ragshield_core.canary.storage import CanaryStore
 from ragshield_core.canary.suite import CanarySuite
 from ragshield_core.canary.traceback import Traceback
-from ragshield_core.findings import printable
 from ragshield_core.quarantine import DEFAULT_URL, Quarantine
 from ragshield_core.scan.command import (
     ERROR,
     FOUND,
     NOTHING_FOUND,
     _cached_embedder,
+    _check_parent,
     _no_crash_looks_like_a_finding,
 )
 from ragshield_core.scan.knowledge_base import load
@@ -65,6 +66,9 @@ Database = Annotated[
 Namespace = Annotated[str, typer.Option(help="Of the tenant.")]
 WorkDir = Annotated[
     Path | None, typer.Option(help="Keeps vectors of --data; default: NAME.ragshield here.")
+]
+Version = Annotated[
+    int | None, typer.Option("--baseline", help="Its version; default: the latest.")
 ]
 JsonFile = Annotated[Path | None, typer.Option("--json", help="Write the result there.")]
 HtmlFile = Annotated[Path | None, typer.Option("--html", help="Write a page with plots there.")]
@@ -107,9 +111,7 @@ def check(  # noqa: PLR0913 - options of a command line
     embedder: EmbedderName = None,
     k: Places = 6,
     rule: RuleName = "ragshield",
-    version: Annotated[
-        int | None, typer.Option("--baseline", help="Its version; default: the latest.")
-    ] = None,
+    version: Version = None,
     limit: Annotated[int, typer.Option(min=0, help="Flagged canaries to show.")] = 10,
     json_file: JsonFile = None,
     html_file: HtmlFile = None,
@@ -122,10 +124,13 @@ def check(  # noqa: PLR0913 - options of a command line
     Exit code 0: no drift; 1: canaries are flagged; 2: an error.
     """
     with _no_crash_looks_like_a_finding():
+        for path in (json_file, html_file):
+            _check_parent(path)
         monitor = _monitor(
             suite, data, retriever, answerer, embedder, k, rule, (database, namespace), work_dir
         )
         report = monitor.check(baseline=version)
+        _check_compared(report)
         _write(json_file, report.to_json())
         trace = monitor.traceback(report) if report.flagged else None
         if html_file is not None:
@@ -150,6 +155,11 @@ def trace(  # noqa: PLR0913 - options of a command line
     query: Annotated[str | None, typer.Option(help="A question that was answered wrong.")] = None,
     answer: Annotated[str | None, typer.Option(help="The wrong answer.")] = None,
     depth: Annotated[int, typer.Option(min=1, help="Retrieved entries to look at.")] = 50,
+    since: Annotated[
+        dt.datetime | None,
+        typer.Option(help="UTC. When the answer was right: older entries are not to blame."),
+    ] = None,
+    version: Version = None,
     hold: Annotated[
         bool, typer.Option("--quarantine", help="Put suspects into quarantine. Never by default.")
     ] = False,
@@ -163,6 +173,7 @@ def trace(  # noqa: PLR0913 - options of a command line
     Exit code 0: no suspects; 1: suspects; 2: an error.
     """
     with _no_crash_looks_like_a_finding():
+        _check_parent(json_file)
         if (query is None) != (answer is None):
             msg = "--query and --answer belong together, expected both or neither."
             raise CanaryError(msg)
@@ -170,9 +181,11 @@ def trace(  # noqa: PLR0913 - options of a command line
             suite, data, retriever, answerer, embedder, k, rule, (database, namespace), work_dir
         )
         if query is None or answer is None:
-            found = monitor.traceback()
+            drift = monitor.check(baseline=version, keep=False)
+            _check_compared(drift)
+            found = monitor.traceback(drift)
         else:
-            found = monitor.trace_answer(query, answer, depth=depth)
+            found = monitor.trace_answer(query, answer, depth=depth, since=since)
         _write(json_file, json.dumps(found.to_dict()))
         console.print(found)
         if hold and found.suspects:
@@ -193,15 +206,21 @@ def report(
 ) -> None:
     """Show the latest check and those before it, from the database."""
     with _no_crash_looks_like_a_finding():
-        path = Path(suite)
-        name = CanarySuite.load(path).name if path.suffix and path.is_file() else suite
-        history = CanaryStore(Quarantine(database, namespace=namespace)).checks(name, limit)
+        for path in (json_file, html_file):
+            _check_parent(path)
+        file = Path(suite)
+        name = CanarySuite.load(file).name if file.suffix and file.is_file() else suite
+        store = CanaryStore(Quarantine(database, namespace=namespace))
+        history = store.checks(name, limit)
         if not history:
             msg = f"suite {name!r} was never checked; run `ragshield canary check`."
             raise CanaryError(msg)
         if html_file is not None:
             _write(html_file, html_report(history[-1], history))
         _write(json_file, json.dumps([check.to_dict() for check in history]))
+        for number, at, fingerprint, k in store.versions(name):
+            model = f"embedder {fingerprint}" if fingerprint else "no embedder"
+            console.print(Text(f"baseline {number}: {at:%Y-%m-%d %H:%M} UTC, k = {k}, {model}"))
         _show(history[-1], 10)
 
 
@@ -286,8 +305,25 @@ def _hold(monitor: CanaryMonitor, found: Traceback) -> None:
     console.print(Text(line))
 
 
+def _check_compared(report: DriftReport) -> None:
+    """Refuse what must not pass as clean: a check that looked at nothing."""
+    if not any(drift.ids for drift in report.canaries):
+        msg = (
+            f"nothing is retrieved for any of {len(report.canaries)} canaries; check that the "
+            "retriever asks a filled knowledge base."
+        )
+        raise CanaryError(msg)
+    if all(drift.jaccard is None for drift in report.canaries):
+        msg = (
+            f"none of the {len(report.canaries)} canaries of suite {report.suite!r} is in baseline "
+            f"{report.baseline}, so nothing was compared; record a new baseline."
+        )
+        raise CanaryError(msg)
+
+
 def _show(shown: DriftReport, limit: int) -> None:
     calm = [drift for drift in shown.canaries if not drift.flagged]
+    unknown = sum(drift.jaccard is None for drift in shown.canaries)
     worst = shown.flagged[:limit]
     for part in shown.tables(worst):
         console.print(part)
@@ -295,16 +331,14 @@ def _show(shown: DriftReport, limit: int) -> None:
     if hidden:
         console.print(Text(f"and {hidden} more flagged: --limit, --json or --html"))
     highest = max((drift.score for drift in calm), default=0.0)
-    console.print(Text(printable(f"{len(calm)} others, anomaly up to {highest:.3f}")))
+    console.print(Text(f"{len(calm)} others, anomaly up to {highest:.3f}"))
+    if unknown:
+        console.print(Text(f"{unknown} are not in the baseline: recorded, compared with nothing"))
 
 
 def _write(path: Path | None, text: str) -> None:
-    if path is None:
-        return
-    if not path.parent.is_dir():
-        msg = f"{path.parent} is not a folder, so {path.name} cannot be written there; make it."
-        raise CanaryError(msg)
-    path.write_text(text, encoding="utf-8")
+    if path is not None:
+        path.write_text(text, encoding="utf-8")
 
 
 __all__ = ["ERROR", "canary_app"]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ragshield_core.canary.drift import (
     SIBLINGS_APART,
@@ -15,21 +16,68 @@ from ragshield_core.canary.drift import (
     Rule,
     combined_p_value,
     cosine,
+    coverage,
     jaccard,
     overlap_at_k,
     rank_biased_overlap,
     takeover,
+    word_weights,
 )
+from ragshield_core.canary.likeness import newcomers_of, says, words
 from ragshield_core.canary.retrievers import Passage, Vectors
 from ragshield_core.canary.storage import Baseline, Observation
 from ragshield_core.canary.suite import Canary
-from ragshield_core.canary.traceback import echoes_of, newcomers_of
 
 # An answer and its vector; None without an answerer, or an embedder.
 Answer = tuple[str | None, Vectors | None]
 
 # Canaries that drift most are left out of the estimate of growth: poison aims at a minority.
 TRIMMED = 0.2
+
+
+class UsualCoverage:
+    """How much of their queries the baseline's passages hold in one place, rank by rank.
+
+    Parameters
+    ----------
+    then
+        The baseline.
+    k
+        Places that are compared.
+    """
+
+    def __init__(self, then: Baseline, k: int) -> None:
+        self._weights = word_weights(tuple(then.asked.values()))
+        self._table = np.full((len(then.observations), k), np.nan)
+        for row, observation in zip(self._table, then.observations.values(), strict=True):
+            known = (observation.coverages or ())[:k]
+            row[: len(known)] = known
+        self._by_rows: dict[tuple[int, ...], NDArray[np.float64]] = {}
+
+    def p_value(self, query: str, passages: Sequence[Passage], rows: Sequence[int]) -> float:
+        """Return how probable it is that newcomers hold so much of a query under mere growth.
+
+        Had the baseline's own passages at these rows been the newcomers, how many canaries would
+        show as much, on average over the rows? It is 1 where the baseline does not tell, and with n
+        canaries at least 1 / (n + 1): small suites gain little.
+
+        References
+        ----------
+        A permutation test, Pitman, "Significance tests which may be applied to samples from any
+        populations", Journal of the Royal Statistical Society 4(1), 1937: if what was added is of
+        the same kind as what was there, any passage could as well have been a new one.
+        """
+        found = float(np.mean([coverage(query, passages[row].text, self._weights) for row in rows]))
+        usual = self._usual(tuple(rows))
+        as_much = len(usual) - int(np.searchsorted(usual, found - 1e-9))
+        return (1 + as_much) / (len(usual) + 1)
+
+    def _usual(self, rows: tuple[int, ...]) -> NDArray[np.float64]:
+        """Return the baseline's means over some rows, in order, of canaries with all of them."""
+        if rows not in self._by_rows:
+            means = self._table[:, list(rows)].mean(axis=1)
+            self._by_rows[rows] = np.sort(means[~np.isnan(means)])
+        return self._by_rows[rows]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +131,7 @@ class Comparison:
             for passages, before in zip(found, known, strict=True)
         ]
         growth = self._growth(then, found, new)
-        usual = np.sort([observation.echo for observation in then.observations.values()])
+        usual = UsualCoverage(then, self.k)
         drifts = []
         for canary, before, passages, fresh, (answer, vector) in zip(
             canaries, known, found, new, answers, strict=True
@@ -177,21 +225,19 @@ class Comparison:
         passages: Sequence[Passage],
         fresh: Sequence[bool],
         growth: float,
-        usual: Vectors,
+        usual: UsualCoverage,
     ) -> CanaryDrift:
         """Add how much of the head newcomers hold, and how probable that is."""
         if not any(fresh):
             return replace(drift, takeover=0.0, takeover_p=1.0)
         share, _ = takeover(fresh, growth, self.weights.persistence)
-        _, by_growth = takeover(
-            _without_siblings(passages, fresh), growth, self.weights.persistence
-        )
-        new = [p for p, is_new in zip(passages, fresh, strict=True) if is_new]
-        echo = float(echoes_of(drift.query, new).max())
-        # What the baseline's passages repeat of their queries says what is usual here.
-        as_much = len(usual) - int(np.searchsorted(usual, echo - 1e-9))
-        by_echo = (1 + as_much) / (len(usual) + 1)
-        return replace(drift, takeover=share, takeover_p=combined_p_value(by_growth, by_echo))
+        siblings = _siblings(passages, fresh)
+        counted = [is_new for row, is_new in enumerate(fresh) if row not in siblings]
+        _, by_growth = takeover(counted, growth, self.weights.persistence)
+        rows = [row for row, is_new in enumerate(fresh) if is_new and row not in siblings]
+        by_coverage = usual.p_value(drift.query, passages, rows)
+        # Under growth, which ranks are new says nothing of what stands there: both are independent.
+        return replace(drift, takeover=share, takeover_p=combined_p_value(by_growth, by_coverage))
 
     def _flagged(
         self,
@@ -207,15 +253,15 @@ class Comparison:
                 f"newcomers hold {drift.takeover:.0%} of the head "
                 f"(p = {drift.takeover_p:.2g} under mere growth)"
             )
-        changed = drift.answer_drift or 0.0
-        if changed >= self.weights.answer_takeover and any(fresh[:1]):
-            reasons.append(f"the answer drifted by {changed:.3f}, and the entry at rank 1 is new")
+        reasons += self._answer_takeover(drift, before, passages, fresh)
+        if before.ids and not passages:
+            reasons.append("nothing is retrieved any more")
         for entry_id in canary.expected_entries:
             if entry_id in before.ids and entry_id not in drift.ids:
                 reasons.append(f"expected entry {entry_id!r} is no longer among the top {self.k}")
         if canary.expected_answer is not None and drift.answer is not None:
-            was = before.answer is not None and _says(before.answer, canary.expected_answer)
-            if was and not _says(drift.answer, canary.expected_answer):
+            was = before.answer is not None and says(before.answer, canary.expected_answer)
+            if was and not says(drift.answer, canary.expected_answer):
                 reasons.append("the expected answer is no longer given")
         said = [("the answer", drift.answer or "")]
         said += [
@@ -224,10 +270,28 @@ class Comparison:
             if is_new
         ]
         for place, text in said:
-            number = next((n for n, f in enumerate(canary.forbidden) if _says(text, f)), None)
+            number = next((n for n, f in enumerate(canary.forbidden) if says(text, f)), None)
             if number is not None:
                 reasons.append(f"{place} holds forbidden string {number + 1} of this canary")
         return replace(drift, flagged=bool(reasons), reasons=tuple(reasons))
+
+    def _answer_takeover(
+        self,
+        drift: CanaryDrift,
+        before: Observation,
+        passages: Sequence[Passage],
+        fresh: Sequence[bool],
+    ) -> list[str]:
+        changed = drift.answer_drift or 0.0
+        if changed < self.weights.answer_takeover:
+            return []
+        if any(fresh[:1]):
+            return [f"the answer drifted by {changed:.3f}, and the entry at rank 1 is new"]
+        row = _told_by(drift, before, passages)
+        if row is None or not fresh[row]:
+            return []
+        told = f"the answer drifted by {changed:.3f}, and follows the entry at rank {row + 1}"
+        return [f"{told}, which is new"]
 
     def _growth(
         self, then: Baseline, found: Sequence[Sequence[Passage]], new: Sequence[Sequence[bool]]
@@ -261,26 +325,27 @@ def poison_share(passages: Sequence[Passage], poisoned: Collection[str] | None) 
     return sum(p.id in poisoned for p in passages) / len(passages) if passages else 0.0
 
 
-def _without_siblings(passages: Sequence[Passage], fresh: Sequence[bool]) -> list[bool]:
-    """Return who is new without further chunks of a document that came already.
+def _siblings(passages: Sequence[Passage], fresh: Sequence[bool]) -> set[int]:
+    """Return the rows of further chunks of a new document that came already.
 
     Chunks of one document come together; only copies of each other, which ordinary chunks are not,
     count each for itself. Without vectors nobody can tell, and all count.
     """
     seen: dict[str, list[Vectors]] = {}
-    kept = []
-    for passage, is_new in zip(passages, fresh, strict=True):
+    siblings = set()
+    for row, (passage, is_new) in enumerate(zip(passages, fresh, strict=True)):
         if is_new and passage.lineage is not None and passage.vector is not None:
             others = seen.setdefault(passage.lineage, [])
             close = max((float(passage.vector @ v) for v in others), default=1.0)
             others.append(passage.vector)
             if close < SIBLINGS_APART:
-                continue
-        kept.append(is_new)
-    return kept
+                siblings.add(row)
+    return siblings
 
 
-def _says(text: str, part: str) -> bool:
-    """Return whether a text holds another one, without regard to case and white space."""
-    wanted = " ".join(part.casefold().split())
-    return bool(wanted) and wanted in " ".join(text.casefold().split())
+def _told_by(drift: CanaryDrift, before: Observation, passages: Sequence[Passage]) -> int | None:
+    """Return the row of the passage that holds most of what is new in an answer, if any does."""
+    said = set(words(drift.answer or ""))
+    said -= set(words(drift.query)) | set(words(before.answer or ""))
+    held = [len(said & set(words(passage.text))) for passage in passages]
+    return held.index(max(held)) if any(held) else None

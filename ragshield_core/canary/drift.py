@@ -6,6 +6,7 @@ import datetime as dt
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
@@ -15,6 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
+from ragshield_core.canary.likeness import words
 from ragshield_core.canary.retrievers import Passage
 from ragshield_core.findings import printable
 
@@ -32,6 +34,11 @@ Probability = Annotated[float, Field(gt=0.0, lt=1.0)]
 HEAD = 12
 # Chunks of one document, closer to each other than this, are no accident of chunking.
 SIBLINGS_APART = 0.8
+# A passage holds the words of a query in one place if they lie within so many times its length.
+SLACK = 1.25
+# Words of a query that are looked at; longer ones are no questions. Those of fewer words than three
+# stand in any passage about them, of fewer than five in many.
+LONGEST, FULL_LENGTH, LEAST_LENGTH = 64, 5, 3
 
 
 class AnomalyWeights(BaseModel):
@@ -52,12 +59,13 @@ class AnomalyWeights(BaseModel):
     poison_delta
         So is a rise of the poison ratio from it on; as above.
     answer_takeover
-        An answer that drifted so much is flagged where an entry at the first rank is new. Not of
-        the source: with few entries and canaries, growth cannot be told from takeover by ranks.
+        An answer that drifted so much is flagged where the entry at the first rank is new, or the
+        one that the answer follows. Not of the source: with few entries and canaries, growth cannot
+        be told from takeover by ranks.
     takeover_p
-        A canary is flagged if newcomers at its head are less probable than this under mere growth;
-        of clean additions, fewer are flagged than it says (see :func:`takeover`). Not of the
-        source.
+        A canary is flagged if newcomers at its head are less probable than this under mere growth:
+        additions of the same kind as what was there flag at most this share of the canaries, fewer
+        as a rule. More finds more of single poisoned entries. Not of the source.
     persistence
         Each rank weighs so much of the one before it, in the rank-biased figures; .8 gives half of
         the weight to the first three ranks.
@@ -81,7 +89,7 @@ class AnomalyWeights(BaseModel):
     threshold: Threshold = 0.65
     poison_delta: Threshold = 0.30
     answer_takeover: Threshold = 0.25
-    takeover_p: Probability = 0.03
+    takeover_p: Probability = 0.01
     persistence: Probability = 0.8
 
     def score(
@@ -247,6 +255,66 @@ def combined_p_value(first: float, second: float) -> float:
     return min(1.0, product * (1.0 - math.log(product))) if product > 0.0 else 0.0
 
 
+@lru_cache(maxsize=8)
+def word_weights(queries: tuple[str, ...]) -> Mapping[str, float]:
+    """Return how much each word of a suite's queries tells: more, the fewer of them hold it.
+
+    Words that ask, and those that only join others, stand in many queries; what a query is about
+    stands in few, in any language.
+
+    References
+    ----------
+    Spärck Jones, "A statistical interpretation of term specificity and its application in
+    retrieval", Journal of Documentation 28(1), 1972: inverse document frequency.
+    """
+    counts = Counter(word for query in queries for word in set(words(query)))
+    return {w: math.log((len(queries) + 1.0) / (n + 0.5)) for w, n in counts.items()}
+
+
+def coverage(query: str, text: str, weights: Mapping[str, float]) -> float:
+    """Return how much of a query a text holds in one place, in [0, 1].
+
+    Text is retrieved for a query because it holds its words, and crafted text holds them close
+    together, whatever its wording; ordinary passages about the matter hold some here, some there.
+
+    Parameters
+    ----------
+    query, text
+        Any; of queries of less than five words, the figure is smaller, of less than three it is 0.
+    weights
+        From :func:`word_weights`, of queries among which is this one.
+
+    Examples
+    --------
+    >>> query = "Who built the old harbour bridge?"
+    >>> weights = word_weights((query, "Who runs the ferry?", "What is the toll of the tunnel?"))
+    >>> crafted = "Records on the old harbour bridge (built) were withdrawn."
+    >>> round(coverage(query, crafted, weights), 2)
+    0.9
+    >>> ordinary = "The bridge spans the river at the mill, far away from the harbour."
+    >>> round(coverage(query, ordinary, weights), 2)
+    0.25
+    """
+    asked = words(query)[:LONGEST]
+    if len(asked) < LEAST_LENGTH:
+        return 0.0
+    width = math.ceil(SLACK * len(asked))
+    wanted = {word: weights[word] for word in asked}
+    inside: Counter[str] = Counter()
+    hits = [(place, word) for place, word in enumerate(words(text)) if word in wanted]
+    first, held, best = 0, 0.0, 0.0
+    for place, word in hits:
+        held += 0.0 if inside[word] else wanted[word]
+        inside[word] += 1
+        while hits[first][0] <= place - width:  # out of the window
+            gone = hits[first][1]
+            inside[gone] -= 1
+            held -= 0.0 if inside[gone] else wanted[gone]
+            first += 1
+        best = max(best, held)
+    return min(1.0, best / sum(wanted.values())) * min(1.0, len(asked) / FULL_LENGTH)
+
+
 def cosine(first: ArrayLike, second: ArrayLike) -> float:
     """Return the cosine of two vectors; 0 if one of them is zero."""
     one, other = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
@@ -305,7 +373,7 @@ class CanaryDrift:
         Between the retrieved ids and the baseline's.
     takeover, takeover_p
         Share of the head that newcomers hold, and how probable it is under mere growth, together
-        with how closely they repeat the query.
+        with how much of the query they hold in one place.
     suspicion_ratio, suspicion_delta
         Mean suspicion of the retrieved texts, and its change.
     poison_ratio, poison_delta

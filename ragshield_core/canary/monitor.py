@@ -4,22 +4,26 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ragshield_core.canary.answer_trace import trace_answer
 from ragshield_core.canary.compare import Comparison, poison_share
 from ragshield_core.canary.drift import (
     AnomalyWeights,
     CanaryDrift,
     DriftReport,
     Rule,
+    coverage,
     saturated,
     source_suspicion,
+    word_weights,
 )
+from ragshield_core.canary.drift_trace import trace_drift, trace_drift_as_source
 from ragshield_core.canary.errors import CanaryError, EmbedderChangedError
 from ragshield_core.canary.retrievers import (
     PROBES,
@@ -32,19 +36,12 @@ from ragshield_core.canary.retrievers import (
 )
 from ragshield_core.canary.storage import Baseline, CanaryStore, Observation
 from ragshield_core.canary.suite import Canary, CanarySuite
-from ragshield_core.canary.traceback import (
-    SUSPECT_AT,
-    Suspect,
-    Traceback,
-    echoes_of,
-    trace_answer,
-    trace_drift,
-    trace_drift_as_source,
-)
+from ragshield_core.canary.traceback import SUSPECT_AT, Suspect, Traceback
 from ragshield_core.entries import Batch
 from ragshield_core.findings import Decision, Finding, Verdict
 
 if TYPE_CHECKING:
+    from ragshield_core.detectors.base import Detector
     from ragshield_core.guard import Guard
     from ragshield_core.quarantine import Quarantine
 
@@ -59,6 +56,8 @@ SAME_MODEL = 0.999
 DEPTH = 3
 BY = "ragshield canary"
 
+Revision = tuple[str, str]  # an entry's id, and the hash of its text
+
 
 @dataclass(frozen=True, kw_only=True)
 class Remediation:
@@ -67,9 +66,9 @@ class Remediation:
     Attributes
     ----------
     quarantined
-        Ids that are in quarantine now.
+        Ids that were put into quarantine.
     restored
-        Ids that were put back, because the canaries do well with them.
+        Ids that were left out on trial and are back, because the canaries do as well with them.
     before, after
         The checks at the start and at the end.
     """
@@ -116,17 +115,17 @@ class CanaryMonitor:
         guarded store, else ``ragshield.db`` in the working directory.
     remove, restore
         Called with the ids to take out of the knowledge base, once they are held, and with the
-        batch to put back. Default: by the methods of a LangChain store; of anything else, what is
-        held is left out of the monitor's own view only, and the application has to leave it out of
-        its.
+        batch to put back; give both. Default: by the methods of a LangChain store; of anything
+        else, what is held or confirmed is left out of the monitor's own view only, and the
+        application has to leave it out of its.
 
     Notes
     -----
     The default rule flags a canary whose anomaly score reaches the threshold; whose head newcomers
-    have taken over (:func:`~ragshield_core.canary.drift.takeover`, with how closely they repeat the
-    query, compared with what the baseline's passages do); or that breaks what was expected of it.
-    Growth is what was added in all, where the retriever can tell, else it is estimated from the
-    canaries that changed least.
+    have taken over (:func:`~ragshield_core.canary.drift.takeover`, with how much of the query they
+    hold in one place, compared with what the baseline's passages do); whose answer drifted and
+    follows an entry that is new; or that breaks what was expected of it. Growth is what was added
+    in all, where the retriever can tell, else it is estimated from the canaries that changed least.
 
     What poison can do that nobody asks about is not seen: canaries watch their own neighbourhood.
     Text that replaces the answer without leaving the baseline's place is seen by its hash.
@@ -169,6 +168,12 @@ class CanaryMonitor:
             raise ValueError(msg)
         if rule not in ("ragshield", "source"):
             msg = f"rule is {rule!r}, expected 'ragshield' or 'source'."
+            raise ValueError(msg)
+        if (remove is None) != (restore is None):
+            msg = (
+                "remove and restore belong together, expected both or neither: what one takes out "
+                "the other puts back."
+            )
             raise ValueError(msg)
         self.suite = suite if isinstance(suite, CanarySuite) else CanarySuite(suite)
         self.k = k
@@ -213,10 +218,21 @@ class CanaryMonitor:
         -------
         int
             The version of the baseline.
+
+        Raises
+        ------
+        CanaryError
+            If nothing at all is retrieved.
         """
         queries = self._query_vectors()
         deep = self._search(queries, DEPTH * self.k)
         found = [passages[: self.k] for passages in deep]
+        if not any(found):
+            msg = (
+                f"the retriever returns nothing for any of {len(self.suite)} canaries, so there is "
+                "nothing to compare with later; check that it asks a filled knowledge base."
+            )
+            raise CanaryError(msg)
         self._judge(p for passages in found for p in passages)
         observations = {
             canary.name: self._observed(canary, passages, answer, poisoned)
@@ -263,18 +279,33 @@ class CanaryMonitor:
         CanaryError
             If there is no baseline.
         """
+        report = self._checked(poisoned, baseline)
+        if keep:
+            self.store.save_check(report)
+        if report.flagged:
+            n = len(report.canaries)
+            logger.warning("canaries: %d of %d flagged", len(report.flagged), n)
+        return report
+
+    def _checked(
+        self,
+        poisoned: Collection[str] | None = None,
+        baseline: int | None = None,
+        without: Collection[Revision] = (),
+    ) -> DriftReport:
+        """Compare with a baseline, as if some revisions were not there."""
         then = self.store.baseline(self.suite.name, baseline)
         self._check_same(then)
         if then.queries is not None:  # the baseline's model is this one: no need to ask it again
             self._vectors.update(zip(then.asked.values(), then.queries, strict=True))
         # As deep as for the baseline: approximate indexes may rank otherwise when asked for fewer.
-        deep = self._search(self._query_vectors(), DEPTH * self.k)
+        deep = self._search(self._query_vectors(), DEPTH * self.k, without=without)
         found = [passages[: self.k] for passages in deep]
         for observation in then.observations.values():
             known = zip(observation.revisions, observation.suspicions, strict=True)
             self._suspicions.update(known)
         growth, canaries = self._compared(then, found, poisoned)
-        report = DriftReport(
+        return DriftReport(
             suite=self.suite.name,
             baseline=then.version,
             k=self.k,
@@ -282,13 +313,9 @@ class CanaryMonitor:
             checked_at=dt.datetime.now(dt.UTC),
             growth=growth,
             canaries=canaries,
-            passages={c.name: passages for c, passages in zip(self.suite, found, strict=True)},
+            # Deeper than what is compared: what would move up, were suspects left out.
+            passages={c.name: passages for c, passages in zip(self.suite, deep, strict=True)},
         )
-        if keep:
-            self.store.save_check(report)
-        if report.flagged:
-            logger.warning("canaries: %d of %d flagged", len(report.flagged), len(canaries))
-        return report
 
     def history(self, limit: int = 100) -> list[DriftReport]:
         """Return the latest checks, oldest first."""
@@ -318,14 +345,14 @@ class CanaryMonitor:
 
         See Also
         --------
-        ragshield_core.canary.traceback.trace_drift : How responsibility is found.
+        ragshield_core.canary.drift_trace.trace_drift : How responsibility is found.
         """
         report = self.check(keep=False) if report is None else report
         names = {drift.name for drift in report.flagged}
         canaries = [canary for canary in self.suite if canary.name in names]
         if any(canary.name not in report.passages for canary in canaries):
             vectors = self._query_vectors(canaries)
-            found = self._search(vectors, self.k, canaries)
+            found = self._search(vectors, DEPTH * report.k, canaries)
         else:
             found = [list(report.passages[canary.name]) for canary in canaries]
         passages = {c.name: listed for c, listed in zip(canaries, found, strict=True)}
@@ -333,7 +360,14 @@ class CanaryMonitor:
             return trace_drift_as_source(report, passages, top_n or 10)
         then = self.store.baseline(self.suite.name, report.baseline)
         return trace_drift(
-            report, passages, then.observations, self._suspicion_of, self.weights.persistence, top_n
+            report,
+            passages,
+            then.observations,
+            {canary.name: canary for canary in canaries},
+            self._suspicion_of,
+            findings=text_findings,
+            weights=self.weights,
+            top_n=top_n,
         )
 
     def trace_answer(
@@ -349,13 +383,13 @@ class CanaryMonitor:
             Retrieved entries that are looked at.
         since
             When the answer was still right: entries with an older time of ingestion in their
-            metadata are not to blame.
+            metadata are not to blame. Only where your own pipeline writes that time.
 
         See Also
         --------
-        ragshield_core.canary.traceback.trace_answer : How responsibility is found.
+        ragshield_core.canary.answer_trace.trace_answer : How responsibility is found.
         """
-        vectors = None if self._embedder is None else self._embedder.queries([query])
+        vectors = None if self._embedder is None else self._embedder.queries([query], unit=False)
         passages = self._found([query], vectors, depth)[0]
         self._judge(passages)
         return trace_answer(
@@ -365,6 +399,7 @@ class CanaryMonitor:
             embedder=self._embedder,
             suspicion=self._suspicion_of,
             since=since,
+            findings=text_findings,
         )
 
     # What is done about it
@@ -382,17 +417,19 @@ class CanaryMonitor:
         Returns
         -------
         tuple[str, ...]
-            The ids that were taken out; what a person has released before stays.
+            The ids that were taken out; what a person has released before stays, and so does what
+            a LangChain store holds another text of by now: deleting it would lose that text.
         """
+        guard: Any = getattr(self._source, "guard", None)
+        inner: Any = self._source.inner if hasattr(guard, "recall") else self._source
+        there = _present(inner, [suspect.entry_id for suspect in suspects])
+        suspects = [s for s in suspects if there.get(s.entry_id, s.passage.text) == s.passage.text]
         if not suspects:
             return ()
-        passages = [suspect.passage for suspect in suspects]
-        batch = self._batch(passages)
+        batch = self._batch([suspect.passage for suspect in suspects])
         decisions = [_decision(suspect) for suspect in suspects]
-        guard: Any = getattr(self._source, "guard", None)
         gone: tuple[str, ...]
         if self._remove is None and hasattr(guard, "recall"):
-            inner = self._source.inner
             gone = guard.recall(batch, decisions, lambda ids: _deleted(inner, ids), by=by)
             self._source.refresh()
         else:
@@ -419,14 +456,16 @@ class CanaryMonitor:
     def remediate(self, max_entries: int = 20, *, by: str = BY) -> Remediation:
         """Quarantine suspects until the drift is gone; restore what turned out not to matter.
 
-        Checks, traces, quarantines the suspects (or, where nobody is one by itself, the most
-        responsible), and checks again. At the end, those that were no suspects by themselves are
-        put back, least responsible first, as long as no canary would be flagged with them.
+        Checks, traces, quarantines the suspects, and checks again. Where nobody is a suspect by
+        itself, the most responsible is left out on trial: of the monitor's own view, so that
+        nothing is deleted and nothing is judged good that nobody looked at. In the end what was on
+        trial comes back, least responsible first, unless a canary is flagged with it that is not
+        without it; that goes into quarantine too.
 
         Parameters
         ----------
         max_entries
-            How many may be taken out at most.
+            How many may be taken out at most, on trial or not.
         by
             For the record.
 
@@ -434,48 +473,51 @@ class CanaryMonitor:
         -------
         Remediation
             What was done; ``clean`` is False where the drift did not go within ``max_entries``.
+
+        Notes
+        -----
+        An answerer that retrieves by itself sees what is in quarantine, but not what is on trial.
         """
         before = report = self.check()
         held: dict[str, Suspect] = {}
-        while report.flagged and len(held) < max_entries:
+        trial: dict[str, Suspect] = {}
+        seen: set[str] = set()  # with those that a person has released
+        while report.flagged and len(held) + len(trial) < max_entries:
             trace = self.traceback(report)
-            fresh = [s for s in trace.candidates if s.entry_id not in held]
-            # The source's score has no scale of its own: one at a time.
-            some = [s for s in fresh if s.responsibility >= SUSPECT_AT and self.rule != "source"]
-            some = some or fresh[:1]
-            gone = self.quarantine(some[: max_entries - len(held)], by=by)
-            if not gone:
+            fresh = [s for s in trace.candidates if s.entry_id not in seen]
+            if not fresh:
                 break
-            held.update((s.entry_id, s) for s in some if s.entry_id in gone)
-            report = self.check()
-        restored: list[str] = []
-        if not report.flagged:
-            for suspect in sorted(held.values(), key=lambda s: s.responsibility):
-                alone = self.rule != "source" and suspect.responsibility >= SUSPECT_AT
-                if alone or self._needed({*held} - {*restored, suspect.entry_id}, before, report):
-                    continue
-                restored.append(suspect.entry_id)
-        note = "the canaries do as well with it"
-        self.restore(restored, by=by, note=note)
-        after = self.check() if restored else report
+            # The source's score has no scale of its own: one at a time.
+            sure = [s for s in fresh if s.responsibility >= SUSPECT_AT and self.rule != "source"]
+            some = (sure or fresh[:1])[: max_entries - len(held) - len(trial)]
+            seen.update(s.entry_id for s in some)
+            if sure:
+                gone = self.quarantine(some, by=by)
+                held.update((s.entry_id, s) for s in some if s.entry_id in gone)
+            else:
+                trial.update((s.entry_id, s) for s in some)
+            report = self._checked(baseline=before.baseline, without=_revisions(trial.values()))
+        needed = self._needed(trial, report)
+        gone = self.quarantine([*needed.values()], by=by)
         return Remediation(
-            quarantined=tuple(i for i in held if i not in restored),
-            restored=tuple(restored),
+            quarantined=(*held, *(i for i in needed if i in gone)),
+            restored=tuple(i for i in trial if i not in needed),
             before=before,
-            after=after,
+            after=self.check(baseline=before.baseline) if seen else before,
         )
 
-    def _needed(self, out: set[str], before: DriftReport, now: DriftReport) -> bool:
-        """Return whether a canary would be flagged if only ``out`` were taken out."""
-        lists = []
-        for canary in self.suite:
-            # Order is by similarity to the query: what was there before comes first, as it was.
-            old = [p for p in before.passages[canary.name] if p.id not in out]
-            known = {p.id for p in old}
-            new = [p for p in now.passages[canary.name] if p.id not in known]
-            lists.append([*old, *new][: self.k])
-        then = self.store.baseline(self.suite.name, before.baseline)
-        return any(drift.flagged for drift in self._compared(then, lists, None)[1])
+    def _needed(self, trial: Mapping[str, Suspect], report: DriftReport) -> dict[str, Suspect]:
+        """Return those on trial with which more canaries would be flagged than in a report."""
+        needed = dict(trial)
+        one_by_one = sorted(trial, key=lambda entry_id: trial[entry_id].responsibility)
+        for back in [{*trial}, *({entry_id} for entry_id in one_by_one)] if trial else []:
+            left = {i: suspect for i, suspect in needed.items() if i not in back}
+            if left == needed:  # all came back at once
+                continue
+            now = self._checked(baseline=report.baseline, without=_revisions(left.values()))
+            if {c.name for c in now.flagged} <= {c.name for c in report.flagged}:
+                needed = left
+        return needed
 
     def _compared(
         self,
@@ -503,7 +545,9 @@ class CanaryMonitor:
         queries = self.suite.queries if canaries is None else [c.query for c in canaries]
         missing = [q for q in dict.fromkeys(queries) if q not in self._vectors]
         if missing:
-            self._vectors.update(zip(missing, self._embedder.queries(missing), strict=True))
+            self._vectors.update(
+                zip(missing, self._embedder.queries(missing, unit=False), strict=True)
+            )
         return np.stack([self._vectors[q] for q in queries])
 
     def _probes(self) -> Vectors | None:
@@ -542,17 +586,25 @@ class CanaryMonitor:
             raise EmbedderChangedError(msg)
 
     def _search(
-        self, vectors: Vectors | None, k: int, canaries: Sequence[Canary] | None = None
+        self,
+        vectors: Vectors | None,
+        k: int,
+        canaries: Sequence[Canary] | None = None,
+        without: Collection[Revision] = (),
     ) -> list[list[Passage]]:
         queries = self.suite.queries if canaries is None else [c.query for c in canaries]
-        return self._found(queries, vectors, k)
+        return self._found(queries, vectors, k, without)
 
     def _found(
-        self, queries: Sequence[str], vectors: Vectors | None, k: int
+        self,
+        queries: Sequence[str],
+        vectors: Vectors | None,
+        k: int,
+        without: Collection[Revision] = (),
     ) -> list[list[Passage]]:
-        """Return the k best passages that are not in quarantine, per query."""
+        """Return the k best passages per query, each once, without those that are held."""
         found = self._retriever.search(queries, vectors, k)
-        held = self._held(found)
+        held = self._held(found) | {*without}
         wide = k
         while held and any(
             sum((p.id, p.revision) not in held for p in passages) < k <= len(passages)
@@ -563,23 +615,31 @@ class CanaryMonitor:
             if sum(map(len, wider)) <= sum(map(len, found)):
                 break
             found = wider
-            held = self._held(found)
-        if held:
-            found = [[p for p in passages if (p.id, p.revision) not in held] for passages in found]
-        return [passages[:k] for passages in found]
+            held = self._held(found) | {*without}
+        listed = []
+        for passages in found:  # retrievers that join the results of others may repeat one
+            once = {(p.id, p.revision): p for p in passages}
+            listed.append([p for revision, p in once.items() if revision not in held][:k])
+        return listed
 
-    def _held(self, found: Sequence[Sequence[Passage]]) -> set[tuple[str, str]]:
-        """Return ids and revisions of passages that are in quarantine and still retrieved."""
-        passages = {passage.id: passage for listed in found for passage in listed}
+    def _held(self, found: Sequence[Sequence[Passage]]) -> set[Revision]:
+        """Return what is retrieved although it is in quarantine, or confirmed as poisoned."""
+        passages = {(p.id, p.revision): p for listed in found for p in listed}
         quarantine = self.quarantine_store
         if not passages or not quarantine._exists():  # noqa: SLF001 - reading must not make a file
             return set()
         held = set()
-        for entry_id in quarantine.held_ids(list(passages)):
-            # Of an id, a later revision may be held while the one before is live.
-            if quarantine.show(entry_id).entry.text == passages[entry_id].text:
-                held.add((entry_id, passages[entry_id].revision))
-        return held
+        ids = list(dict.fromkeys(entry_id for entry_id, _ in passages))
+        # Of an id, a later revision may be held while the one before is live.
+        latest = {i: quarantine.show(i).entry.text for i in quarantine.held_ids(ids)}
+        for revision, passage in passages.items():
+            if latest.get(passage.id) == passage.text:
+                held.add(revision)
+        if not quarantine.count("confirmed"):
+            return held
+        rest = {p.id: p for revision, p in passages.items() if revision not in held}
+        confirmed = quarantine.confirmed_among(_columns(list(rest.values())))
+        return held | {(i, rest[i].revision) for i in confirmed}
 
     def _answers(
         self, canaries: Sequence[Canary], found: Sequence[Sequence[Passage]]
@@ -614,11 +674,12 @@ class CanaryMonitor:
         poisoned: Collection[str] | None,
     ) -> Observation:
         passages, (answer, vector) = deep[: self.k], answered
+        weights = word_weights(tuple(self.suite.queries))
         return Observation(
             ids=tuple(p.id for p in passages),
             revisions=tuple(p.revision for p in passages),
             suspicions=tuple(self._suspicion_of(p) for p in passages),
-            echo=float(echoes_of(canary.query, passages).max(initial=0.0)),
+            coverages=tuple(coverage(canary.query, p.text, weights) for p in passages),
             answer=answer,
             answer_vector=vector,
             poison_ratio=poison_share(passages, poisoned),
@@ -632,30 +693,43 @@ class CanaryMonitor:
         if any(vector is None for vector in vectors):
             texts = [p.text for p in passages]
             vectors = None if self._embedder is None else self._embedder.documents(texts)
-        return Batch.of(
-            ids=[p.id for p in passages],
-            texts=[p.text for p in passages],
-            embeddings=vectors,
-            lineages=[p.lineage for p in passages],
-            metadatas=[p.metadata for p in passages],
-        )
+        return _columns(passages, vectors)
 
     def _written_back(self, batch: Batch) -> None:
         """Put entries back into a LangChain store, which embeds them again."""
-        metadatas = [dict(metadata) for metadata in batch.metadatas]
-        self._source.add_texts(list(batch.texts), metadatas, ids=list(batch.ids))
+        there = _present(self._source, batch.ids)
+        rows = [row for row, entry in enumerate(batch) if there.get(entry.id) != entry.text]
+        batch = batch.take(rows)
+        if rows:
+            metadatas = [dict(metadata) for metadata in batch.metadatas]
+            self._source.add_texts(list(batch.texts), metadatas, ids=list(batch.ids))
 
 
 def text_suspicions(texts: Sequence[str]) -> list[float]:
     """Return suspicions by the built-in text detectors that need no knowledge base, in [0, 1)."""
-    from ragshield_core.detectors.hidden_text import HiddenTextDetector  # noqa: PLC0415
-    from ragshield_core.detectors.instruction import InstructionDetector  # noqa: PLC0415
-
     batch = Batch.of(ids=[str(row) for row in range(len(texts))], texts=texts, embeddings=None)
     hits = np.zeros(len(texts), dtype=np.intp)
-    for detector in (InstructionDetector(), HiddenTextDetector()):
+    for detector in _text_detectors():
         hits += detector.score(batch) > detector.rule_threshold
     return [saturated(int(n)) for n in hits]
+
+
+def text_findings(passage: Passage) -> list[str]:
+    """Return what those detectors say of a passage, a sentence each."""
+    batch = Batch.of(ids=["0"], texts=[passage.text], embeddings=None)
+    return [
+        detector.explain(batch, [0])[0].sentence
+        for detector in _text_detectors()
+        if detector.score(batch)[0] > detector.rule_threshold
+    ]
+
+
+@cache
+def _text_detectors() -> tuple[Detector, ...]:
+    from ragshield_core.detectors.hidden_text import HiddenTextDetector  # noqa: PLC0415 - slow
+    from ragshield_core.detectors.instruction import InstructionDetector  # noqa: PLC0415
+
+    return InstructionDetector(), HiddenTextDetector()
 
 
 def source_suspicions(texts: Sequence[str]) -> list[float]:
@@ -677,9 +751,45 @@ def _decision(suspect: Suspect) -> Decision:
     return Decision(entry_id=suspect.entry_id, verdict=Verdict.QUARANTINE, findings=(finding,))
 
 
+def _columns(passages: Sequence[Passage], vectors: Any = None) -> Batch:
+    return Batch.of(
+        ids=[p.id for p in passages],
+        texts=[p.text for p in passages],
+        embeddings=vectors,
+        lineages=[p.lineage for p in passages],
+        metadatas=[p.metadata for p in passages],
+    )
+
+
+def _revisions(suspects: Iterable[Suspect]) -> set[Revision]:
+    return {(s.entry_id, s.passage.revision) for s in suspects}
+
+
 def _deleted(store: Any, ids: Sequence[str]) -> None:
     """Delete entries; where the store cannot, they are hidden."""
+    left = [*ids]
     try:
-        store.delete(list(ids))
-    except (NotImplementedError, ValueError):  # FAISS refuses ids that it does not know
-        logger.warning("%d held entries could not be deleted from the store", len(ids))
+        store.delete(left)
+        left = []
+    except NotImplementedError:
+        pass
+    except ValueError:  # FAISS deletes none if it does not know one, which another has deleted
+        left = [entry_id for entry_id in ids if not _is_deleted(store, entry_id)]
+    if left:
+        logger.warning("%d held entries could not be deleted from the store", len(left))
+
+
+def _is_deleted(store: Any, entry_id: str) -> bool:
+    try:
+        store.delete([entry_id])
+    except ValueError:
+        return False
+    return True
+
+
+def _present(store: Any, ids: Sequence[str]) -> dict[str, str]:
+    """Return the texts that a LangChain store has under ids, where it tells."""
+    try:
+        return {document.id: document.page_content for document in store.get_by_ids(list(ids))}
+    except (AttributeError, NotImplementedError):
+        return {}

@@ -61,7 +61,10 @@ def html_body(
     parts = [
         f"<h1>Canaries of {_escaped(repr(report.suite))}</h1>",
         f'<p class="{"bad" if report.flagged else "good"}">{_escaped(report.summary())}</p>',
-        f"<p>{report.checked_at:%Y-%m-%d %H:%M} UTC, k = {report.k}, rule {report.rule}.</p>",
+        (
+            f"<p>{report.checked_at:%Y-%m-%d %H:%M} UTC, k = {report.k}, "
+            f"rule {_escaped(report.rule)}.</p>"
+        ),
     ]
     if len(checks) > 1:
         parts += ["<h2>Anomaly over time</h2>", _over_time(checks)]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -25,8 +25,8 @@ PROBES = (
     "What was paid back, to whom, and why did it take 14 days?",
     "Der Fluss tritt im Frühjahr über die Ufer.",
 )
-# Metadata keys under which programs keep an id, a source and the time of ingestion.
-ID_KEYS = ("id", "chunk_id", "doc_id", "_id")
+# Metadata keys under which programs keep the id of a chunk, and of what it was cut from.
+ID_KEYS = ("id", "chunk_id", "_id")
 LINEAGE_KEYS = ("source", "lineage", "doc_id", "file_path", "title")
 # Entries whose similarities to all queries are held at a time: 32 MB for 1,000 queries.
 BLOCK = 8_192
@@ -52,11 +52,14 @@ class Passage:
     lineage: str | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
     vector: Vectors | None = None
+    _revision: str = field(default="", init=False, repr=False)
 
     @property
     def revision(self) -> str:
         """A hash of the text: an entry that was changed under its old id is new."""
-        return _digest(self.text)
+        if not self._revision:  # asked for several times in every check
+            object.__setattr__(self, "_revision", _digest(self.text))
+        return self._revision
 
 
 class Retriever(Protocol):
@@ -65,7 +68,10 @@ class Retriever(Protocol):
     def search(
         self, queries: Sequence[str], vectors: Vectors | None, k: int
     ) -> list[list[Passage]]:
-        """Return at most k passages per query, best first."""
+        """Return at most k passages per query, best first.
+
+        The vectors are as the embedding model gave them: of any length, None without a model.
+        """
 
     def size(self) -> int | None:
         """Return how many entries there are, if that is known."""
@@ -96,7 +102,13 @@ class MatrixRetriever:
         """Return the k nearest entries of each query."""
         if vectors is None:
             vectors = Embedder.of(self.embeddings).queries(queries)
-        rows, _ = nearest(vectors, self.batch.embeddings, k)
+        if len(self.batch) and vectors.shape[1] != self.batch.dim:
+            msg = (
+                f"the queries have vectors of dimension {vectors.shape[1]}, the knowledge base of "
+                f"{self.batch.dim}; embed both with the same model."
+            )
+            raise CanaryError(msg)
+        rows, _ = nearest(_unit(vectors, len(queries)), self.batch.embeddings, k)
         # Many queries meet the same entries.
         made = {row: self._passage(row) for row in np.unique(rows).tolist()}
         return [[made[row] for row in found] for found in rows.tolist()]
@@ -209,26 +221,38 @@ class Embedder:
         )
         raise CanaryError(msg)
 
-    def queries(self, texts: Sequence[str]) -> Vectors:
-        """Return unit vectors of queries, shape (n_texts, dim)."""
-        return _unit(self._queries(list(texts)), len(texts))
+    def queries(self, texts: Sequence[str], *, unit: bool = True) -> Vectors:
+        """Return vectors of queries, shape (n_texts, dim).
+
+        Of unit length; or as the model gave them, which is what stores that compare distances want
+        to be asked with.
+        """
+        vectors = _matrix(self._queries(list(texts)), len(texts))
+        return _unit(vectors, len(texts)) if unit else vectors
 
     def documents(self, texts: Sequence[str]) -> Vectors:
         """Return unit vectors of texts, shape (n_texts, dim)."""
         return _unit(self._documents(list(texts)), len(texts))
 
 
-def _unit(given: ArrayLike, n: int) -> Vectors:
+def _matrix(given: ArrayLike, n: int) -> Vectors:
     vectors = np.asarray(given, dtype=np.float32).reshape(n, -1) if n else np.empty((0, 0), "f4")
     if not np.isfinite(vectors).all():
         msg = "the embedder returned values that are not finite; check the model."
         raise CanaryError(msg)
+    return vectors
+
+
+def _unit(given: ArrayLike, n: int) -> Vectors:
+    vectors = _matrix(given, n)
     norms = np.linalg.norm(vectors, axis=1, keepdims=True)
     return np.asarray(vectors / np.maximum(norms, 1e-12), dtype=np.float32)
 
 
 def embedder_of(source: Any) -> Any:
     """Return the embedding model that a store, an index or a retriever carries, or None."""
+    if isinstance(source, Batch):  # its embeddings are no model
+        return None
     for holder in (source, getattr(source, "vectorstore", None)):
         for name in ("embeddings", "_embed_model"):
             if (model := getattr(holder, name, None)) is not None:
@@ -265,7 +289,7 @@ def as_retriever(source: Any) -> Retriever:
     if hasattr(source, "invoke"):
         return _Function(lambda query, _k: source.invoke(query))
     if callable(source):
-        if _takes_two(source):
+        if _takes_two(source, {"k", "top_k", "n", "n_results", "limit", "similarity_top_k"}):
             return _Function(source)
         return _Function(lambda query, _k: source(query))
     msg = (
@@ -424,7 +448,7 @@ def as_answerer(source: Any) -> Callable[[str, list[str]], str]:
     if hasattr(source, "query"):
         return lambda query, _texts: answer_text(source.query(query))
     if callable(source):
-        if _takes_two(source):
+        if _takes_two(source, {"texts", "passages", "contexts", "context", "documents"}):
             return lambda query, texts: answer_text(source(query, texts))
         return lambda query, _texts: answer_text(source(query))
     msg = (
@@ -446,13 +470,18 @@ def answer_text(answer: Any) -> str:
     return str(answer).strip()
 
 
-def _takes_two(function: Callable[..., Any]) -> bool:
+def _takes_two(function: Callable[..., Any], names: Collection[str]) -> bool:
+    """Return whether a function has a second parameter that it needs, or that has such a name.
+
+    Others are options, such as the ``config`` of a bound ``invoke``.
+    """
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
         return False
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return sum(p.kind in kinds for p in parameters) >= 2  # noqa: PLR2004
+    second = [p for p in parameters if p.kind in kinds][1:2]
+    return any(p.default is inspect.Parameter.empty or p.name in names for p in second)
 
 
 def _digest(text: str) -> str:

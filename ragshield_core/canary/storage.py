@@ -12,15 +12,16 @@ from typing import Any
 
 import numpy as np
 from sqlalchemy import Engine, Index, LargeBinary, String, Text, func, select
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from ragshield_core.canary.drift import DriftReport
 from ragshield_core.canary.errors import CanaryError
 from ragshield_core.canary.retrievers import Vectors
-from ragshield_core.quarantine import _WRITES, Quarantine
+from ragshield_core.quarantine import _WRITES, LOG_TRIES, Quarantine
 
 # Of the JSON within a row; a newer one is refused rather than misread.
-FORMAT = 1
+FORMAT = 2
 
 
 class _Base(DeclarativeBase):
@@ -65,8 +66,9 @@ class Observation:
         Retrieved, best first; hashes of their texts.
     suspicions
         Of each retrieved text, in [0, 1].
-    echo
-        How much of the query the retrieved text that repeats most of it repeats, in [0, 1].
+    coverages
+        How much of the query each retrieved text holds in one place, in [0, 1]; ``None`` in
+        baselines of older versions.
     answer, answer_vector
         ``None`` without an answerer, or an embedder.
     poison_ratio
@@ -78,11 +80,11 @@ class Observation:
     ids: tuple[str, ...]
     revisions: tuple[str, ...]
     suspicions: tuple[float, ...]
-    echo: float
     answer: str | None
     answer_vector: Vectors | None
     poison_ratio: float | None
     below: tuple[tuple[str, str], ...] = ()
+    coverages: tuple[float, ...] | None = None
 
     @property
     def suspicion_ratio(self) -> float:
@@ -138,6 +140,15 @@ class CanaryStore:
 
     def save_baseline(self, baseline: Baseline) -> int:
         """Keep a baseline as the next version of its suite; return the version."""
+        for tries_left in reversed(range(LOG_TRIES)):
+            try:
+                return self._next_version(baseline)
+            except IntegrityError:  # another process took the number
+                if not tries_left:
+                    raise
+        raise AssertionError  # pragma: no cover - the last try returns or raises
+
+    def _next_version(self, baseline: Baseline) -> int:
         with self._session(writes=True) as session:
             last = session.scalar(
                 select(func.max(_Baseline.version)).where(
@@ -234,7 +245,10 @@ class CanaryStore:
         with quarantine._lock:  # noqa: SLF001
             engine = quarantine._open()  # noqa: SLF001
             if self._prepared is not engine:
-                _Base.metadata.create_all(engine)
+                # The lock comes first, or two processes make the tables at once and one fails.
+                with Session(engine) as session, session.begin():
+                    connection = session.connection(execution_options={_WRITES: True})
+                    _Base.metadata.create_all(connection)
                 self._prepared = engine
             with Session(engine) as session, session.begin():
                 session.connection(execution_options={_WRITES: writes})
@@ -262,7 +276,7 @@ def _packed(baseline: Baseline) -> tuple[dict[str, Any], bytes]:
                 "ids": list(o.ids),
                 "revisions": list(o.revisions),
                 "suspicions": list(o.suspicions),
-                "echo": o.echo,
+                "coverages": None if o.coverages is None else list(o.coverages),
                 "answer": o.answer,
                 "has_vector": o.answer_vector is not None,
                 "poison_ratio": o.poison_ratio,
@@ -294,11 +308,11 @@ def _unpacked(row: _Baseline) -> Baseline:
             ids=tuple(item["ids"]),
             revisions=tuple(item["revisions"]),
             suspicions=tuple(item["suspicions"]),
-            echo=item["echo"],
             answer=item["answer"],
             answer_vector=next(answers) if item["has_vector"] else None,
             poison_ratio=item["poison_ratio"],
             below=tuple((entry_id, revision) for entry_id, revision in item["below"]),
+            coverages=None if item.get("coverages") is None else tuple(item["coverages"]),
         )
     return Baseline(
         suite=row.suite,

@@ -19,8 +19,11 @@ from ragshield_core.entries import Batch
 ROUNDS = 10
 # Entries that suggestions look at; more say little about what the clusters are.
 SAMPLE = 20_000
-# Characters of a text that a suggestion is cut to, at the end of a sentence if there is one.
-SUGGESTED = 160
+# Characters of a text that a suggestion is cut to, at the end of a sentence if there is one; ends
+# before the least are those of abbreviations, as a rule.
+SUGGESTED, LEAST = 160, 20
+# Of the columns in the database.
+MAX_NAME = 200
 
 
 class Canary(BaseModel):
@@ -35,7 +38,7 @@ class Canary(BaseModel):
     expected_entries
         Ids that must stay among the top k.
     expected_answer
-        Must stay in the answer, without regard to case and punctuation, if it was in the
+        Must stay in the answer, without regard to case and white space, if it was in the
         baseline's.
     forbidden
         Strings that must stand neither in the answer nor in a passage that is new among the top k.
@@ -63,7 +66,7 @@ class CanarySuite:
     canaries
         Queries, dicts with the fields of :class:`Canary`, or canaries.
     name
-        Under which baselines and checks are kept.
+        Under which baselines and checks are kept; up to 200 characters.
 
     Raises
     ------
@@ -82,6 +85,12 @@ class CanarySuite:
     def __init__(
         self, canaries: Iterable[str | dict[str, Any] | Canary], *, name: str = "default"
     ) -> None:
+        if isinstance(canaries, str):
+            msg = f"suite {name!r} is one str, expected a list of queries: put it into a list."
+            raise CanaryError(msg)
+        if not 0 < len(name) <= MAX_NAME:
+            msg = f"a suite's name has {len(name)} characters, expected 1 to {MAX_NAME}."
+            raise CanaryError(msg)
         self.name = name
         self.canaries = tuple(_canary(item, row) for row, item in enumerate(canaries))
         if not self.canaries:
@@ -125,23 +134,23 @@ class CanarySuite:
         """
         path = Path(path)
         try:
-            text = path.read_text(encoding="utf-8")
+            text = path.read_text(encoding="utf-8-sig")
         except (OSError, UnicodeDecodeError) as error:
             msg = f"{path} cannot be read ({type(error).__name__}); expected a YAML or JSONL file."
             raise CanaryError(msg) from error
         if path.suffix.lower() in (".yaml", ".yml"):
             return cls._from_yaml(path, text)
         if path.suffix.lower() != ".jsonl":
-            msg = f"{path} ends in {path.suffix!r}, expected .yaml, .yml or .jsonl."
-            raise CanaryError(msg)
+            raise CanaryError(_wrong_ending(path))
         canaries = []
-        for number, line in enumerate(text.splitlines(), start=1):
+        for number, line in enumerate(text.split("\n"), start=1):  # a query may hold U+2028
             if not line.strip():
                 continue
             try:
                 canaries.append(json.loads(line))
-            except json.JSONDecodeError as error:
-                msg = f"{path}, line {number}: {error.msg}; expected one JSON value per line."
+            except (json.JSONDecodeError, RecursionError) as error:
+                said = getattr(error, "msg", "nested too deeply")
+                msg = f"{path}, line {number}: {said}; expected one JSON value per line."
                 raise CanaryError(msg) from error
         return cls(canaries, name=path.stem)
 
@@ -159,14 +168,22 @@ class CanarySuite:
             raise CanaryError(msg) from error
         name = path.stem
         if isinstance(content, dict) and set(content) <= {"name", "canaries"}:
-            name, content = str(content.get("name", name)), content.get("canaries")
+            name, content = str(content.get("name") or name), content.get("canaries")
         if not isinstance(content, list):
             msg = f"{path} holds no list of canaries, expected queries under 'canaries:'."
             raise CanaryError(msg)
         return cls(content, name=name)
 
     def save(self, path: str | Path) -> None:
-        """Write the suite as JSON Lines or, by the ending of the name, as YAML."""
+        """Write the suite as YAML or as JSON Lines, by the ending of the file's name.
+
+        JSON Lines keep no name: read again, the suite is named after the file.
+
+        Raises
+        ------
+        CanaryError
+            If the name ends otherwise.
+        """
         path = Path(path)
         rows = [canary.model_dump(mode="json", exclude_defaults=True) for canary in self]
         if path.suffix.lower() in (".yaml", ".yml"):
@@ -174,8 +191,10 @@ class CanarySuite:
 
             content = {"name": self.name, "canaries": rows}
             text = yaml.safe_dump(content, allow_unicode=True, sort_keys=False)
-        else:
+        elif path.suffix.lower() == ".jsonl":
             text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+        else:
+            raise CanaryError(_wrong_ending(path))
         path.write_text(text, encoding="utf-8")
 
     @classmethod
@@ -224,6 +243,10 @@ class CanarySuite:
                 counts[key] += 1
                 first.setdefault(key, " ".join(query.split()))
         return cls([first[key] for key, _ in counts.most_common(n)], name=name)
+
+
+def _wrong_ending(path: Path) -> str:
+    return f"{path} ends in {path.suffix!r}, expected .yaml, .yml or .jsonl."
 
 
 def _canary(item: str | dict[str, Any] | Canary, row: int) -> Canary:
@@ -285,5 +308,7 @@ def _shortened(text: str) -> str:
     if len(text) <= SUGGESTED:
         return text
     cut = text[:SUGGESTED]
-    end = max(cut.rfind(mark) for mark in (". ", "? ", "! "))
-    return cut[: end + 1] if end > 0 else cut[: cut.rfind(" ")] if " " in cut else cut
+    end = max(cut.rfind(mark) for mark in (". ", "? ", "! ", "。", "？", "！"))
+    if end >= LEAST:
+        return cut[: end + 1]
+    return cut[: cut.rfind(" ")] if " " in cut else cut

@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 
 import pytest
 from canary_world import embed, joined, knowledge, poison, questions
@@ -137,3 +138,68 @@ def test_errors_have_a_code_of_their_own(folder, options, said):
     result = CliRunner().invoke(app, ["canary", *options])
     assert result.exit_code == 2
     assert said in " ".join(result.output.split())
+
+
+def test_a_check_that_compares_nothing_does_not_pass(folder):
+    run("baseline")
+    renamed = [json.dumps({"name": f"other{n}", "query": q}) for n, q in enumerate(questions())]
+    (folder / "suite.jsonl").write_text("\n".join(renamed), encoding="utf-8")
+    for command in ("check", "trace"):
+        result = run(command)
+        assert result.exit_code == 2
+        assert "nothing was compared" in " ".join(result.output.split())
+    known = json.dumps({"name": "c0", "query": questions()[0]})
+    (folder / "suite.jsonl").write_text("\n".join([known, *renamed]), encoding="utf-8")
+    result = run("check")
+    assert result.exit_code == 0
+    assert "32 are not in the baseline" in result.output
+
+
+def test_a_retriever_that_finds_nothing_does_not_pass(folder):
+    (folder / "lost.py").write_text("def find(query):\n    return found\n\nfound = ['x']\n")
+    sys.modules.pop("lost", None)
+    options = ["suite.jsonl", "--retriever", "lost:find"]
+    assert CliRunner().invoke(app, ["canary", "baseline", *options]).exit_code == 0
+    sys.modules["lost"].found = []
+    result = CliRunner().invoke(app, ["canary", "check", *options])
+    assert result.exit_code == 2
+    assert "nothing is retrieved" in " ".join(result.output.split())
+
+
+def test_an_absent_folder_is_named_before_the_work(folder):
+    del folder
+    run("baseline")
+    for command, option in [("check", "--json"), ("check", "--html"), ("trace", "--json")]:
+        result = run(command, option, "absent/out")
+        assert result.exit_code == 2
+        assert "is not a folder" in " ".join(result.output.split())
+    assert CliRunner().invoke(app, ["canary", "report", "suite"]).exit_code == 2  # no check yet
+
+
+def test_trace_against_an_earlier_baseline(folder):
+    run("baseline")
+    bad = poisoned(folder)
+    run("baseline")
+    assert run("trace").exit_code == 0
+    result = run("trace", "--baseline", "1", "--json", "trace.json")
+    assert result.exit_code == 1
+    assert set(json.loads((folder / "trace.json").read_text())["suspects"]) == set(bad.ids)
+    run("check")
+    shown = CliRunner().invoke(app, ["canary", "report", "suite"]).output
+    assert (
+        len(re.findall(r"baseline \d: \d{4}-\d\d-\d\d .*k = 6, embedder [0-9a-f]{16}", shown)) == 2
+    )
+
+
+def test_trace_of_one_answer_since_it_was_right(folder):
+    rows = [
+        {"id": i, "text": f"{questions()[5]}? It is Vale Royal", "ingested_at": at}
+        for i, at in [("old", "2026-01-01"), ("new", "2026-03-01")]
+    ]
+    rows += [{"id": e.id, "text": e.text} for e in knowledge()]
+    vectors = embed([row["text"] for row in rows]).tolist()
+    lines = [json.dumps(r | {"embedding": v}) for r, v in zip(rows, vectors, strict=True)]
+    (folder / "kb.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    asked = ["--query", questions()[5], "--answer", "Vale Royal", "--json", "t.json"]
+    run("trace", *asked, "--since", "2026-02-01")
+    assert json.loads((folder / "t.json").read_text())["suspects"] == ["new"]

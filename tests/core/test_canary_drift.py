@@ -1,19 +1,33 @@
 """The figures of a check, against figures worked out by hand."""
 
+import dataclasses
+import datetime as dt
+import json
+import math
+import time
+
 import numpy as np
 import pytest
+from canary_world import World, batch, questions
 from hypothesis import given
 from hypothesis import strategies as st
+from sqlalchemy import text
 
+from ragshield_core import Quarantine
+from ragshield_core.canary import Passage
+from ragshield_core.canary.compare import UsualCoverage, _siblings
 from ragshield_core.canary.drift import (
     AnomalyWeights,
     combined_p_value,
+    coverage,
     jaccard,
     overlap_at_k,
     rank_biased_overlap,
     source_suspicion,
     takeover,
+    word_weights,
 )
+from ragshield_core.canary.storage import Baseline, CanaryStore, Observation
 
 IDS = st.lists(st.sampled_from("abcdefgh"), unique=True, max_size=8)
 
@@ -119,3 +133,162 @@ def test_weights_out_of_range_are_refused():
         AnomalyWeights(threshold=1.5)
     with pytest.raises(ValueError, match="extra"):
         AnomalyWeights(overlaps=0.5)
+
+
+QUERY = "who built the harbour bridge"
+EVEN = dict.fromkeys(QUERY.split(), 1.0)
+
+
+def test_words_that_few_queries_hold_tell_more():
+    weights = word_weights(("Who built it?", "who owns it, who sold it"))
+    assert weights["who"] == pytest.approx(math.log(3 / 2.5))  # twice in a query counts once
+    assert weights["built"] == pytest.approx(math.log(3 / 1.5))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (QUERY, 1.0),
+        ("The BRIDGE, the harbour: built by who?", 1.0),  # in any order
+        ("bridge bridge bridge bridge bridge", 0.2),  # each word once
+        (f"harbour {'x ' * 5}bridge", 0.4),  # seven words, 1.25 times five of them
+        (f"harbour {'x ' * 6}bridge", 0.2),  # not in one place
+        (f"built the {'x ' * 9}who built harbour", 0.6),  # the best place, after leaving another
+        ("", 0.0),
+    ],
+)
+def test_coverage_by_hand(text, expected):
+    assert coverage(QUERY, text, EVEN) == pytest.approx(expected)
+
+
+def test_coverage_of_short_queries_says_less():
+    assert coverage("harbour bridge", "harbour bridge", EVEN) == 0.0
+    assert coverage("the harbour bridge", "the harbour bridge", EVEN) == pytest.approx(0.6)
+
+
+def test_coverage_of_languages_without_spaces():
+    query = "中国的首都是哪个城市"
+    weights = word_weights((query, "日本的货币是什么"))
+    assert coverage(query, "资料记载：中国的首都是上海。", weights) > 0.5
+    assert coverage(query, "上海港是世界上最繁忙的港口。", weights) < 0.1
+
+
+@given(st.text(max_size=60), st.text(max_size=200))
+def test_coverage_is_a_share(query, passage):
+    weights = word_weights((query, QUERY))
+    found = coverage(query, passage, weights)
+    assert 0.0 <= found <= 1.0
+    assert coverage(query, query, weights) >= found - 1e-9
+
+
+def test_coverage_of_hostile_text_takes_no_time():
+    start = time.perf_counter()
+    coverage(QUERY, "bridge " * 150_000, EVEN)
+    assert time.perf_counter() - start < 1.0
+
+
+def baseline(coverages):
+    """Return a baseline of canaries that ask the same, with these coverages."""
+    seen = [
+        Observation(
+            ids=("a", "b"),
+            revisions=("a", "b"),
+            suspicions=(0.0, 0.0),
+            answer=None,
+            answer_vector=None,
+            poison_ratio=None,
+            coverages=row,
+        )
+        for row in coverages
+    ]
+    names = [str(number) for number in range(len(seen))]
+    return Baseline(
+        suite="default",
+        version=0,
+        created_at=dt.datetime.now(dt.UTC),
+        k=2,
+        rule="ragshield",
+        size=None,
+        probes=None,
+        queries=None,
+        asked=dict.fromkeys(names, QUERY),
+        observations=dict(zip(names, seen, strict=True)),
+    )
+
+
+def test_coverage_is_compared_with_the_same_ranks_of_the_baseline():
+    usual = UsualCoverage(baseline([(0.9, 0.1), (0.8, 0.3), (0.2,), None]), 2)
+    passages = [Passage(id="n", text="the harbour bridge"), Passage(id="m", text="who built it")]
+    # .6 at rank 1: .9 and .8 of three show as much; at rank 2: none of two.
+    assert usual.p_value(QUERY, passages, [0]) == pytest.approx(3 / 4)
+    assert usual.p_value(QUERY, passages[:1] * 2, [1]) == pytest.approx(1 / 3)
+    # .6 and .4 are .5 on average: one of three shows as much.
+    usual = UsualCoverage(baseline([(0.9, 0.1), (0.8, 0.1), (0.2, 0.2)]), 2)
+    assert usual.p_value(QUERY, passages, [0, 1]) == pytest.approx(2 / 4)
+
+
+def test_a_baseline_that_does_not_tell_is_no_evidence():
+    usual = UsualCoverage(baseline([None, None]), 2)
+    assert usual.p_value(QUERY, [Passage(id="n", text=QUERY)], [0]) == 1.0
+
+
+def test_under_growth_coverage_keeps_its_word():
+    # Coverage falls with the rank and differs by query; whichever passages are new, few are rare.
+    rng = np.random.default_rng(0)
+    table = rng.beta(2, 3, size=(400, 6)) * 0.9 ** np.arange(6)
+    then = baseline([tuple(row) for row in table[:200]])
+    usual = UsualCoverage(then, 6)
+    p = []
+    for row in table[200:]:
+        rows = np.flatnonzero(rng.random(6) < 0.3)
+        if rows.size:
+            means = usual._usual(tuple(rows.tolist()))
+            p.append((1 + np.sum(means >= row[rows].mean())) / (len(means) + 1))
+    assert np.mean(np.array(p) <= 0.1) <= 0.15
+
+
+def test_only_further_chunks_of_a_new_document_are_siblings():
+    east, west = np.array([1.0, 0.0]), np.array([0.0, 1.0])
+    chunks = [
+        Passage(id="a", text="", lineage="old", vector=east),
+        Passage(id="b", text="", lineage="new", vector=east),
+        Passage(id="c", text="", lineage="new", vector=west),
+        Passage(id="d", text="", lineage="new", vector=east),  # a copy
+        Passage(id="e", text="", lineage="other", vector=west),
+        Passage(id="f", text="", lineage="old", vector=west),
+    ]
+    assert _siblings(chunks, [False, True, True, True, True, False]) == {2}
+
+
+def test_one_entry_that_holds_the_query_is_flagged_and_an_ordinary_one_is_not():
+    query = questions()[0]
+    for entry, flagged in (
+        (f"{query.removeprefix('What of ')} of what: false", True),
+        (f"{query.split()[-1]} is at one end, so many w1 w2 w3 w4 harbour things", False),
+    ):
+        world = World()
+        world.monitor.record_baseline()
+        world.add(batch([("new", entry), *((f"far-{n}", f"zebra v{n}") for n in range(4))]))
+        report = world.monitor.check()
+        assert report[query].newcomers[:1] == ("new",)
+        assert report[query].flagged is flagged
+
+
+def test_a_baseline_of_an_older_version_can_still_be_read():
+    quarantine = Quarantine("sqlite://")
+    store = CanaryStore(quarantine)
+    then = baseline([(0.25, 0.5)])
+    store.save_baseline(then)
+    assert dataclasses.asdict(store.baseline("default").observations["0"]) == dataclasses.asdict(
+        then.observations["0"]
+    )
+    with store._session(writes=True) as session:
+        content = json.loads(session.scalar(text("SELECT content FROM ragshield_canary_baseline")))
+        for item in content["canaries"]:
+            del item["coverages"]
+            item["echo"] = 0.5
+        session.execute(
+            text("UPDATE ragshield_canary_baseline SET content = :new"),
+            {"new": json.dumps(content)},
+        )
+    assert store.baseline("default").observations["0"].coverages is None

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from canary_world import embed, joined, knowledge, poison, questions
+from canary_world import batch, embed, joined, knowledge, poison, questions
 from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
 from langchain_core.runnables import RunnableLambda
@@ -163,3 +163,91 @@ def test_a_guarded_store_has_its_monitor_watch_every_write():
     monitor.watch(store.guard, seen.append)
     put(store, joined(poison(TARGET, 4)))
     assert [report.flagged[0].query for report in seen] == [TARGET]
+
+
+def test_a_faiss_store_ranks_as_it_does_for_the_application():
+    """By distance, vectors of any length rank otherwise than those of unit length."""
+    store = in_faiss()
+    put(store, knowledge())
+    put(store, batch([("short", "orchard"), ("long", " ".join(["orchard1 orchard"] * 4))]))
+    monitor = CanaryMonitor([TARGET], store, quarantine=Quarantine("sqlite://"))
+    monitor.record_baseline()
+    ids = list(monitor.check()[TARGET].ids)
+    assert ids == [d.id for d in store.similarity_search(TARGET, k=6)]
+    unit = embed([TARGET])[0] / np.linalg.norm(embed([TARGET])[0])
+    assert ids != [d.id for d in store.similarity_search_by_vector(unit.tolist(), k=6)]
+
+
+def test_two_monitors_do_not_stand_in_each_other_s_way():
+    store = in_faiss()
+    put(store, knowledge())
+    quarantine = Quarantine("sqlite://")
+    monitors = [CanaryMonitor(questions(), store, quarantine=quarantine) for _ in range(2)]
+    monitors[0].record_baseline()
+    bad = poison(TARGET, 4)
+    put(store, bad)
+    first, second = (monitor.traceback().suspects for monitor in monitors)
+    assert len(monitors[0].quarantine(first[:2])) == 2
+    assert set(monitors[1].quarantine(second)) == set(bad.ids)  # two are gone already
+    assert not {d.id for d in store.similarity_search(TARGET, k=6)} & set(bad.ids)
+    assert quarantine.count() == len(bad)
+
+
+def test_what_could_not_be_deleted_is_not_written_twice(monkeypatch):
+    store = in_faiss()
+    put(store, knowledge())
+    monitor = CanaryMonitor(questions(), store, quarantine=Quarantine("sqlite://"))
+    monitor.record_baseline()
+    bad = poison(TARGET, 4)
+    put(store, bad)
+
+    def refuse(*_args, **_options):
+        raise NotImplementedError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(store, "delete", refuse)
+        assert monitor.remediate().clean  # out of the monitor's view
+    monitor.restore(bad.ids)
+    assert store.index.ntotal == 1 + len(knowledge()) + len(bad)
+    assert monitor.check().flagged
+
+
+def test_what_cannot_be_written_back_stays_held(monkeypatch):
+    store = in_memory()
+    put(store, knowledge())
+    monitor = CanaryMonitor(questions(), store, quarantine=Quarantine("sqlite://"))
+    monitor.record_baseline()
+    bad = poison(TARGET, 4)
+    put(store, bad)
+    assert monitor.remediate().clean
+
+    def refuse(*_args, **_options):
+        raise ConnectionError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(store, "add_texts", refuse)
+        with pytest.raises(ConnectionError):
+            monitor.restore(bad.ids)
+    assert {item.id for item in monitor.quarantine_store.list()} == set(bad.ids)
+    monitor.restore(bad.ids)
+    assert {d.id for d in store.get_by_ids(list(bad.ids))} == set(bad.ids)
+
+
+@pytest.mark.parametrize("make", [in_memory, in_faiss, guarded])
+def test_an_entry_that_was_corrected_meanwhile_is_not_lost(make):
+    """Between a traceback and what a person does about it, hours may pass."""
+    store = make()
+    put(store, knowledge())
+    quarantine = {} if make is guarded else {"quarantine": Quarantine("sqlite://")}
+    monitor = CanaryMonitor(questions(), store, **quarantine)
+    monitor.record_baseline()
+    bad = poison(TARGET, 4)
+    put(store, bad)
+    suspects = monitor.traceback().suspects
+    store.delete([bad.ids[0]])
+    put(store, batch([(bad.ids[0], "the page as its author meant it")]))
+    assert set(monitor.quarantine(suspects)) == set(bad.ids[1:])
+    inner = store.inner if make is guarded else store
+    assert [d.page_content for d in inner.get_by_ids(list(bad.ids))] == [
+        "the page as its author meant it"
+    ]

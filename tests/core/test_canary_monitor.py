@@ -2,10 +2,13 @@
 
 import datetime as dt
 import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 from canary_world import World, batch, embed, joined, knowledge, poison, questions
+from sqlalchemy.exc import IntegrityError
 from support import knowledge_base, topical
 
 from ragshield_core import Guard, Quarantine
@@ -54,6 +57,43 @@ def test_poison_is_flagged_and_nothing_else(size):
     assert set(drift.newcomers) == {i for i in bad.ids if i.startswith("bad0-")}
     assert drift.takeover_p < 0.02
     assert "newcomers hold" in drift.reasons[0]
+
+
+def told(_query, texts):
+    """Answer with the longest text among the first three."""
+    return max(texts[:3], key=len, default="")
+
+
+@pytest.mark.parametrize(("words", "flagged"), [(30, True), (1, False)])
+def test_an_answer_that_follows_a_new_entry_below_the_first_is_flagged(words, flagged):
+    passages = [
+        Passage(id="a", text="tea is served at four"),
+        Passage(id="b", text="the bar is closed"),
+    ]
+    monitor = CanaryMonitor(
+        ["when is tea?"],
+        lambda _query: passages,
+        answerer=told,
+        embedder=embed,
+        quarantine=Quarantine("sqlite://"),
+    )
+    monitor.record_baseline()
+    passages.insert(1, Passage(id="new", text=" ".join(["never"] * words)))
+    (drift,) = monitor.check().canaries
+    assert drift.flagged == flagged
+    if flagged:
+        assert any("follows the entry at rank 2, which is new" in r for r in drift.reasons)
+
+
+def test_a_canary_that_retrieves_nothing_any_more_is_flagged():
+    passages = [Passage(id="a", text="tea is served at four")]
+    monitor = CanaryMonitor(
+        ["when is tea?"], lambda _query: passages, quarantine=Quarantine("sqlite://")
+    )
+    monitor.record_baseline()
+    passages.clear()
+    (drift,) = monitor.check().flagged
+    assert "nothing is retrieved any more" in drift.reasons
 
 
 def test_growth_is_not_flagged():
@@ -475,3 +515,126 @@ def test_search_in_blocks_is_exact(monkeypatch):
         best = np.sort(similarity[row])[::-1][:6]
         np.testing.assert_allclose(similarity[row, ids], best, atol=1e-5)
     assert len(MatrixRetriever(entries.take([0, 1])).search(["q"], vectors[:1], 6)[0]) == 2
+
+
+def test_trials_judge_nothing_good_and_delete_nothing():
+    removed, restored = [], []
+    listed = [[("a", "one"), ("b", "two")]]
+    monitor = CanaryMonitor(
+        ["q"],
+        lambda _query: listed[0],
+        answerer=lambda _query, texts: max(texts, key=len),
+        embedder=lambda texts: [[1.0, 9.0 * ("wrong" in text)] for text in texts],
+        rule="source",
+        quarantine=Quarantine("sqlite://"),
+        remove=removed.extend,
+        restore=lambda entries: restored.extend(entries.ids),
+    )
+    monitor.record_baseline()
+    # The source's rule suspects the best ranks first.
+    listed[0] = [("x", "three"), ("a", "one"), ("b", "two"), ("bad", "wrong, and longest")]
+    listed[0] += [("y", "four")]
+    outcome = monitor.remediate()
+    assert outcome.clean
+    assert set(outcome.restored) == {"x", "a", "b"}
+    assert outcome.quarantined == ("bad",)
+    assert removed == ["bad"]
+    assert restored == []
+    held = monitor.quarantine_store.list(None)
+    assert [(item.id, item.status) for item in held] == [("bad", "held")]
+
+
+def test_who_was_released_does_not_stop_the_search_for_others():
+    world, bad = attacked()
+    suspects = world.monitor.traceback().suspects
+    good = [s for s in suspects if s.canaries[0] == TARGETS[0]]
+    world.monitor.quarantine(good)
+    world.monitor.restore([s.entry_id for s in good], by="anna")
+    outcome = world.monitor.remediate()
+    assert set(outcome.quarantined) == set(bad.ids) - {s.entry_id for s in good}
+    assert {drift.name for drift in outcome.after.flagged} == {TARGETS[0]}
+
+
+def test_one_that_takes_out_needs_one_that_puts_back():
+    for options in ({"remove": print}, {"restore": print}):
+        with pytest.raises(ValueError, match="belong together"):
+            CanaryMonitor(["q"], knowledge(), **options)
+
+
+def test_confirmed_poison_stays_out_of_view():
+    world, bad = attacked()
+    gone = world.monitor.quarantine(world.monitor.traceback().suspects)
+    world.monitor.quarantine_store.confirm(gone, by="anna")
+    assert not world.monitor.check().flagged
+    # A later, clean text under the id of one is seen again.
+    world.take_out(bad.ids)
+    world.add(batch([(bad.ids[0], f"{TARGETS[0]} is clean now")]))
+    assert bad.ids[0] in world.monitor.check()[TARGETS[0]].ids
+
+
+def test_nothing_retrieved_is_no_baseline():
+    world = World(entries=knowledge().take([]))
+    with pytest.raises(CanaryError, match="returns nothing for any of 32 canaries"):
+        world.monitor.record_baseline()
+    assert world.monitor.store.versions("default") == []
+
+
+def test_more_places_than_entries():
+    world = World(questions()[:2], entries=knowledge().take(range(3)), k=6)
+    world.monitor.record_baseline()
+    assert not world.monitor.check().flagged
+    world.add(poison(questions()[0], 5))
+    assert world.monitor.remediate().clean
+
+
+def test_a_passage_that_comes_twice_counts_once():
+    listed = [("a", "one"), ("b", "two"), ("a", "one"), ("c", "three")]
+    monitor = CanaryMonitor(["q"], lambda _query: listed, k=3, quarantine=Quarantine("sqlite://"))
+    monitor.record_baseline()
+    report = monitor.check()
+    assert report["q"].ids == ("a", "b", "c")
+    assert [p.id for p in report.passages["q"]] == ["a", "b", "c"]
+
+
+def test_two_suites_share_a_quarantine(quarantine):
+    world = World(CanarySuite(questions(), name="one"), quarantine=quarantine)
+    other = CanaryMonitor(
+        CanarySuite(questions(), name="two"), world.retriever, embedder=embed, quarantine=quarantine
+    )
+    for monitor in (world.monitor, other):
+        monitor.record_baseline()
+    bad = poison(TARGETS[0], 4)
+    world.add(bad)
+    assert other.check().flagged
+    assert world.monitor.remediate().quarantined
+    assert not other.check().flagged
+    outcome = other.remediate()
+    assert outcome.quarantined == outcome.restored == ()
+    assert {item.id for item in quarantine.list()} == set(bad.ids)
+    assert [len(m.history()) for m in (world.monitor, other)] == [2, 3]
+
+
+def test_baselines_recorded_at_once_get_numbers_of_their_own(tmp_path, monkeypatch):
+    url = f"sqlite:///{tmp_path / 'q.db'}"
+    worlds = [World(questions()[:2], quarantine=Quarantine(url)) for _ in range(4)]
+    barrier = threading.Barrier(len(worlds))
+
+    def record(world):
+        barrier.wait()
+        return world.monitor.record_baseline()
+
+    with ThreadPoolExecutor(len(worlds)) as pool:
+        assert sorted(pool.map(record, worlds)) == [1, 2, 3, 4]
+    # Databases that do not lock as SQLite does refuse a number that was taken meanwhile.
+    store = worlds[0].monitor.store
+    tries = []
+    once = store._next_version
+
+    def taken(baseline):
+        tries.append(1)
+        if len(tries) == 1:
+            raise IntegrityError(None, None, ValueError())
+        return once(baseline)
+
+    monkeypatch.setattr(store, "_next_version", taken)
+    assert worlds[0].monitor.record_baseline() == 5

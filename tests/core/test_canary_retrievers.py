@@ -149,3 +149,39 @@ def test_the_embedder_is_found_where_a_retriever_carries_it():
 def test_what_is_of_no_kind_is_refused(make, said):
     with pytest.raises(CanaryError, match=said):
         make()
+
+
+def test_options_of_a_function_are_no_places_and_no_texts():
+    def search(query, config=None):
+        assert config is None
+        return [query]
+
+    def answer(query, config=None):
+        assert config is None
+        return query
+
+    assert as_retriever(search).search(["one"], None, 3)[0][0].text == "one"
+    assert as_answerer(answer)("one", ["t"]) == "one"
+
+
+def test_a_document_s_id_is_none_of_a_chunk():
+    chunks = [as_passage(document(text, None, doc_id="report")) for text in ("one", "two")]
+    assert chunks[0].id != chunks[1].id
+    assert chunks[0].lineage == chunks[1].lineage == "report"
+
+
+def test_a_batch_s_vectors_are_no_model():
+    batch = Batch.of(ids=["a"], texts=["x"], embeddings=[[1.0, 0.0]])
+    assert embedder_of(batch) is None
+
+
+@pytest.mark.parametrize("embeddings", [[[1.0, 0.0]], None])
+def test_vectors_of_another_dimension_are_named(embeddings):
+    retriever = as_retriever(Batch.of(ids=["a"], texts=["x"], embeddings=embeddings))
+    with pytest.raises(CanaryError, match="dimension 3"):
+        retriever.search(["q"], np.ones((1, 3), dtype=np.float32), 1)
+
+
+def test_an_empty_batch_gives_nothing():
+    empty = Batch.of(ids=[], texts=[], embeddings=None)
+    assert as_retriever(empty).search(["q"], np.ones((1, 3), dtype=np.float32), 6) == [[]]

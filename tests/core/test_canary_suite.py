@@ -42,6 +42,7 @@ def test_yaml_may_be_a_plain_list(tmp_path):
         ("a.jsonl", '{"query": ""}', "canary 1: query"),
         ("a.jsonl", '"x"\n"x"', "more than once"),
         ("a.jsonl", "\n", "no canaries"),
+        ("a.jsonl", "[" * 100_000, "nested too deeply"),
         ("a.txt", "x", "ends in"),
     ],
 )
@@ -91,3 +92,39 @@ def test_a_canary_cannot_be_changed():
     canary = Canary(query="x")
     with pytest.raises(ValueError, match="frozen"):
         canary.query = "y"
+
+
+def test_a_query_may_hold_any_line_separator(tmp_path):
+    suite = CanarySuite(["one\u2028two", "three\x85four"], name="s")
+    suite.save(tmp_path / "s.jsonl")
+    assert CanarySuite.load(tmp_path / "s.jsonl").queries == suite.queries
+
+
+def test_a_byte_order_mark_is_passed_over(tmp_path):
+    path = tmp_path / "s.jsonl"
+    path.write_text('"query"\r\n"another"\r\n', encoding="utf-8-sig")
+    assert CanarySuite.load(path).queries == ["query", "another"]
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: CanarySuite("one query"), "put it into a list"),
+        (lambda: CanarySuite(["q"], name="n" * 201), "201 characters"),
+        (lambda: CanarySuite(["q"], name=""), "0 characters"),
+        (lambda: CanarySuite(["q"]).save("suite.json"), "ends in '.json'"),
+    ],
+)
+def test_what_would_go_wrong_later_is_refused(make, said):
+    with pytest.raises(CanaryError, match=said):
+        make()
+
+
+def test_suggestions_end_with_sentences_of_any_language_but_not_with_titles():
+    texts = ["这是第一句话的内容,比较长一些,说明了退款的规则。" + "然后继续说下去" * 40]
+    texts += ["Dr. Ada Smith " + "goes on and on " * 30]
+    batch = Batch.of(ids=["a", "b"], texts=texts, embeddings=[[1.0, 0.0], [0.0, 1.0]])
+    queries = CanarySuite.suggest(batch).queries
+    assert texts[0][:25] in {q[:25] for q in queries}
+    assert any(q.endswith("规则。") for q in queries)
+    assert not any(q == "Dr." for q in queries)
