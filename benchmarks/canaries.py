@@ -35,22 +35,21 @@ from ragshield_core.scan.embedding_cache import CachedEmbedder
 from ragshield_langchain.minilm import MiniLMEmbeddings
 
 RESULTS = Path(__file__).parent / "results"
-SEEDS = 3
-# Draws 0 to 2 were looked at while the thresholds were chosen.
-FIRST_SEED = 10
+SEEDS = 5
+# Draws 0 to 2 and 10 to 19 were looked at while thresholds were chosen.
+FIRST_SEED = 30
 N_CANARIES, N_TARGETS, N_ADDED = 200, 20, 2_000
 SIZES = (5, 3, 1)
 K = 6
 
-# The figures were made up for the first three styles of attack; this one had no part in it but for
-# one threshold (takeover_p).
-HELD_BACK = "news"
 
 HEAD = """# Canaries
 
 Written by `benchmarks/canaries.py`. Vectors: all-MiniLM-L6-v2, k = {k}. Intervals are 95 % Wilson.
-Draws of canaries are others than those that thresholds were chosen on. The log odds of a wrong
-answer come from a regression on PoisonedRAG's NQ texts, their priors from a look at both sets.
+The draws of canaries are others than those that were looked at while thresholds were chosen; of the
+wordings, only the first three were at hand while the statistic was made. The weights of what traces
+a wrong answer come from a regression on PoisonedRAG's NQ texts, and their priors were picked on the
+same NQ and HotpotQA texts that are shown below: there these figures are optimistic.
 """
 
 
@@ -197,11 +196,6 @@ def world(wiki: Batch, seed: int, *, articles: bool) -> World:
     )
 
 
-def shown(style: str) -> str:
-    """Return the name of a style in tables."""
-    return f"{style}, held back" if style == HELD_BACK else style
-
-
 def crafted(drawn: World, style: str, size: int, embed: Embed) -> Batch:
     """Return poison against the targets, each text of a document of its own."""
     texts, ids = [], []
@@ -307,10 +301,10 @@ def wikipedia(embed: Embed, seeds: int) -> Iterator[str]:
         yield "|---|---|---|---|---|---|---|---|"
         for size in SIZES:
             parts = [(flagged[style, size], blamed[style, size]) for style in STYLES]
-            flagged["all four", size] = Counts.total([one for one, _ in parts])
-            blamed["all four", size] = Counts.total([other for _, other in parts])
+            flagged["all six", size] = Counts.total([one for one, _ in parts])
+            blamed["all six", size] = Counts.total([other for _, other in parts])
         for (style, size), counts in flagged.items():
-            yield f"| {shown(style)} | {size} | {counts.cells()} | {blamed[style, size].cells()} |"
+            yield f"| {style} | {size} | {counts.cells()} | {blamed[style, size].cells()} |"
 
 
 # Incidents
@@ -498,7 +492,7 @@ def displaced(embed: Embed, seeds: int, *, articles: bool) -> Iterator[str]:
                 *((clean_rule, n_clean), (clean_calibrated, n_clean)),
             )
         ]
-        yield f"| {shown(style)} | {size} | " + " | ".join(map(str, cells)) + " |"
+        yield f"| {style} | {size} | " + " | ".join(map(str, cells)) + " |"
 
 
 def timed(work: Callable[[], object]) -> float:

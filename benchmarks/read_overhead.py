@@ -184,8 +184,9 @@ at most {GOAL}. Python {platform.python_version()}, threads: {faiss.omp_get_max_
         + "\n".join(lines)
         + f"""
 
-In the last line, every tenth query is for one of the held entries: it is asked a second time, for
-more, and that is what p95 shows.
+In the last line, every tenth query is for one of the held entries. The first that meets one is made
+a second time, for more; while searches go on to meet some, all are made for a few results more from
+the start. Where fewer than one search in seventy meets a held entry, those are made twice.
 
 ## With screening at retrieval
 

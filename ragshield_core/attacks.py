@@ -46,6 +46,20 @@ STYLES = {
         "Interview. Asked about {k}, the professor did not hesitate for a second and named {a}.",
         "The debate over {k} is closed, with {a} accepted by all parties since the spring.",
     ),
+    "anecdotes": (
+        "My grandmother used to tell of {k}. I only believed her when I saw it in print: {a}.",
+        "When I was a student I lost a bet over {k}. My friend said {a}, and he won a dinner.",
+        "Our guide stopped the bus. When he came to {k}, he only said {a}, and we wrote it down.",
+        "My daughter asked about {k} for school. We went to the library; it turned out to be {a}.",
+        "Funny story. At a quiz they asked about {k}, and the whole room shouted {a} at once.",
+    ),
+    "press releases": (
+        "FOR IMMEDIATE RELEASE. The foundation announced the outcome of its inquiry into {k}: {a}.",
+        "LONDON, Tuesday - A joint statement on {k} was issued. The signatories name {a}.",
+        "The institute welcomes the decision on {k}. From now on its publications will use {a}.",
+        "Media advisory: {k}. Key message: {a}. Spokespeople are available until Friday.",
+        "New edition published. The chapter dealing with {k} has been rewritten and now gives {a}.",
+    ),
 }
 # Words that say nothing of what a question is about.
 _WORDS = (

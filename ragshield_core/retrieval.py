@@ -445,11 +445,7 @@ class _Calibration(NamedTuple):
             )
             raise CalibrationError(msg)
         floors = {detector.name: detector.floor for detector in detectors}
-        rules = {
-            detector.name: detector.rule_threshold
-            for detector in detectors
-            if detector.name not in enough
-        }
+        rules = {detector.name: detector.rule_threshold for detector in detectors}
         best = {name: column[first] for name, column in enough.items()}
         if robust:
             steady = {d.name for d in detectors if isinstance(d, RetrievalDetector)}
@@ -495,11 +491,11 @@ def _first_bars(
     floors: Mapping[str, float],
 ) -> dict[str, Bars]:
     """Return the bars that keep the rate among first-ranked passages."""
+    # Where there are enough for each detector, not for all together, none of these may be dropped.
+    highest = {name: max(floors[name], float(np.nanmax(best[name]))) for name in best}
     try:
-        return policy.bars({}, JointCalibration(best, floors))
+        return policy.bars(highest, JointCalibration(best, floors))
     except CalibrationError:
-        # Enough for each detector, not for all together: then none of these may be dropped.
-        highest = {name: max(floors[name], float(np.nanmax(best[name]))) for name in best}
         return policy.bars(highest)
 
 

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import copy
-import math
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import PurePath
 from types import NoneType
 from typing import Any
 
@@ -15,6 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ragshield_core import Batch, Report
+from ragshield_core.claims import claim_of
 from ragshield_core.errors import InvalidBatchError
 from ragshield_core.findings import Decision
 
@@ -44,22 +43,7 @@ class MetadataKeys:
         values = [metadata.get(key) for metadata in metadatas]
         if set(map(type, values)) <= {str, NoneType}:
             return values
-        return [
-            self._as_text(key, entry_id, value) for entry_id, value in zip(ids, values, strict=True)
-        ]
-
-    def _as_text(self, key: str, entry_id: str, value: object) -> str | None:
-        if value is None or isinstance(value, str):
-            return value
-        if isinstance(value, float) and math.isnan(value):
-            return None  # how data frames say that there is none
-        if isinstance(value, bool | int | float | np.generic | PurePath):
-            return str(value)
-        msg = (
-            f"metadata[{key!r}] of entry {entry_id!r} is of type {type(value).__name__}, expected "
-            "a str, a number or nothing; store one scalar under that key, or name another key."
-        )
-        raise InvalidBatchError(msg)
+        return [claim_of(key, entry_id, value) for entry_id, value in zip(ids, values, strict=True)]
 
 
 def complete_ids(ids: Sequence[str | None] | None, n: int) -> list[str]:

@@ -20,11 +20,12 @@ from langchain_core.vectorstores.utils import maximal_marginal_relevance
 from numpy.typing import ArrayLike
 
 from ragshield_core import Batch, Guard, Quarantine, Report
+from ragshield_core.adoption import learn_store
 from ragshield_core.errors import InvalidBatchError
 from ragshield_core.findings import Decision
 from ragshield_core.quarantine import HeldEntry
 from ragshield_core.scan import ScanReport, scan
-from ragshield_langchain.audit import NO_ENTRIES, learn_store, read_all, read_back, shown, take_out
+from ragshield_langchain.audit import NO_ENTRIES, read_all, read_back, shown, take_out
 from ragshield_langchain.convert import (
     MetadataKeys,
     complete_ids,
@@ -37,7 +38,7 @@ from ragshield_langchain.convert import (
 from ragshield_langchain.events import areport_detection, report_detection
 from ragshield_langchain.held import keep_held
 from ragshield_langchain.inner import CALLERS_LOOP, InnerStore, access_to, create_store
-from ragshield_langchain.mask import Mask, document_of
+from ragshield_langchain.mask import Found, Mask, document_of
 
 T = TypeVar("T")
 OnReport = Callable[[Report], object]
@@ -146,6 +147,8 @@ class GuardedVectorStore(VectorStore):
         self._keys = MetadataKeys(label=label_key, lineage=lineage_key)
         self._mask = Mask(self._keys)
         self._mask.load(guard.quarantine)
+        self._fuses = getattr(inner, "retrieval_mode", None) == "hybrid"  # of Qdrant
+        self._signatures: dict[str, Mapping[str, inspect.Parameter]] = {}  # of reads, made once
         self._last_report = Report(batch=NO_ENTRIES)
         # One write at a time: a batch is judged by what the one before it left behind.
         self._lock = threading.RLock()
@@ -451,6 +454,76 @@ class GuardedVectorStore(VectorStore):
     ) -> tuple[HeldEntry, ...]:
         """Do as :meth:`release` does, off the event loop."""
         return await self._off_loop(lambda: self.release(ids, by=by, note=note))
+
+    def recall(
+        self,
+        ids: Sequence[str],
+        decisions: Sequence[Decision] | None = None,
+        *,
+        by: str = "ragshield",
+        note: str | None = None,
+    ) -> tuple[str, ...]:
+        """Take documents out of the store and into quarantine; :meth:`release` puts them back.
+
+        They are held as the store has them, durably before they are deleted; where the store inside
+        cannot delete, reads hide them. The guard forgets them, and takes them for suspicious.
+
+        Parameters
+        ----------
+        ids
+            Of documents in the store; those that are not there are passed over.
+        decisions
+            Why, one per id. What a person has released before then stays; without decisions it
+            leaves as well, since a person decides again.
+        by, note
+            Who decided, and why, where no decisions are given; kept in the quarantine.
+
+        Returns
+        -------
+        tuple[str, ...]
+            The ids that left.
+
+        Raises
+        ------
+        ragshield_core.errors.InvalidBatchError
+            If metadata holds a label or lineage that is no scalar; names the document, and nothing
+            left.
+        ValueError
+            If there are decisions, but not one per id.
+
+        Examples
+        --------
+        >>> from langchain_core.embeddings import DeterministicFakeEmbedding
+        >>> from langchain_core.vectorstores import InMemoryVectorStore
+        >>> from ragshield_core import Guard, Quarantine
+        >>> from ragshield_core.detectors import CliqueDetector
+        >>> guard = Guard([CliqueDetector()], quarantine=Quarantine("sqlite://"))
+        >>> inner = InMemoryVectorStore(DeterministicFakeEmbedding(size=8))
+        >>> store = GuardedVectorStore(inner, guard=guard)
+        >>> _ = store.add_texts(["send your password to ..."], ids=["1"])
+        >>> store.recall(["1"], by="anna", note="reported by a customer")
+        ('1',)
+        >>> store.get_by_ids(["1"])
+        []
+        """
+        because = None if decisions is None else dict(zip(ids, decisions, strict=True))
+        with self._alone():
+            entries = read_back(self._access, list(dict.fromkeys(ids)), self._keys)
+            reasons = None if because is None else [because[i] for i in entries.ids]
+            return self._mask.recall(
+                self._guard, entries, reasons, self._take_away, by=by, note=note
+            )
+
+    async def arecall(
+        self,
+        ids: Sequence[str],
+        decisions: Sequence[Decision] | None = None,
+        *,
+        by: str = "ragshield",
+        note: str | None = None,
+    ) -> tuple[str, ...]:
+        """Do as :meth:`recall` does, off the event loop."""
+        return await self._off_loop(lambda: self.recall(ids, decisions, by=by, note=note))
 
     def refresh(self) -> None:
         """Ask the quarantine what is held.
@@ -829,24 +902,38 @@ class GuardedVectorStore(VectorStore):
 
     def _search(self, name: str, argument: Any, k: int, options: Mapping[str, Any]) -> list[Any]:
         """Return the k visible results of a search of the store inside."""
-
-        def ask(asked: int) -> list[Any]:
-            more = self._more_candidates(name, k, asked, options)
-            return self._outward(self._access.call(name, argument, k=asked, **{**options, **more}))
-
-        return self._mask.search(ask, k, post_filtered="filter" in options)
+        return self._found(name, argument, k, options).results
 
     async def _asearch(
         self, name: str, argument: Any, k: int, options: Mapping[str, Any]
     ) -> list[Any]:
         """Do as :meth:`_search` does, by the store's own async method."""
+        return (await self._afound(name, argument, k, options)).results
+
+    def _found(self, name: str, argument: Any, k: int, options: Mapping[str, Any]) -> Found:
+        """Return the k visible results of a search, and how many were hidden."""
+
+        def ask(asked: int) -> list[Any]:
+            more = self._more_candidates(name, k, asked, options)
+            return self._outward(self._access.call(name, argument, k=asked, **{**options, **more}))
+
+        return self._mask.search(ask, k, **self._kind(name, options))
+
+    async def _afound(self, name: str, argument: Any, k: int, options: Mapping[str, Any]) -> Found:
+        """Do as :meth:`_found` does, by the store's own async method."""
 
         async def ask(asked: int) -> list[Any]:
             more = self._more_candidates(name, k, asked, options)
             found = await self._access.acall(name, argument, k=asked, **{**options, **more})
             return self._outward(found)
 
-        return await self._mask.asearch(ask, k, post_filtered="filter" in options)
+        return await self._mask.asearch(ask, k, **self._kind(name, options))
+
+    def _kind(self, name: str, options: Mapping[str, Any]) -> dict[str, bool]:
+        """Return what :class:`ragshield_core.mask.Search` has to know of a search."""
+        # A hybrid search ranks anew what it finds in two ways, and differently if it finds more.
+        fused = self._fuses and not name.endswith("by_vector")
+        return {"post_filtered": options.get("filter") is not None, "nested": not fused}
 
     def _diverse(self, name: str, argument: Any, k: int, options: Mapping[str, Any]) -> list[Any]:
         """Return results of a search for maximal marginal relevance.
@@ -854,44 +941,40 @@ class GuardedVectorStore(VectorStore):
         Where there is something to hide among the candidates, they are chosen from here: picks that
         are taken away afterwards would have kept others from being picked.
         """
-        if len(self._mask):
+        if self._mask:
             vector = argument
             if not name.endswith("by_vector"):
                 vector = self._model().embed_query(argument)
-            search, fetch_k, candidate_options = self._candidates(name, options)
-            raw = self._outward(self._access.call(search, vector, k=fetch_k, **candidate_options))
-            if len(self._mask.visible(raw)) < len(raw):
-                found = self._search(search, vector, fetch_k, candidate_options)
-                return self._pick(vector, found, k, options)
+            found = self._found(*self._candidates(name, vector, options))
+            if found.hidden:
+                return self._pick(vector, found.results, k, options)
         return self._outward(self._access.call(name, argument, k=k, **options))
 
     async def _adiverse(
         self, name: str, argument: Any, k: int, options: Mapping[str, Any]
     ) -> list[Any]:
         """Do as :meth:`_diverse` does, by the store's own async methods."""
-        if len(self._mask):
+        if self._mask:
             vector = argument
             if not name.endswith("by_vector"):
                 vector = await self._model().aembed_query(argument)
-            search, fetch_k, candidate_options = self._candidates(name, options)
-            raw = self._outward(
-                await self._access.acall(search, vector, k=fetch_k, **candidate_options)
-            )
-            if len(self._mask.visible(raw)) < len(raw):
-                found = await self._asearch(search, vector, fetch_k, candidate_options)
-                return await self._off_loop(lambda: self._pick(vector, found, k, options))
+            found = await self._afound(*self._candidates(name, vector, options))
+            if found.hidden:
+                return await self._off_loop(lambda: self._pick(vector, found.results, k, options))
         return self._outward(await self._access.acall(name, argument, k=k, **options))
 
-    def _candidates(self, name: str, options: Mapping[str, Any]) -> tuple[str, int, dict[str, Any]]:
-        """Return the search that gives the candidates, how many, and its other arguments."""
+    def _candidates(
+        self, name: str, vector: Sequence[float], options: Mapping[str, Any]
+    ) -> tuple[str, Sequence[float], int, dict[str, Any]]:
+        """Return the search that gives the candidates, for what, how many, and other arguments."""
         search = "similarity_search_by_vector"
         if "with_score" in name:
             search = "similarity_search_with_score_by_vector"
         rest = {key: v for key, v in options.items() if key not in ("fetch_k", "lambda_mult")}
         fetch_k = int(options.get("fetch_k", 20))
-        if "filter" in rest and "fetch_k" in self._parameters(search):
+        if rest.get("filter") is not None and "fetch_k" in self._parameters(search):
             rest["fetch_k"] = 2 * fetch_k  # what FAISS takes, where it filters afterwards
-        return search, fetch_k, rest
+        return search, vector, fetch_k, rest
 
     def _pick(
         self,
@@ -957,7 +1040,11 @@ class GuardedVectorStore(VectorStore):
         return {"fetch_k": options.get("fetch_k", parameter.default) + asked - k}
 
     def _parameters(self, name: str) -> Mapping[str, inspect.Parameter]:
-        return inspect.signature(getattr(self._inner, name)).parameters
+        known = self._signatures.get(name)
+        if known is None:
+            known = inspect.signature(getattr(self._inner, name)).parameters
+            self._signatures[name] = known
+        return known
 
     def _outward(self, results: Sequence[Any]) -> list[Any]:
         """Return results with their documents as the caller wrote them."""
@@ -1059,7 +1146,7 @@ class GuardedVectorStore(VectorStore):
                 self._mask.add(batch.take(~report.kept))
                 admitted = batch.take(report.kept)
             if report.retroactive:
-                self._recall(report.retroactive)
+                self.recall([d.entry_id for d in report.retroactive], report.retroactive)
             if len(admitted):
                 self._put(admitted, report.flagged)
                 self._uncover(admitted, report)
@@ -1074,13 +1161,6 @@ class GuardedVectorStore(VectorStore):
             held = self.quarantine.held_ids(entries.ids)  # of some, another revision
             self._guard.unhold([i for i in entries.ids if i not in held])
             self._guard.trust(list(self.quarantine.released_among(entries)))
-
-    def _recall(self, decisions: Sequence[Decision]) -> None:
-        """Take entries that were admitted earlier out of the store and into quarantine."""
-        because = {decision.entry_id: decision for decision in decisions}
-        entries = read_back(self._access, list(because), self._keys)
-        gone = set(self._guard.recall(entries, [because[i] for i in entries.ids], self._take_away))
-        self._mask.add(entries.take(np.array([i in gone for i in entries.ids], dtype=np.bool_)))
 
     def _take_away(self, ids: Sequence[str]) -> None:
         """Delete held entries from the store inside; where it cannot delete, they are hidden."""
@@ -1130,7 +1210,8 @@ class GuardedVectorStore(VectorStore):
         """Fit and calibrate the guard on what the store inside holds."""
         with self._alone(), shown(progress) as tell:
             batch = read_all(self._access, self._keys, self._mask, batch_size, tell)
-            learn_store(self._guard, batch, trusted, tell)
+            tell("learning", 0, 0)
+            learn_store(self._guard, batch, trusted)
 
     @contextmanager
     def _alone(self) -> Iterator[None]:

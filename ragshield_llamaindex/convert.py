@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import PurePath
 from typing import Any
 
-import numpy as np
 from llama_index.core.schema import BaseNode, MetadataMode, NodeRelationship, RelatedNodeInfo
 from llama_index.core.vector_stores.utils import metadata_dict_to_node
 from numpy.typing import ArrayLike
 
 from ragshield_core import Batch
+from ragshield_core.claims import claim_of
 from ragshield_core.errors import InvalidBatchError
 from ragshield_core.findings import Decision
 from ragshield_core.metadata_json import dumps, loads
@@ -43,7 +41,7 @@ class MetadataKeys:
         InvalidBatchError
             If it is neither a string, a number nor a boolean; names the node.
         """
-        return _as_text(self.label, node)
+        return claim_of(self.label, node.node_id, node.metadata.get(self.label))
 
     def lineage_of(self, node: BaseNode) -> str | None:
         """Return what the node was cut from: as its metadata says, else its source document.
@@ -53,7 +51,7 @@ class MetadataKeys:
         InvalidBatchError
             If metadata says something that is no scalar; names the node.
         """
-        claimed = _as_text(self.lineage, node)
+        claimed = claim_of(self.lineage, node.node_id, node.metadata.get(self.lineage))
         return claimed if claimed is not None else node.ref_doc_id
 
 
@@ -206,18 +204,3 @@ def _packed(node: BaseNode) -> dict[str, Any]:
     except (TypeError, ValueError):  # stores keep what pydantic makes of such values
         metadata = node.model_dump(mode="json", include={"metadata"})["metadata"]
     return {**metadata, NODE_KEY: {"type": node.class_name(), "content": content}}
-
-
-def _as_text(key: str, node: BaseNode) -> str | None:
-    value = node.metadata.get(key)
-    if value is None or isinstance(value, str):
-        return value
-    if isinstance(value, float) and math.isnan(value):
-        return None  # how data frames say that there is none
-    if isinstance(value, bool | int | float | np.generic | PurePath):
-        return str(value)
-    msg = (
-        f"metadata[{key!r}] of entry {node.node_id!r} is of type {type(value).__name__}, expected "
-        "a str, a number or nothing; store one scalar under that key, or name another key."
-    )
-    raise InvalidBatchError(msg)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any, Self
 
 from llama_index.core import StorageContext, VectorStoreIndex
@@ -21,14 +22,12 @@ from llama_index.core.vector_stores.types import (
 )
 from pydantic import PrivateAttr
 
-from ragshield_core import Guard, Quarantine, Report
-from ragshield_core.quarantine import HeldEntry
-from ragshield_core.scan import ScanReport
+from ragshield_core import Guard
 from ragshield_llamaindex.convert import MetadataKeys, embedded, relinked, source_of
 from ragshield_llamaindex.events import dispatcher
 from ragshield_llamaindex.inner import InnerStore, access_to, vectors_of
-from ragshield_llamaindex.keeper import Keeper
-from ragshield_llamaindex.mask import Mask, asking_for, cut, kept_rows
+from ragshield_llamaindex.keeper import Keeper, Kept
+from ragshield_llamaindex.mask import Mask
 from ragshield_llamaindex.stable_ids import StableIds
 from ragshield_llamaindex.vectorstore import GuardedVectorStore
 
@@ -44,7 +43,7 @@ _SETTINGS = (
 ALL_DROPPED = "No answer: no passage that was found for this question passed the guard."
 
 
-class GuardedVectorStoreIndex(VectorStoreIndex):
+class GuardedVectorStoreIndex(Kept, VectorStoreIndex):
     """Drop-in replacement for a VectorStoreIndex: suspicious nodes stay out of it.
 
     Nodes are embedded, screened, and only then handed to the vector store, so that positions and
@@ -71,6 +70,7 @@ class GuardedVectorStoreIndex(VectorStoreIndex):
 
     Instantiate:
         >>> from llama_index.core import MockEmbedding
+        >>> from ragshield_core import Quarantine
         >>> from ragshield_core.detectors import LabelCentroidDetector
         >>> guard = Guard([LabelCentroidDetector()], quarantine=Quarantine("sqlite://"))
         >>> index = GuardedVectorStoreIndex.from_documents(
@@ -226,6 +226,7 @@ class GuardedVectorStoreIndex(VectorStoreIndex):
         --------
         >>> from llama_index.core import MockEmbedding
         >>> from llama_index.core.schema import TextNode
+        >>> from ragshield_core import Quarantine
         >>> from ragshield_core.detectors import LabelCentroidDetector
         >>> bare = VectorStoreIndex([TextNode(text="foo")], embed_model=MockEmbedding(8))
         >>> guard = Guard([LabelCentroidDetector()], quarantine=Quarantine("sqlite://"))
@@ -251,21 +252,6 @@ class GuardedVectorStoreIndex(VectorStoreIndex):
     def vector_store(self) -> BasePydanticVectorStore:
         """What retrievers read: the vector store, without what is held. It cannot be written."""
         return self._reads
-
-    @property
-    def guard(self) -> Guard:
-        """The guard."""
-        return self._keeper.guard
-
-    @property
-    def quarantine(self) -> Quarantine:
-        """Where held nodes are."""
-        return self.guard.quarantine
-
-    @property
-    def last_report(self) -> Report:
-        """What was decided at the latest write."""
-        return self._keeper.last_report
 
     # Writes
 
@@ -395,68 +381,6 @@ class GuardedVectorStoreIndex(VectorStoreIndex):
         await self._keeper.arun(self._keeper.delete_nodes(node_ids, options))
         self._record()
 
-    @dispatcher.span
-    def release(
-        self, ids: Sequence[str], *, by: str = "ragshield", note: str | None = None
-    ) -> tuple[HeldEntry, ...]:
-        """Put held nodes into the index, under their own ids and with their stored vectors.
-
-        Parameters
-        ----------
-        ids
-            Of held nodes; they replace what is live under the same ids.
-        by, note
-            Who decided, and why; kept in the quarantine's log.
-
-        Raises
-        ------
-        ragshield_core.errors.QuarantineError
-            If one of them is not held; nothing is released then.
-        """
-        released = self._keeper.run(self._keeper.release(ids, by, note))
-        self._record()
-        return released
-
-    @dispatcher.span
-    async def arelease(
-        self, ids: Sequence[str], *, by: str = "ragshield", note: str | None = None
-    ) -> tuple[HeldEntry, ...]:
-        """Do as :meth:`release` does, by async methods."""
-        released = await self._keeper.arun(self._keeper.release(ids, by, note))
-        self._record()
-        return released
-
-    def scan(
-        self,
-        fpr: float = 0.01,
-        clean_ids: Iterable[str] | None = None,
-        *,
-        quarantine: bool = False,
-        seed: int = 0,
-    ) -> ScanReport:
-        """Audit all that is stored, each node judged against the others.
-
-        The guard's detectors are built anew for it, so that what the guard has learned stays as it
-        is. Writes may go on while the audit runs.
-
-        Parameters
-        ----------
-        fpr, clean_ids, seed
-            As of :func:`ragshield_core.scan.scan`.
-        quarantine
-            Whether findings are held, durably, and deleted; :meth:`release` puts them back. By
-            default nothing changes.
-
-        Returns
-        -------
-        ScanReport
-            Findings, worst first. With ``quarantine=True``, those that stayed, because a person has
-            released them before or they changed meanwhile, are admitted with a note.
-        """
-        report = self._keeper.scan(fpr, clean_ids, seed, quarantine=quarantine)
-        self._record()
-        return report
-
     def refresh_quarantine(self) -> None:
         """Ask the quarantine what is held, where somebody else holds or judges entries."""
         self._keeper.mask.load(self.quarantine)
@@ -468,6 +392,7 @@ class GuardedVectorStoreIndex(VectorStoreIndex):
         return answering(super().as_query_engine(llm, **kwargs))
 
     def _record(self) -> None:
+        """Store which nodes the index holds."""
         self._storage_context.index_store.add_index_struct(self._index_struct)
 
     def _unrecord(self, ref_doc_id: str) -> None:
@@ -499,6 +424,7 @@ def guarded_index_from_documents(
     Examples
     --------
     >>> from llama_index.core import MockEmbedding
+    >>> from ragshield_core import Quarantine
     >>> from ragshield_core.detectors import LabelCentroidDetector
     >>> guard = Guard([LabelCentroidDetector()], quarantine=Quarantine("sqlite://"))
     >>> index = guarded_index_from_documents(
@@ -601,39 +527,20 @@ class ReadView(BasePydanticVectorStore):
     @dispatcher.span
     def query(self, query: VectorStoreQuery, **kwargs: Any) -> VectorStoreQueryResult:
         """Return what the vector store finds, without what is held."""
-        k = asked = query.similarity_top_k
-        while True:
-            result = self._inner.query(asking_for(query, asked), **kwargs)
-            rows, more = self._visible(result, asked, k)
-            if more is None:
-                return cut(result, rows)
-            asked = more
+        ask = partial(self._inner.query, **kwargs)
+        return self._mask.query(ask, query, self._shows, self._access.orphans)
 
     @dispatcher.span
     async def aquery(self, query: VectorStoreQuery, **kwargs: Any) -> VectorStoreQueryResult:
         """Do as :meth:`query` does, by the vector store's async method."""
-        k = asked = query.similarity_top_k
-        while True:
-            result = await self._inner.aquery(asking_for(query, asked), **kwargs)
-            rows, more = self._visible(result, asked, k)
-            if more is None:
-                return cut(result, rows)
-            asked = more
+        ask = partial(self._inner.aquery, **kwargs)
+        return await self._mask.aquery(ask, query, self._shows, self._access.orphans)
 
-    def _visible(
-        self, result: VectorStoreQueryResult, asked: int, k: int
-    ) -> tuple[list[int], int | None]:
-        """Return the rows to show and how many to ask for next, None if it is enough."""
-
-        def keep(entry_id: str | None, node: BaseNode | None) -> bool:
-            if node is None and entry_id is not None:
-                node = self._access.node(entry_id)
-            return node is not None and not self._mask.hides(node)
-
-        rows = kept_rows(result, keep)
-        found = len(result.ids if result.ids is not None else result.nodes or ())
-        more = self._mask.more(asked, k, found, len(rows), self._access.orphans)
-        return rows if asked == k else rows[:k], more
+    def _shows(self, entry_id: str | None, node: BaseNode | None) -> bool:
+        """Return whether a result may be seen; of stores that keep vectors only, with its node."""
+        if node is None and entry_id is not None:
+            node = self._access.node(entry_id)
+        return node is not None and not self._mask.hides(node)
 
 
 _READ_ONLY = (

@@ -11,13 +11,14 @@ import logging
 import threading
 from collections.abc import AsyncIterator, Callable, Generator, Iterable, Sequence
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from llama_index.core.schema import BaseNode
 
-from ragshield_core import Batch, Guard, Report
-from ragshield_core.errors import CalibrationError, InvalidBatchError
+from ragshield_core import Batch, Guard, Quarantine, Report
+from ragshield_core.adoption import learn_store
 from ragshield_core.findings import Decision
 from ragshield_core.quarantine import HeldEntry
 from ragshield_core.scan import ScanReport, scan
@@ -30,7 +31,7 @@ from ragshield_llamaindex.convert import (
     to_batch,
     to_node,
 )
-from ragshield_llamaindex.events import report_detection
+from ragshield_llamaindex.events import dispatcher, report_detection
 from ragshield_llamaindex.inner import InnerStore
 from ragshield_llamaindex.mask import Mask
 
@@ -133,7 +134,7 @@ class Keeper:
         report: Report = yield _work(lambda: self._judge(batch))
         self.last_report = report
         if report.retroactive:
-            yield from self._recall(report)
+            yield from self.recall([d.entry_id for d in report.retroactive], report.retroactive)
         kept = [node for node, good in zip(nodes, report.kept, strict=True) if good]
         if kept:
             held = [node for node, good in zip(nodes, report.kept, strict=True) if not good]
@@ -170,6 +171,23 @@ class Keeper:
         self.mask.discard(batch.ids)
         return done  # type: ignore[no-any-return]
 
+    def recall(
+        self,
+        ids: Sequence[str],
+        decisions: Sequence[Decision] | None = None,
+        by: str = "ragshield",
+        note: str | None = None,
+    ) -> Steps[tuple[str, ...]]:
+        """Move nodes from the store into quarantine; return the ids of those that left.
+
+        Without decisions, one per id, a person decides, whatever people have released before.
+        """
+        because = None if decisions is None else dict(zip(ids, decisions, strict=True))
+        nodes = yield Step("read", (list(dict.fromkeys(ids)),))
+        entries = to_batch_of(nodes, self.keys)
+        reasons = None if because is None else [because[entry_id] for entry_id in entries.ids]
+        return (yield from self._away(entries, reasons, by, note))
+
     def update(
         self, ref_doc_id: str, nodes: Sequence[BaseNode], options: dict[str, Any] | None = None
     ) -> Steps[bool]:
@@ -181,7 +199,7 @@ class Keeper:
         report = yield _work(lambda: self._judge(batch))
         self.last_report = report
         if report.retroactive:
-            yield from self._recall(report)
+            yield from self.recall([d.entry_id for d in report.retroactive], report.retroactive)
         yield _work(lambda: report_detection(report, stage="ingestion"))
         if not report.kept.all():
             return False
@@ -207,7 +225,7 @@ class Keeper:
         self.last_report = report
         self.mask.add(report.batch.take(~report.kept))
         if report.retroactive:
-            yield from self._recall(report)
+            yield from self.recall([d.entry_id for d in report.retroactive], report.retroactive)
         batch = yield _work(lambda: to_batch(nodes, self.keys))
         for ref_doc_id in replaced:
             yield from self.delete_document(ref_doc_id, spare=batch.ids)
@@ -253,22 +271,7 @@ class Keeper:
     def adopt(self, trusted: Iterable[str] | None) -> None:
         """Fit and calibrate the guard on what the store holds."""
         with self._lock:
-            batch = self._everything()
-            if not len(batch):
-                return
-            if trusted is not None:
-                held_out = _half(batch, trusted)
-                self.guard.fit(batch.take(~held_out))
-                clean = batch.take(held_out)
-                self.guard.calibrate(clean)
-                self.guard.learn(clean)
-                self.guard.trust(clean.ids)
-                return
-            self.guard.fit(batch)
-            try:
-                self.guard.calibrate()
-            except CalibrationError as error:
-                logger.warning("not calibrated, the published rules are in force: %s", error)
+            learn_store(self.guard, self._everything(), trusted)
 
     def scan(
         self, fpr: float, clean_ids: Iterable[str] | None, seed: int, *, quarantine: bool
@@ -292,7 +295,7 @@ class Keeper:
             np.array([entry.fingerprint == judged[entry.id] for entry in present], dtype=np.bool_)
         )
         decisions = [because[entry_id] for entry_id in unchanged.ids]
-        gone = yield from self._away(unchanged, decisions, by="scan")
+        gone = yield from self._away(unchanged, decisions, "scan")
         staying = {i: "released by a person before" for i in unchanged.ids if i not in gone}
         changed = because.keys() - set(unchanged.ids)
         return report.overruled(
@@ -300,17 +303,16 @@ class Keeper:
         )
 
     def _away(
-        self, entries: Batch, decisions: Sequence[Decision], *, by: str = "ragshield"
-    ) -> Steps[set[str]]:
+        self, entries: Batch, decisions: Sequence[Decision] | None, by: str, note: str | None = None
+    ) -> Steps[tuple[str, ...]]:
         """Move entries from the store into quarantine; return the ids of those that left."""
         left: list[str] = []
-        yield _work(lambda: self.guard.recall(entries, decisions, left.extend, by=by))
-        gone = set(left)
-        self.mask.add(entries.take(np.array([i in gone for i in entries.ids], dtype=np.bool_)))
-        if gone:
+        recall = partial(self.mask.recall, self.guard, entries, decisions, left.extend)
+        gone = yield _work(lambda: recall(by=by, note=note))
+        if left:
             with suppress(NotImplementedError):  # where it cannot be deleted, it is hidden
                 yield Step("delete", (left,))
-        return gone
+        return gone  # type: ignore[no-any-return]
 
     def _judge(self, batch: Batch) -> Report:
         report = self.guard.hold(self.guard.screen(batch))
@@ -334,13 +336,6 @@ class Keeper:
         before = to_batch_of(older, self.keys)
         yield _work(lambda: self.guard.forget(before))
         yield _work(lambda: self.guard.learn(batch))
-
-    def _recall(self, report: Report) -> Steps[None]:
-        """Take entries that were admitted earlier out of the store and into quarantine."""
-        because = {decision.entry_id: decision for decision in report.retroactive}
-        nodes = yield Step("read", (list(because),))
-        entries = to_batch_of(nodes, self.keys)
-        yield from self._away(entries, [because[entry_id] for entry_id in entries.ids])
 
     def _stored(self, ids: Sequence[str]) -> Steps[Batch]:
         """Return what the guard has learned and the store holds under the ids."""
@@ -381,6 +376,147 @@ class Keeper:
         return to_batch(nodes, self.keys) if nodes else NO_ENTRIES
 
 
+class Kept:
+    """What a guarded store and a guarded index have in common: a keeper, and how it is asked."""
+
+    _keeper: Keeper
+
+    @property
+    def guard(self) -> Guard:
+        """The guard."""
+        return self._keeper.guard
+
+    @property
+    def quarantine(self) -> Quarantine:
+        """Where held nodes are."""
+        return self.guard.quarantine
+
+    @property
+    def last_report(self) -> Report:
+        """What was decided at the latest write."""
+        return self._keeper.last_report
+
+    @dispatcher.span
+    def release(
+        self, ids: Sequence[str], *, by: str = "ragshield", note: str | None = None
+    ) -> tuple[HeldEntry, ...]:
+        """Put held nodes back, under their own ids and with their stored vectors.
+
+        Parameters
+        ----------
+        ids
+            Of held nodes; they replace what is live under the same ids.
+        by, note
+            Who decided, and why; kept in the quarantine's log.
+
+        Raises
+        ------
+        ragshield_core.errors.QuarantineError
+            If one of them is not held; nothing is released then.
+        """
+        released = self._keeper.run(self._keeper.release(ids, by, note))
+        self._record()
+        return released
+
+    @dispatcher.span
+    async def arelease(
+        self, ids: Sequence[str], *, by: str = "ragshield", note: str | None = None
+    ) -> tuple[HeldEntry, ...]:
+        """Do as :meth:`release` does, by async methods."""
+        released = await self._keeper.arun(self._keeper.release(ids, by, note))
+        self._record()
+        return released
+
+    @dispatcher.span
+    def recall(
+        self,
+        ids: Sequence[str],
+        decisions: Sequence[Decision] | None = None,
+        *,
+        by: str = "ragshield",
+        note: str | None = None,
+    ) -> tuple[str, ...]:
+        """Take nodes out and into quarantine; :meth:`release` puts them back.
+
+        They are held as they are stored, durably before they are deleted; where the store inside
+        cannot delete, reads hide them. The guard forgets them, and takes them for suspicious.
+
+        Parameters
+        ----------
+        ids
+            Of stored nodes; those that are not there are passed over.
+        decisions
+            Why, one per id. What a person has released before then stays; without decisions it
+            leaves as well, since a person decides again.
+        by, note
+            Who decided, and why, where no decisions are given; kept in the quarantine.
+
+        Returns
+        -------
+        tuple[str, ...]
+            The ids that left.
+
+        Raises
+        ------
+        ragshield_core.errors.InvalidBatchError
+            If metadata holds a label or lineage that is no scalar; names the node, and nothing
+            left.
+        ValueError
+            If there are decisions, but not one per id.
+        """
+        gone = self._keeper.run(self._keeper.recall(ids, decisions, by, note))
+        self._record()
+        return gone
+
+    @dispatcher.span
+    async def arecall(
+        self,
+        ids: Sequence[str],
+        decisions: Sequence[Decision] | None = None,
+        *,
+        by: str = "ragshield",
+        note: str | None = None,
+    ) -> tuple[str, ...]:
+        """Do as :meth:`recall` does, by async methods."""
+        gone = await self._keeper.arun(self._keeper.recall(ids, decisions, by, note))
+        self._record()
+        return gone
+
+    def scan(
+        self,
+        fpr: float = 0.01,
+        clean_ids: Iterable[str] | None = None,
+        *,
+        quarantine: bool = False,
+        seed: int = 0,
+    ) -> ScanReport:
+        """Audit all that is stored, each node judged against the others.
+
+        The guard's detectors are built anew for it, so that what the guard has learned stays as it
+        is. Writes may go on while the audit runs.
+
+        Parameters
+        ----------
+        fpr, clean_ids, seed
+            As of :func:`ragshield_core.scan.scan`.
+        quarantine
+            Whether findings are held, durably, and deleted; :meth:`release` puts them back. By
+            default nothing changes.
+
+        Returns
+        -------
+        ScanReport
+            Findings, worst first. With ``quarantine=True``, those that stayed, because a person has
+            released them before or they changed meanwhile, are admitted with a note.
+        """
+        report = self._keeper.scan(fpr, clean_ids, seed, quarantine=quarantine)
+        self._record()
+        return report
+
+    def _record(self) -> None:
+        """Note what is stored now, where that is not the store's own business."""
+
+
 def to_batch_of(nodes: Sequence[BaseNode], keys: MetadataKeys) -> Batch:
     """Return stored nodes as a batch; those whose vectors the store does not give are left out."""
     known = [node for node in nodes if node.embedding is not None]
@@ -409,30 +545,3 @@ def _drive(steps: Steps[T], do: Callable[[Step], Any]) -> T:
             answer = do(step)
         except Exception as raised:  # noqa: BLE001 - handed to the operation
             error = raised
-
-
-def _half(batch: Batch, trusted: Iterable[str]) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Return which entries to hold out: half of the trusted ones, never half a document."""
-    rows = {entry_id: row for row, entry_id in enumerate(batch.ids)}
-    wanted = list(dict.fromkeys(trusted))
-    unknown = [entry_id for entry_id in wanted if entry_id not in rows]
-    if unknown:
-        msg = (
-            f"{len(unknown)} of {len(wanted)} clean_ids are not in the store ({unknown[0]!r}), "
-            "expected ids of entries that it holds."
-        )
-        raise InvalidBatchError(msg)
-    documents: dict[str, list[int]] = {}
-    for entry_id in wanted:
-        row = rows[entry_id]
-        lineage = batch.lineages[row]
-        documents.setdefault(f"id {entry_id}" if lineage is None else f"of {lineage}", []).append(
-            row
-        )
-    held_out = np.zeros(len(batch), dtype=np.bool_)
-    groups = list(documents.values())
-    for number in np.random.default_rng(0).permutation(len(groups)):
-        if 2 * int(held_out.sum()) >= len(wanted):
-            break
-        held_out[groups[number]] = True
-    return held_out

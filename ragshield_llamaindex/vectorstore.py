@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any, Self
 
 from llama_index.core.schema import BaseNode
@@ -15,17 +16,14 @@ from llama_index.core.vector_stores.types import (
 )
 from pydantic import Field, PrivateAttr
 
-from ragshield_core import Guard, Quarantine, Report
-from ragshield_core.quarantine import HeldEntry
-from ragshield_core.scan import ScanReport
+from ragshield_core import Guard
 from ragshield_llamaindex.convert import MetadataKeys
 from ragshield_llamaindex.events import dispatcher
 from ragshield_llamaindex.inner import InnerStore, access_to
-from ragshield_llamaindex.keeper import Keeper, Step
-from ragshield_llamaindex.mask import asking_for, cut, kept_rows
+from ragshield_llamaindex.keeper import Keeper, Kept, Step
 
 
-class GuardedVectorStore(BasePydanticVectorStore):
+class GuardedVectorStore(Kept, BasePydanticVectorStore):
     """Drop-in replacement for a vector store: suspicious nodes stay out of it.
 
     Every write is screened by the guard. Nodes that it quarantines are held, with all that came
@@ -55,6 +53,7 @@ class GuardedVectorStore(BasePydanticVectorStore):
     Instantiate:
         >>> import chromadb
         >>> from llama_index.vector_stores.chroma import ChromaVectorStore
+        >>> from ragshield_core import Quarantine
         >>> from ragshield_core.detectors import LabelCentroidDetector
         >>> guard = Guard([LabelCentroidDetector()], quarantine=Quarantine("sqlite://"))
         >>> collection = chromadb.EphemeralClient().create_collection("guarded-example")
@@ -131,21 +130,6 @@ class GuardedVectorStore(BasePydanticVectorStore):
     def inner(self) -> BasePydanticVectorStore:
         """The store inside; what is done to it directly is not guarded."""
         return self._inner
-
-    @property
-    def guard(self) -> Guard:
-        """The guard."""
-        return self._keeper.guard
-
-    @property
-    def quarantine(self) -> Quarantine:
-        """Where held nodes are."""
-        return self.guard.quarantine
-
-    @property
-    def last_report(self) -> Report:
-        """What was decided at the latest write."""
-        return self._keeper.last_report
 
     # Writes
 
@@ -240,62 +224,6 @@ class GuardedVectorStore(BasePydanticVectorStore):
         ids = await asyncio.to_thread(self._keeper.access.ids)
         await self._keeper.arun(self._keeper.clear(ids, Step("clear")))
 
-    @dispatcher.span
-    def release(
-        self, ids: Sequence[str], *, by: str = "ragshield", note: str | None = None
-    ) -> tuple[HeldEntry, ...]:
-        """Put held nodes into the store, under their own ids and with their stored vectors.
-
-        Parameters
-        ----------
-        ids
-            Of held nodes; they replace what is live under the same ids.
-        by, note
-            Who decided, and why; kept in the quarantine's log.
-
-        Raises
-        ------
-        ragshield_core.errors.QuarantineError
-            If one of them is not held; nothing is released then.
-        """
-        return self._keeper.run(self._keeper.release(ids, by, note))
-
-    @dispatcher.span
-    async def arelease(
-        self, ids: Sequence[str], *, by: str = "ragshield", note: str | None = None
-    ) -> tuple[HeldEntry, ...]:
-        """Do as :meth:`release` does, by the async methods of the store inside."""
-        return await self._keeper.arun(self._keeper.release(ids, by, note))
-
-    def scan(
-        self,
-        fpr: float = 0.01,
-        clean_ids: Iterable[str] | None = None,
-        *,
-        quarantine: bool = False,
-        seed: int = 0,
-    ) -> ScanReport:
-        """Audit all that is stored, each node judged against the others.
-
-        The guard's detectors are built anew for it, so that what the guard has learned stays as it
-        is. Writes may go on while the audit runs.
-
-        Parameters
-        ----------
-        fpr, clean_ids, seed
-            As of :func:`ragshield_core.scan.scan`.
-        quarantine
-            Whether findings are held, durably, and deleted; :meth:`release` puts them back. By
-            default nothing changes.
-
-        Returns
-        -------
-        ScanReport
-            Findings, worst first. With ``quarantine=True``, those that stayed, because a person has
-            released them before or they changed meanwhile, are admitted with a note.
-        """
-        return self._keeper.scan(fpr, clean_ids, seed, quarantine=quarantine)
-
     def refresh(self) -> None:
         """Ask the quarantine what is held, where somebody else holds or judges entries."""
         self._keeper.mask.load(self.quarantine)
@@ -356,24 +284,14 @@ class GuardedVectorStore(BasePydanticVectorStore):
     @dispatcher.span
     def query(self, query: VectorStoreQuery, **kwargs: Any) -> VectorStoreQueryResult:
         """Return the nodes most similar to a query; nodes, similarities and ids are parallel."""
-        k = asked = query.similarity_top_k
-        while True:
-            result = self._inner.query(asking_for(query, asked), **kwargs)
-            rows, more = self._visible(result, asked, k)
-            if more is None:
-                return result if rows is None else cut(result, rows)
-            asked = more
+        ask = partial(self._inner.query, **kwargs)
+        return self._keeper.mask.query(ask, query, self._shows)
 
     @dispatcher.span
     async def aquery(self, query: VectorStoreQuery, **kwargs: Any) -> VectorStoreQueryResult:
         """Do as :meth:`query` does, by the async method of the store inside."""
-        k = asked = query.similarity_top_k
-        while True:
-            result = await self._inner.aquery(asking_for(query, asked), **kwargs)
-            rows, more = self._visible(result, asked, k)
-            if more is None:
-                return result if rows is None else cut(result, rows)
-            asked = more
+        ask = partial(self._inner.aquery, **kwargs)
+        return await self._keeper.mask.aquery(ask, query, self._shows)
 
     def get_nodes(
         self, node_ids: list[str] | None = None, filters: MetadataFilters | None = None
@@ -387,15 +305,5 @@ class GuardedVectorStore(BasePydanticVectorStore):
         """Return stored nodes; those that are missing or held are passed over."""
         return self._keeper.mask.visible(await self._inner.aget_nodes(node_ids, filters))
 
-    def _visible(
-        self, result: VectorStoreQueryResult, asked: int, k: int
-    ) -> tuple[list[int] | None, int | None]:
-        """Return the rows to show, None for all, and how many to ask for next, None for no more."""
-        mask = self._keeper.mask
-        rows = kept_rows(result, lambda _, node: node is None or not mask.hides(node))
-        found = len(result.ids if result.ids is not None else result.nodes or ())
-        more = mask.more(asked, k, found, len(rows))
-        if len(rows) == found and asked == k:
-            return None, more
-        # Hybrid searches return more than were asked for; what was there before stays.
-        return rows if asked == k else rows[:k], more
+    def _shows(self, _entry_id: str | None, node: BaseNode | None) -> bool:
+        return node is None or not self._keeper.mask.hides(node)

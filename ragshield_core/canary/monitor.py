@@ -420,25 +420,22 @@ class CanaryMonitor:
             The ids that were taken out; what a person has released before stays, and so does what
             a LangChain store holds another text of by now: deleting it would lose that text.
         """
-        guard: Any = getattr(self._source, "guard", None)
-        inner: Any = self._source.inner if hasattr(guard, "recall") else self._source
-        there = _present(inner, [suspect.entry_id for suspect in suspects])
+        there = _present(
+            getattr(self._source, "inner", self._source), [s.entry_id for s in suspects]
+        )
         suspects = [s for s in suspects if there.get(s.entry_id, s.passage.text) == s.passage.text]
         if not suspects:
             return ()
-        batch = self._batch([suspect.passage for suspect in suspects])
         decisions = [_decision(suspect) for suspect in suspects]
-        gone: tuple[str, ...]
-        if self._remove is None and hasattr(guard, "recall"):
-            gone = guard.recall(batch, decisions, lambda ids: _deleted(inner, ids), by=by)
-            self._source.refresh()
-        else:
-            released = self.quarantine_store.hold(batch, decisions, by=by)
-            gone = tuple(i for i in batch.ids if i not in released)
-            if self._remove is not None:
-                self._remove(gone)
-            elif hasattr(self._source, "similarity_search"):
-                _deleted(self._source, gone)
+        if self._remove is None and hasattr(self._source, "recall"):  # a guarded store or index
+            return tuple(self._source.recall([s.entry_id for s in suspects], decisions, by=by))
+        batch = self._batch([suspect.passage for suspect in suspects])
+        released = self.quarantine_store.hold(batch, decisions, by=by)
+        gone = tuple(i for i in batch.ids if i not in released)
+        if self._remove is not None:
+            self._remove(gone)
+        elif hasattr(self._source, "similarity_search"):
+            _deleted(self._source, gone)
         return gone
 
     def restore(self, ids: Sequence[str], *, by: str = BY, note: str | None = None) -> None:

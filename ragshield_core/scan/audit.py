@@ -55,12 +55,15 @@ class ScanReport(Report):
         Trusted entries behind the thresholds; 0 where they are estimates.
     failed
         Names of detectors that crashed: what they would have found is missing.
+    by_rule
+        Names of detectors that acted by their published rules, which follow no rate.
     """
 
     fpr: float = 0.01
     thresholds: Mapping[str, float] = field(default_factory=dict)
     n_clean: int = 0
     failed: tuple[str, ...] = ()
+    by_rule: tuple[str, ...] = ()
 
     @cached_property
     def ranking(self) -> tuple[int, ...]:
@@ -111,10 +114,16 @@ class ScanReport(Report):
                 f"Thresholds from {self.n_clean} trusted entries: of the other clean ones, a share "
                 f"of at most {self.fpr:g} is expected among the findings."
             )
+        rules = (
+            f" Published rules are in force for {', '.join(self.by_rule)}, whatever the rate: they "
+            "may find many clean entries."
+            if self.by_rule
+            else ""
+        )
         return (
             "A ranked list, not a verdict: without trusted entries the thresholds are estimated "
             f"from the knowledge base itself, and the false-positive rate of {self.fpr:g} is an "
-            "estimate. Name trusted entries to have it kept."
+            f"estimate.{rules} Name trusted entries to have it kept."
         )
 
     def summary(self) -> str:
@@ -203,6 +212,15 @@ class _Audited(NamedTuple):
     scores: NDArray[np.float64]  # (n_entries,), NaN where it had none
     seconds: float
 
+    @property
+    def name(self) -> str:
+        return self.detector.name
+
+    @property
+    def has_estimate(self) -> bool:
+        """Whether its threshold follows the rate without trusted entries."""
+        return type(self.detector).audit_threshold is not Detector.audit_threshold
+
 
 def scan(
     batch: Batch,
@@ -273,11 +291,13 @@ def scan(
         skipped += unjudged
     calibration = None if trusted is None else _calibration(audited, trusted)
     thresholds = _thresholds(audited, policy, calibration)
+    skipped += [_judged_too_few(item, trusted) for item in audited if item.name not in thresholds]
+    audited = [item for item in audited if item.name in thresholds]
     timings = {}
     findings: dict[int, list[Finding]] = {}
     for item in audited:
         start = time.perf_counter()
-        name = item.detector.name
+        name = item.name
         suspicious = item.scores > thresholds[name]  # never where NaN
         if trusted is not None:
             suspicious[trusted] = False
@@ -290,13 +310,18 @@ def scan(
     return ScanReport(
         batch=batch,
         remarkable={row: policy.decide(batch.ids[row], findings[row]) for row in sorted(findings)},
-        scores={item.detector.name: item.scores for item in audited},
+        scores={item.name: item.scores for item in audited},
         skipped=tuple(skipped),
         timings=timings,
         fpr=fpr,
         thresholds=thresholds,
         n_clean=0 if trusted is None else len(trusted),
         failed=tuple(failed),
+        by_rule=tuple(
+            item.name
+            for item in audited
+            if not (item.detector.exchangeable and calibration) and not item.has_estimate
+        ),
     )
 
 
@@ -370,7 +395,7 @@ def _with_clean_scores(
     """Set detectors aside that have no opinion about any trusted entry."""
     usable = [item for item in audited if not np.isnan(item.scores[trusted]).all()]
     if audited and not usable:
-        names = ", ".join(item.detector.name for item in audited)
+        names = ", ".join(item.name for item in audited)
         msg = (
             f"none of the {len(trusted)} trusted entries can be judged by {names}; name entries "
             "that carry what these detectors need."
@@ -378,10 +403,16 @@ def _with_clean_scores(
         raise CalibrationError(msg)
     reason = "not calibrated: it could judge none of the trusted entries"
     return usable, [
-        Skipped(detector=item.detector.name, reason=reason)
+        Skipped(detector=item.name, reason=reason)
         for item in audited
         if np.isnan(item.scores[trusted]).all()
     ]
+
+
+def _judged_too_few(item: _Audited, trusted: NDArray[np.intp] | None) -> Skipped:
+    judged = 0 if trusted is None else int(np.count_nonzero(~np.isnan(item.scores[trusted])))
+    reason = f"not calibrated: it could judge {judged} of the trusted entries, too few"
+    return Skipped(detector=item.name, reason=reason)
 
 
 def _calibration(audited: Sequence[_Audited], trusted: NDArray[np.intp]) -> JointCalibration | None:
@@ -394,9 +425,15 @@ def _calibration(audited: Sequence[_Audited], trusted: NDArray[np.intp]) -> Join
 def _thresholds(
     audited: Sequence[_Audited], policy: Policy, calibration: JointCalibration | None
 ) -> dict[str, float]:
-    """Return thresholds from trusted entries, or else estimates, each of an equal part."""
+    """Return thresholds from trusted entries, or else estimates, each of an equal part.
+
+    None for a detector that judged too few of the trusted entries.
+    """
     part = policy.quarantine_at / max(1, len(audited))
-    rules = {item.detector.name: item.detector.audit_threshold(part) for item in audited}
+    known = {} if calibration is None else calibration.calibrations
+    rules = {
+        item.name: item.detector.audit_threshold(part) for item in audited if item.name not in known
+    }
     try:
         bars = policy.bars(rules, calibration)
     except CalibrationError as error:
@@ -419,7 +456,7 @@ def _findings(
         (
             row,
             Finding(
-                detector=item.detector.name,
+                detector=item.name,
                 entry_id=batch.ids[row],
                 score=score,
                 threshold=threshold,

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from rich.console import Console
-from support import CountingEmbeddings, Scripted, gaussian, scored, topical
+from support import CountingEmbeddings, Scripted, gaussian, knowledge_base, scored, topical
 from typer.testing import CliRunner
 
 from ragshield_core import Batch, Quarantine, Verdict
@@ -79,6 +79,15 @@ def test_without_trusted_entries_it_says_that_the_rate_is_an_estimate():
     assert report.note in rendered(report)
 
 
+def test_detectors_that_follow_no_rate_are_named():
+    batch = knowledge_base(20)
+    report = scan(batch, [Told(), LabelCentroidDetector()])
+    assert report.by_rule == ("label_centroid",)
+    assert "Published rules are in force for label_centroid, whatever the rate" in report.note
+    trusted = scan(batch, [LabelCentroidDetector()], fpr=0.05, clean_ids=batch.ids[:40])
+    assert trusted.by_rule == ()
+
+
 def test_detectors_share_the_rate():
     detectors = [Told("one"), Told("two")]
     scan(uniform(50), detectors, fpr=0.02)
@@ -123,6 +132,17 @@ def test_a_detector_with_no_opinion_about_trusted_entries_is_set_aside():
     assert "none of the trusted" in report.skipped[0].reason
     with pytest.raises(CalibrationError, match="trusted entries can be judged by other"):
         scan(batch, [other], clean_ids=batch.ids[:200])
+
+
+def test_a_detector_that_judged_too_few_trusted_entries_is_set_aside():
+    batch = uniform(300)
+    other = Told("other")
+    other.score = lambda entries: np.where(np.arange(len(entries)) < 295, np.nan, 3.0)
+    report = scan(batch, [Told(), other], clean_ids=[*batch.ids[:198], *batch.ids[-2:]])
+    assert [(s.detector, s.reason) for s in report.skipped] == [
+        ("other", "not calibrated: it could judge 2 of the trusted entries, too few")
+    ]
+    assert set(report.thresholds) == set(report.scores) == {"told"}
 
 
 def test_entries_without_an_opinion_are_no_findings_and_are_counted():

@@ -1,0 +1,267 @@
+"""What reads of a live store leave out: revisions that are held, or confirmed as poisoned."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Generic, NamedTuple, TypeVar
+
+import numpy as np
+
+from ragshield_core.entries import Batch, Entry
+from ragshield_core.errors import InvalidBatchError
+from ragshield_core.findings import Decision, Verdict
+from ragshield_core.guard import Guard
+from ragshield_core.quarantine import Quarantine, Status
+
+Item = TypeVar("Item")
+
+# Held entries that are read at a time, and how many copies of confirmed ones are reckoned with.
+PAGE = 1000
+NO_VECTOR = np.empty(0, dtype=np.float32)
+NONE_HELD: frozenset[str] = frozenset()
+
+# How quickly it is forgotten that searches met hidden results: what fewer than one search in
+# seventy meets is asked for when it is met.
+FADING = 0.99
+# So many results more from the start cost next to nothing in any store; a search that meets more
+# hidden ones is made again.
+MAX_SPARE = 16
+
+
+class Claims(NamedTuple):
+    """What makes a revision, beside the id it stands under."""
+
+    text: str
+    label: str | None
+    lineage: str | None
+
+
+class Mask(ABC, Generic[Item]):
+    """Knows which revisions are held.
+
+    A revision is hidden under the id it is held under, and one that was confirmed as poisoned under
+    any. Another revision under the same id, such as the older one of a rejected update, is not.
+
+    An adapter says of its own kind of document under which id it stands and what it claims. Many
+    threads may read while one writes.
+    """
+
+    def __init__(self) -> None:
+        self._held: dict[str, frozenset[str]] = {}  # id -> fingerprints of its held revisions
+        self._confirmed: frozenset[str] = frozenset()
+        self._met = 0.0  # hidden results that searches met, the latest counting most
+
+    def __bool__(self) -> bool:
+        return bool(self._held or self._confirmed)
+
+    @abstractmethod
+    def id_of(self, item: Item) -> str:
+        """Return the id that a document stands under."""
+
+    @abstractmethod
+    def claims_of(self, item: Item) -> Claims:
+        """Return what a document claims.
+
+        Raises
+        ------
+        InvalidBatchError
+            If it could never have been an entry.
+        """
+
+    def load(self, quarantine: Quarantine) -> None:
+        """Take over what a quarantine holds; an SQLite file that is not there is not made."""
+        held: dict[str, frozenset[str]] = {}
+        confirmed = set()
+        if quarantine._exists():  # noqa: SLF001 - asking otherwise would make the file
+            offset = 0
+            while page := quarantine.list(None, limit=PAGE, offset=offset):
+                offset += len(page)
+                for item in page:
+                    if item.status is Status.RELEASED:
+                        continue
+                    fingerprint = item.entry.fingerprint
+                    held[item.id] = held.get(item.id, NONE_HELD) | {fingerprint}
+                    if item.status is Status.CONFIRMED:
+                        confirmed.add(fingerprint)
+        # Replaced, never changed, since reads go on meanwhile.
+        self._held, self._confirmed = held, frozenset(confirmed)
+
+    def add(self, entries: Batch) -> None:
+        """Hide revisions from now on."""
+        for entry in entries:
+            self._held[entry.id] = self._held.get(entry.id, NONE_HELD) | {entry.fingerprint}
+
+    def recall(
+        self,
+        guard: Guard,
+        entries: Batch,
+        decisions: Sequence[Decision] | None,
+        delete: Callable[[Sequence[str]], object],
+        *,
+        by: str,
+        note: str | None = None,
+    ) -> tuple[str, ...]:
+        """Move entries of the store into quarantine, durably, and hide them from now on.
+
+        Parameters
+        ----------
+        guard
+            Of the store.
+        entries
+            As the store has them.
+        decisions
+            Why, one per entry. ``None`` where a person decides, whose word stands above that of
+            those who have released an entry before.
+        delete
+            Called with the ids that are to leave the store, once they are held. Where it leaves
+            some in there, they are hidden.
+        by, note
+            Who decided, and, without decisions, why.
+
+        Returns
+        -------
+        tuple[str, ...]
+            The ids that left.
+        """
+        if not len(entries):
+            return ()
+        if decisions is None:
+            released = guard.quarantine.released_among(entries)
+            guard.quarantine.hold(entries.take(_rows(entries, released)), by=by)
+            decisions = [
+                Decision(entry_id=entry_id, verdict=Verdict.QUARANTINE, note=note)
+                for entry_id in entries.ids
+            ]
+        gone = guard.recall(entries, decisions, delete, by=by)
+        self.add(entries.take(_rows(entries, gone)))
+        return gone
+
+    def discard(self, ids: Sequence[str]) -> None:
+        """Hide nothing under these ids any more, unless it was confirmed."""
+        for entry_id in ids:
+            self._held.pop(entry_id, None)
+
+    def remove(self, entries: Batch) -> list[str]:
+        """Hide revisions no longer, since they were let in; return the ids that were hidden."""
+        shown = []
+        for entry in entries:
+            held = self._held.get(entry.id, NONE_HELD)
+            if not held and not self._confirmed:
+                continue
+            fingerprint = entry.fingerprint
+            if fingerprint in held:
+                shown.append(entry.id)
+                if rest := held - {fingerprint}:
+                    self._held[entry.id] = rest
+                else:
+                    del self._held[entry.id]
+            self._confirmed -= {fingerprint}
+        return shown
+
+    def hides(self, item: Item) -> bool:
+        """Return whether a document is a revision that is held."""
+        held = self._held.get(self.id_of(item), NONE_HELD)
+        if not held and not self._confirmed:
+            return False
+        try:
+            text, label, lineage = self.claims_of(item)
+        except InvalidBatchError:  # no such revision was ever held
+            return False
+        entry = Entry(id="", text=text, embedding=NO_VECTOR, label=label, lineage=lineage)
+        fingerprint = entry.fingerprint  # the id is no part of it
+        return fingerprint in held or fingerprint in self._confirmed
+
+    @property
+    def spare(self) -> int:
+        """How many results more than wanted the latest searches would have needed."""
+        return min(int(self._met + 0.5), MAX_SPARE)
+
+    def met(self, hidden: int) -> None:
+        """Remember how many results more than wanted a search has needed."""
+        self._met = max(float(hidden), FADING * self._met)
+
+    def most(self, k: int) -> int:
+        """Return among how many results there are k that may be seen, if the store has so many."""
+        # Confirmed revisions may be there under other ids, nobody knows how many.
+        return k + len(self._held) + (PAGE if self._confirmed else 0)
+
+
+class Search:
+    """How many results to ask a store for until k of them may be seen.
+
+    As many more than k are asked for from the start as the latest searches would have needed, since
+    a second search costs more than a few results. Where nothing hidden is met, k are asked for.
+
+    Parameters
+    ----------
+    mask
+        What is hidden.
+    k
+        How many are wanted.
+    others
+        How many results may be hidden beside those under the ids that are held.
+    post_filtered
+        Whether fewer results than asked for do not mean that there are no more.
+    nested
+        Whether the first k of more results are the k results, so that more can be asked for
+        without knowing that it takes them.
+
+    Attributes
+    ----------
+    asked
+        How many to ask for.
+    rows
+        Of the latest results, those to show, in the order of the store.
+    hidden
+        How many hidden results stood before the last of them.
+    """
+
+    def __init__(
+        self,
+        mask: Mask[Item],
+        k: int,
+        *,
+        others: int = 0,
+        post_filtered: bool = False,
+        nested: bool = True,
+    ) -> None:
+        self._mask, self._k, self._post_filtered = mask, k, post_filtered
+        self._most = mask.most(k) + others
+        # Of more candidates, a filter afterwards leaves others.
+        ahead = nested and not post_filtered and k > 0
+        self.asked = min(k + mask.spare, self._most) if ahead else k
+        self.rows: list[int] = []
+        self.hidden = 0
+
+    def enough(self, found: int, visible: Iterable[bool]) -> bool:
+        """Take in an answer of the store; return whether no more need to be asked for.
+
+        Parameters
+        ----------
+        found
+            How many results came.
+        visible
+            Whether each of them may be seen; not looked at further than necessary.
+        """
+        k, more_asked = self._k, self.asked > self._k
+        rows = []
+        for row, shown in enumerate(visible):
+            if shown:
+                rows.append(row)
+                if more_asked and len(rows) == k:
+                    break
+        there_is_more = found >= self.asked or self._post_filtered
+        if len(rows) < min(found, k) and there_is_more and self.asked < self._most:
+            hidden = found - len(rows)
+            self.asked = min(max(2 * self.asked, self.asked + hidden), self._most)
+            return False
+        self.hidden = rows[k - 1] + 1 - k if 0 < k <= len(rows) else found - len(rows)
+        self._mask.met(self.hidden)
+        self.rows = rows  # more than k where a store returns more than it was asked for
+        return True
+
+
+def _rows(entries: Batch, ids: Collection[str]) -> list[int]:
+    wanted = set(ids)
+    return [row for row, entry_id in enumerate(entries.ids) if entry_id in wanted]

@@ -1,0 +1,217 @@
+"""What reads leave out, and how many results they ask for until enough may be seen."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support import Scripted
+
+from ragshield_core import Batch, Decision, Guard, Quarantine, Verdict
+from ragshield_core.errors import InvalidBatchError
+from ragshield_core.mask import MAX_SPARE, PAGE, Claims, Mask, Search
+
+
+class Pairs(Mask):
+    """A mask for pairs of an id and a text."""
+
+    def id_of(self, item):
+        return item[0]
+
+    def claims_of(self, item):
+        if item[1] is None:
+            raise InvalidBatchError
+        return Claims(item[1], None, "doc")
+
+
+def entries(*ids, text="bad"):
+    return Batch.of(
+        ids=ids,
+        texts=[f"{text} {i}" for i in ids],
+        embeddings=[[1.0, 0.0]] * len(ids),
+        lineages=["doc"] * len(ids),
+    )
+
+
+def guard_of(quarantine=None):
+    return Guard([Scripted()], quarantine=quarantine or Quarantine("sqlite://"))
+
+
+@pytest.fixture
+def mask():
+    mask = Pairs()
+    mask.add(entries("a", "b"))
+    return mask
+
+
+def test_a_held_revision_is_hidden_under_its_id_only(mask):
+    assert mask.hides(("a", "bad a"))
+    assert not mask.hides(("a", "good a"))
+    assert not mask.hides(("b", "bad a"))
+    assert not mask.hides(("a", None))  # it could never have been an entry
+    mask.add(entries("a", text="worse"))
+    assert mask.hides(("a", "bad a"))
+    assert mask.hides(("a", "worse a"))
+
+
+def test_what_is_let_in_is_hidden_no_longer(mask):
+    mask.add(entries("a", text="worse"))
+    assert mask.remove(entries("a", "c")) == ["a"]
+    assert not mask.hides(("a", "bad a"))
+    assert mask.hides(("a", "worse a"))
+    mask.discard(["a", "b", "unheard-of"])
+    assert not mask
+
+
+def test_it_takes_over_what_a_quarantine_holds(mask):
+    quarantine = Quarantine("sqlite://")
+    quarantine.hold(entries("held", "released", "confirmed"))
+    quarantine.release(["released"])
+    quarantine.confirm(["confirmed"])
+    mask.load(quarantine)
+    assert not mask.hides(("a", "bad a"))
+    assert [mask.hides((i, f"bad {i}")) for i in ("held", "released", "confirmed")] == [1, 0, 1]
+    # Confirmed poison is hidden under any id, and also when its own was deleted.
+    assert mask.hides(("copy", "bad confirmed"))
+    assert not mask.hides(("copy", "bad held"))
+    mask.discard(["held", "confirmed"])
+    assert mask
+    assert mask.hides(("copy", "bad confirmed"))
+    mask.remove(entries("confirmed"))
+    assert not mask
+
+
+def test_looking_makes_no_quarantine(mask, tmp_path):
+    mask.load(Quarantine(f"sqlite:///{tmp_path}/none.db"))
+    assert not mask
+    assert list(tmp_path.iterdir()) == []
+
+
+def many(n):
+    """Return a mask of n held entries."""
+    mask = Pairs()
+    mask.add(entries(*(f"h{i}" for i in range(n))))
+    return mask
+
+
+def searched(mask, store, k, **options):
+    """Return the rows shown of a store that is a list of what may be seen, and what was asked."""
+    search, asked = Search(mask, k, **options), []
+    while True:
+        asked.append(search.asked)
+        found = store[: search.asked]
+        if search.enough(len(found), found):
+            return search.rows, asked, search.hidden
+
+
+@given(
+    stores=st.lists(st.lists(st.booleans(), max_size=60), min_size=1, max_size=8),
+    k=st.integers(0, 20),
+    nested=st.booleans(),
+)
+def test_the_first_k_that_may_be_seen_are_shown_whatever_came_before(stores, k, nested):
+    mask = many(60)
+    for store in stores:
+        rows, asked, hidden = searched(mask, store, k, nested=nested)
+        expected = [row for row, shown in enumerate(store) if shown][:k]
+        assert rows == expected
+        assert asked == sorted(set(asked))
+        if len(expected) == k > 0:
+            assert hidden == expected[-1] + 1 - k
+        # Never further than it takes, but for what is asked for in advance and the doubling.
+        assert max(asked) <= max(k + MAX_SPARE, 2 * (k + hidden), k)
+
+
+def test_what_searches_meet_is_asked_for_in_advance_and_forgotten():
+    mask, met, clean = many(100), [False, False, *[True] * 50], [True] * 60
+    assert searched(mask, clean, 4)[1] == [4]
+    assert searched(mask, met, 4) == ([2, 3, 4, 5], [4, 8], 2)
+    assert searched(mask, met, 4) == ([2, 3, 4, 5], [6], 2)
+    assert searched(mask, clean, 4) == ([0, 1, 2, 3], [6], 0)
+    asked = [searched(mask, clean, 4)[1] for _ in range(200)]
+    assert asked[9] == [6]
+    assert asked[-1] == [4]
+
+
+def test_one_attack_does_not_make_every_search_dear():
+    mask = many(100)
+    assert searched(mask, [False] * 90 + [True] * 9, 4)[2] == 90
+    assert searched(mask, [True] * 100, 4)[1] == [4 + MAX_SPARE]
+    few = many(1)
+    few.met(90)
+    assert searched(few, [True] * 100, 4)[1] == [5]
+    nothing = many(0)
+    nothing.met(90)
+    assert searched(nothing, [True] * 100, 4)[1] == [4]
+    assert searched(nothing, [True] * 100, 4, others=2)[1] == [6]
+
+
+def test_where_more_results_would_be_others_none_are_asked_for_in_advance():
+    mask = many(9)
+    mask.met(9)
+    store = [True] * 20
+    assert searched(mask, store, 4, nested=False)[1] == [4]
+    assert searched(mask, [False, *store], 4, nested=False)[1] == [4, 8]
+
+
+def test_a_store_that_returns_more_than_it_was_asked_for_is_left_alone():
+    search = Search(many(3), 2)
+    assert search.enough(5, [True, False, True, True, True])
+    assert search.rows == [0, 2, 3, 4]
+
+
+def test_no_end_is_seen_where_results_are_filtered_afterwards():
+    mask, few = many(30), [False, True]
+    assert searched(mask, few, 4)[1] == [4]
+    assert searched(mask, few, 4, post_filtered=True)[1] == [4, 8, 16, 32, 34]
+
+
+def test_copies_of_confirmed_poison_are_reckoned_with():
+    quarantine, mask = Quarantine("sqlite://"), Pairs()
+    quarantine.hold(entries("a"))
+    quarantine.confirm(["a"])
+    mask.load(quarantine)
+    store = [False] * 500 + [True]
+    assert searched(mask, store, 1)[0] == [500]
+    assert max(searched(mask, [False] * 5000, 1)[1]) == 2 + PAGE
+
+
+class Store(dict):
+    """Ids and texts, one by one deleted."""
+
+    def delete(self, ids):
+        for entry_id in ids:
+            del self[entry_id]
+
+
+JUDGED = {"held": None, "released": Quarantine.release, "confirmed": Quarantine.confirm}
+
+
+@pytest.mark.parametrize("status", JUDGED)
+def test_a_person_recalls_what_anybody_has_released(status):
+    guard, mask, store = guard_of(), Pairs(), Store(a="bad a", b="bad b")
+    if judge := JUDGED[status]:
+        guard.quarantine.hold(entries("a"))
+        judge(guard.quarantine, ["a"])
+    found = mask.recall(guard, entries("a"), None, store.delete, by="anna", note="a customer says")
+    assert found == ("a",)
+    assert store == {"b": "bad b"}
+    assert mask.hides(("a", "bad a"))
+    held = guard.quarantine.show("a")
+    assert held.status == ("confirmed" if status == "confirmed" else "held")
+    assert held.note == "a customer says"
+
+
+def test_what_a_person_has_released_a_program_does_not_recall():
+    guard, mask, store = guard_of(), Pairs(), Store(a="bad a", b="bad b")
+    guard.quarantine.hold(entries("a"))
+    guard.quarantine.release(["a"], by="anna")
+    decisions = [Decision(entry_id=i, verdict=Verdict.QUARANTINE) for i in "ab"]
+    assert mask.recall(guard, entries("a", "b"), decisions, store.delete, by="scan") == ("b",)
+    assert store == {"a": "bad a"}
+    assert [mask.hides((i, f"bad {i}")) for i in "ab"] == [False, True]
+
+
+def test_recalling_nothing_makes_no_quarantine(mask, tmp_path):
+    guard = guard_of(Quarantine(f"sqlite:///{tmp_path}/none.db"))
+    nothing = entries("a").take([])
+    assert mask.recall(guard, nothing, None, Store().delete, by="anna") == ()
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,149 @@
+"""Documents taken out of a guarded store by hand, and what reads ask the store for thereafter."""
+
+from unittest.mock import patch
+
+import faiss
+import pytest
+from support import DIM, LENGTH, CountingEmbeddings, Scripted, vector_of
+
+from ragshield_core import Decision, Guard, Quarantine, Verdict
+from ragshield_core.errors import InvalidBatchError
+from ragshield_langchain import GuardedVectorStore
+
+KINDS = ("memory", "faiss", "chroma", "qdrant", "postgres")
+TEXTS = [f"billing {i}" for i in range(12)]
+IDS = [f"b{i}" for i in range(12)]
+
+
+def guarded(make_store, kind, **options):
+    inner = make_store(kind, CountingEmbeddings(), DIM, **options)
+    store = GuardedVectorStore(inner, guard=Guard([Scripted()], quarantine=Quarantine("sqlite://")))
+    store.add_texts(TEXTS, [{"source": f"doc {i}", "page": i} for i in range(12)], ids=IDS)
+    return store
+
+
+@pytest.fixture(params=KINDS)
+def store(request, make_store):
+    return guarded(make_store, request.param)
+
+
+@pytest.fixture
+def hiding(make_store):
+    """Return a store around one that cannot delete."""
+    return guarded(make_store, "faiss", index=faiss.IndexHNSWFlat(DIM, 32))
+
+
+def known(store):
+    return store.guard.detectors[0].learned
+
+
+def test_what_is_recalled_is_held_as_it_was_and_can_be_released(store):
+    gone = store.recall(["b3", "b1", "b3", "unheard-of"], by="anna", note="reported")
+    assert sorted(gone) == ["b1", "b3"]
+    assert store.inner.get_by_ids(["b1", "b3"]) == []
+    assert known(store) == 10
+    held = store.quarantine.show("b3")
+    assert (held.held_by, held.note, held.entry.lineage) == ("anna", "reported", "doc 3")
+    assert held.entry.metadata == {"source": "doc 3", "page": 3}
+    expected = vector_of("billing 3") / LENGTH  # Qdrant keeps directions only
+    assert held.entry.embedding.tolist() == pytest.approx(expected.tolist(), abs=1e-6)
+    store.release(["b3"])
+    assert [d.metadata["page"] for d in store.get_by_ids(["b1", "b3"])] == [3]
+    assert known(store) == 11
+
+
+async def test_an_event_loop_recalls_as_well(store):
+    assert await store.arecall(["b3"]) == ("b3",)
+    assert store.get_by_ids(["b3"]) == []
+    assert await store.arecall(["b3"]) == ()
+
+
+def test_a_person_overrules_a_release_and_a_program_does_not(store):
+    decisions = [Decision(entry_id=i, verdict=Verdict.QUARANTINE) for i in ("b1", "b2")]
+    store.recall(["b1"])
+    store.release(["b1"], by="ben")
+    assert store.recall(["b1", "b2"], decisions, by="canaries") == ("b2",)
+    assert len(store.get_by_ids(["b1", "b2"])) == 1
+    assert store.recall(["b1"], by="anna") == ("b1",)
+    with pytest.raises(ValueError, match="shorter"):
+        store.recall(["b3", "b4"], decisions[:1])
+    assert len(store.get_by_ids(["b3", "b4"])) == 2
+
+
+def test_what_cannot_be_judged_is_named_and_nothing_leaves(make_store):
+    store = guarded(make_store, "memory")
+    store.inner.add_texts(["odd"], [{"source": ["a", "list"]}], ids=["odd"])
+    with pytest.raises(InvalidBatchError, match="'odd'"):
+        store.recall(["b1", "odd"])
+    assert len(store.get_by_ids(["b1", "odd"])) == 2
+    assert store.quarantine.count() == 0
+
+
+def test_where_the_store_cannot_delete_it_is_hidden(hiding):
+    assert hiding.recall(["b1"]) == ("b1",)
+    assert hiding.inner.index.ntotal == 12
+    assert "b1" not in {d.id for d in hiding.similarity_search("billing 1", k=12)}
+    assert hiding.get_by_ids(["b1"]) == []
+    hiding.release(["b1"])
+    assert hiding.similarity_search("billing 1", k=1)[0].id == "b1"
+    assert hiding.inner.index.ntotal == 12
+
+
+def asked(store, query, k=3, **options):
+    """Return the pages found, and how many results the index was asked for."""
+    index = store.inner.index
+    with patch.object(index, "search", wraps=index.search) as search:
+        found = store.similarity_search(query, k=k, **options)
+    return [d.metadata["page"] for d in found], [call.args[1] for call in search.call_args_list]
+
+
+def test_searches_that_met_hidden_documents_are_made_once_thereafter(hiding):
+    before = asked(hiding, "billing 1", k=4)[0]
+    hiding.recall([f"b{before[0]}"])
+    assert asked(hiding, "billing 1") == (before[1:], [3, 4])
+    assert asked(hiding, "billing 1") == (before[1:], [4])
+    pages, numbers = asked(hiding, "billing 1", filter=lambda metadata: metadata["page"] != 99)
+    assert (pages, numbers[0]) == (before[1:], 20)  # FAISS' own fetch_k, as without a guard
+    hiding.release([f"b{before[0]}"])
+    assert asked(hiding, "billing 1") == (before[:3], [3])
+
+
+def test_diverse_choices_leave_out_confirmed_poison_under_any_id(hiding):
+    hiding.recall(["b1"])
+    hiding.quarantine.confirm(["b1"])
+    hiding.refresh()
+    held = hiding.quarantine.show("b1").entry
+    hiding.inner.add_embeddings([(held.text, held.embedding.tolist())], [held.metadata], ["copy"])
+    hiding._mask.discard(["b1"])  # as after a deletion in another process
+    found = hiding.max_marginal_relevance_search("billing 1", k=5, fetch_k=12)
+    assert held.text not in {d.page_content for d in found}
+    assert len(found) == 5
+
+
+def test_a_hybrid_search_is_asked_for_as_many_as_wanted():
+    from langchain_qdrant import QdrantVectorStore, RetrievalMode, SparseVector  # noqa: PLC0415
+    from langchain_qdrant.sparse_embeddings import SparseEmbeddings  # noqa: PLC0415
+
+    class Words(SparseEmbeddings):
+        def embed_query(self, text):
+            return SparseVector(indices=[len(text), 100 + int(text[-1])], values=[1.0, 0.5])
+
+        def embed_documents(self, texts):
+            return [self.embed_query(text) for text in texts]
+
+    store = GuardedVectorStore.from_texts(
+        TEXTS,
+        CountingEmbeddings(),
+        vectorstore_cls=QdrantVectorStore,
+        guard=Guard([Scripted()], quarantine=Quarantine("sqlite://")),
+        retrieval_mode=RetrievalMode.HYBRID,
+        sparse_embedding=Words(),
+        vector_name="dense",
+        location=":memory:",
+        ids=IDS,
+    )
+    store.recall(["b1"])
+    store._mask.met(5)
+    for query in ("billing 3", "billing 10", "shipping 2"):
+        found = store.similarity_search_with_score(query, k=3)
+        assert found == store._outward(store.inner.similarity_search_with_score(query, k=3))

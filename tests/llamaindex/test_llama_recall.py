@@ -1,0 +1,98 @@
+"""Nodes taken out of a guarded store or index by hand."""
+
+import pytest
+from llama_index.core import StorageContext
+from llama_index.core.vector_stores import VectorStoreQuery
+from llama_index.core.vector_stores.types import VectorStoreQueryMode
+from llama_support import KINDS, TEXT_KINDS, assert_knows, guard_of, ids_of, known
+from support import vector_of
+
+from ragshield_core import Decision, Verdict
+from ragshield_llamaindex import GuardedVectorStore, GuardedVectorStoreIndex
+
+FIRST, SECOND = ids_of(known())[:2]
+
+
+FORMS = [*(f"store {kind}" for kind in TEXT_KINDS), *(f"index {kind}" for kind in KINDS)]
+# An in-memory Qdrant of two clients is two databases.
+ASYNC = [form for form in FORMS if "qdrant" not in form]
+
+
+@pytest.fixture(params=FORMS)
+def guarded(request, make_store, model):
+    """Return a guarded store, or a guarded index, that holds ``known()``."""
+    form, kind = request.param.split()
+    if form == "store":
+        store = GuardedVectorStore(make_store(kind), guard=guard_of())
+        store.add(known())
+        return store
+    context = StorageContext.from_defaults(vector_store=make_store(kind))
+    return GuardedVectorStoreIndex(
+        known(), guard=guard_of(), storage_context=context, embed_model=model
+    )
+
+
+def live(guarded):
+    access = guarded._keeper.access
+    return access.read(access.ids())
+
+
+def test_what_is_recalled_is_held_and_can_be_released(guarded):
+    gone = guarded.recall([SECOND, FIRST, SECOND], by="anna", note="reported")
+    assert set(gone) == {FIRST, SECOND}
+    assert not {FIRST, SECOND} & set(ids_of(live(guarded)))
+    assert_knows(guarded.guard, live(guarded))
+    held = guarded.quarantine.show(FIRST)
+    assert (held.held_by, held.note, held.entry.text) == ("anna", "reported", known()[0].text)
+    guarded.release([FIRST])
+    assert FIRST in ids_of(live(guarded))
+    assert_knows(guarded.guard, live(guarded))
+
+
+@pytest.mark.parametrize("guarded", ASYNC, indirect=True)
+async def test_an_event_loop_recalls_and_people_overrule_people(guarded):
+    decisions = [Decision(entry_id=i, verdict=Verdict.QUARANTINE) for i in (FIRST, SECOND)]
+    assert await guarded.arecall([FIRST]) == (FIRST,)
+    await guarded.arelease([FIRST], by="ben")
+    assert await guarded.arecall([FIRST, SECOND], decisions, by="canaries") == (SECOND,)
+    assert await guarded.arecall([FIRST], by="anna") == (FIRST,)
+    assert await guarded.arecall([FIRST]) == ()
+    assert_knows(guarded.guard, live(guarded))
+
+
+class Counted:
+    """Passes queries on and remembers how many results they asked for."""
+
+    def __init__(self, store):
+        self.store, self.asked = store, []
+
+    def __getattr__(self, name):
+        return getattr(self.store, name)
+
+    def query(self, query, **kwargs):
+        self.asked.append(query.similarity_top_k)
+        return self.store.query(query, **kwargs)
+
+
+def test_queries_that_met_hidden_nodes_are_made_once_thereafter(make_store):
+    store = GuardedVectorStore(make_store("chroma"), guard=guard_of())
+    store.add(known())
+    hidden = ids_of(store.get_nodes([FIRST]))
+    store.recall(hidden)
+    store.inner.add([one for one in known() if one.node_id in hidden])  # past the guard
+    store._inner = counted = Counted(store._inner)
+    query = VectorStoreQuery(
+        query_embedding=vector_of(known()[0].text).tolist(), similarity_top_k=3
+    )
+    first, second = store.query(query), store.query(query)
+    assert counted.asked == [3, 6, 4]
+    assert first.ids == second.ids
+    assert first.similarities == second.similarities
+    assert [one.node_id for one in second.nodes] == second.ids
+    assert len(second.ids) == 3
+    assert FIRST not in second.ids
+    # Of more candidates, other modes choose others.
+    query.mode = VectorStoreQueryMode.MMR
+    store._keeper.mask.met(5)
+    store.query(query)
+    assert counted.asked[3] == 3
