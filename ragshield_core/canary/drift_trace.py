@@ -28,6 +28,8 @@ USUAL_ECHO, ECHO_BLAME = 0.7, 0.9
 ANSWER_BLAME = 0.5
 # No cause alone is certain.
 MOST = 0.99
+# Less than this is no reason worth a sentence: an answer's "the" stands in most passages.
+TOLD = 0.25
 # How causes are told that have no number.
 SENTENCES = {
     "head": "stands before all that was known",
@@ -223,7 +225,7 @@ class _Canary:
                 others = len(group) - 1
                 companions = f" and {others} that say the same" if others else ""
                 parts.append(f"{causes['drop']:.0%} of the takeover is gone without it{companions}")
-            parts += [sentence for cause, sentence in SENTENCES.items() if causes[cause]]
+            parts += [sentence for cause, sentence in SENTENCES.items() if causes[cause] >= TOLD]
             if causes["echo"]:
                 parts.append(f"repeats {echo[number]:.0%} of the query")
             parts += text_part(suspicious, text_findings)
