@@ -595,7 +595,9 @@ class Guard:
     def _skip_reason(self, detector: Detector, batch: Batch) -> str | None:
         if detector.name not in self._bars:
             known = {} if self._calibration is None else self._calibration.calibrations
-            judged = len(known[detector.name]) if detector.name in known else "none"
+            if detector.name not in known:
+                return "not calibrated: it could judge none of the clean entries"
+            judged = len(known[detector.name])
             return f"not calibrated: it could judge {judged} of the clean entries, too few"
         return detector.skip_reason(batch)
 
