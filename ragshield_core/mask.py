@@ -145,10 +145,11 @@ class Mask(ABC, Generic[Item]):
     def remove(self, entries: Batch) -> list[str]:
         """Hide revisions no longer, since they were let in; return the ids that were hidden."""
         shown = []
-        for entry in entries:
-            held = self._held.get(entry.id, NONE_HELD)
+        for row, entry_id in enumerate(entries.ids):
+            held = self._held.get(entry_id, NONE_HELD)
             if not held and not self._confirmed:
                 continue
+            entry = entries[row]
             fingerprint = entry.fingerprint
             if fingerprint in held:
                 shown.append(entry.id)
