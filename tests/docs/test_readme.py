@@ -62,7 +62,9 @@ def test_constraints_pin_every_dependency_and_torch():
     assert pins["torch"] == "2.13.0"
 
 
-@pytest.mark.parametrize("name", ["label_flipping", "guard_cost", "cliques", "ingestion"])
+@pytest.mark.parametrize(
+    "name", ["label_flipping", "guard_cost", "cliques", "ingestion", "canaries"]
+)
 def test_results_are_those_that_the_benchmarks_wrote(name):
     block = re.search(rf"<!-- results: {name} -->\n(.*?)<!-- end -->", README, flags=re.DOTALL)[1]
     written = (ROOT / "benchmarks" / "results" / f"{name}.md").read_text(encoding="utf-8")
