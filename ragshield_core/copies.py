@@ -14,6 +14,9 @@ GRAM = 3
 # A text with fewer grams than this is compared by its single words: one changed word takes three
 # grams away, which in a text of eight words is half of them.
 FEW_GRAMS = 6
+# A table of texts by items of up to so many cells is made whole: for the ten texts of a retrieval,
+# sparse matrices take ten times as long.
+DENSE = 1 << 18
 # So many bits of a hash tell items apart.
 COLUMN_BITS = 24
 
@@ -99,6 +102,12 @@ def _shared(
     b: NDArray[np.intp],
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return, per pair of owners, the number of distinct shared items and the smaller number."""
+    if n_owners * len(items) <= DENSE:
+        distinct, column = np.unique(items, return_inverse=True)
+        present = np.zeros((n_owners, len(distinct)), dtype=np.float32)
+        present[owner, column] = 1.0
+        few = present.sum(axis=1, dtype=np.float64)
+        return (present @ present.T)[a, b].astype(np.float64), np.minimum(few[a], few[b])
     from scipy.sparse import csr_array  # noqa: PLC0415 - keeps `import ragshield_core` quick
 
     # Columns by the upper bits of a product, instead of sorting a million items to number them:

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from ragshield_core import copies
 from ragshield_core.copies import FEW_GRAMS, containment, word_hashes
 
 # Few words, so that texts share grams and repeat their own; case and punctuation vary.
@@ -45,6 +46,15 @@ def test_containment_is_that_of_sets(texts, data):
     np.testing.assert_allclose(shares(texts, pairs), expected, rtol=1e-6)
     mirrored = shares(texts, [(b, a) for a, b in pairs])
     np.testing.assert_array_equal(mirrored, shares(texts, pairs))
+
+
+@given(st.lists(TEXT, min_size=1, max_size=6))
+def test_large_and_small_tables_agree(texts):
+    pairs = [(a, b) for a in range(len(texts)) for b in range(len(texts))]
+    small = shares(texts, pairs)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(copies, "DENSE", -1)
+        np.testing.assert_array_equal(shares(texts, pairs), small)
 
 
 SENTENCE = "the quick brown fox jumps over the lazy dog near a river bank"
