@@ -28,6 +28,8 @@ from ragshield_core.evaluation import proportion_interval
 
 RESULTS = Path(__file__).parent / "results"
 FPRS = (0.01, 0.002)
+# The default keeps an accepted rate in nine samples of ten, which makes it stricter than the rate.
+CONFIDENCES = {"": 0.9, ", rate in expectation": 0.5}
 SPLITS = 3
 SHARE_KNOWN = 0.7
 # How the published attack texts were asked for; they give themselves away.
@@ -41,6 +43,8 @@ false-positive rate of 1 % / 0.2 %. "One" and "many": whether the attacker gives
 target one lineage, or none. "No artefacts": without texts that say alternate, parallel universe or
 hypothetical. False-positive rates are of clean entries that the guard did not know, pooled over
 splits, with the Wilson 95 % interval; alarms come in groups, so that the true interval is wider.
+The default keeps the rate with 90 % confidence, over the draw of the clean sample, and is stricter
+than the rate therefore; "rate in expectation" is calibrated with `Policy(confidence=0.5)`.
 """
 
 
@@ -131,15 +135,18 @@ class Screen:
     def __init__(self, known: Batch) -> None:
         detector = CliqueDetector()
         self.guard = Guard([detector], quarantine=Quarantine("sqlite://")).fit(known)
+        self.guard.calibrate(fpr=max(FPRS))
+        joint = self.guard._calibration  # noqa: SLF001 - one fit serves all rates
         self.thresholds = {
-            fpr: self.guard.calibrate(fpr=fpr).thresholds[detector.name]
-            for fpr in sorted(FPRS)  # ends calibrated at the largest
+            (fpr, kept): joint.thresholds(fpr, confidence)[detector.name]
+            for fpr in FPRS
+            for kept, confidence in CONFIDENCES.items()
         }
 
-    def caught(self, poison: Batch, clean: Batch) -> dict[float, np.ndarray]:
+    def caught(self, poison: Batch, clean: Batch) -> dict[tuple[float, str], np.ndarray]:
         """Return which of the poison are quarantined at each rate, in one batch with clean ones."""
         (scores,) = self.guard.screen(join(poison, clean)).scores.values()
-        return {fpr: scores[: len(poison)] > bar for fpr, bar in self.thresholds.items()}
+        return {rate: scores[: len(poison)] > bar for rate, bar in self.thresholds.items()}
 
 
 def trickle(guard: Guard, poison: Batch, clean: Batch) -> tuple[float, float]:
@@ -201,6 +208,13 @@ CASES = [
 ]
 
 
+# Lineages, with artefacts or without, and how the rate is kept.
+ROWS = [
+    *((lineage, True, kept) for kept in CONFIDENCES for lineage in ("many", "one")),
+    ("many", False, ""),
+]
+
+
 def measure(name: str, attacks: list[str], tally: Tally, splits: int, fifty: Batch | None) -> None:
     """Screen every attack against one knowledge base."""
     corpus = knowledge_base(name)
@@ -214,8 +228,8 @@ def measure(name: str, attacks: list[str], tally: Tally, splits: int, fifty: Bat
         def count(
             key: tuple[str, ...], poison: Batch, clean: Batch, screen: Screen = screen
         ) -> None:
-            for fpr, hits in screen.caught(poison, clean).items():
-                tally.add((*key, str(fpr)), hits)
+            for (fpr, kept), hits in screen.caught(poison, clean).items():
+                tally.add((*key, f"{fpr}{kept}"), hits)
 
         for start in range(0, len(new), 500):
             count((name, "clean"), new.take(range(len(new))[start : start + 500]), new.take([]))
@@ -250,7 +264,9 @@ def report(tally: Tally, bases: dict[str, list[str]], splits: int) -> str:
     titles = {"text_blackbox": "black-box", "text": "raw, without the question"}
     for name, attacks in bases.items():
         rates = ", ".join(
-            f"at {fpr:.1%}: {tally.interval(name, 'clean', str(fpr))}" for fpr in FPRS
+            f"at {fpr:.1%}{kept}: {tally.interval(name, 'clean', f'{fpr}{kept}')}"
+            for kept in CONFIDENCES
+            for fpr in FPRS
         )
         lines += [f"\n## {name}\n", f"False-positive rate, {rates}.\n"]
         if not attacks:
@@ -260,15 +276,17 @@ def report(tally: Tally, bases: dict[str, list[str]], splits: int) -> str:
         lines += ["| attack | texts | lineages | 5 | 3 | 2 | 1 |", "|---|---|---|---|---|---|---|"]
         for source in attacks:
             for text, title in titles.items():
-                for lineage, artefacts in (("many", True), ("one", True), ("many", False)):
+                for lineage, artefacts, kept in ROWS:
                     cells = [
                         " / ".join(
-                            tally.share(name, source, text, lineage, str(artefacts), n, str(fpr))
+                            tally.share(
+                                *(name, source, text, lineage, str(artefacts), n, f"{fpr}{kept}")
+                            )
                             for fpr in FPRS
                         )
                         for n in ("5", "3", "2", "1")
                     ]
-                    what = title if artefacts else f"{title}, no artefacts"
+                    what = f"{title}{kept}" if artefacts else f"{title}, no artefacts"
                     lines.append(f"| {source} | {what} | {lineage} | " + " | ".join(cells) + " |")
                 cells = [tally.share(name, source, text, "reference", n) for n in ("5", "3", "2")]
                 rate = tally.share(name, source, text, "reference FPR", "5")
@@ -312,7 +330,7 @@ def main() -> None:
         poison = attack(nq, "text_blackbox", 5, one_lineage=False).take(range(250))
         known, new = corpus.take(order[:8000]), corpus.take(order[8000:13000])
         screen = Screen(known)
-        at_once = screen.caught(poison, new)[max(FPRS)].mean()
+        at_once = screen.caught(poison, new)[max(FPRS), ""].mean()
         recall, rate = trickle(screen.guard, poison, new)
         text += (
             f"\n## Drop by drop\n\n50 targets of NQ, five black-box texts each, among 5,000 clean "
