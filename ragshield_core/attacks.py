@@ -90,8 +90,8 @@ def craft_passages(
         How many passages, 1 to 5; published attacks plant five for each question [1]_.
     style
         How they are worded. ``"question in front"`` repeats the question word for word;
-        ``"statements"`` and ``"news"`` have its key words in running text; ``"notices"`` are made
-        up as questions and answers, memos and cards.
+        ``"statements"``, ``"news"``, ``"anecdotes"`` and ``"press releases"`` have its key words in
+        running text; ``"notices"`` are made up as questions and answers, memos and cards.
     seed
         Draws which of the style's five wordings are taken, and their order; ``None``, the default,
         takes the first ones, so that a smaller group is part of a larger one.

@@ -27,7 +27,6 @@ from ragshield_core.canary.suite import CanarySuite
 from ragshield_core.canary.traceback import Traceback
 from ragshield_core.quarantine import DEFAULT_URL, Quarantine
 from ragshield_core.scan.command import (
-    ERROR,
     FOUND,
     NOTHING_FOUND,
     _cached_embedder,
@@ -36,6 +35,9 @@ from ragshield_core.scan.command import (
 )
 from ragshield_core.scan.knowledge_base import load
 from ragshield_core.scan.readers import Columns, open_source
+
+# From this share of newcomers on, it takes several of them at the head of a canary to stand out.
+MUCH_GROWTH = 0.1
 
 canary_app = typer.Typer(no_args_is_help=True, help="Watch what known questions retrieve.")
 console = Console()
@@ -89,7 +91,7 @@ def baseline(  # noqa: PLR0913 - options of a command line
     work_dir: WorkDir = None,
 ) -> None:
     """Record what the canaries give now, while the knowledge base is believed to be clean."""
-    with _no_crash_looks_like_a_finding():
+    with _no_crash_looks_like_a_finding(), _on_path():
         monitor = _monitor(
             suite, data, retriever, answerer, embedder, k, rule, (database, namespace), work_dir
         )
@@ -123,14 +125,15 @@ def check(  # noqa: PLR0913 - options of a command line
 
     Exit code 0: no drift; 1: canaries are flagged; 2: an error.
     """
-    with _no_crash_looks_like_a_finding():
+    with _no_crash_looks_like_a_finding(), _on_path():
         for path in (json_file, html_file):
             _check_parent(path)
         monitor = _monitor(
             suite, data, retriever, answerer, embedder, k, rule, (database, namespace), work_dir
         )
-        report = monitor.check(baseline=version)
-        _check_compared(report)
+        report = monitor.check(baseline=version, keep=False)
+        _check_compared(report)  # or it would stand in the history as a check that found nothing
+        monitor.store.save_check(report)
         _write(json_file, report.to_json())
         trace = monitor.traceback(report) if report.flagged else None
         if html_file is not None:
@@ -172,7 +175,7 @@ def trace(  # noqa: PLR0913 - options of a command line
 
     Exit code 0: no suspects; 1: suspects; 2: an error.
     """
-    with _no_crash_looks_like_a_finding():
+    with _no_crash_looks_like_a_finding(), _on_path():
         _check_parent(json_file)
         if (query is None) != (answer is None):
             msg = "--query and --answer belong together, expected both or neither."
@@ -189,7 +192,7 @@ def trace(  # noqa: PLR0913 - options of a command line
         _write(json_file, json.dumps(found.to_dict()))
         console.print(found)
         if hold and found.suspects:
-            _hold(monitor, found)
+            _hold(monitor, found, in_a_file=data is not None)
         code = FOUND if found.suspects else NOTHING_FOUND
     raise typer.Exit(code)
 
@@ -248,7 +251,7 @@ def _monitor(  # noqa: PLR0913, PLR0917 - options of a command line
     if embedder is not None and ":" in embedder:
         model = _object(embedder)
     elif embedder is not None or data is not None:
-        name = data.name if data is not None else canaries.name
+        name = suite.name if data is None else data.name
         folder = Path(f"{name}.ragshield") if work_dir is None else work_dir
         cached = _cached_embedder(embedder or "minilm", folder)
 
@@ -276,32 +279,35 @@ def _monitor(  # noqa: PLR0913, PLR0917 - options of a command line
 def _object(name: str) -> Any:
     """Return what ``module:object`` names; a function without parameters is called for it."""
     module, _, attribute = name.partition(":")
-    with _on_path():
-        try:
-            found = importlib.import_module(module)
-            for part in attribute.split("."):
-                found = getattr(found, part)
-        except (ImportError, AttributeError, ValueError) as error:
-            msg = f"{name!r} cannot be imported ({error}); expected module:object."
-            raise CanaryError(msg) from error
-        if inspect.isfunction(found) and not inspect.signature(found).parameters:
-            return found()
+    try:
+        found = importlib.import_module(module)
+        for part in attribute.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError, ValueError) as error:
+        msg = f"{name!r} cannot be imported ({error}); expected module:object."
+        raise CanaryError(msg) from error
+    if inspect.isfunction(found) and not inspect.signature(found).parameters:
+        return found()
     return found
 
 
 @contextmanager
 def _on_path() -> Iterator[None]:
-    """Let modules of the working directory be found, as ``python -m`` does."""
-    sys.path.insert(0, str(Path.cwd()))
+    """Let modules of the working directory be found, also those that are imported when asked."""
+    folder = str(Path.cwd())
+    sys.path.insert(0, folder)
     try:
         yield
     finally:
-        sys.path.remove(str(Path.cwd()))
+        if folder in sys.path:
+            sys.path.remove(folder)
 
 
-def _hold(monitor: CanaryMonitor, found: Traceback) -> None:
+def _hold(monitor: CanaryMonitor, found: Traceback, *, in_a_file: bool) -> None:
     gone = monitor.quarantine(found.suspects)
     line = f"{len(gone)} entries are in quarantine; `ragshield quarantine list` shows them."
+    if in_a_file:
+        line += " Checks leave them out, but the file is as it was: remove them there."
     console.print(Text(line))
 
 
@@ -332,6 +338,14 @@ def _show(shown: DriftReport, limit: int) -> None:
         console.print(Text(f"and {hidden} more flagged: --limit, --json or --html"))
     highest = max((drift.score for drift in calm), default=0.0)
     console.print(Text(f"{len(calm)} others, anomaly up to {highest:.3f}"))
+    if calm and shown.growth > MUCH_GROWTH and all(drift.answer is None for drift in calm):
+        console.print(
+            Text(
+                f"{shown.growth:.0%} of the knowledge base is new: so much growth may hide a "
+                "takeover. Pass --answerer to have answers compared, or check after smaller "
+                "additions."
+            )
+        )
     if unknown:
         console.print(Text(f"{unknown} are not in the baseline: recorded, compared with nothing"))
 
@@ -339,6 +353,3 @@ def _show(shown: DriftReport, limit: int) -> None:
 def _write(path: Path | None, text: str) -> None:
     if path is not None:
         path.write_text(text, encoding="utf-8")
-
-
-__all__ = ["ERROR", "canary_app"]

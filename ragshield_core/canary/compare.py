@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ragshield_core.canary.drift import (
+    SHOWN_ID,
     SIBLINGS_APART,
     AnomalyWeights,
     CanaryDrift,
@@ -27,6 +28,7 @@ from ragshield_core.canary.likeness import newcomers_of, says, words
 from ragshield_core.canary.retrievers import Passage, Vectors
 from ragshield_core.canary.storage import Baseline, Observation
 from ragshield_core.canary.suite import Canary
+from ragshield_core.findings import printable
 
 # An answer and its vector; None without an answerer, or an embedder.
 Answer = tuple[str | None, Vectors | None]
@@ -47,7 +49,7 @@ class UsualCoverage:
     """
 
     def __init__(self, then: Baseline, k: int) -> None:
-        self._weights = word_weights(tuple(then.asked.values()))
+        self._weights = word_weights(then.asked.values())
         self._table = np.full((len(then.observations), k), np.nan)
         for row, observation in zip(self._table, then.observations.values(), strict=True):
             known = (observation.coverages or ())[:k]
@@ -265,7 +267,7 @@ class Comparison:
                 reasons.append("the expected answer is no longer given")
         said = [("the answer", drift.answer or "")]
         said += [
-            (f"entry {p.id!r}, which is new,", p.text)
+            (f"entry {printable(p.id, SHOWN_ID)!r}, which is new,", p.text)
             for p, is_new in zip(passages, fresh, strict=True)
             if is_new
         ]

@@ -7,7 +7,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
@@ -36,6 +36,8 @@ HEAD = 12
 SIBLINGS_APART = 0.8
 # A passage holds the words of a query in one place if they lie within so many times its length.
 SLACK = 1.25
+# Characters of an id that are shown.
+SHOWN_ID = 60
 # Words of a query that are looked at; longer ones are no questions. Those of fewer words than three
 # stand in any passage about them, of fewer than five in many.
 LONGEST, FULL_LENGTH, LEAST_LENGTH = 64, 5, 3
@@ -255,8 +257,7 @@ def combined_p_value(first: float, second: float) -> float:
     return min(1.0, product * (1.0 - math.log(product))) if product > 0.0 else 0.0
 
 
-@lru_cache(maxsize=8)
-def word_weights(queries: tuple[str, ...]) -> Mapping[str, float]:
+def word_weights(queries: Collection[str]) -> Mapping[str, float]:
     """Return how much each word of a suite's queries tells: more, the fewer of them hold it.
 
     Words that ask, and those that only join others, stand in many queries; what a query is about
@@ -442,7 +443,14 @@ class DriftReport:
         return tuple(sorted(found, key=lambda c: (-c.score, c.takeover_p or 0.0)))
 
     def __getitem__(self, name: str) -> CanaryDrift:
-        return next(c for c in self.canaries if c.name == name)
+        found = next((c for c in self.canaries if c.name == name), None)
+        if found is None:
+            msg = f"no canary {name!r} in this check of suite {self.suite!r}; see canaries."
+            raise KeyError(msg)
+        return found
+
+    def __iter__(self) -> Iterator[CanaryDrift]:
+        return iter(self.canaries)
 
     def summary(self) -> str:
         """Return the counts in one line."""
@@ -490,7 +498,7 @@ class DriftReport:
         return json.dumps(self.to_dict())
 
     def to_html(self, history: Sequence[DriftReport] = ()) -> str:
-        """Return a page with plots that needs no network; see :func:`report.html_report`."""
+        """Return a page with plots that needs no network."""
         from ragshield_core.canary.report import html_report  # noqa: PLC0415 - builds on this
 
         return html_report(self, history)
@@ -541,7 +549,9 @@ def figures(drift: CanaryDrift) -> list[tuple[str, str]]:
                 shown = f"{value:.3f}"
             rows.append((name.replace("_", " ").replace("overlap at k", "overlap@k"), shown))
     new = set(drift.newcomers)
-    rows.append(("retrieved", ", ".join(("+" if i in new else "") + i for i in drift.ids)))
+    # Each shortened: a long id must not hide the others.
+    ids = (("+" if i in new else "") + printable(i, SHOWN_ID) for i in drift.ids)
+    rows.append(("retrieved", ", ".join(ids)))
     if drift.reasons:
         rows.append(("why", "; ".join(drift.reasons)))
     return rows

@@ -198,11 +198,11 @@ class _Canary:
         new = [self.passages[row] for row in rows]
         known = [p for p, is_new in zip(self.passages, fresh, strict=True) if not is_new]
         same = alike(new, known)
-        echo = echoes_of(self.drift.query, new)
+        echo = echoes_of(self.drift.query, self.passages)[rows]
         said = self._said()
         taken_over = bool(said) or self._taken_over(weights)
         first_known = fresh.index(False) if False in fresh else len(fresh)
-        blames = {}
+        blames: dict[str, _Blame] = {}
         for number, passage in enumerate(new):
             if rows[number] >= self.k:
                 break
@@ -219,6 +219,10 @@ class _Canary:
                 "suspicion": suspicious,
                 "answer": ANSWER_BLAME * len(said & {*words(passage.text)}) / max(1, len(said)),
             }
+            responsibility = 1.0 - math.prod(1.0 - min(cause, MOST) for cause in causes.values())
+            known_blame = blames.get(passage.id)  # retrievers may give one id to several texts
+            if known_blame is not None and known_blame.responsibility >= responsibility:
+                continue
             text_findings = tuple(findings(passage)) if suspicious else ()
             parts = [f"new at rank {rows[number] + 1}"]
             if taken_over:
@@ -231,7 +235,7 @@ class _Canary:
             parts += text_part(suspicious, text_findings)
             blames[passage.id] = _Blame(
                 passage=passage,
-                responsibility=1.0 - math.prod(1.0 - min(cause, MOST) for cause in causes.values()),
+                responsibility=responsibility,
                 why=", ".join(parts),
                 related=tuple(new[member].id for member in group if member != number),
                 findings=text_findings,

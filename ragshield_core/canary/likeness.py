@@ -143,6 +143,15 @@ def _in_pairs(run: re.Match[str]) -> str:
 
 
 def says(text: str, part: str) -> bool:
-    """Return whether a text holds another one, without regard to case and white space."""
-    wanted = " ".join(part.casefold().split())
-    return bool(wanted) and wanted in " ".join(text.casefold().split())
+    """Return whether a text holds another one, as both read to a person.
+
+    Case, white space, invisible characters and the width of letters make no difference.
+    """
+    wanted = _plain(part)
+    return bool(wanted) and wanted in _plain(text)
+
+
+def _plain(text: str) -> str:
+    if not text.isascii():
+        text = _INVISIBLE.sub("", unicodedata.normalize("NFKC", text))
+    return " ".join(text.casefold().split())

@@ -234,8 +234,9 @@ class CanaryMonitor:
             )
             raise CanaryError(msg)
         self._judge(p for passages in found for p in passages)
+        weights = word_weights(self.suite.queries)
         observations = {
-            canary.name: self._observed(canary, passages, answer, poisoned)
+            canary.name: self._observed(canary, passages, answer, poisoned, weights)
             for canary, passages, answer in zip(
                 self.suite, deep, self._answers(self.suite.canaries, found), strict=True
             )
@@ -322,9 +323,15 @@ class CanaryMonitor:
         return self.store.checks(self.suite.name, limit)
 
     def watch(self, guard: Guard, on_drift: Callable[[DriftReport], object]) -> None:
-        """Check after every ingest of a guard, and call ``on_drift`` with a report that flags."""
+        """Check after every ingest of a guard, and call ``on_drift`` with a report that flags.
+
+        What is released from quarantine is written before the release is on record, so no check can
+        be kept yet, nor would it see what comes back: the next one does.
+        """
 
         def after(_entries: Batch) -> None:
+            if self.store.busy:
+                return
             report = self.check()
             if report.flagged:
                 on_drift(report)
@@ -424,6 +431,8 @@ class CanaryMonitor:
             getattr(self._source, "inner", self._source), [s.entry_id for s in suspects]
         )
         suspects = [s for s in suspects if there.get(s.entry_id, s.passage.text) == s.passage.text]
+        # Retrievers may give one id to several texts; the first suspect is the most responsible.
+        suspects = [*{s.entry_id: s for s in reversed(suspects)}.values()][::-1]
         if not suspects:
             return ()
         decisions = [_decision(suspect) for suspect in suspects]
@@ -570,7 +579,9 @@ class CanaryMonitor:
         if probes is None or then.probes is None:
             return
         same = probes.shape == then.probes.shape
-        similarity = float(np.min(np.sum(probes * then.probes, axis=1))) if same else 0.0
+        # Cosines of unit vectors; of a text that a model knows no word of, the vector is zero.
+        squares = np.sum((probes - then.probes) ** 2, axis=1) if same else np.array([2.0])
+        similarity = 1.0 - float(np.max(squares)) / 2.0
         if similarity < SAME_MODEL:
             dims = (
                 "" if same else f", {then.probes.shape[1]} dimensions then, {probes.shape[1]} now"
@@ -669,9 +680,9 @@ class CanaryMonitor:
         deep: Sequence[Passage],
         answered: tuple[str | None, Vectors | None],
         poisoned: Collection[str] | None,
+        weights: Mapping[str, float],
     ) -> Observation:
         passages, (answer, vector) = deep[: self.k], answered
-        weights = word_weights(tuple(self.suite.queries))
         return Observation(
             ids=tuple(p.id for p in passages),
             revisions=tuple(p.revision for p in passages),

@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from ragshield_core.canary.errors import CanaryError
 from ragshield_core.entries import Batch
+from ragshield_core.findings import printable
 
 Vectors = NDArray[np.float32]
 
@@ -28,6 +29,8 @@ PROBES = (
 # Metadata keys under which programs keep the id of a chunk, and of what it was cut from.
 ID_KEYS = ("id", "chunk_id", "_id")
 LINEAGE_KEYS = ("source", "lineage", "doc_id", "file_path", "title")
+# Keys under which chains return what they answer.
+ANSWER_KEYS = ("answer", "result", "output", "response", "text")
 # Entries whose similarities to all queries are held at a time: 32 MB for 1,000 queries.
 BLOCK = 8_192
 # float32 products differ by so much with their shape: equals are told apart by their row instead,
@@ -236,7 +239,13 @@ class Embedder:
 
 
 def _matrix(given: ArrayLike, n: int) -> Vectors:
-    vectors = np.asarray(given, dtype=np.float32).reshape(n, -1) if n else np.empty((0, 0), "f4")
+    vectors = np.asarray(given, dtype=np.float32) if n else np.empty((0, 0), "f4")
+    if vectors.ndim != 2 or len(vectors) != n:  # noqa: PLR2004 - a matrix
+        msg = (
+            f"the embedder returned an array of shape {vectors.shape} for {n} texts, expected "
+            f"({n}, dim)."
+        )
+        raise CanaryError(msg)
     if not np.isfinite(vectors).all():
         msg = "the embedder returned values that are not finite; check the model."
         raise CanaryError(msg)
@@ -459,11 +468,23 @@ def as_answerer(source: Any) -> Callable[[str, list[str]], str]:
 
 
 def answer_text(answer: Any) -> str:
-    """Return the text of what an answerer returned."""
+    """Return the text of what an answerer returned.
+
+    Raises
+    ------
+    CanaryError
+        If it is a mapping without an answer: an empty one would be the same at every check.
+    """
     if isinstance(answer, Mapping):
-        found = (answer[k] for k in ("answer", "result", "output", "response") if k in answer)
-        answer = next(found, "")
-    for name in ("content", "response"):
+        found = [answer[key] for key in ANSWER_KEYS if key in answer]
+        if not found:
+            msg = (
+                f"the answerer returned a mapping with {printable(str(sorted(map(str, answer))))}, "
+                f"expected one of {', '.join(ANSWER_KEYS)}; return the text of the answer."
+            )
+            raise CanaryError(msg)
+        answer = found[0]
+    for name in ("content", "response", "text"):  # a message's content may be a list of blocks
         value = getattr(answer, name, None)
         if isinstance(value, str):
             return value.strip()

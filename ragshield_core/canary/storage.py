@@ -233,6 +233,11 @@ class CanaryStore:
         return [DriftReport.from_dict(json.loads(text)) for text in reversed(found)]
 
     @property
+    def busy(self) -> bool:
+        """Whether this thread is within a transaction of the quarantine, where none can begin."""
+        return bool(self._quarantine._lock._is_owned())  # type: ignore[attr-defined]  # noqa: SLF001
+
+    @property
     def _namespace(self) -> str:
         return self._quarantine.namespace
 

@@ -148,8 +148,9 @@ class CanarySuite:
                 continue
             try:
                 canaries.append(json.loads(line))
-            except (json.JSONDecodeError, RecursionError) as error:
-                said = getattr(error, "msg", "nested too deeply")
+            except (ValueError, RecursionError) as error:  # a number may be too long as well
+                deep = isinstance(error, RecursionError)
+                said = "nested too deeply" if deep else getattr(error, "msg", "no JSON")
                 msg = f"{path}, line {number}: {said}; expected one JSON value per line."
                 raise CanaryError(msg) from error
         return cls(canaries, name=path.stem)
@@ -163,16 +164,19 @@ class CanarySuite:
             raise CanaryError(msg) from error
         try:
             content = yaml.safe_load(text)
-        except (yaml.YAMLError, RecursionError) as error:
+        except (yaml.YAMLError, ValueError, RecursionError) as error:  # 2024-13-45 is no date
             msg = f"{path} is not YAML ({type(error).__name__}); expected a list of canaries."
             raise CanaryError(msg) from error
         name = path.stem
         if isinstance(content, dict) and set(content) <= {"name", "canaries"}:
-            name, content = str(content.get("name") or name), content.get("canaries")
+            name, content = content.get("name") or name, content.get("canaries")
+        if not isinstance(name, str | int | float):
+            msg = f"{path} has a name of type {type(name).__name__}, expected a str."
+            raise CanaryError(msg)
         if not isinstance(content, list):
             msg = f"{path} holds no list of canaries, expected queries under 'canaries:'."
             raise CanaryError(msg)
-        return cls(content, name=name)
+        return cls(content, name=str(name))
 
     def save(self, path: str | Path) -> None:
         """Write the suite as YAML or as JSON Lines, by the ending of the file's name.
@@ -224,6 +228,8 @@ class CanarySuite:
         ------
         CanaryError
             If there is nothing to suggest.
+        ValueError
+            If n is less than 1.
 
         Examples
         --------
@@ -233,6 +239,9 @@ class CanarySuite:
         if n < 1:
             msg = f"n is {n}, expected at least 1."
             raise ValueError(msg)
+        if isinstance(source, str):
+            msg = "source is one str, expected a list of queries: put it into a list."
+            raise CanaryError(msg)
         if isinstance(source, Batch):
             return cls(_covering(source, n, seed), name=name)
         counts: Counter[str] = Counter()

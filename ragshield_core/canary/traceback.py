@@ -20,7 +20,7 @@ SUSPECT_AT = 0.5
 TIME_KEYS = ("ingested_at", "indexed_at", "inserted_at", "added_at")
 # Numbers from here on are milliseconds: as seconds, they lie beyond the year 5000.
 MILLISECONDS = 1e11
-# Candidates of a table, besides the suspects.
+# Rows of a table; beyond, there are suspects only.
 SHOWN = 10
 
 
@@ -122,7 +122,11 @@ class Traceback:
         from rich.table import Table  # noqa: PLC0415 - only where something is shown
         from rich.text import Text  # noqa: PLC0415
 
-        table = Table(title=Text(printable(self.summary(), 200)))
+        title = Text(printable(self.summary(), 200))
+        if not self.candidates:
+            yield title
+            return
+        table = Table(title=title)
         table.add_column("entry", overflow="fold")
         table.add_column("blame", justify="right")
         table.add_column("rank", justify="right")
@@ -158,7 +162,8 @@ def ingested_at(passage: Passage) -> dt.datetime | None:
                 when = dt.datetime.fromtimestamp(seconds, dt.UTC)
             else:
                 continue
-            return in_utc(when)
+            if when == when:  # noqa: PLR0124 - how data frames say that there is none: NaT
+                return in_utc(when)
         except (ValueError, OverflowError, OSError):
             continue
     return None

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ragshield_core.detectors.base import Detector, Evidence, Need, Scope
-from ragshield_core.detectors.query_echo import QueryEchoDetector
+from ragshield_core.detectors.query_echo import EDGE, MAX_QUERY, QueryEchoDetector
 from ragshield_core.detectors.retrieved import RetrievedSet
 from ragshield_core.entries import Batch
 from ragshield_core.errors import NotFittedError
@@ -64,7 +64,8 @@ class CanaryDisplacementDetector(Detector):
     The rule's threshold .6: three entries at the head of one of six places hold .66 of it, one at
     the head of three queries scores .81; a text that repeats a query nearly word for word and is
     retrieved for it has more than 1 by that alone. An entry that is the best answer to three
-    canaries is a takeover too: calibrate, and let the knowledge base say what is usual.
+    canaries is a takeover too, and of fewer places each weighs more, the only one of k = 1 all:
+    calibrate, and let the knowledge base say what is usual.
 
     One matrix product per batch. Not part of the default guard: it needs queries.
 
@@ -87,7 +88,7 @@ class CanaryDisplacementDetector(Detector):
     taxonomy: ClassVar[tuple[str, ...]] = ("AML.T0070", "AML.T0066", "LLM08:2025", "LLM09:2026")
 
     rule_threshold: float = 0.6
-    floor: float = 0.3  # one entry at the first rank of one query
+    floor: float = 0.3  # one entry at the first rank of one query, of six places
     scope: Scope = Scope.BATCH
 
     def __init__(self, queries: Sequence[str], vectors: ArrayLike | str, *, k: int = 6) -> None:
@@ -116,6 +117,7 @@ class CanaryDisplacementDetector(Detector):
         self.scope = Scope.BATCH if k > 1 else Scope.ENTRY
         self._weights = PERSISTENCE ** np.arange(k)
         self._weights /= self._weights.sum()
+        self._query_words = _QueryWords.of(self.queries)
         self.reset()
 
     def config(self) -> dict[str, Any]:
@@ -155,8 +157,9 @@ class CanaryDisplacementDetector(Detector):
     def forget(self, entries: Batch) -> None:
         """Take entries out of the heads; what comes up from below is known, as a rule."""
         self._bars = None
+        gone = set(entries.ids)
         for head in self._heads or ():
-            for entry_id in head.keys() & set(entries.ids):
+            for entry_id in head.keys() & gone:
                 del head[entry_id]
 
     def unjudged(self, batch: Batch) -> dict[int, str]:
@@ -194,13 +197,11 @@ class CanaryDisplacementDetector(Detector):
 
     def explain_audit(self, entries: Batch, rows: Sequence[int]) -> list[Evidence]:
         """Return how many queries each entry is retrieved for."""
-        heads = self._known()
+        tops = [set(_ranked(head)[: self.k]) for head in self._known()]
         sentences = []
         for row in rows:
             names = [
-                self.queries[query]
-                for query, head in enumerate(heads)
-                if entries.ids[row] in _ranked(head)[: self.k]
+                q for q, top in zip(self.queries, tops, strict=True) if entries.ids[row] in top
             ]
             shown = printable(names[0], 60) if names else ""
             sentences.append(
@@ -319,18 +320,55 @@ class CanaryDisplacementDetector(Detector):
         scores = np.zeros(len(batch))
         np.add.at(scores, found.entries, found.shares)
         for row in np.unique(found.entries).tolist():
-            echo = self._echo(batch, row, found.queries[found.entries == row])
+            queries = found.queries[found.entries == row]
+            # Few hold the words of a query; in a small knowledge base, all displace something.
+            held = self._query_words.held_by(batch.texts[row])
+            echo = self._echo(batch, row, queries[held[queries] > ECHO_FROM])
             scores[row] += max(0.0, echo - ECHO_FROM) / (ECHO_FULL - ECHO_FROM)
         return scores
 
     def _echo(self, batch: Batch, row: int, queries: NDArray[np.intp]) -> float:
-        """Return how much of one of the queries an entry repeats, in [0, 1]."""
-        passage = Batch.of(ids=["e"], texts=[batch.texts[row]], embeddings=None)
+        """Return how much of one of some queries an entry repeats, in [0, 1]; 0 of none."""
         echo = QueryEchoDetector()
-        return max(
-            float(echo.score(RetrievedSet.of(self.queries[query], passage, has_vectors=False))[0])
-            for query in queries.tolist()
+        sets = (_retrieved(self.queries[query], batch.texts[row]) for query in queries.tolist())
+        return max((float(echo.score(each)[0]) for each in sets), default=0.0)
+
+
+class _QueryWords(NamedTuple):
+    """The words of all queries, one after another, as the echo weighs them."""
+
+    hashes: NDArray[np.uint32]
+    queries: NDArray[np.intp]  # which one each word is of
+    shares: NDArray[np.float64]  # of the query's weight
+    n_queries: int
+
+    @classmethod
+    def of(cls, queries: Sequence[str]) -> _QueryWords:
+        """Return those of queries."""
+        listed = [_retrieved(query, "").query_words[:MAX_QUERY] for query in queries]
+        lengths = np.array([len(words) for words in listed], dtype=np.intp)
+        shares = []
+        for n in lengths[lengths > 0].tolist():
+            weights = np.ones(n)
+            weights[[0, -1]] += EDGE * n
+            shares.append(weights / weights.sum())
+        return cls(
+            np.concatenate(listed),
+            np.repeat(np.arange(len(queries)), lengths),
+            np.concatenate([*shares, np.empty(0)]),
+            len(queries),
         )
+
+    def held_by(self, text: str) -> NDArray[np.float64]:
+        """Return the share of each query that stands anywhere in a text: no echo is above it."""
+        there = np.isin(self.hashes, _retrieved(None, text).words[0])
+        held = np.bincount(self.queries[there], self.shares[there], self.n_queries)
+        return np.asarray(held, dtype=np.float64)
+
+
+def _retrieved(query: str | None, text: str) -> RetrievedSet:
+    passage = Batch.of(ids=["e"], texts=[text], embeddings=None)
+    return RetrievedSet.of(query, passage, has_vectors=False)
 
 
 def _ranked(head: Mapping[str, float]) -> list[str]:

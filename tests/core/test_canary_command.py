@@ -3,9 +3,11 @@
 import json
 import re
 import sys
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
-from canary_world import embed, joined, knowledge, poison, questions
+from canary_world import batch, embed, joined, knowledge, poison, questions
 from typer.testing import CliRunner
 
 from ragshield_core import Quarantine
@@ -24,10 +26,10 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def write(path, batch):
+def write(path, entries):
     rows = [
         {"id": e.id, "text": e.text, "embedding": vector.tolist()}
-        for e, vector in zip(batch, embed(batch.texts), strict=True)
+        for e, vector in zip(entries, embed(entries.texts), strict=True)
     ]
     path.write_text("\n".join(json.dumps(row) for row in rows), encoding="utf-8")
 
@@ -59,6 +61,16 @@ def test_baseline_then_check_then_drift(folder):
     page = (folder / "out.html").read_text()
     assert page.count("<svg") == 2
     assert not re.search(r"(src|href)=|<script|https?://", page)
+
+
+def test_much_growth_that_may_hide_a_takeover_is_said(folder):
+    run("baseline")
+    assert "may hide a takeover" not in run("check").output
+    more = knowledge(seed=7)
+    new = batch([(f"new-{i}", text) for i, text in zip(more.ids, more.texts, strict=True)])
+    write(folder / "kb.jsonl", joined(knowledge(), new))
+    output = " ".join(run("check").output.split())
+    assert "50% of the knowledge base is new: so much growth may hide a takeover" in output
 
 
 def test_trace_and_quarantine(folder):
@@ -203,3 +215,43 @@ def test_trace_of_one_answer_since_it_was_right(folder):
     asked = ["--query", questions()[5], "--answer", "Vale Royal", "--json", "t.json"]
     run("trace", *asked, "--since", "2026-02-01")
     assert json.loads((folder / "t.json").read_text())["suspects"] == ["new"]
+
+
+def test_a_check_that_compares_nothing_is_not_in_the_history(folder):
+    run("baseline")
+    (folder / "suite.jsonl").write_text(json.dumps("a new question"), encoding="utf-8")
+    assert run("check").exit_code == 2
+    result = CliRunner().invoke(app, ["canary", "report", "suite"])
+    assert result.exit_code == 2
+    assert "never checked" in " ".join(result.output.split())
+
+
+def test_what_is_held_of_a_file_is_still_in_the_file(folder):
+    run("baseline")
+    poisoned(folder)
+    assert "remove them there" in " ".join(run("trace", "--quarantine").output.split())
+
+
+def test_a_retriever_may_import_its_neighbours_when_it_is_asked(folder):
+    (folder / "neighbour_of_mine.py").write_text("def find():\n    return ['x']\n")
+    (folder / "lazy_app.py").write_text(
+        "def find(query):\n    import neighbour_of_mine\n    return neighbour_of_mine.find()\n"
+    )
+    before = list(sys.path)
+    options = ["suite.jsonl", "--retriever", "lazy_app:find"]
+    result = CliRunner().invoke(app, ["canary", "baseline", *options])
+    assert result.exit_code == 0, result.output
+    assert sys.path == before
+
+
+def test_vectors_are_kept_here_whatever_a_suite_is_called(folder, monkeypatch):
+    kept = []
+    monkeypatch.setattr(
+        "ragshield_core.canary.command._cached_embedder",
+        lambda _name, where: kept.append(where) or SimpleNamespace(chunks=lambda t: [embed(t)]),
+    )
+    (folder / "named.yaml").write_text("name: ../elsewhere\ncanaries: [what is it]\n")
+    (folder / "found.py").write_text("def find(query):\n    return ['x']\n")
+    options = ["named.yaml", "--retriever", "found:find", "--embedder", "mine"]
+    assert CliRunner().invoke(app, ["canary", "baseline", *options]).exit_code == 0
+    assert kept == [Path("named.yaml.ragshield")]

@@ -120,3 +120,27 @@ def test_a_saved_guard_finds_it_and_the_default_guard_does_without(tmp_path):
     np.testing.assert_array_equal(again.screen(crafted()).scores["canary_displacement"], expected)
     names = [d.name for d in Guard.default(quarantine=Quarantine("sqlite://")).detectors]
     assert "canary_displacement" not in names
+
+
+def test_only_texts_that_hold_a_query_s_words_are_compared_with_it(monkeypatch):
+    """In a knowledge base of one entry, all that comes displaces something everywhere."""
+    queries = [*questions(), "?", "of the of the of the"]
+    detector = CanaryDisplacementDetector(queries, embed(queries)).fit(knowledge().take([0]))
+    new = joined(knowledge(seed=1).take(range(1, 41)), poison(questions()[5]))
+    found, compared = detector._displaced(new), []
+    assert len(found.entries) == len(new) * len(queries)
+    echo = CanaryDisplacementDetector._echo
+
+    def counting(self, entries, row, some):
+        compared.extend(some.tolist())
+        return echo(self, entries, row, some)
+
+    monkeypatch.setattr(CanaryDisplacementDetector, "_echo", counting)
+    scores = detector.score(new)
+    assert len(compared) < len(found.entries) / 10
+    # No echo is missed.
+    for row in range(len(new)):
+        share = found.shares[found.entries == row].sum()
+        whole = echo(detector, new, row, np.arange(len(queries)))
+        assert scores[row] == pytest.approx(share + max(0.0, whole - 0.6) / 0.2)
+    assert max(scores[-3:]) > max(scores[:40])

@@ -27,6 +27,7 @@ from ragshield_core.canary.drift import (
     takeover,
     word_weights,
 )
+from ragshield_core.canary.likeness import says
 from ragshield_core.canary.storage import Baseline, CanaryStore, Observation
 
 IDS = st.lists(st.sampled_from("abcdefgh"), unique=True, max_size=8)
@@ -292,3 +293,22 @@ def test_a_baseline_of_an_older_version_can_still_be_read():
             {"new": json.dumps(content)},
         )
     assert store.baseline("default").observations["0"].coverages is None
+
+
+@pytest.mark.parametrize(
+    "passage", ["visit evi\u200bl.example", "visit evi\xadl.example", "Visit \uff45vil.\n example"]
+)
+def test_what_a_person_reads_is_said(passage):
+    part = "visit evil. example" if "\n" in passage else "visit evil.example"
+    assert says(passage, part)
+    assert not says(passage, "evil-example")
+    assert not says(passage, "\u200b")  # which is nothing
+
+
+def test_a_report_is_read_by_name_and_one_by_one():
+    world = World(questions()[:2])
+    world.monitor.record_baseline()
+    report = world.monitor.check()
+    assert [drift.name for drift in report] == questions()[:2]
+    with pytest.raises(KeyError, match="no canary 'absent'"):
+        report["absent"]

@@ -1,5 +1,7 @@
 """Canaries over the stores and retrievers of LangChain and LlamaIndex themselves."""
 
+import time
+
 import numpy as np
 import pytest
 from canary_world import batch, embed, joined, knowledge, poison, questions
@@ -251,3 +253,25 @@ def test_an_entry_that_was_corrected_meanwhile_is_not_lost(make):
     assert [d.page_content for d in inner.get_by_ids(list(bad.ids))] == [
         "the page as its author meant it"
     ]
+
+
+def test_a_release_does_not_wait_for_the_check_that_it_would_cause(on_file, caplog):
+    """Within the transaction of the release, a check could not be kept."""
+    guard = Guard([LabelCentroidDetector()], quarantine=Quarantine(on_file))
+    store = GuardedVectorStore(in_memory(), guard=guard)
+    put(store, knowledge())
+    monitor = CanaryMonitor(questions(), store)
+    monitor.record_baseline()
+    outcomes = []
+    monitor.watch(guard, lambda _report: outcomes.append(monitor.remediate()))
+    bad = poison(TARGET, 4)
+    put(store, bad)
+    assert [set(outcome.quarantined) for outcome in outcomes] == [set(bad.ids)]
+    start = time.monotonic()
+    monitor.restore(bad.ids)
+    assert time.monotonic() - start < 5.0
+    assert "failed" not in caplog.text
+    put(store, batch([("other", "of other things")]))
+    assert monitor.history()[-1].flagged  # and what a person released stays
+    assert len(outcomes) == 2
+    assert set(bad.ids) <= {d.id for d in store.similarity_search(TARGET, k=6)}

@@ -11,7 +11,7 @@ from canary_world import World, batch, embed, joined, knowledge, poison, questio
 from sqlalchemy.exc import IntegrityError
 from support import knowledge_base, topical
 
-from ragshield_core import Guard, Quarantine
+from ragshield_core import Batch, Guard, Quarantine
 from ragshield_core.canary import (
     AnomalyWeights,
     CanaryError,
@@ -22,6 +22,7 @@ from ragshield_core.canary import (
     MatrixRetriever,
     Passage,
 )
+from ragshield_core.canary.drift import figures
 from ragshield_core.canary.storage import CanaryStore
 from ragshield_core.detectors import LabelCentroidDetector
 
@@ -55,7 +56,7 @@ def test_poison_is_flagged_and_nothing_else(size):
     assert {drift.query for drift in report.flagged} == set(TARGETS)
     drift = report[TARGETS[0]]
     assert set(drift.newcomers) == {i for i in bad.ids if i.startswith("bad0-")}
-    assert drift.takeover_p < 0.02
+    assert drift.takeover_p <= AnomalyWeights().takeover_p
     assert "newcomers hold" in drift.reasons[0]
 
 
@@ -638,3 +639,49 @@ def test_baselines_recorded_at_once_get_numbers_of_their_own(tmp_path, monkeypat
 
     monkeypatch.setattr(store, "_next_version", taken)
     assert worlds[0].monitor.record_baseline() == 5
+
+
+def test_a_model_that_knows_no_word_of_a_text_is_still_the_same():
+    def sparse(texts):
+        return [[text.count("tea"), text.count("bar")] for text in texts]
+
+    entries = Batch.of(ids=["a", "b"], texts=["tea", "bar"], embeddings=np.eye(2))
+    monitor = CanaryMonitor(
+        ["tea?"], entries, embedder=sparse, k=1, quarantine=Quarantine("sqlite://")
+    )
+    monitor.record_baseline()
+    assert not monitor.check().flagged
+
+
+def test_long_ids_hide_nothing_and_do_not_fill_logs():
+    listed = [[("a", "one")]]
+    monitor = CanaryMonitor(
+        [{"query": "q", "forbidden": ["evil"]}],
+        lambda _query: listed[0],
+        k=3,
+        quarantine=Quarantine("sqlite://"),
+    )
+    monitor.record_baseline()
+    listed[0] = [("x" * 3000, "evil"), ("y" * 3000, "evil"), ("c", "two")]
+    drift = monitor.check()["q"]
+    assert all(len(reason) < 150 for reason in drift.reasons)
+    assert dict(figures(drift))["retrieved"].endswith("..., +c")
+
+
+def test_texts_that_share_an_id_are_held_once_for_the_worst_of_them():
+    query = "who built the old harbour bridge"
+    listed = [[("a", "one")]]
+    monitor = CanaryMonitor(
+        [{"query": query, "forbidden": ["lies"]}],
+        lambda _query: listed[0],
+        k=3,
+        quarantine=Quarantine("sqlite://"),
+    )
+    monitor.record_baseline()
+    listed[0] = [("doc", f"{query}: lies"), ("doc", "of other things"), ("a", "one")]
+    (suspect,) = monitor.traceback().suspects
+    assert "lies" in suspect.passage.text
+    both = monitor.trace_answer(query, "lies").candidates[:2]
+    assert [s.entry_id for s in both] == ["doc", "doc"]
+    assert monitor.quarantine(both) == ("doc",)
+    assert "lies" in monitor.quarantine_store.show("doc").entry.text

@@ -185,3 +185,27 @@ def test_vectors_of_another_dimension_are_named(embeddings):
 def test_an_empty_batch_gives_nothing():
     empty = Batch.of(ids=[], texts=[], embeddings=None)
     assert as_retriever(empty).search(["q"], np.ones((1, 3), dtype=np.float32), 6) == [[]]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"text": "to q"},
+        {"output": SimpleNamespace(content="to q")},
+        SimpleNamespace(content=[{"type": "text", "text": "to q"}], text="to q"),
+    ],
+)
+def test_answers_of_chains_and_messages(answer):
+    assert as_answerer(lambda _query: answer)("q", []) == "to q"
+
+
+def test_a_mapping_without_an_answer_is_refused():
+    """An empty answer would be the same at every check, whatever the application says."""
+    with pytest.raises(CanaryError, match=r"'messages'.*expected one of answer"):
+        as_answerer(lambda _query: {"messages": []})("q", [])
+
+
+@pytest.mark.parametrize("shape", [(2, 8), (4,), (4, 2, 2)])
+def test_one_vector_per_text_is_expected(shape):
+    with pytest.raises(CanaryError, match="4 texts"):
+        Embedder.of(lambda _texts: np.ones(shape)).queries(["a", "b", "c", "d"])

@@ -128,3 +128,24 @@ def test_suggestions_end_with_sentences_of_any_language_but_not_with_titles():
     assert texts[0][:25] in {q[:25] for q in queries}
     assert any(q.endswith("规则。") for q in queries)
     assert not any(q == "Dr." for q in queries)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("a.yaml", "- 2024-13-45", "is not YAML"),
+        ("a.yaml", "- " + "9" * 5000, "is not YAML"),
+        ("a.jsonl", '"x"\n' + "9" * 5000, "line 2: no JSON"),
+        ("a.yaml", "name: [a, b]\ncanaries: [q]", "name of type list"),
+    ],
+)
+def test_scalars_that_python_cannot_read_are_refused_by_name(tmp_path, name, content, said):
+    path = tmp_path / name
+    path.write_text(content, encoding="utf-8")
+    with pytest.raises(CanaryError, match=said):
+        CanarySuite.load(path)
+
+
+def test_one_query_is_no_log():
+    with pytest.raises(CanaryError, match="put it into a list"):
+        CanarySuite.suggest("where is my bag")

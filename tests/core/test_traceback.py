@@ -5,6 +5,7 @@ import json
 import re
 
 import numpy as np
+import pandas as pd
 import pytest
 from canary_world import World, batch, embed, joined, knowledge, poison, questions
 from rich.console import Console
@@ -59,6 +60,9 @@ def test_an_entry_that_takes_several_heads_is_listed_with_all_of_them():
 def test_a_calm_suite_has_no_suspects():
     trace = traced()
     assert trace.candidates == trace.suspects == ()
+    console = Console(record=True, width=200, force_terminal=False)
+    console.print(trace)
+    assert console.export_text().count("\n") == 1  # no empty table
 
 
 def test_the_story_of_the_source():
@@ -139,7 +143,7 @@ def test_what_was_there_when_the_answer_was_right_is_not_to_blame():
     assert {s.entry_id for s in trace_answer(QUERY, "Vale Royal", found).suspects} == {"old", "new"}
 
 
-@pytest.mark.parametrize("value", ["soon", 1e300, True, None, ["2026"], -1e18])
+@pytest.mark.parametrize("value", ["soon", 1e300, True, None, ["2026"], -1e18, pd.NaT, np.nan])
 def test_a_time_that_is_none_is_passed_over(value):
     passage = Passage(id="a", text="x", metadata={"ingested_at": value})
     trace = trace_answer("q", "a", [passage], since=dt.datetime(2026, 1, 1, tzinfo=dt.UTC))
