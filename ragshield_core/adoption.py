@@ -10,17 +10,21 @@ from numpy.typing import NDArray
 
 from ragshield_core.entries import Batch
 from ragshield_core.errors import CalibrationError, InvalidBatchError
-from ragshield_core.guard import ADOPTED_AT_MOST, Guard
+from ragshield_core.guard import Guard
 
 # Ids and counts only: the text of an entry is hostile and stays out of logs.
 logger = logging.getLogger("ragshield")
+
+# A store that holds too little for the accepted rate is calibrated at the smallest rate that it
+# justifies, up to this: published rules often hold more of the clean entries.
+AT_MOST = 0.05
 
 
 def learn_store(guard: Guard, batch: Batch, trusted: Iterable[str] | None) -> None:
     """Fit and calibrate a guard on what a store holds.
 
     Where it holds too little for the accepted rate, the smallest that it justifies is taken, up to
-    ``ADOPTED_AT_MOST``; where it holds too little for that, the published rules stay in force, and
+    ``AT_MOST``; where it holds too little for that, the published rules stay in force, and
     the log says so.
 
     Parameters
@@ -53,7 +57,7 @@ def learn_store(guard: Guard, batch: Batch, trusted: Iterable[str] | None) -> No
         return
     guard.fit(batch)
     try:
-        guard.calibrate(at_most=ADOPTED_AT_MOST)
+        guard.calibrate(at_most=AT_MOST)
     except CalibrationError as error:
         logger.warning("not calibrated, the published rules are in force: %s", error)
 

@@ -103,9 +103,9 @@ def _shared(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return, per pair of owners, the number of distinct shared items and the smaller number."""
     if n_owners * len(items) <= DENSE:
-        distinct, column = np.unique(items, return_inverse=True)
+        distinct, place = np.unique(items, return_inverse=True)
         present = np.zeros((n_owners, len(distinct)), dtype=np.float32)
-        present[owner, column] = 1.0
+        present[owner, place] = 1.0
         few = present.sum(axis=1, dtype=np.float64)
         return (present @ present.T)[a, b].astype(np.float64), np.minimum(few[a], few[b])
     from scipy.sparse import csr_array  # noqa: PLC0415 - keeps `import ragshield_core` quick

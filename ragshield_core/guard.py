@@ -35,10 +35,6 @@ if TYPE_CHECKING:
 # Ids and counts only: the text of an entry is hostile and stays out of logs.
 logger = logging.getLogger("ragshield")
 
-# A store that is taken over and holds too little for the accepted rate is calibrated at the
-# smallest rate that it justifies, up to this: published rules often hold more of the clean entries.
-ADOPTED_AT_MOST = 0.05
-
 
 class Guard:
     """Screen entries on their way into a knowledge base.
@@ -194,8 +190,8 @@ class Guard:
             ``policy.quarantine_at``. ``None`` keeps that.
         at_most
             Where there are too few clean entries for the rate, the smallest rate that they can
-            justify is taken instead, with a warning in the log, if it is not larger than this.
-            ``None`` refuses.
+            justify is taken instead, with a warning in the log, if it is not larger than this; it
+            stays the policy's until another ``fpr`` is given. ``None`` refuses.
 
         Raises
         ------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Generic, NamedTuple, TypeVar
@@ -44,13 +45,14 @@ class Mask(ABC, Generic[Item]):
     any. Another revision under the same id, such as the older one of a rejected update, is not.
 
     An adapter says of its own kind of document under which id it stands and what it claims. Many
-    threads may read while one writes.
+    threads may read while others write.
     """
 
     def __init__(self) -> None:
         self._held: dict[str, frozenset[str]] = {}  # id -> fingerprints of its held revisions
         self._confirmed: frozenset[str] = frozenset()
         self._met = 0.0  # hidden results that searches met, the latest counting most
+        self._changing = threading.Lock()  # what is added while a quarantine is read must stay
 
     def __bool__(self) -> bool:
         return bool(self._held or self._confirmed)
@@ -73,24 +75,26 @@ class Mask(ABC, Generic[Item]):
         """Take over what a quarantine holds; an SQLite file that is not there is not made."""
         held: dict[str, frozenset[str]] = {}
         confirmed = set()
-        if quarantine._exists():  # noqa: SLF001 - asking otherwise would make the file
-            offset = 0
-            while page := quarantine.list(None, limit=PAGE, offset=offset):
-                offset += len(page)
-                for item in page:
-                    if item.status is Status.RELEASED:
-                        continue
-                    fingerprint = item.entry.fingerprint
-                    held[item.id] = held.get(item.id, NONE_HELD) | {fingerprint}
-                    if item.status is Status.CONFIRMED:
-                        confirmed.add(fingerprint)
-        # Replaced, never changed, since reads go on meanwhile.
-        self._held, self._confirmed = held, frozenset(confirmed)
+        with self._changing:
+            if quarantine._exists():  # noqa: SLF001 - asking otherwise would make the file
+                offset = 0
+                while page := quarantine.list(None, limit=PAGE, offset=offset):
+                    offset += len(page)
+                    for item in page:
+                        if item.status is Status.RELEASED:
+                            continue
+                        fingerprint = item.entry.fingerprint
+                        held[item.id] = held.get(item.id, NONE_HELD) | {fingerprint}
+                        if item.status is Status.CONFIRMED:
+                            confirmed.add(fingerprint)
+            # Replaced, never changed, since reads go on meanwhile.
+            self._held, self._confirmed = held, frozenset(confirmed)
 
     def add(self, entries: Batch) -> None:
         """Hide revisions from now on."""
-        for entry in entries:
-            self._held[entry.id] = self._held.get(entry.id, NONE_HELD) | {entry.fingerprint}
+        with self._changing:
+            for entry in entries:
+                self._held[entry.id] = self._held.get(entry.id, NONE_HELD) | {entry.fingerprint}
 
     def recall(
         self,
@@ -114,8 +118,8 @@ class Mask(ABC, Generic[Item]):
             Why, one per entry. ``None`` where a person decides, whose word stands above that of
             those who have released an entry before.
         delete
-            Called with the ids that are to leave the store, once they are held. Where it leaves
-            some in there, they are hidden.
+            Called with the ids that are to leave the store, once they are held and hidden. What it
+            leaves in there, or fails to delete, stays hidden.
         by, note
             Who decided, and, without decisions, why.
 
@@ -133,31 +137,36 @@ class Mask(ABC, Generic[Item]):
                 Decision(entry_id=entry_id, verdict=Verdict.QUARANTINE, note=note)
                 for entry_id in entries.ids
             ]
-        gone = guard.recall(entries, decisions, delete, by=by)
-        self.add(entries.take(_rows(entries, gone)))
-        return gone
+
+        def hide_and_delete(ids: Sequence[str]) -> None:
+            self.add(entries.take(_rows(entries, ids)))
+            delete(ids)
+
+        return guard.recall(entries, decisions, hide_and_delete, by=by)
 
     def discard(self, ids: Sequence[str]) -> None:
         """Hide nothing under these ids any more, unless it was confirmed."""
-        for entry_id in ids:
-            self._held.pop(entry_id, None)
+        with self._changing:
+            for entry_id in ids:
+                self._held.pop(entry_id, None)
 
     def remove(self, entries: Batch) -> list[str]:
         """Hide revisions no longer, since they were let in; return the ids that were hidden."""
         shown = []
-        for row, entry_id in enumerate(entries.ids):
-            held = self._held.get(entry_id, NONE_HELD)
-            if not held and not self._confirmed:
-                continue
-            entry = entries[row]
-            fingerprint = entry.fingerprint
-            if fingerprint in held:
-                shown.append(entry.id)
-                if rest := held - {fingerprint}:
-                    self._held[entry.id] = rest
-                else:
-                    del self._held[entry.id]
-            self._confirmed -= {fingerprint}
+        with self._changing:
+            for row, entry_id in enumerate(entries.ids):
+                held = self._held.get(entry_id, NONE_HELD)
+                if not held and not self._confirmed:
+                    continue
+                fingerprint = entries[row].fingerprint
+                if fingerprint in held:
+                    shown.append(entry_id)
+                    if rest := held - {fingerprint}:
+                        self._held[entry_id] = rest
+                    else:
+                        del self._held[entry_id]
+                if fingerprint in self._confirmed:
+                    self._confirmed -= {fingerprint}
         return shown
 
     def hides(self, item: Item) -> bool:

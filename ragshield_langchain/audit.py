@@ -104,6 +104,7 @@ def take_out(
     report: ScanReport,
     access: InnerStore,
     keys: MetadataKeys,
+    mask: Mask,
     guard: Guard,
     delete: Callable[[Sequence[str]], object],
 ) -> ScanReport:
@@ -116,10 +117,10 @@ def take_out(
     ----------
     report
         An audit of the store.
-    access, keys, guard
+    access, keys, mask, guard
         Of the store; nobody else may write to it meanwhile.
     delete
-        Takes entries out of the store, or hides them.
+        Takes entries out of the store; what it leaves in there is hidden.
     """
     decision_of = {decision.entry_id: decision for decision in report.found}
     judged = report.batch.take([row for row in report.ranking if not report.kept[row]])
@@ -129,7 +130,7 @@ def take_out(
         np.array([e.fingerprint == fingerprints[e.id] for e in present], dtype=np.bool_)
     )
     decisions = [decision_of[entry_id] for entry_id in unchanged.ids]
-    gone = set(guard.recall(unchanged, decisions, delete, by="scan"))
+    gone = set(mask.recall(guard, unchanged, decisions, delete, by="scan"))
     staying = {i: "released by a person before" for i in unchanged.ids if i not in gone}
     changed = decision_of.keys() - set(unchanged.ids)
     return report.overruled(

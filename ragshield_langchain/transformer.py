@@ -15,9 +15,9 @@ from numpy.typing import ArrayLike
 
 from ragshield_core import Batch, Guard, Quarantine, Report
 from ragshield_core.detectors.base import Need
+from ragshield_core.held import keep_held
 from ragshield_langchain.convert import MetadataKeys, copied, to_batch
 from ragshield_langchain.events import report_detection
-from ragshield_langchain.held import keep_held
 
 # Namespace of the ids given to documents that have none.
 NAMESPACE = uuid.UUID("5c1a9a3e-6a5f-4d0c-9d53-5f3e7a1b2c4d")

@@ -23,6 +23,7 @@ from ragshield_core import Batch, Guard, Quarantine, Report
 from ragshield_core.adoption import learn_store
 from ragshield_core.errors import InvalidBatchError
 from ragshield_core.findings import Decision
+from ragshield_core.held import keep_held
 from ragshield_core.quarantine import HeldEntry
 from ragshield_core.scan import ScanReport, scan
 from ragshield_langchain.audit import NO_ENTRIES, read_all, read_back, shown, take_out
@@ -36,7 +37,6 @@ from ragshield_langchain.convert import (
     together,
 )
 from ragshield_langchain.events import areport_detection, report_detection
-from ragshield_langchain.held import keep_held
 from ragshield_langchain.inner import CALLERS_LOOP, InnerStore, access_to, create_store
 from ragshield_langchain.mask import Found, Mask, document_of
 
@@ -573,9 +573,7 @@ class GuardedVectorStore(VectorStore):
         if quarantine and report.found:
             take = self._take_away if remove else _nothing
             with self._alone():
-                report = take_out(report, self._access, self._keys, self._guard, take)
-                held = np.array([not kept for kept in report.kept], dtype=np.bool_)
-                self._mask.add(report.batch.take(held))
+                report = take_out(report, self._access, self._keys, self._mask, self._guard, take)
         return report
 
     async def ascan(
@@ -623,7 +621,8 @@ class GuardedVectorStore(VectorStore):
             Documents that are known to be clean: thresholds come from half of them, held out while
             the guard is fitted. Default: from all documents, each held out in turn; poison among
             them makes thresholds laxer. If the store holds too few for the accepted rate, the
-            published rules stay in force.
+            smallest rate that they justify is taken, up to 5 %; below 20 or so, the published
+            rules stay in force.
         batch_size
             How many documents are read at a time.
         progress

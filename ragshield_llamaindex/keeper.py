@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import AsyncIterator, Callable, Generator, Iterable, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -20,6 +20,7 @@ from llama_index.core.schema import BaseNode
 from ragshield_core import Batch, Guard, Quarantine, Report
 from ragshield_core.adoption import learn_store
 from ragshield_core.findings import Decision
+from ragshield_core.held import keep_held
 from ragshield_core.quarantine import HeldEntry
 from ragshield_core.scan import ScanReport, scan
 from ragshield_llamaindex.convert import (
@@ -76,6 +77,7 @@ class Keeper:
         # One write at a time: a batch is judged by what the one before it left behind. No RLock:
         # an asynchronous write may end in another thread than the one it began in.
         self._lock = threading.Lock()
+        self._running: set[asyncio.Task[Any]] = set()
 
     # Drivers
 
@@ -85,20 +87,36 @@ class Keeper:
             return _drive(steps, self._do)
 
     async def arun(self, steps: Steps[T]) -> T:
-        """Do an operation with the store's asynchronous methods; our own work runs in a thread."""
-        async with self._alone():
-            answer: Any = None
-            error: BaseException | None = None
-            while True:
-                try:
-                    step = steps.send(answer) if error is None else steps.throw(error)
-                except StopIteration as stop:
-                    return stop.value  # type: ignore[no-any-return]
-                answer, error = None, None
-                try:
-                    answer = await self._ado(step)
-                except Exception as raised:  # noqa: BLE001 - handed to the operation
-                    error = raised
+        """Do an operation with the store's asynchronous methods; our own work runs in a thread.
+
+        Once begun it is finished, even if the caller is cancelled: between the deletion of an older
+        revision and the write of the new one, neither is there.
+        """
+        # Polled, since waiting threads could take all those that the write needs itself.
+        while not self._lock.acquire(blocking=False):  # noqa: ASYNC110
+            await asyncio.sleep(PAUSE)
+        task = asyncio.ensure_future(self._adrive(steps))
+        self._running.add(task)  # the event loop keeps weak references only
+        task.add_done_callback(self._over)
+        return await asyncio.shield(task)
+
+    def _over(self, task: asyncio.Task[Any]) -> None:
+        self._running.discard(task)
+        self._lock.release()
+
+    async def _adrive(self, steps: Steps[T]) -> T:
+        answer: Any = None
+        error: BaseException | None = None
+        while True:
+            try:
+                step = steps.send(answer) if error is None else steps.throw(error)
+            except StopIteration as stop:
+                return stop.value  # type: ignore[no-any-return]
+            answer, error = None, None
+            try:
+                answer = await self._ado(step)
+            except Exception as raised:  # noqa: BLE001 - handed to the operation
+                error = raised
 
     def _do(self, step: Step) -> Any:
         if step.work is not None:
@@ -110,16 +128,6 @@ class Keeper:
             return await asyncio.to_thread(step.work)
         method = getattr(self.access, f"a{step.name}")
         return await method(*step.arguments, **(step.options or {}))
-
-    @asynccontextmanager
-    async def _alone(self) -> AsyncIterator[None]:
-        # Polled, since waiting threads could take all those that the write needs itself.
-        while not self._lock.acquire(blocking=False):  # noqa: ASYNC110
-            await asyncio.sleep(PAUSE)
-        try:
-            yield
-        finally:
-            self._lock.release()
 
     # Operations
 
@@ -141,6 +149,7 @@ class Keeper:
             stored = flagged(relinked(kept, held), report.flagged)
             admitted = batch if report.kept.all() else batch.take(report.kept)
             yield from self._put(admitted, stored, options)
+            yield _work(lambda: self._uncover(admitted))
         yield _work(lambda: report_detection(report, stage="ingestion"))
         return report
 
@@ -203,9 +212,12 @@ class Keeper:
         yield _work(lambda: report_detection(report, stage="ingestion"))
         if not report.kept.all():
             return False
-        yield from self.delete_document(ref_doc_id, spare=batch.ids)
+        # First the new version: what fails here leaves the one before.
         if len(batch):
-            yield from self._put(batch, flagged(nodes, report.flagged), options)
+            stored = flagged(nodes, report.flagged)
+            yield from self._put(batch, stored, options, update=True)
+            yield _work(lambda: self._uncover(batch))
+        yield from self.delete_document(ref_doc_id, spare=batch.ids)
         return True
 
     def admit(
@@ -227,10 +239,12 @@ class Keeper:
         if report.retroactive:
             yield from self.recall([d.entry_id for d in report.retroactive], report.retroactive)
         batch = yield _work(lambda: to_batch(nodes, self.keys))
+        # First the new versions: what fails here leaves those before.
+        if len(batch):
+            yield from self._put(batch, nodes, update=bool(replaced))
+            yield _work(lambda: self._uncover(batch))
         for ref_doc_id in replaced:
             yield from self.delete_document(ref_doc_id, spare=batch.ids)
-        if len(batch):
-            yield from self._put(batch, nodes)
 
     def delete_nodes(
         self, ids: Sequence[str], options: dict[str, Any] | None = None
@@ -250,17 +264,18 @@ class Keeper:
     ) -> Steps[list[str]]:
         """Delete the nodes of a document from the store and from quarantine.
 
-        What the quarantine knows of the ids to ``spare`` it keeps: they are about to come again.
+        Nodes to ``spare`` stay in both: they are of its new version.
         """
-        ids = yield Step("document", (ref_doc_id,))
+        spared = set(spare)
+        stored = yield Step("document", (ref_doc_id,))
+        ids = [entry_id for entry_id in stored if entry_id not in spared]
         held = yield _work(lambda: self._held_of(ref_doc_id))
         older = yield from self._stored(ids)
         if ids:
             yield Step("delete", (ids,), options)
-        spared = set(spare)
         judged = [entry_id for entry_id in (*ids, *held) if entry_id not in spared]
         yield _work(lambda: self._gone(older, judged))
-        return list(ids)
+        return ids
 
     def clear(self, ids: Sequence[str], clear: Step) -> Steps[None]:
         """Empty the store, which held these ids, and forget them; what is held stays held."""
@@ -315,16 +330,27 @@ class Keeper:
         return gone  # type: ignore[no-any-return]
 
     def _judge(self, batch: Batch) -> Report:
-        report = self.guard.hold(self.guard.screen(batch))
+        report = keep_held(self.guard.hold(self.guard.screen(batch)), self.guard)
         if not report.kept.all():
             self.mask.add(batch.take(~report.kept))
         return report
 
     def _put(
-        self, batch: Batch, nodes: Sequence[BaseNode], options: dict[str, Any] | None = None
+        self,
+        batch: Batch,
+        nodes: Sequence[BaseNode],
+        options: dict[str, Any] | None = None,
+        *,
+        update: bool = False,
     ) -> Steps[None]:
-        """Write nodes in place of older revisions, and learn them in their place."""
-        older = yield from self._nodes(batch.ids)
+        """Write nodes in place of older revisions, and learn them in their place.
+
+        In an ``update`` those are looked for that the guard has not learned, too.
+        """
+        if update:
+            older = yield Step("read", (list(batch.ids),))
+        else:
+            older = yield from self._nodes(batch.ids)
         if older:
             yield Step("delete", ([node.node_id for node in older],))
         try:
@@ -336,6 +362,15 @@ class Keeper:
         before = to_batch_of(older, self.keys)
         yield _work(lambda: self.guard.forget(before))
         yield _work(lambda: self.guard.learn(batch))
+
+    def _uncover(self, admitted: Batch) -> None:
+        """Show what was held, and released or purged elsewhere, now that it is written again."""
+        back = self.mask.remove(admitted)
+        if back:
+            held = self.guard.quarantine.held_ids(back)  # of some, another revision
+            self.guard.unhold([entry_id for entry_id in back if entry_id not in held])
+            entries = admitted.take([admitted.ids.index(entry_id) for entry_id in back])
+            self.guard.trust(list(self.guard.quarantine.released_among(entries)))
 
     def _stored(self, ids: Sequence[str]) -> Steps[Batch]:
         """Return what the guard has learned and the store holds under the ids."""

@@ -380,13 +380,12 @@ class GuardedIngestionPipeline(IngestionPipeline):
 
 def _of_documents(quarantine: Quarantine, ids: Sequence[str]) -> list[str]:
     """Return ids with those of documents replaced by the ids of their held nodes."""
-    held = quarantine.list()
-    nodes = {one.id for one in held}
+    nodes = quarantine.held_ids(ids)
     by_document: dict[str, list[str]] = {}
-    for one in held if not nodes.issuperset(ids) else ():
-        source = to_node(one).source_node
+    for one in quarantine.list() if not nodes.issuperset(ids) else ():
+        source = source_of(one.entry.metadata)
         if source is not None:
-            by_document.setdefault(source.node_id, []).append(one.id)
+            by_document.setdefault(source, []).append(one.id)
     wanted = ([i] if i in nodes else by_document.get(i, [i]) for i in ids)
     return list(dict.fromkeys(chain.from_iterable(wanted)))
 

@@ -27,6 +27,7 @@ from ragshield_core import state as saved_state
 from ragshield_core.detectors.base import Detector, Need
 from ragshield_core.errors import PoisonedEntryError, RAGShieldError
 from ragshield_core.findings import Skipped
+from ragshield_core.held import keep_held
 from ragshield_core.metadata_json import dumps, loads
 from ragshield_core.quarantine import HeldEntry
 from ragshield_llamaindex.convert import (
@@ -307,6 +308,7 @@ class PoisonGuard(TransformComponent):
         if any(node.embedding is None for node in nodes):
             return self._without_vectors(nodes)
         report = self._guard.hold(self._guard.screen(to_batch(nodes, self.keys)))
+        report = keep_held(report, self._guard)
         if self.learn:
             self._guard.admit(report)
         return report
@@ -340,7 +342,8 @@ class PoisonGuard(TransformComponent):
             else decision
             for row, decision in report.remarkable.items()
         }
-        return guard.hold(replace(report, remarkable=noted, skipped=(*report.skipped, *skipped)))
+        report = replace(report, remarkable=noted, skipped=(*report.skipped, *skipped))
+        return keep_held(guard.hold(report), guard)
 
     # Workers: a copy of this object in another process works on a saved copy of the guard, with
     # the same quarantine, and leaves a note of each call in a folder that is read here.

@@ -30,7 +30,8 @@ class GuardedVectorStore(Kept, BasePydanticVectorStore):
     with them, and the others go into the store inside; ids are returned for all of them, aligned
     with the input, since an index pairs nodes and ids by position. Reads are those of the store
     inside, in its order and with its scores. What is held but still in there is left out of them,
-    and further results take its place.
+    and further results take its place. What is held stays held until somebody decides, even if it
+    looks admissible when it comes again.
 
     Setup:
         Install ``ragshield[llamaindex]`` and the package of the store inside.
@@ -258,7 +259,8 @@ class GuardedVectorStore(Kept, BasePydanticVectorStore):
         clean_ids
             Nodes that are known to be clean: thresholds come from half of them, held out while the
             guard is fitted. Default: from all nodes, each held out in turn. If the store holds too
-            few for the accepted rate, the published rules stay in force.
+            few for the accepted rate, the smallest rate that they justify is taken, up to 5 %;
+            below 20 or so, the published rules stay in force.
         label_key, lineage_key, inner_store
             As for the constructor.
 

@@ -106,20 +106,20 @@ class ScanReport(Report):
 
     @property
     def note(self) -> str:
-        """What the findings are worth, in one sentence."""
+        """What the findings are worth."""
         if not self.audited:
             return "Nothing was audited: every detector was skipped."
-        if self.n_clean:
-            return (
-                f"Thresholds from {self.n_clean} trusted entries: of the other clean ones, a share "
-                f"of at most {self.fpr:g} is expected among the findings."
-            )
         rules = (
             f" Published rules are in force for {', '.join(self.by_rule)}, whatever the rate: they "
             "may find many clean entries."
             if self.by_rule
             else ""
         )
+        if self.n_clean:
+            return (
+                f"Thresholds from {self.n_clean} trusted entries: of the other clean ones, a share "
+                f"of at most {self.fpr:g} is expected among the findings.{rules}"
+            )
         return (
             "A ranked list, not a verdict: without trusted entries the thresholds are estimated "
             f"from the knowledge base itself, and the false-positive rate of {self.fpr:g} is an "

@@ -11,7 +11,7 @@ import pytest
 from support import join, knowledge_base, saved, topical
 
 from ragshield_core import Guard, Policy, Quarantine
-from ragshield_core.detectors import LabelCentroidDetector
+from ragshield_core.detectors import CliqueDetector, LabelCentroidDetector
 from ragshield_core.errors import StateError
 
 KNOWN = knowledge_base(20)
@@ -37,11 +37,20 @@ def load(folder):
     return Guard.load(folder, quarantine=Quarantine("sqlite://"))
 
 
+def left_out():
+    """Return a guard at a larger rate than asked for, without a detector that judged too few."""
+    detectors = [CliqueDetector(min_entries=50), LabelCentroidDetector(min_entries=3)]
+    guard = Guard(detectors, quarantine=Quarantine("sqlite://"), seed=7).fit(KNOWN)
+    clean = topical("billing", 39, prefix="clean", labels=["billing"] * 5 + [None] * 34)
+    return guard.calibrate(clean, fpr=0.01, at_most=0.05)
+
+
 STATES = {
     "unfitted": guard_of,
     "fitted": lambda: guard_of().fit(KNOWN),
     "held out": lambda: guard_of().fit(KNOWN).calibrate(fpr=0.1),
     "calibrated": calibrated,
+    "a detector left out": left_out,
 }
 
 
@@ -55,12 +64,23 @@ def test_a_loaded_guard_gives_identical_reports_and_goes_on_learning(make, tmp_p
     for _ in range(2):
         ours, theirs = guard.screen(NEW), again.screen(NEW)
         assert theirs.decisions == ours.decisions
+        assert theirs.skipped == ours.skipped
         for name in ours.scores:
             np.testing.assert_array_equal(theirs.scores[name], ours.scores[name])
         for one in (guard, again):
             one.forget(KNOWN.take([0]))
             one.admit(one.screen(NEW))
     assert saved(again, tmp_path / "theirs") == saved(guard, tmp_path / "ours")
+
+
+def test_a_detector_left_out_and_the_rate_taken_survive_the_disk(tmp_path):
+    left_out().save(tmp_path)
+    again = load(tmp_path)
+    assert again.policy.quarantine_at == 1 / 40
+    assert set(again.thresholds) == {"clique"}
+    assert [s.reason for s in again.screen(NEW).skipped] == [
+        "not calibrated: it could judge 5 of the clean entries, too few"
+    ]
 
 
 def test_a_loaded_guard_can_still_be_calibrated_on_what_was_fitted(tmp_path):

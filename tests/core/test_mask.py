@@ -1,5 +1,8 @@
 """What reads leave out, and how many results they ask for until enough may be seen."""
 
+import threading
+from unittest.mock import patch
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -215,3 +218,44 @@ def test_recalling_nothing_makes_no_quarantine(mask, tmp_path):
     nothing = entries("a").take([])
     assert mask.recall(guard, nothing, None, Store().delete, by="anna") == ()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_the_store_fails_to_delete_is_held_and_hidden_and_can_be_recalled_again():
+    guard, mask, store = guard_of(), Pairs(), Store(b="bad b")
+    with pytest.raises(KeyError):
+        mask.recall(guard, entries("a"), None, store.delete, by="anna")
+    assert guard.quarantine.held_ids(["a"]) == {"a"}
+    assert mask.hides(("a", "bad a"))
+    store["a"] = "bad a"
+    assert mask.recall(guard, entries("a"), None, store.delete, by="anna") == ("a",)
+    assert store == {"b": "bad b"}
+
+
+def test_what_the_quarantine_fails_to_hold_stays_and_is_seen():
+    guard, mask, store = guard_of(), Pairs(), Store(a="bad a")
+    with (
+        patch.object(guard.quarantine, "hold", side_effect=OSError),
+        pytest.raises(OSError),  # noqa: PT011
+    ):
+        mask.recall(guard, entries("a"), None, store.delete, by="anna")
+    assert store == {"a": "bad a"}
+    assert not mask.hides(("a", "bad a"))
+
+
+def test_what_is_held_while_a_quarantine_is_read_stays_hidden(mask):
+    class Slow(Quarantine):
+        def list(self, *args, **kwargs):
+            page = super().list(*args, **kwargs)
+            if not page:  # the last one, which is empty
+                self.hold(entries("late"))
+                writers.append(threading.Thread(target=mask.add, args=(entries("late"),)))
+                writers[0].start()
+                writers[0].join(0.2)
+            return page
+
+    writers = []
+    quarantine = Slow("sqlite://")
+    quarantine.hold(entries("early"))
+    mask.load(quarantine)
+    writers[0].join()
+    assert [mask.hides((i, f"bad {i}")) for i in ("early", "late")] == [True, True]

@@ -18,7 +18,7 @@ from ragshield_core.detectors.consensus import ConsensusDetector
 from ragshield_core.detectors.query_echo import QueryEchoDetector
 from ragshield_core.detectors.retrieved import RetrievalDetector
 from ragshield_core.errors import CalibrationError, InvalidBatchError, StateError
-from ragshield_core.retrieval import RetrievalGuard, screen_retrieved
+from ragshield_core.retrieval import RetrievalGuard, _Calibration, screen_retrieved
 
 QUERY = "who built the old harbour bridge of Elmstead"
 KNOWN = passages(600, 1)
@@ -147,6 +147,20 @@ def test_an_faq_raises_its_own_bar_for_echoes():
         report = guard.screen(asked[row].split("?")[0], retrieved_for(vector, faq), vector)
         drops += faq.ids[row] in dropped(report)
     assert drops <= 5
+
+
+def test_a_detector_that_judged_too_few_passages_keeps_its_rule_and_spares_those():
+    rng = np.random.default_rng(0)
+    first = np.arange(5000) < 1000
+    few = np.full(5000, np.nan)
+    few[:99] = 0.4 * rng.random(99)
+    detectors = [Scripted("all"), Scripted("few")]
+    for rule, bar in ((0.5, 0.5), (0.1, np.nanmax(few))):
+        detectors[1].rule_threshold = rule
+        scores = {"all": rng.random(5000), "few": few}
+        bars = _Calibration.of(detectors, Policy(), scores, first, robust=False).bars
+        assert bars["few"].quarantine == pytest.approx(bar)
+        assert (scores["all"] > bars["all"].quarantine).mean() <= 0.01
 
 
 def test_too_few_queries_are_refused_with_the_number_that_would_do():

@@ -86,6 +86,12 @@ def test_detectors_that_follow_no_rate_are_named():
     assert "Published rules are in force for label_centroid, whatever the rate" in report.note
     trusted = scan(batch, [LabelCentroidDetector()], fpr=0.05, clean_ids=batch.ids[:40])
     assert trusted.by_rule == ()
+    assert "Published rules" not in trusted.note
+    # Trusted entries say nothing about a detector that cannot be compared with them.
+    by_rule = LabelCentroidDetector(level="batch")
+    trusted = scan(batch, [Told(), by_rule], fpr=0.05, clean_ids=batch.ids[:40])
+    assert trusted.by_rule == (by_rule.name,)
+    assert f"Published rules are in force for {by_rule.name}" in trusted.note
 
 
 def test_detectors_share_the_rate():

@@ -79,6 +79,20 @@ def test_what_cannot_be_judged_is_named_and_nothing_leaves(make_store):
     assert store.quarantine.count() == 0
 
 
+def test_what_the_store_fails_to_delete_is_held_and_hidden(make_store):
+    store = guarded(make_store, "memory")
+    with patch.object(store._access, "delete", side_effect=OSError), pytest.raises(OSError):  # noqa: PT011
+        store.recall(["b1"])
+    assert store.quarantine.held_ids(["b1"]) == {"b1"}
+    assert store.get_by_ids(["b1"]) == []
+    assert store.inner.get_by_ids(["b1"]) != []
+    store.release(["b1"])
+    assert [d.id for d in store.get_by_ids(["b1"])] == ["b1"]
+    assert known(store) == 12
+    assert store.recall(["b1"]) == ("b1",)
+    assert store.inner.get_by_ids(["b1"]) == []
+
+
 def test_where_the_store_cannot_delete_it_is_hidden(hiding):
     assert hiding.recall(["b1"]) == ("b1",)
     assert hiding.inner.index.ntotal == 12

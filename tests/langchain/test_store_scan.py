@@ -110,7 +110,9 @@ def test_a_crash_before_the_deletion_loses_nothing(store):
         store.scan(quarantine=True)
     assert live(store) == sorted(IDS)
     assert store.quarantine.held_ids(IDS) == {"e120", "e121"}
-    store.scan(quarantine=True)
+    assert store.get_by_ids(["e120", "e121"]) == []  # hidden, though it could not be deleted
+    assert found(store.scan(quarantine=True)) == []
+    assert set(store.recall(["e120", "e121"])) == {"e120", "e121"}
     assert live(store) == sorted(IDS[:120])
 
 

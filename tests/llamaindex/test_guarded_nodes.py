@@ -1,6 +1,8 @@
 """The guarded store and the guarded index: what goes in, what stays out, and what comes back."""
 
+import asyncio
 import copy
+from unittest.mock import patch
 
 import pytest
 from llama_index.core import StorageContext, VectorStoreIndex, load_index_from_storage
@@ -25,6 +27,7 @@ from support import TOPICS, Scripted, vector_of
 from ragshield_core import Guard, PoisonedEntryError
 from ragshield_core.errors import InvalidBatchError, QuarantineError
 from ragshield_llamaindex import GuardedVectorStore, GuardedVectorStoreIndex, adopt
+from ragshield_llamaindex.convert import to_batch
 
 
 def ask(text, k=3):
@@ -257,12 +260,33 @@ async def test_qdrant_by_its_asynchronous_client_alone():
 
 
 async def test_concurrent_async_writes_wait_for_each_other(make_store):
-    import asyncio  # noqa: PLC0415
-
     store = GuardedVectorStore(make_store("chroma"), guard=guard_of())
     parts = [about(topic, 1, prefix=f"p{n}") for n in range(10) for topic in ("billing", "refunds")]
     await asyncio.gather(*(store.async_add(part) for part in parts))
     assert len(live(store)) == 20
+    assert_in_step(store)
+
+
+async def test_a_write_that_is_cancelled_is_finished_and_loses_nothing(make_store):
+    store = GuardedVectorStore(make_store("chroma"), guard=guard_of())
+    store.add(known())
+    access, text = store._keeper.access, known()[0].text
+    awrite, begun = access.awrite, asyncio.Event()
+
+    async def slow(nodes, **kwargs):
+        begun.set()
+        await asyncio.sleep(0.05)
+        await awrite(nodes, **kwargs)
+
+    with patch.object(access, "awrite", slow):
+        better = node("billing better", text, label="billing")
+        task = asyncio.create_task(store.async_add([better]))
+        await begun.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await store.adelete_nodes(["unheard-of"])  # waits for the write
+    assert [n.text for n in store.get_nodes([id_of(text)])] == ["billing better"]
     assert_in_step(store)
 
 
@@ -350,6 +374,36 @@ def test_an_update_of_which_a_part_is_held_is_not_made_until_it_is_released(inde
     assert [n.text for n in live(index) if n.ref_doc_id == "d"] == ["shipping turned"]
     assert index.refresh_ref_docs([update]) == [False]
     assert index.quarantine.count("released") == 1  # the decision stands for the next time
+    assert_in_step(index)
+
+
+def test_an_update_that_cannot_be_written_leaves_the_version_before(index):
+    def texts():
+        return [n.text for n in live(index) if n.ref_doc_id == "d"]
+
+    index.insert(document("d", "billing fine"))
+    better = document("d", "billing better")
+    with (
+        patch.object(index._keeper.access, "write", side_effect=OSError),
+        pytest.raises(OSError),  # noqa: PT011
+    ):
+        index.refresh_ref_docs([better])
+    assert texts() == ["billing fine"]
+    assert_in_step(index)
+    index.refresh_ref_docs([better])
+    assert texts() == ["billing better"]
+    assert_in_step(index)
+
+
+def test_an_update_replaces_nodes_that_the_guard_has_not_learned(index):
+    first, second = (document("d", "billing fine", page=page) for page in (1, 2))
+    for one in (first, second):
+        one.excluded_embed_metadata_keys = ["label", "page"]
+    index.insert(first)
+    (before,) = [n for n in live(index) if n.ref_doc_id == "d"]
+    index.guard.forget(to_batch([before], index._keeper.keys))
+    index.update_ref_doc(second)  # the same text, so the same id
+    assert [n.metadata["page"] for n in live(index) if n.ref_doc_id == "d"] == [2]
     assert_in_step(index)
 
 

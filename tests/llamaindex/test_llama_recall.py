@@ -1,5 +1,7 @@
 """Nodes taken out of a guarded store or index by hand."""
 
+from unittest.mock import patch
+
 import pytest
 from llama_index.core import StorageContext
 from llama_index.core.vector_stores import VectorStoreQuery
@@ -8,7 +10,9 @@ from llama_support import KINDS, TEXT_KINDS, assert_knows, guard_of, ids_of, kno
 from support import vector_of
 
 from ragshield_core import Decision, Verdict
-from ragshield_llamaindex import GuardedVectorStore, GuardedVectorStoreIndex
+from ragshield_core.detectors import HiddenTextDetector, LabelCentroidDetector
+from ragshield_llamaindex import GuardedVectorStore, GuardedVectorStoreIndex, PoisonGuard
+from ragshield_llamaindex.convert import to_batch
 
 FIRST, SECOND = ids_of(known())[:2]
 
@@ -96,3 +100,62 @@ def test_queries_that_met_hidden_nodes_are_made_once_thereafter(make_store):
     store._keeper.mask.met(5)
     store.query(query)
     assert counted.asked[3] == 3
+
+
+def insert(guarded, nodes):
+    (guarded.add if isinstance(guarded, GuardedVectorStore) else guarded.insert_nodes)(nodes)
+
+
+def test_what_is_recalled_and_comes_again_stays_held(guarded):
+    guarded.recall([FIRST], by="anna")
+    insert(guarded, [one for one in known() if one.node_id == FIRST])
+    (decision,) = guarded.last_report.quarantined
+    assert "held by anna" in decision.note
+    assert FIRST not in ids_of(live(guarded))
+    assert_knows(guarded.guard, live(guarded))
+    guarded.release([FIRST])
+    insert(guarded, [one for one in known() if one.node_id == FIRST])
+    assert guarded.last_report.kept.all()
+    assert FIRST in ids_of(live(guarded))
+
+
+@pytest.mark.parametrize("guarded", ["store chroma", "index simple"], indirect=True)
+def test_what_the_store_fails_to_delete_is_held_and_hidden(guarded):
+    access = guarded._keeper.access
+    with patch.object(access, "delete", side_effect=OSError), pytest.raises(OSError):  # noqa: PT011
+        guarded.recall([FIRST])
+    assert guarded.quarantine.held_ids([FIRST]) == {FIRST}
+    assert FIRST in ids_of(live(guarded))
+    assert guarded._keeper.mask.visible(access.read([FIRST])) == []
+    assert guarded.recall([FIRST]) == (FIRST,)
+    assert FIRST not in ids_of(live(guarded))
+    assert_knows(guarded.guard, live(guarded))
+
+
+@pytest.mark.parametrize("vector", [True, False])
+def test_a_step_of_a_pipeline_passes_on_nothing_that_a_person_holds(vector):
+    step = PoisonGuard(guard_of(LabelCentroidDetector(min_entries=3), HiddenTextDetector()))
+    nodes = known(vector=vector)
+    step.quarantine.hold(to_batch(known()[:1], step.keys), by="anna")
+    assert ids_of(step(nodes)) == ids_of(nodes[1:])
+    step.release([FIRST])
+    assert ids_of(step(nodes)) == ids_of(nodes)
+
+
+def test_what_was_released_elsewhere_is_seen_once_it_comes_again(guarded):
+    def seen():
+        query = VectorStoreQuery(
+            query_embedding=vector_of(known()[0].text).tolist(), similarity_top_k=30
+        )
+        read = guarded if isinstance(guarded, GuardedVectorStore) else guarded.vector_store
+        return len(read.query(query).ids)
+
+    first = [one for one in known() if one.node_id == FIRST]
+    before = seen()
+    guarded.recall([FIRST])
+    guarded.quarantine.release([FIRST], by="ben")
+    assert seen() == before - 1
+    insert(guarded, first)
+    assert FIRST in ids_of(live(guarded))
+    assert seen() == before
+    assert_knows(guarded.guard, live(guarded))

@@ -6,6 +6,7 @@ A naive guard here drops what starts with "shipping"; what it forgets is what th
 import asyncio
 import warnings
 from itertools import pairwise
+from unittest.mock import patch
 
 import pytest
 from llama_index.core import StorageContext, VectorStoreIndex
@@ -338,6 +339,20 @@ def test_4_an_update_never_loses_the_good_version(pipelines):
     assert len(texts_in(ours)) == 2
     assert ours.run(documents=TURNED) == []
     assert ours.last_result.unchanged == ("a",)
+
+
+def test_4_an_update_that_cannot_be_written_leaves_the_version_before(pipelines):
+    _, ours = pipelines
+    ours.run(documents=FINE)
+    before, better = texts_in(ours), documents("a|billing better a")
+    with (
+        patch.object(ours.vector_store._keeper.access, "write", side_effect=OSError),
+        pytest.raises(OSError),  # noqa: PT011
+    ):
+        ours.run(documents=better)
+    assert texts_in(ours) == before
+    ours.run(documents=better)  # tried again
+    assert texts_in(ours) == ["billing b", "billing better a"]
 
 
 def test_4_a_document_held_in_part_leaves_no_text_in_the_document_store(make_store, model):

@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
-from ragshield_core import Decision, Guard, Quarantine, Report, Verdict
 from ragshield_core.errors import PoisonedEntryError, QuarantineError
-from ragshield_core.quarantine import HeldEntry, Status
+from ragshield_core.findings import Decision, Report, Verdict
+from ragshield_core.guard import Guard
+from ragshield_core.quarantine import HeldEntry, Quarantine, Status
 
 logger = logging.getLogger("ragshield")  # ids and counts, never text
 
