@@ -55,6 +55,10 @@ class MiniLMEmbeddings(Embeddings):
                 self._on_progress(len(part))
         return vectors
 
+    def embed_queries(self, texts: list[str]) -> list[list[float]]:
+        """Return the unit vectors of queries, together: this model embeds them like documents."""
+        return self.embed_documents(texts)
+
     def embed_query(self, text: str) -> list[float]:
         """Return the unit vector of a query."""
         vector: list[float] = self._model.encode(

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ragshield_core.canary.likeness import alike, echoes_of, matrix, words
-from ragshield_core.canary.retrievers import Embedder, Passage
+from ragshield_core.canary.retrievers import Embedder, Passage, Vectors
 from ragshield_core.canary.traceback import (
     Suspect,
     Traceback,
@@ -58,12 +58,18 @@ VERDICTS = frozenset(words(_VERDICTS))
 OLDER = -5.0
 
 
+def statement_of(query: str, answer: str) -> str:
+    """Return what a text says that makes a query be answered so."""
+    return f"{query} {answer}"
+
+
 def trace_answer(
     query: str,
     wrong_answer: str,
     passages: Sequence[Passage],
     *,
     embedder: Any = None,
+    statement: Vectors | None = None,
     suspicion: Callable[[Passage], float] = lambda _passage: 0.0,
     since: dt.datetime | None = None,
     findings: Callable[[Passage], Sequence[str]] = lambda _passage: (),
@@ -79,6 +85,8 @@ def trace_answer(
     embedder
         The model, of any kind. With it, and with passages that carry their vectors, relevance is
         the similarity to query and answer together; without, the rank stands for it.
+    statement
+        The unit vector of :func:`statement_of` query and answer, if it is known already.
     suspicion
         Of a text, in [0, 1].
     since
@@ -100,13 +108,14 @@ def trace_answer(
     if not passages:
         return Traceback(candidates=(), subject="one wrong answer")
     vectors = matrix(passages)
-    by_rank = vectors is None or embedder is None
+    if statement is None and vectors is not None and embedder is not None:
+        statement = Embedder.of(embedder).queries([statement_of(query, wrong_answer)])[0]
+    by_rank = vectors is None or statement is None
     relevance, likeness = _by_rank(len(passages)), np.zeros(len(passages))
     if vectors is not None:
         others = np.sort(vectors @ vectors.T, axis=1)[:, ::-1][:, 1:5]
         likeness = _standing(others.mean(axis=1), -3.0, 6.0) if others.size else likeness
-        if embedder is not None:
-            statement = Embedder.of(embedder).queries([f"{query} {wrong_answer}"])[0]
+        if statement is not None:
             relevance = _standing(vectors @ statement, -3.0, 8.0)
     shared, echo = _word_signs(query, wrong_answer, passages), echoes_of(query, passages)
     silent = shared["answer_words"] < HALF

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ragshield_core.canary.answer_trace import trace_answer
+from ragshield_core.canary.answer_trace import statement_of, trace_answer
 from ragshield_core.canary.compare import Comparison, poison_share
 from ragshield_core.canary.drift import (
     AnomalyWeights,
@@ -396,14 +396,19 @@ class CanaryMonitor:
         --------
         ragshield_core.canary.answer_trace.trace_answer : How responsibility is found.
         """
-        vectors = None if self._embedder is None else self._embedder.queries([query], unit=False)
+        vectors = statement = None
+        if self._embedder is not None:  # asked once: a model takes two texts nearly as fast as one
+            texts = [query, statement_of(query, wrong_answer)]
+            vectors = self._embedder.queries(texts, unit=False)
+            statement = vectors[1] / max(float(np.linalg.norm(vectors[1])), 1e-12)
+            vectors = vectors[:1]
         passages = self._found([query], vectors, depth)[0]
         self._judge(passages)
         return trace_answer(
             query,
             wrong_answer,
             passages,
-            embedder=self._embedder,
+            statement=statement,
             suspicion=self._suspicion_of,
             since=since,
             findings=text_findings,

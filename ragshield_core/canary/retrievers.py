@@ -210,6 +210,8 @@ class Embedder:
         if isinstance(model, Embedder):
             return model
         if hasattr(model, "embed_query") and hasattr(model, "embed_documents"):
+            if hasattr(model, "embed_queries"):  # ours has it: several at once cost less
+                return cls(model.embed_queries, model.embed_documents)
             return cls(lambda texts: [model.embed_query(t) for t in texts], model.embed_documents)
         if hasattr(model, "get_query_embedding") and hasattr(model, "get_text_embedding_batch"):
             return cls(

@@ -209,3 +209,21 @@ def test_a_mapping_without_an_answer_is_refused():
 def test_one_vector_per_text_is_expected(shape):
     with pytest.raises(CanaryError, match="4 texts"):
         Embedder.of(lambda _texts: np.ones(shape)).queries(["a", "b", "c", "d"])
+
+
+def test_a_model_that_takes_several_queries_is_asked_once():
+    asked = []
+
+    class Model:
+        def embed_documents(self, texts):
+            return [[1.0, 0.0] for _ in texts]
+
+        def embed_query(self, text):
+            raise AssertionError(text)
+
+        def embed_queries(self, texts):
+            asked.append(texts)
+            return [[0.0, 2.0] for _ in texts]
+
+    assert Embedder.of(Model()).queries(["a", "b"]).tolist() == [[0.0, 1.0], [0.0, 1.0]]
+    assert asked == [["a", "b"]]
