@@ -81,7 +81,7 @@ class Mask(ABC, Generic[Item]):
                 while page := quarantine.list(None, limit=PAGE, offset=offset):
                     offset += len(page)
                     for item in page:
-                        if item.status is Status.RELEASED:
+                        if item.status in (Status.RELEASED, Status.READMITTED):
                             continue
                         fingerprint = item.entry.fingerprint
                         held[item.id] = held.get(item.id, NONE_HELD) | {fingerprint}

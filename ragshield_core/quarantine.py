@@ -59,6 +59,7 @@ class Status(StrEnum):
     RELEASED = "released"  # judged good, back in the store
     CONFIRMED = "confirmed"  # judged poisoned, kept as evidence
     SUPERSEDED = "superseded"  # a later revision under the same id is held
+    READMITTED = "readmitted"  # was superseded, came again and was found admissible
 
 
 class _Base(DeclarativeBase):
@@ -457,6 +458,41 @@ class Quarantine:
                         f"confirmed as poisoned by {row.reviewed_by} on {row.reviewed_at}"
                     )
         return {i: remarks[revision] for i, revision in prints.items() if revision in remarks}
+
+    def readmit(self, batch: Batch, *, by: str = "ragshield") -> tuple[str, ...]:
+        """Note that superseded revisions were found admissible, and are in the store.
+
+        Otherwise whoever reads the quarantine next would take them for held, and hide them.
+
+        Parameters
+        ----------
+        batch
+            Entries that were written; those that are not superseded here are passed over.
+        by
+            Who wrote them.
+
+        Returns
+        -------
+        tuple[str, ...]
+            The ids that are readmitted now.
+        """
+        prints = dict(zip(batch.ids, (entry.fingerprint for entry in batch), strict=True))
+
+        def work(session: Session) -> tuple[str, ...]:
+            found = self._find(session, batch.ids, Status.SUPERSEDED, lock=True)
+            rows = [
+                row
+                for entry_id, old in found.items()
+                for row in old
+                if row.fingerprint == prints[entry_id]
+            ]
+            for row in rows:
+                row.status, row.reviewed_at, row.reviewed_by = Status.READMITTED, _now(), by
+            events = [_Event("readmit", row.entry_id, row.fingerprint) for row in rows]
+            self._log(session, events, by, None)
+            return tuple(row.entry_id for row in rows)
+
+        return self._write(work)
 
     def log(self) -> tuple[LogRecord, ...]:
         """Return who did what, in order."""

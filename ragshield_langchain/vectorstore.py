@@ -1160,6 +1160,7 @@ class GuardedVectorStore(VectorStore):
             held = self.quarantine.held_ids(entries.ids)  # of some, another revision
             self._guard.unhold([i for i in entries.ids if i not in held])
             self._guard.trust(list(self.quarantine.released_among(entries)))
+            self.quarantine.readmit(entries)
 
     def _take_away(self, ids: Sequence[str]) -> None:
         """Delete held entries from the store inside; where it cannot delete, they are hidden."""

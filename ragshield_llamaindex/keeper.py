@@ -371,6 +371,7 @@ class Keeper:
             self.guard.unhold([entry_id for entry_id in back if entry_id not in held])
             entries = admitted.take([admitted.ids.index(entry_id) for entry_id in back])
             self.guard.trust(list(self.guard.quarantine.released_among(entries)))
+            self.guard.quarantine.readmit(entries)
 
     def _stored(self, ids: Sequence[str]) -> Steps[Batch]:
         """Return what the guard has learned and the store holds under the ids."""

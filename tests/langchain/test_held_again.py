@@ -44,6 +44,29 @@ def inner(request, make_store):
     return make_store(request.param, CountingEmbeddings(), DIM)
 
 
+def test_a_superseded_revision_that_is_admitted_later_stays_visible_after_a_restart(inner):
+    first = Document(id="page", page_content="billing score=3")
+    second = Document(id="page", page_content="shipping score=3")
+    detector = Lenient()
+    store = GuardedVectorStore(inner, guard=guard_of(detector))
+    for revision in (first, second):
+        store.add_documents([revision])
+    assert store.quarantine.count("superseded") == 1
+    detector.lenient = True
+    store.add_documents([first])
+    assert store.get_by_ids(["page"]) == [first]
+    again = GuardedVectorStore(
+        inner, guard=Guard([Lenient()], policy=Policy(), quarantine=store.quarantine)
+    )
+    assert again.get_by_ids(["page"]) == [first]
+    counts = [store.quarantine.count(status) for status in ("readmitted", "superseded", "held")]
+    assert counts == [1, 0, 1]
+    assert store.quarantine.log()[-1].action == "readmit"
+    detector.lenient = False
+    store.add_documents([first])  # held again
+    assert again.quarantine.count("readmitted") == 0
+
+
 # Released in the quarantine itself
 
 
