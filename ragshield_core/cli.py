@@ -45,7 +45,9 @@ By = Annotated[str, typer.Option(help="Who decides; kept in the log.")]
 def list_held(
     database: Database = DEFAULT_URL,
     namespace: Namespace = "default",
-    status: Annotated[str, typer.Option(help="held, released, confirmed, superseded, readmitted")] = "held",
+    status: Annotated[
+        str, typer.Option(help="held, released, confirmed, superseded, readmitted")
+    ] = "held",
     limit: Annotated[int, typer.Option(help="Rows to show.")] = LIMIT,
 ) -> None:
     """Show what is held, oldest first."""
