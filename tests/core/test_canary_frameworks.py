@@ -5,6 +5,7 @@ import time
 import numpy as np
 import pytest
 from canary_world import batch, embed, joined, knowledge, poison, questions
+from langchain_community.vectorstores import FAISS
 from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
 from langchain_core.runnables import RunnableLambda
@@ -18,8 +19,6 @@ from ragshield_core.canary import CanaryMonitor
 from ragshield_core.canary.retrievers import Embedder, as_retriever
 from ragshield_core.detectors import LabelCentroidDetector
 from ragshield_langchain.vectorstore import GuardedVectorStore
-
-faiss = pytest.importorskip("langchain_community.vectorstores").FAISS
 
 TARGET = questions()[5]
 
@@ -52,7 +51,7 @@ def in_memory():
 
 
 def in_faiss():
-    return faiss.from_texts(["to be deleted"], Words(), ids=["first"])
+    return FAISS.from_texts(["to be deleted"], Words(), ids=["first"])
 
 
 def guarded():
