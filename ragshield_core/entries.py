@@ -217,6 +217,21 @@ class Batch:
         return taken
 
 
+def together(batches: Sequence[Batch]) -> Batch:
+    """Return the entries of several batches, at least one, as one; a batch of none is left out."""
+    batches = [batch for batch in batches if len(batch)] or list(batches[:1])
+    if len(batches) == 1:
+        return batches[0]
+    return Batch.of(
+        ids=[entry_id for batch in batches for entry_id in batch.ids],
+        texts=[text for batch in batches for text in batch.texts],
+        embeddings=np.concatenate([batch.vectors for batch in batches]),
+        labels=[label for batch in batches for label in batch.labels],
+        lineages=[lineage for batch in batches for lineage in batch.lineages],
+        metadatas=[metadata for batch in batches for metadata in batch.metadatas],
+    )
+
+
 def _check_ids(ids: tuple[str, ...]) -> None:
     _check_types(ids, "ids", ids, str, "a str")
     if "" in ids:

@@ -66,6 +66,13 @@ LEAST_SCALE = 0.05
 MAX_POINTS = 20_000
 # Rows worked on at once, to bound the memory of large corpora.
 CHUNK = 4_000
+# An entry belongs to the group of a held one if it is at most twice as far from it, by cosine
+# distance, as that one's nearest: what is farther off lies beside the group, on its topic, and is
+# judged as if the held one were not there.
+BESIDE = float(np.log(2.0))
+# An entry is no copy of what the others of its group are made of, if they share at least half as
+# much beyond it as they would if none of them were the model of the others.
+OWN_BOND = 0.5
 
 
 class Raw(NamedTuple):
@@ -123,6 +130,10 @@ class GroupEvidence:
     families
         Whether the knowledge base tells how alike entries of one lineage are. If not, they are
         judged as strangers are: every edge is of the channel ``"cross"``.
+    held
+        By slot, how much the graph's entries count that are held in quarantine, (0, 1], and 0 for
+        those that are not held. Others count by them only as members of their group; see
+        :data:`BESIDE`.
     """
 
     def __init__(
@@ -133,9 +144,11 @@ class GroupEvidence:
         exempt: NDArray[np.int64],
         *,
         families: bool = True,
+        held: NDArray[np.float32] | None = None,
     ) -> None:
         self._overlay, self._channel, self._exempt = overlay, channel, exempt
         self._standing, self._families = standing, families
+        self._held = held if held is not None and held.any() else None
         n_numbers = overlay.graph.n_slots + len(overlay.batch)
         self._position = np.full(n_numbers, -1, dtype=np.int64)
         self._position[overlay.numbers] = np.arange(len(overlay.numbers))
@@ -168,6 +181,8 @@ class GroupEvidence:
         lists, own = overlay.lists.take(rows), overlay.numbers[rows]
         near = nearness(lists.similarities, lists.copied)
         near[~self._looked_at(own[:, None], lists.slots)] = 0.0
+        if self._held is not None:
+            self._step_aside(lists.slots, near)
         order = np.argsort(-near, axis=1, kind="stable")
         near = np.take_along_axis(near, order, 1)
         members = np.where(near > 0.0, np.take_along_axis(lists.slots, order, 1), -1)
@@ -180,6 +195,15 @@ class GroupEvidence:
         tight[same] = self._standing.tight[own[same]]
         tight[~same] = self._tightness_of(group[~same], near[~same])
         self.raw.tight[rows] = tight
+
+    def _step_aside(self, slots: NDArray[np.int64], near: NDArray[np.float32]) -> None:
+        """Take away edges to held entries of whose group the other is no member; in place."""
+        assert self._held is not None  # noqa: S101
+        known = (slots >= 0) & (slots < self._overlay.graph.n_slots)
+        weight = np.where(known, self._held[np.where(known, slots, 0)], np.float32(0.0))
+        edges = np.nonzero(weight > 0.0)
+        beside = near[edges] < self._standing.tight[slots[edges], 0] - BESIDE
+        near[edges] *= np.where(beside, np.float32(0.0), weight[edges])
 
     def _tightness_of(
         self, group: NDArray[np.int64], near: NDArray[np.float32]
@@ -243,6 +267,40 @@ class GroupEvidence:
             here[outside] = standing[numbers[outside], column]
         here[numbers < 0] = 0.0
         return np.asarray(here)
+
+
+def own_bond(vectors: NDArray[np.float32]) -> float:
+    """Return how much the others of a group share beyond what each shares with its first entry.
+
+    Texts that were made from one model resemble each other by what they took from it: given the
+    model, little is left that binds them. Texts that were crafted for one question are bound by the
+    question, whichever of them is left out.
+
+    Parameters
+    ----------
+    vectors
+        Unit vectors, shape (n_group, dim), the entry in question first; at least three.
+
+    Returns
+    -------
+    float
+        Mean partial correlation of the others given the first, as a share of what it would be if
+        all entries of the group were alike: about 0 for imitations of the first, 1 for a group in
+        which it is one of many.
+
+    Notes
+    -----
+    Of entries whose cosines are all c, the partial correlation of two given a third is
+    (c - c^2) / (1 - c^2) = c / (1 + c).
+    """
+    first, others = vectors[0].astype(np.float64), vectors[1:].astype(np.float64)
+    shared = others @ first
+    rest = others - shared[:, None] * first
+    length = np.linalg.norm(rest, axis=1, keepdims=True)
+    rest /= np.maximum(length, np.sqrt(2.0 * FLOOR))  # a copy has nothing of its own
+    partial = float((rest @ rest.T)[np.triu_indices(len(rest), 1)].mean())
+    mean = float(np.clip(shared.mean(), FLOOR, 1.0))
+    return partial * (1.0 + mean) / mean
 
 
 class Surprisal:

@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 
 from ragshield_core import state
 from ragshield_core.calibration import JointCalibration
+from ragshield_core.clean_sample import CleanSample, extremes, first_size
 from ragshield_core.detectors.base import Detector, Evidence, Need
 from ragshield_core.detectors.registry import built_in_detectors, detector_class
-from ragshield_core.entries import Batch
+from ragshield_core.entries import Batch, together
 from ragshield_core.errors import (
     CalibrationError,
     InvalidBatchError,
@@ -34,6 +35,10 @@ if TYPE_CHECKING:
 
 # Ids and counts only: the text of an entry is hostile and stays out of logs.
 logger = logging.getLogger("ragshield")
+
+# Share by which a knowledge base grows until thresholds are taken anew: neighbours come nearer by a
+# few hundredths then, and a rate of one in a hundred stays one.
+REFRESH_AFTER = 0.1
 
 
 class Guard:
@@ -97,6 +102,14 @@ class Guard:
         self._calibration: JointCalibration | None = None
         self._bars: dict[str, Bars] = self._rules()
         self._left_out: tuple[Skipped, ...] = ()
+        # What thresholds are taken from whenever the knowledge base has grown; None if they are
+        # not, because nobody has asked for a calibration, or none was possible.
+        self._sample: CleanSample | None = None
+        self._calibrated_at = 0  # entries known at the latest calibration
+        self._collecting = True  # until there are enough entries for a first one
+        self._collected: list[Batch] = []
+        self._held_meanwhile: list[Batch] = []
+        self._pending: dict[str, list[Finding]] = {}  # against entries admitted while collecting
         self._lock = threading.RLock()
         self._on_admit: list[Callable[[Batch], object]] = []
 
@@ -157,19 +170,31 @@ class Guard:
             The knowledge base, believed to be clean.
         """
         with self._lock:
-            self._calibration = None
-            self._held_out = {}
-            self._dim = None
-            self._check_learnable(batch)
-            self._dim = batch.dim if len(batch) else None
-            self._known = dict(zip(batch.ids, batch.labels, strict=True))
-            for detector in self._learners:
-                detector.fit(batch)
-            self._bars = self._rules()  # a detector may take its rule's threshold from the fit
-            for detector in self.detectors:  # one may look into what another has learned
-                if detector.exchangeable and len(batch):
-                    self._held_out[detector.name] = detector.held_out_scores(batch, self.seed)
+            self._fit(batch)
+            self._sample = CleanSample.drawn(
+                batch, self.policy.quarantine_at, seed=self.seed, vetted=True
+            )
+            self._held_out = self._held_out_scores(batch)
         return self
+
+    def _fit(self, batch: Batch) -> None:
+        self._calibration, self._sample, self._held_out = None, None, {}
+        self._collecting, self._collected, self._held_meanwhile = False, [], []
+        self._pending = {}
+        self._dim = None
+        self._check_learnable(batch)
+        self._dim = batch.dim if len(batch) else None
+        self._known = dict(zip(batch.ids, batch.labels, strict=True))
+        for detector in self._learners:
+            detector.fit(batch)
+        self._bars = self._rules()  # a detector may take its rule's threshold from the fit
+
+    def _held_out_scores(self, fitted: Batch) -> dict[str, NDArray[np.float64]]:
+        return {  # one detector may look into what another has learned
+            detector.name: detector.held_out_scores(fitted, self.seed)
+            for detector in self.detectors
+            if detector.exchangeable and len(fitted)
+        }
 
     def calibrate(
         self,
@@ -226,24 +251,131 @@ class Guard:
                     "base, for label detectors)."
                 )
                 raise CalibrationError(msg)
-            calibration = JointCalibration(scores, {d.name: d.floor for d in self.detectors})
-            try:
-                smallest = calibration.smallest_rate
-                if at_most is not None and policy.quarantine_at < smallest <= at_most:
-                    logger.warning(
-                        "too few clean entries for a false-positive rate of %g: calibrated at %.3g",
-                        *(policy.quarantine_at, smallest),
-                    )
-                    policy = policy.accepting(smallest)
-                bars = self._calibrated(policy, calibration)
-            except CalibrationError as error:
-                msg = (
-                    f"{', '.join(calibration.calibrations)} together, at "
-                    f"fpr={policy.quarantine_at:g}: {error}"
-                )
-                raise CalibrationError(msg) from None
-            self._policy, self._calibration, self._bars = policy, calibration, bars
+            if clean is not None:
+                self._sample = CleanSample(inside=clean, outside=clean.take([]), vetted=True)
+            self._calibrate(scores, policy, at_most)
         return self
+
+    def refresh(self) -> Self:
+        """Measure anew what is usual in the knowledge base as it is now, and calibrate by that.
+
+        A calibrated guard does this by itself whenever the knowledge base has grown by a tenth;
+        call it after entries were deleted on a large scale. The clean sample stays the one that was
+        drawn when the guard was fitted, scored among what the knowledge base holds now.
+
+        Raises
+        ------
+        NotFittedError
+            If there is no clean sample: fit the guard first, and calibrate it.
+        CalibrationError
+            If too little of the clean sample is left for the accepted rate. Thresholds stay as they
+            were.
+        """
+        with self._lock:
+            if self._sample is None or self._calibration is None:
+                msg = "there is nothing to refresh; fit the guard and calibrate it first."
+                raise NotFittedError(msg)
+            gone = [i for i in self._sample.inside.ids if i not in self._known]
+            if gone:
+                self._sample = self._sample.without(gone)
+            self._calibrate(self._sample_scores(self._sample), self.policy)
+        return self
+
+    def _calibrate(
+        self,
+        scores: dict[str, NDArray[np.float64]],
+        policy: Policy,
+        at_most: float | None = None,
+    ) -> None:
+        """Take thresholds from scores of clean entries."""
+        floors = {detector.name: detector.floor for detector in self.detectors}
+        calibration = JointCalibration(scores, floors, self._doubtful(scores))
+        try:
+            smallest = calibration.smallest_rate
+            if at_most is not None and policy.quarantine_at < smallest <= at_most:
+                logger.warning(
+                    "too few clean entries for a false-positive rate of %g: calibrated at %.3g",
+                    *(policy.quarantine_at, smallest),
+                )
+                policy = policy.accepting(smallest)
+            bars = self._calibrated(policy, calibration)
+        except CalibrationError as error:
+            msg = (
+                f"{', '.join(calibration.calibrations)} together, at "
+                f"fpr={policy.quarantine_at:g}: {error}"
+            )
+            raise CalibrationError(msg) from None
+        self._policy, self._calibration, self._bars = policy, calibration, bars
+        self._calibrated_at = len(self._known)
+        logger.info(
+            "calibrated at %d entries, on %d of them", len(self._known), len(self._sample or ())
+        )
+
+    def _doubtful(self, scores: Mapping[str, NDArray[np.float64]]) -> NDArray[np.bool_] | None:
+        """Return which clean entries may be none, if nobody has vouched for them."""
+        if self._sample is None or self._sample.vetted:
+            return None
+        return extremes(scores, {d.name: d.extreme for d in self.detectors})
+
+    def _sample_scores(self, sample: CleanSample) -> dict[str, NDArray[np.float64]]:
+        """Measure what is usual now, and score the clean sample by that."""
+        for detector in self._learners:
+            detector.refresh(sample.inside, robust=not sample.vetted)
+        inside = self._held_out_scores(sample.inside)
+        if not len(sample.outside):
+            return inside
+        outside = self._clean_scores(sample.outside)
+        return {name: np.concatenate([inside[name], outside[name]]) for name in inside}
+
+    def _grow(self, entries: Batch) -> None:
+        """Calibrate, or do so again, if the knowledge base has grown enough for it."""
+        due = (1.0 + REFRESH_AFTER) * self._calibrated_at
+        try:
+            if self._collecting:
+                self._collected.append(entries)
+                if len(self._known) >= first_size(self.policy.quarantine_at):
+                    self._begin()
+            elif self._calibration is not None and len(self._known) >= due and self._sample:
+                self.refresh()
+        except CalibrationError as error:
+            self._calibrated_at = len(self._known)  # again when it has grown further
+            logger.warning("thresholds stay as they were: %s", error)
+
+    def _begin(self) -> None:
+        """Calibrate for the first time what began with nothing, and judge again what came in."""
+        collected, held = together(self._collected), self._held_meanwhile
+        collected = collected.take([r for r, i in enumerate(collected.ids) if i in self._known])
+        self._fit(collected)
+        sample = CleanSample.drawn(
+            collected, self.policy.quarantine_at, seed=self.seed, vetted=False
+        )
+        self._sample = sample
+        scores = self._sample_scores(sample)
+        self._calibrate(scores, self.policy)
+        for entries in held:
+            self._remember_held(entries)
+        self._judge_again(sample.inside, scores)
+
+    def _judge_again(self, entries: Batch, scores: Mapping[str, NDArray[np.float64]]) -> None:
+        """Note findings against fitted entries; the next report names them."""
+        for detector in self.detectors:
+            if detector.name not in scores or detector.name not in self._bars:
+                continue
+            bar = self._bars[detector.name].recall
+            rows = np.flatnonzero(scores[detector.name] > bar)
+            detector.distrust([entries.ids[row] for row in rows])
+            rows = rows[detector.latecomers([entries.ids[row] for row in rows])] if rows.size else rows
+            evidence = _explanations(detector.explain_audit, detector, entries, rows.tolist())
+            ids = [entries.ids[row] for row in rows]
+            for finding in self._findings(
+                detector, ids, scores[detector.name][rows], bar, evidence
+            ):
+                self._pending.setdefault(finding.entry_id, []).append(finding)
+        if self._pending:
+            logger.warning(
+                "calibrated for the first time: %d of %d entries that came in before are suspicious",
+                *(len(self._pending), len(entries)),
+            )
 
     def screen(self, batch: Batch) -> Report:
         """Judge entries; changes nothing.
@@ -268,6 +400,7 @@ class Guard:
             findings: dict[int, list[Finding]] = {}
             unjudged: dict[int, list[Unjudged]] = {}
             earlier: dict[str, list[Finding]] = {}
+            outcomes: dict[str, _Outcome] = {}
             judged = np.zeros(len(batch), dtype=np.bool_)
             scores, skipped, timings = {}, list(self._left_out), {}
             for detector in self.detectors:
@@ -280,15 +413,13 @@ class Guard:
                     outcome = self._run(detector, batch)
                 except Exception as error:  # noqa: BLE001 - any crash, of any detector
                     outcome = _failure(detector, batch, error)
+                outcomes[detector.name] = outcome
                 scores[detector.name] = outcome.scores
                 judged |= ~np.isnan(outcome.scores)
                 for row, finding in outcome.findings:
                     findings.setdefault(row, []).append(finding)
                 for row, item in outcome.unjudged:
                     unjudged.setdefault(row, []).append(item)
-                for finding in outcome.earlier:
-                    if finding.entry_id not in batch.ids:  # a new revision is judged by itself
-                        earlier.setdefault(finding.entry_id, []).append(finding)
                 timings[detector.name] = time.perf_counter() - start
             # Nearly every entry is judged and nothing is found: there is nothing to decide.
             remarkable = {
@@ -300,6 +431,29 @@ class Guard:
                 )
                 for row in sorted({*findings, *unjudged, *np.flatnonzero(~judged).tolist()})
             }
+            condemned = np.zeros(len(batch), dtype=np.bool_)
+            condemned[
+                [r for r, d in remarkable.items() if d.verdict is Verdict.QUARANTINE]
+            ] = True
+            for detector in self.detectors:
+                start = time.perf_counter()
+                outcome = outcomes.get(detector.name, _NOTHING)
+                if outcome.part is None:
+                    continue
+                try:
+                    found = self._earlier(detector, outcome.part, condemned[outcome.rows])
+                except Exception as error:  # noqa: BLE001 - any crash, of any detector
+                    reason = f"of entries admitted earlier it knows nothing: {_crash(error)}"
+                    logger.error("%s: %s", detector.name, reason)  # noqa: TRY400
+                    skipped.append(Skipped(detector=detector.name, reason=reason))
+                    continue
+                for finding in found:
+                    if finding.entry_id not in batch.ids:  # a new revision is judged by itself
+                        earlier.setdefault(finding.entry_id, []).append(finding)
+                timings[detector.name] += time.perf_counter() - start
+            for entry_id, found in self._pending.items():
+                if entry_id in self._known and entry_id not in batch.ids:
+                    earlier.setdefault(entry_id, []).extend(found)
         return Report(
             batch=batch,
             remarkable=remarkable,
@@ -404,6 +558,12 @@ class Guard:
         return gone.ids
 
     def _remember_held(self, entries: Batch) -> None:
+        if self._collecting:
+            self._held_meanwhile.append(entries)
+        if self._sample is not None and not self._sample.vetted:
+            self._sample = self._sample.moved_out(set(entries.ids))
+        for entry_id in entries.ids:
+            self._pending.pop(entry_id, None)
         for detector in self.detectors:
             if entries.dim or Need.EMBEDDING not in detector.needs:
                 detector.hold(entries)
@@ -417,6 +577,8 @@ class Guard:
     def trust(self, ids: Sequence[str]) -> None:
         """Say that a person has judged entries good: no later batch condemns them."""
         with self._lock:
+            for entry_id in ids:
+                self._pending.pop(entry_id, None)
             for detector in self.detectors:
                 detector.trust(ids)
 
@@ -441,8 +603,12 @@ class Guard:
             self._check_learnable(entries)
             for detector in self._learners:
                 detector.learn(entries)
+            if self._sample is not None:  # a new revision is no longer what was drawn
+                again = [i for i in entries.ids if i in self._known]
+                self._sample = self._sample.without(again) if again else self._sample
             self._known.update(zip(entries.ids, entries.labels, strict=True))
             self._dim = entries.dim
+            self._grow(entries)
         for callback in self._on_admit:
             try:
                 callback(entries)
@@ -589,6 +755,11 @@ class Guard:
         }
 
     def _skip_reason(self, detector: Detector, batch: Batch) -> str | None:
+        if self._collecting and not detector.acts_unfitted:
+            return (
+                f"collecting: it acts once the knowledge base has "
+                f"{first_size(self.policy.quarantine_at)} entries ({len(self._known)} now)"
+            )
         if detector.name not in self._bars:
             known = {} if self._calibration is None else self._calibration.calibrations
             if detector.name not in known:
@@ -607,7 +778,7 @@ class Guard:
         rows = np.array([row for row in range(len(batch)) if row not in reasons], dtype=np.intp)
         column = np.full(len(batch), np.nan)
         if rows.size == 0:
-            return _Outcome(column, [], missing, [])
+            return _Outcome(column, [], missing)
         part = batch.take(rows) if reasons else batch
         scores = np.asarray(detector.score(part), dtype=np.float64)
         if scores.shape != (len(part),) or not np.isfinite(scores).all():
@@ -620,20 +791,19 @@ class Guard:
         found = self._findings(
             detector, [part.ids[hit] for hit in hits], scores[hits], bars.quarantine, explained
         )
-        return _Outcome(
-            column,
-            list(zip(rows[hits].tolist(), found, strict=True)),
-            missing,
-            self._earlier(detector, part, bars),
-        )
+        listed = list(zip(rows[hits].tolist(), found, strict=True))
+        return _Outcome(column, listed, missing, part, rows)
 
-    def _earlier(self, detector: Detector, batch: Batch, bars: Bars) -> list[Finding]:
+    def _earlier(
+        self, detector: Detector, batch: Batch, condemned: NDArray[np.bool_]
+    ) -> list[Finding]:
         """Return findings against entries admitted earlier that the batch lifts above the bar."""
-        ids, scores = detector.retroactive(batch)
-        rows = np.flatnonzero(scores > bars.quarantine)
+        bar = self._bars[detector.name].recall
+        ids, scores = detector.retroactive(batch, condemned)
+        rows = np.flatnonzero(scores > bar)
         names = [ids[row] for row in rows]
         explained = _explanations(detector.explain_retroactive, detector, batch, names)
-        return self._findings(detector, names, scores[rows], bars.quarantine, explained)
+        return self._findings(detector, names, scores[rows], bar, explained)
 
     def _findings(
         self,
@@ -670,7 +840,11 @@ class _Outcome(NamedTuple):
     scores: NDArray[np.float64]  # (n_entries,); NaN without an opinion
     findings: list[tuple[int, Finding]]  # by row
     unjudged: list[tuple[int, Unjudged]]  # by row
-    earlier: list[Finding]  # against entries admitted earlier
+    part: Batch | None = None  # what was scored
+    rows: NDArray[np.intp] = np.empty(0, dtype=np.intp)  # where that stands in the batch
+
+
+_NOTHING = _Outcome(np.empty(0), [], [])
 
 
 def _default_quarantine() -> Quarantine:
@@ -697,17 +871,22 @@ def _explanations(
         return [Evidence(sentence=sentence)] * len(which)
 
 
-def _failure(detector: Detector, batch: Batch, error: Exception) -> _Outcome:
-    """Say of every entry that a detector crashed; the message may hold hostile text, so not it."""
+def _crash(error: Exception) -> str:
+    """Say how and where a detector crashed; the message may hold hostile text, so not it."""
     frames = traceback.extract_tb(error.__traceback__)
     where = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
-    reason = f"the detector failed with {type(error).__name__}{where}"
+    return f"the detector failed with {type(error).__name__}{where}"
+
+
+def _failure(detector: Detector, batch: Batch, error: Exception) -> _Outcome:
+    """Say of every entry that a detector crashed."""
+    reason = _crash(error)
     logger.error("%s on a batch of %d entries: %s", detector.name, len(batch), reason)
     failed = [
         (row, Unjudged(detector=detector.name, entry_id=entry_id, reason=reason, failed=True))
         for row, entry_id in enumerate(batch.ids)
     ]
-    return _Outcome(np.full(len(batch), np.nan), [], failed, [])
+    return _Outcome(np.full(len(batch), np.nan), [], failed)
 
 
 def _overrule(report: Report, remarks: Mapping[str, str], verdict: Verdict) -> Report:

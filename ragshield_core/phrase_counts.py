@@ -159,6 +159,7 @@ class Background:
         self.n_grams = np.zeros(N_ORDERS, dtype=np.int64)
         self.n_entries = 0
         self.tail = np.ones((N_ORDERS, TAIL))
+        self._originals = np.ones((N_ORDERS, TAIL))  # share of the tail that is no copy
 
     @classmethod
     def sized_for(cls, texts: Sequence[str]) -> Background:
@@ -194,15 +195,24 @@ class Background:
             originals = self.copy()
             for grams in copies:
                 originals.add(grams, -1)
-        for order, counts in enumerate(originals.counts.reshape(N_ORDERS, -1)):
-            sizes = np.bincount(np.minimum(counts, TAIL - 1), minlength=TAIL)
-            self.tail[order] = np.maximum(np.cumsum(sizes[::-1])[::-1], 1)
+        self.tail = originals._tail()  # noqa: SLF001 - of the same class
+        self._originals = self.tail / self._tail()
+
+    def measure_again(self) -> None:
+        """Count the same after more was learned, with as large a share of copies as before."""
+        self.tail = np.maximum(self._tail() * self._originals, 1.0)
+
+    def _tail(self) -> NDArray[np.float64]:
+        counts = np.minimum(self.counts, TAIL - 1).reshape(N_ORDERS, -1)
+        sizes = np.stack([np.bincount(each, minlength=TAIL) for each in counts])
+        return np.maximum(np.cumsum(sizes[:, ::-1], axis=1)[:, ::-1], 1).astype(np.float64)
 
     def copy(self) -> Background:
         """Return one that changes independently."""
         again = Background.__new__(Background)
         again.counts, again.n_grams = self.counts.copy(), self.n_grams.copy()
         again.n_entries, again.tail = self.n_entries, self.tail.copy()
+        again._originals = self._originals.copy()
         return again
 
     def state(self) -> dict[str, NDArray[Any]]:
@@ -211,6 +221,7 @@ class Background:
             "counts": self.counts,
             "n_grams": np.append(self.n_grams, self.n_entries),
             "tail": self.tail,
+            "originals": self._originals,
         }
 
     @classmethod
@@ -221,6 +232,9 @@ class Background:
         again.n_grams = np.array(arrays["n_grams"][:-1], dtype=np.int64)
         again.n_entries = int(arrays["n_grams"][-1])
         again.tail = np.array(arrays["tail"], dtype=np.float64)
+        # Early versions did not write it.
+        originals = arrays.get("originals", np.ones((N_ORDERS, TAIL)))
+        again._originals = np.array(originals, dtype=np.float64)
         return again
 
     def _cells(self, hashes: NDArray[np.uint32]) -> NDArray[np.int64]:

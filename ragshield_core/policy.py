@@ -18,6 +18,7 @@ class Bars(NamedTuple):
 
     flag: float
     quarantine: float
+    recall: float  # of entries that were admitted earlier
 
 
 class Policy(BaseModel):
@@ -100,14 +101,15 @@ class Policy(BaseModel):
         CalibrationError
             If the clean sample is too small for the accepted rate.
         """
-        bars = {name: Bars(rule + TIE, rule + TIE) for name, rule in rules.items()}
+        bars = {name: Bars(*(rule + TIE,) * 3) for name, rule in rules.items()}
         if calibration is None:
             return bars
         quarantine = calibration.thresholds(self.quarantine_at, self.confidence)
         flag = quarantine
         if self.flag_at is not None:
             flag = calibration.thresholds(self.flag_at, self.confidence)
-        return bars | {name: Bars(flag[name], quarantine[name]) for name in quarantine}
+        recall = quarantine
+        return bars | {name: Bars(flag[name], quarantine[name], recall[name]) for name in quarantine}
 
     def decide(
         self,

@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike
 
 from ragshield_core import Batch, Report
 from ragshield_core.claims import claim_of
+from ragshield_core.entries import together
 from ragshield_core.errors import InvalidBatchError
 from ragshield_core.findings import Decision
 
@@ -163,16 +164,4 @@ def joined(reports: Sequence[Report]) -> Report:
         retroactive=tuple(
             {d.entry_id: d for report in reports for d in report.retroactive}.values()
         ),
-    )
-
-
-def together(batches: Sequence[Batch]) -> Batch:
-    """Return the entries of several batches, at least one, as one."""
-    return Batch.of(
-        ids=[entry_id for batch in batches for entry_id in batch.ids],
-        texts=[text for batch in batches for text in batch.texts],
-        embeddings=np.concatenate([batch.vectors for batch in batches]),
-        labels=[label for batch in batches for label in batch.labels],
-        lineages=[lineage for batch in batches for lineage in batch.lineages],
-        metadatas=[metadata for batch in batches for metadata in batch.metadatas],
     )

@@ -21,6 +21,7 @@ from numpy.typing import ArrayLike
 
 from ragshield_core import Batch, Guard, Quarantine, Report
 from ragshield_core.adoption import learn_store
+from ragshield_core.entries import together
 from ragshield_core.errors import InvalidBatchError
 from ragshield_core.findings import Decision
 from ragshield_core.held import keep_held
@@ -34,7 +35,6 @@ from ragshield_langchain.convert import (
     parts,
     stored_metadatas,
     to_batch,
-    together,
 )
 from ragshield_langchain.events import areport_detection, report_detection
 from ragshield_langchain.inner import CALLERS_LOOP, InnerStore, access_to, create_store

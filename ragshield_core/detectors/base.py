@@ -67,6 +67,11 @@ class Detector(ABC):
     floor
         A score up to this is never acted on, however rare it is among clean entries: nothing was
         found, or next to nothing.
+    extreme
+        A score above this is no part of what is usual, in a sample that nobody has vouched for.
+    acts_unfitted
+        Whether the published rule means something before it is known what is usual in the
+        knowledge base. Where False, a guard that began with nothing waits.
     exchangeable
         Whether the score of a clean entry can be compared with that of a new one, so that
         calibration applies. Where False, the published rule stays in force.
@@ -78,6 +83,8 @@ class Detector(ABC):
 
     rule_threshold: float = 0.0
     floor: float = -math.inf
+    extreme: float = math.inf
+    acts_unfitted: bool = True
     scope: Scope = Scope.ENTRY
     exchangeable: bool = True
 
@@ -135,9 +142,48 @@ class Detector(ABC):
     def retroactive(
         self,
         batch: Batch,  # noqa: ARG002
+        condemned: NDArray[np.bool_],  # noqa: ARG002
     ) -> tuple[list[str], NDArray[np.float64]]:
-        """Return entries learned earlier that ``batch`` shows in another light, with scores."""
+        """Return entries learned earlier that ``batch`` shows in another light, with scores.
+
+        Of an entry and its imitation, the one that came later is the suspect: name a standing
+        entry only on evidence that does not rest on a single newcomer.
+
+        Parameters
+        ----------
+        batch
+            New entries.
+        condemned
+            Shape (n_entries,): which of them are held, whichever detector it was.
+        """
         return [], np.empty(0)
+
+    def confirm(self, ids: Sequence[str]) -> None:  # noqa: B027
+        """Believe what is said of held entries: a person has judged them poisoned."""
+
+    def refresh(self, reference: Batch, *, robust: bool = False) -> None:  # noqa: B027
+        """Measure anew what is usual, in the knowledge base as it is now.
+
+        Called when the knowledge base has grown, before :meth:`held_out_scores` of the same
+        entries. Detectors that measure nothing, or go on measuring as they learn, need not.
+
+        Parameters
+        ----------
+        reference
+            Entries of the knowledge base that stand for all that is clean.
+        robust
+            Whether some of them may be poisoned: nobody has vouched for them.
+        """
+
+    def distrust(self, ids: Sequence[str]) -> None:  # noqa: B027
+        """Watch entries that were fitted: nobody has vouched for them, and they look poisoned."""
+
+    def latecomers(self, ids: Sequence[str]) -> NDArray[np.bool_]:
+        """Return which of some suspicious fitted entries came after what speaks against them.
+
+        Of an entry and its imitation, the newcomer is the suspect.
+        """
+        return np.ones(len(ids), dtype=np.bool_)
 
     def trust(self, ids: Sequence[str]) -> None:  # noqa: B027
         """Leave entries alone from now on: a person has judged them good."""

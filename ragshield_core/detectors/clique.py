@@ -22,12 +22,14 @@ from ragshield_core.group_evidence import (
     SIZES,
     Channel,
     GroupEvidence,
+    OWN_BOND,
     K,
     Raw,
     Reference,
     Surprisal,
     cosine_of,
     nearness,
+    own_bond,
 )
 from ragshield_core.known_neighbors import NeighborSource
 from ragshield_core.similarity_graph import (
@@ -69,6 +71,18 @@ class _Copies(NamedTuple):
 COPIES = {"clones": _Copies(0.9, 0.9, 0.75), "parts": _Copies(COMPARE_ABOVE, 0.35, 1.25)}
 # Share of a knowledge base that is taken as new, to see how often copies arrive together.
 ARRIVING = 0.1
+# Number of entries that come after it until a held entry counts half, unless a person has confirmed
+# it: long enough for a group that trickles in over months of a busy store, and an end to what was
+# held by mistake.
+HELD_HALF_LIFE = 20_000
+# Where more than this share of the graph is held and not confirmed, each counts that much less.
+HELD_SHARE = 0.05
+# Of a clean sample that nobody has vouched for, so small a share of the entries is expected to be
+# as suspicious as what is taken for poisoned there.
+EXTREME = 1e-4
+# Held neighbours on which a standing entry is condemned, at least: one is its imitator, for all
+# that anybody can tell.
+ACCOMPLICES = 2
 # A held entry shares its id with the live revision; NUL cannot be part of an id.
 HELD = "\0held\0"
 
@@ -79,6 +93,10 @@ WHYS: tuple[tuple[str, int], ...] = (
     ("crowd", 0),
     *((kind, 0) for kind in COPIES),
 )
+
+
+_CROWD = WHYS.index(("crowd", 0))  # groups stand before it, copies behind
+_SAME = np.array([why == "same" for why, _ in WHYS])
 
 
 class _Judgement(NamedTuple):
@@ -102,7 +120,16 @@ class CliqueDetector(Detector):
 
     Entries that :meth:`fit` was given are trusted: they are never condemned afterwards. Those that
     were learned later are watched, and a group that completes condemns its earlier members
-    (:meth:`retroactive`). Held entries stay in the graph: the rest of their group is still to come.
+    (:meth:`retroactive`), but only on the evidence of two others that are held, and that share more
+    with each other than what each could have taken from it: of an entry and its imitation, the
+    newcomer is the suspect.
+
+    Held entries stay in the graph, since the rest of their group is still to come. They count
+    against members of their group only, not against what lies beside it, and less and less until a
+    person has confirmed them.
+
+    What is usual is measured when the detector is fitted, and again whenever :meth:`refresh` says
+    so: entries come closer to each other as a knowledge base grows.
 
     Parameters
     ----------
@@ -138,6 +165,7 @@ class CliqueDetector(Detector):
     taxonomy: ClassVar[tuple[str, ...]] = ("AML.T0070", "AML.T0066", "LLM08:2025", "LLM09:2026")
     # Without a calibration: a group that one clean entry in a thousand would have.
     rule_threshold: float = 6.9
+    acts_unfitted = False
 
     scope = Scope.CORPUS
 
@@ -163,6 +191,7 @@ class CliqueDetector(Detector):
         self.trusted_lineages = tuple(trusted_lineages)
         self.min_entries = min_entries
         self.exact_up_to = exact_up_to
+        self.extreme = self.audit_threshold(EXTREME)
         self._neighbors = GraphNeighbors(
             self._fitted, lambda: [key for keys in self._held.values() for key in keys]
         )
@@ -192,6 +221,9 @@ class CliqueDetector(Detector):
         self._copies = {kind: Surprisal(np.zeros(1)) for kind in COPIES}
         self._audited: tuple[Overlay, _Judgement] | None = None
         self._held: dict[str, list[str]] = {}  # id -> keys in the graph
+        # By slot: how many had come when it was held; infinite if confirmed, NaN if it is not held.
+        self._held_at: NDArray[np.float64] = np.empty(0)
+        self._n_come = 0  # entries learned and held since the fit
         self._latest: tuple[Batch, Overlay, _Judgement] | None = None
 
     def neighbors(self) -> NeighborSource:
@@ -225,11 +257,39 @@ class CliqueDetector(Detector):
         keys = [f"{entry.id}{HELD}{entry.fingerprint}" for entry in entries]
         for entry_id, key in zip(entries.ids, keys, strict=True):
             self._held.setdefault(entry_id, []).append(key)
-        self._insert(keys, entries)
+        self._insert(keys, entries, held=True)
 
     def unhold(self, ids: Sequence[str]) -> None:
         """Take held entries out of the graph: they were released, or deleted for good."""
         self._remove([key for entry_id in ids for key in self._held.pop(entry_id, ())])
+
+    def confirm(self, ids: Sequence[str]) -> None:
+        """Let held entries count in full, for good: a person has judged them poisoned."""
+        keys = [key for entry_id in ids for key in self._held.get(entry_id, ())]
+        if keys:
+            self._held_at[self._fitted().index.slots_of(keys)] = np.inf
+
+    def refresh(self, reference: Batch, *, robust: bool = False) -> None:
+        """Measure anew what is usual, among entries of the knowledge base as it is now."""
+        if not self._ready:
+            return
+        slots = self._fitted().index.slots_of(reference.ids)
+        slots = slots[slots >= 0]
+        if len(slots) >= self.min_entries:
+            self._measure(slots, robust=robust)
+            self._latest = None
+
+    def distrust(self, ids: Sequence[str]) -> None:
+        """Watch fitted entries as if they had come later."""
+        slots = self._fitted().index.slots_of(ids)
+        self._trusted[slots[slots >= 0]] = False
+
+    def latecomers(self, ids: Sequence[str]) -> NDArray[np.bool_]:
+        """Return which entries have an older one as their nearest neighbour but for copied words."""
+        slots = self._fitted().index.slots_of(ids)
+        overlay = self._fitted().part(slots)
+        nearest = [self._evidence(overlay, channel).members[:, 0] for channel in CHANNELS]
+        return np.asarray((np.stack(nearest) < slots).any(axis=0) & (np.stack(nearest) >= 0).any(axis=0))
 
     def trust(self, ids: Sequence[str]) -> None:
         """Watch entries no longer: a person has judged them good."""
@@ -256,7 +316,7 @@ class CliqueDetector(Detector):
         if len(entries) < self.min_entries:
             return np.full(len(entries), np.nan)
         self._graph = SimilarityGraph.fixed(entries, self._empty_graph(entries.dim).k)
-        judgement = self._measure(robust=True)
+        judgement = self._measure(self._graph.present, robust=True, audit=True)
         self._audited = (self._graph.part(self._graph.present), judgement)
         return judgement.scores
 
@@ -312,15 +372,22 @@ class CliqueDetector(Detector):
         overlay, judgement = self._judged(batch)
         return [self._sentence(overlay, judgement, row) for row in rows]
 
-    def retroactive(self, batch: Batch) -> tuple[list[str], NDArray[np.float64]]:
+    def retroactive(
+        self, batch: Batch, condemned: NDArray[np.bool_]
+    ) -> tuple[list[str], NDArray[np.float64]]:
         """Return watched entries near to the batch, with their scores in its presence.
 
-        Entries that were fitted, released by a person, or are held already, are left alone.
+        Entries that were fitted, released by a person, or are held already, are left alone, and so
+        are those that speak for themselves: of a group only those are named that at least two held
+        others would condemn without having been made from them, of copies all but the oldest.
         """
         if not self._ready or not len(batch):
             return [], np.empty(0)
         overlay, judgement = self._judged(batch)
         rows = self._watched_rows(overlay)
+        if self.rule == "groups":
+            guilty = np.concatenate([self._held_weights() > 0.0, condemned])
+            rows = self._accused(overlay, judgement, rows, guilty)
         return self._fitted().index.ids_of(overlay.numbers[rows]), judgement.scores[rows]
 
     def explain_retroactive(self, batch: Batch, ids: Sequence[str]) -> list[Evidence]:
@@ -392,7 +459,7 @@ class CliqueDetector(Detector):
             return {"graph": None}, {}
         values, arrays = self._graph.state()
         arrays = {f"graph.{key}": array for key, array in arrays.items()}
-        arrays |= {"scores": self._scores, "trusted": self._trusted}
+        arrays |= {"scores": self._scores, "trusted": self._trusted, "held_at": self._held_at}
         for channel in CHANNELS:
             for name, part in self._raw[channel]._asdict().items():
                 arrays[f"raw.{channel}.{name}"] = part
@@ -404,6 +471,7 @@ class CliqueDetector(Detector):
         return {
             "graph": values,
             "held": self._held,
+            "n_come": self._n_come,
             "ready": self._ready,
             "edge_threshold": list(self._edge_threshold),
             "families": self._families,
@@ -423,6 +491,13 @@ class CliqueDetector(Detector):
         self._graph = SimilarityGraph.restored(values["graph"], part("graph."))
         self._held = {entry_id: list(keys) for entry_id, keys in values["held"].items()}
         self._scores, self._trusted = arrays["scores"].copy(), arrays["trusted"].copy()
+        self._n_come = int(values.get("n_come", 0))
+        if "held_at" in arrays:
+            self._held_at = arrays["held_at"].copy()
+        else:  # saved by an early version: as if all of them were held just now
+            self._held_at = np.full(len(self._scores), np.nan)
+            keys = [key for keys in self._held.values() for key in keys]
+            self._held_at[self._graph.index.slots_of(keys)] = 0.0
         for channel in CHANNELS:
             self._raw[channel] = Raw(**part(f"raw.{channel}."))
             if values["ready"] and self.rule == "groups":
@@ -454,20 +529,26 @@ class CliqueDetector(Detector):
         else:
             graph.fit(entries.ids, entries)
         if len(graph) >= self.min_entries:
-            self._measure(robust=False)
+            slots = graph.present
+            self._measure(slots, robust=False)
+            self._trusted[slots] = True
 
-    def _measure(self, *, robust: bool) -> _Judgement:
-        """Learn what is usual among the entries of the graph, and score them by that."""
+    def _measure(
+        self, slots: NDArray[np.int64], *, robust: bool, audit: bool = False
+    ) -> _Judgement:
+        """Learn what is usual among some entries of the graph, and score them by that."""
         graph = self._fitted()
-        overlay = graph.part(graph.present)
+        overlay = graph.part(slots)
         self._make_room()
-        self._ready = True
+        known_before, self._ready = self._ready, True
         if self.rule == "cleanbase":
             _, similarities = cleanbase.undirected(overlay.numbers, overlay.lists)
             self._edge_threshold = cleanbase.edge_threshold(similarities, self.alpha)
             if not self._edge_threshold[1]:
                 logger.warning("%s: %s", self.name, UNREACHABLE.format(self.alpha))
-        self._families = self._has_families(overlay)
+        families, self._families = self._families, self._has_families(overlay)
+        if known_before and families != self._families:  # all edges change sides
+            self._measure_edges(graph.part(graph.present))
         found: dict[Channel, GroupEvidence] = {}
         for channel in CHANNELS if self.rule == "groups" else ():
             found[channel] = evidence = self._evidence(overlay, channel)
@@ -477,22 +558,40 @@ class CliqueDetector(Detector):
                 self._crowds = Surprisal(evidence.nearness[:, CROWD - 1], robust=robust)
         # An audit cannot tell new from old: there, copies are held against all copies.
         everything = np.ones(graph.n_slots, dtype=np.bool_)
-        arriving = np.random.default_rng(0).random(graph.n_slots) < (1.0 if robust else ARRIVING)
+        if audit:
+            parts = [everything]
+        else:  # each tenth of the knowledge base is taken as new in turn, in the order it came
+            turn = np.arange(graph.n_slots) * round(1 / ARRIVING) // graph.n_slots
+            parts = [turn == number for number in range(round(1 / ARRIVING))]
         for kind, definition in COPIES.items():
-            usual = self._new_copies(overlay, arriving, definition)[arriving[overlay.numbers]]
-            self._copies[kind] = Surprisal(usual, robust=robust, least_scale=definition.scale)
-        judgement = self._judge(overlay, everything if robust else None, found)
+            usual = [
+                self._new_copies(overlay, arriving, definition)[arriving[overlay.numbers]]
+                for arriving in parts
+            ]
+            self._copies[kind] = Surprisal(
+                np.concatenate(usual), robust=robust, least_scale=definition.scale
+            )
+        judgement = self._judge(overlay, everything if audit else None, found)
         self._scores[overlay.numbers] = judgement.scores
-        self._trusted[overlay.numbers] = True
         return judgement
 
-    def _insert(self, keys: Sequence[str], entries: Batch) -> None:
+    def _measure_edges(self, overlay: Overlay) -> None:
+        """Gather the evidence of entries of the graph anew."""
+        for channel in CHANNELS:
+            self._raw[channel].put(overlay.numbers, Raw.empty(len(overlay.numbers)))
+        for channel in CHANNELS:
+            self._raw[channel].put(overlay.numbers, self._evidence(overlay, channel).raw)
+
+    def _insert(self, keys: Sequence[str], entries: Batch, *, held: bool = False) -> None:
         graph = self._fitted()
         self._remove([key for key in keys if key in graph.index])  # a write that is repeated
         overlay = graph.overlay(entries)
         judgement = self._judge(overlay, self._recent(overlay))
+        start = graph.n_slots
         graph.learn(keys, overlay)
         self._make_room()
+        self._n_come += len(entries)
+        self._held_at[start : graph.n_slots] = self._n_come if held else np.nan
         for channel, evidence in judgement.evidence.items():
             self._raw[channel].put(overlay.numbers, evidence.raw)
         self._scores[overlay.numbers] = judgement.scores
@@ -518,8 +617,10 @@ class CliqueDetector(Detector):
             return
         size = max(need, have + have // 2)
         scores, trusted = np.zeros(size), np.zeros(size, dtype=np.bool_)
+        held_at = np.full(size, np.nan)
         scores[:have], trusted[:have] = self._scores, self._trusted
-        self._scores, self._trusted = scores, trusted
+        held_at[:have] = self._held_at
+        self._scores, self._trusted, self._held_at = scores, trusted, held_at
         for channel in CHANNELS:
             room = Raw.empty(size)
             room.put(np.s_[:have], self._raw[channel])
@@ -609,7 +710,61 @@ class CliqueDetector(Detector):
             self._raw[channel],
             overlay.lineage_codes(self.trusted_lineages),
             families=self._families,
+            held=self._held_weights(),
         )
+
+    def _held_weights(self) -> NDArray[np.float32]:
+        """Return how much each entry of the graph counts as a held one; 0 if it is none."""
+        graph = self._fitted()
+        held_at = self._held_at[: graph.n_slots]
+        weights = np.zeros(len(held_at), dtype=np.float32)
+        held = np.flatnonzero(~np.isnan(held_at))
+        if not held.size:
+            return weights
+        waiting = held[np.isfinite(held_at[held])]
+        weights[held] = 1.0
+        crowding = HELD_SHARE * len(graph) / max(1, len(waiting))
+        age = self._n_come - held_at[waiting]
+        weights[waiting] = min(1.0, crowding) * np.exp2(-age / HELD_HALF_LIFE)
+        return weights
+
+    def _accused(
+        self,
+        overlay: Overlay,
+        judgement: _Judgement,
+        rows: NDArray[np.intp],
+        guilty: NDArray[np.bool_],
+    ) -> NDArray[np.intp]:
+        """Return the standing rows against which more speaks than imitators of them could.
+
+        Parameters
+        ----------
+        rows
+            Of standing entries.
+        guilty
+            By entry number, what is held.
+        """
+        why = judgement.why[rows]
+        accused = np.zeros(len(rows), dtype=np.bool_)
+        for channel in CHANNELS:
+            widths = np.where(why == _CROWD, CROWD, SIZES[-1] - 1)
+            mine = np.flatnonzero((why < _CROWD) & (_SAME[why] == (channel == "same")))
+            if channel == "cross":
+                mine = np.append(mine, np.flatnonzero(why == _CROWD))
+            group = judgement.evidence[channel].members[rows[mine], :CROWD]
+            with_them = (group >= 0) & guilty[group]
+            with_them &= np.arange(CROWD) < widths[mine, None]
+            for place in np.flatnonzero(with_them.sum(axis=1) >= ACCOMPLICES).tolist():
+                others = group[place, with_them[place]]
+                own = overlay.numbers[rows[mine[place]]]
+                bond = own_bond(overlay.vectors(np.append(own, others)))
+                accused[mine[place]] = bond > OWN_BOND
+        for place in np.flatnonzero(why > _CROWD).tolist():
+            # Somebody's words came first: of copies, the oldest is the one that was copied.
+            lists = overlay.lists.take(rows[place : place + 1])
+            copies = lists.slots[_copies(lists, COPIES[WHYS[why[place]][0]])]
+            accused[place] = (copies < overlay.numbers[rows[place]]).any()
+        return rows[accused]
 
     def _has_families(self, overlay: Overlay) -> bool:
         """Return whether there are enough entries with a neighbour of their own lineage."""
@@ -619,10 +774,16 @@ class CliqueDetector(Detector):
         return int(np.count_nonzero(kin.any(axis=1))) >= MIN_FAMILY_ENTRIES
 
     def _recent(self, overlay: Overlay) -> NDArray[np.bool_]:
-        """Return, by entry number, what came after the fit."""
+        """Return, by entry number, what came lately: the latest tenth, as far as it is watched.
+
+        What is held is always recent: it explains nothing that comes later.
+        """
         graph = self._fitted()
         recent = np.ones(graph.n_slots + len(overlay.batch), dtype=np.bool_)
-        recent[: graph.n_slots] = ~self._trusted[: graph.n_slots]
+        since = graph.n_slots - round(ARRIVING * len(graph))
+        recent[:since] = False
+        recent[: graph.n_slots] &= ~self._trusted[: graph.n_slots]
+        recent[: graph.n_slots] |= ~np.isnan(self._held_at[: graph.n_slots])
         return recent
 
     def _new_copies(
@@ -646,12 +807,9 @@ class CliqueDetector(Detector):
         return lineages
 
     def _watched_rows(self, overlay: Overlay) -> NDArray[np.intp]:
-        graph = self._fitted()
         standing = np.arange(len(overlay.batch), len(overlay.numbers))
         slots = overlay.numbers[standing]
-        held = [HELD in key for key in graph.index.ids_of(slots)]
-        watched = ~self._trusted[slots] & ~np.array(held, dtype=np.bool_)
-        return standing[watched]
+        return standing[~self._trusted[slots] & np.isnan(self._held_at[slots])]
 
     def _sentence(self, overlay: Overlay, judgement: _Judgement, row: int) -> Evidence:
         graph = self._fitted()

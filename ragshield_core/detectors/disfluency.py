@@ -102,6 +102,7 @@ class DisfluencyDetector(Detector):
     taxonomy: ClassVar[tuple[str, ...]] = ("AML.T0070", "AML.T0066", "LLM04:2025", "LLM05:2026")
     scope = Scope.ENTRY
     floor = FLOOR
+    acts_unfitted = False
 
     def __init__(self, *, min_tokens: int = 10_000, min_known: float = 0.65) -> None:
         if min_tokens < 1:
@@ -138,6 +139,11 @@ class DisfluencyDetector(Detector):
     def fit(self, reference: Batch) -> Self:
         """Learn ``reference`` and nothing else, and how unusual its own entries are."""
         super().fit(reference)
+        self.refresh(reference)
+        return self
+
+    def refresh(self, reference: Batch, *, robust: bool = False) -> None:  # noqa: ARG002
+        """Measure anew how unusual entries of the knowledge base are, and how many words known."""
         fold = np.flatnonzero(_folds(reference, 0) == 0)
         sample = reference.take(fold[:SAMPLE])
         self.forget(sample)
@@ -153,7 +159,6 @@ class DisfluencyDetector(Detector):
             # Large means of many small terms: each further tenfold rarity costs about the same.
             tenth, hundredth = np.quantile(scores, [0.9, 0.99])
             self.rule_threshold = max(LOWEST_BAR, float(hundredth + (hundredth - tenth)))
-        return self
 
     def held_out_scores(self, fitted: Batch, seed: int) -> NDArray[np.float64]:
         """Return scores of the fitted entries, each by a model without its document.

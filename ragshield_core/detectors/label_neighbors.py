@@ -130,7 +130,15 @@ class LabelNeighborDetector(Detector):
     def learn(self, entries: Batch) -> None:
         """Add entries and their labels."""
         self._known.learn(entries)
-        if self.vote == "distance" and len(self._known) >= 2 * max(1, self._measured):
+        if len(self._known) >= 2 * max(1, self._measured):
+            self._measure()
+
+    def refresh(self, reference: Batch, *, robust: bool = False) -> None:  # noqa: ARG002
+        """Look up anew how far away neighbours usually are."""
+        self._measure()
+
+    def _measure(self) -> None:
+        if self.vote == "distance" and len(self._known):
             self._usual = self._known.usual_distance(self.k)
             self._measured = len(self._known)
 

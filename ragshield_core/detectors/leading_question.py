@@ -366,6 +366,7 @@ class LeadingQuestionDetector(Detector):
 
     rule_threshold: float = 5.0
     floor: float = 0.0
+    acts_unfitted = False
 
     def __init__(self) -> None:
         self.reset()

@@ -67,6 +67,8 @@ MAX_HELD_OUT = 10_000
 # Entries that arrive together when held-out ones are made to arrive.
 ARRIVING = 100
 QUOTED = 80  # characters
+# Held entries with a phrase on which an earlier one with it is condemned, at least.
+ACCOMPLICES = 2
 
 
 class _Phrase(NamedTuple):
@@ -169,6 +171,7 @@ class TriggerPhraseDetector(Detector):
     rule_threshold: float = 2.0
     # What one batch in thirty has by chance is no reason to act, however rare among clean entries.
     floor: float = 1.5
+    acts_unfitted = False
 
     scope = Scope.BATCH
 
@@ -263,28 +266,38 @@ class TriggerPhraseDetector(Detector):
     def held_out_scores(self, fitted: Batch, seed: int) -> NDArray[np.float64]:
         """Return scores of fitted entries that are made to arrive anew.
 
-        Each of five random parts is taken out of the background and arrives in batches of a
-        hundred. At most 10,000 entries are scored, the others NaN. An entry that a later batch
-        shows in another light has the score it has then.
+        They arrive in batches of a hundred, in the order in which they stand: where entries about
+        one thing stand together, they have come together. Each fifth of the batches is taken out of
+        the background first. At most 10,000 entries are scored, the others NaN. An entry that a
+        later batch shows in another light has the score it has then.
         """
         scores = np.full(len(fitted), np.nan)
         if not self._ready:
             return scores
-        chosen = np.random.default_rng(seed).permutation(len(fitted))[:MAX_HELD_OUT]
-        for rows in np.array_split(chosen, N_FOLDS):
+        batches = np.split(np.arange(len(fitted)), range(ARRIVING, len(fitted), ARRIVING))
+        order = np.random.default_rng(seed).permutation(len(batches))
+        for chosen in np.array_split(order[: MAX_HELD_OUT // ARRIVING], N_FOLDS):
+            if not chosen.size:
+                continue
+            rows = np.concatenate([batches[number] for number in chosen])
             scratch = type(self)(**self.config())
             scratch.restore(*self.state())
             scratch.forget(fitted.take(rows))
             row_of = {fitted.ids[row]: row for row in rows.tolist()}
-            for start in range(0, len(rows), ARRIVING):
-                arriving = rows[start : start + ARRIVING]
-                batch = fitted.take(arriving)
-                scores[arriving] = scratch.score(batch)
-                for entry_id, score in zip(*scratch.retroactive(batch), strict=True):
+            for number in chosen.tolist():
+                batch = fitted.take(batches[number])
+                scores[batches[number]] = scratch.score(batch)
+                for entry_id, score in zip(*scratch._later(batch), strict=True):
                     if (row := row_of.get(entry_id)) is not None:
                         scores[row] = max(scores[row], score)
                 scratch.learn(batch)
         return scores
+
+    def refresh(self, reference: Batch, *, robust: bool = False) -> None:  # noqa: ARG002
+        """Count anew how many phrases are as frequent as others, among those of today."""
+        if self._ready and self._background is not None:
+            self._background.measure_again()
+            self._latest = None
 
     # Judging
 
@@ -313,16 +326,26 @@ class TriggerPhraseDetector(Detector):
             for row in rows
         ]
 
-    def retroactive(self, batch: Batch) -> tuple[list[str], NDArray[np.float64]]:
+    def retroactive(
+        self, batch: Batch, condemned: NDArray[np.bool_]
+    ) -> tuple[list[str], NDArray[np.float64]]:
         """Return recent entries with a phrase that the batch makes suspicious, with scores.
 
-        Entries that were fitted, released by a person, or are held already, are left alone.
+        Entries that were fitted, released by a person, or are held already, are left alone, and so
+        are those whose phrase at most one held entry has: anybody can repeat somebody's words once.
         """
         if not self._ready or not len(batch):
             return [], np.empty(0)
-        recent = self._judged(batch).recent
-        rows = [row for row in np.flatnonzero(recent > -np.inf).tolist() if self._watched(row)]
-        return [self._recent.arrivals[row].id for row in rows], recent[rows]
+        ids, scores = self._later(batch)
+        if not ids:
+            return ids, scores
+        judgement = self._judged(batch)
+        guilty = {a.id for a in self._recent.arrivals if a.held}
+        guilty |= {batch.ids[row] for row in np.flatnonzero(condemned).tolist()}
+        holders = [sum(i in guilty for i in phrase.ids) for phrase in judgement.phrases]
+        why = dict(zip(self._recent_ids(), judgement.why[len(batch) :].tolist(), strict=True))
+        accused = [why[i] >= 0 and holders[why[i]] >= ACCOMPLICES for i in ids]
+        return [i for i, kept in zip(ids, accused, strict=True) if kept], scores[accused]
 
     def explain_retroactive(self, batch: Batch, ids: Sequence[str]) -> list[Evidence]:
         """Return why entries that :meth:`retroactive` named have the score they have now."""
@@ -402,6 +425,16 @@ class TriggerPhraseDetector(Detector):
         wanted = set(ids)
         marked = [a.held is held and a.id in wanted for a in self._recent.arrivals]
         return {a.id for a in self._recent.remove(np.array(marked, dtype=np.bool_))}
+
+    def _later(self, batch: Batch) -> tuple[list[str], NDArray[np.float64]]:
+        """Return recent entries that are not held, with what they score beside the batch."""
+        recent = self._judged(batch).recent
+        rows = [row for row in np.flatnonzero(recent > -np.inf).tolist() if self._watched(row)]
+        return [self._recent.arrivals[row].id for row in rows], recent[rows]
+
+    def _recent_ids(self) -> list[str]:
+        """Return a name for each recent entry; those of held ones are nobody's ids."""
+        return [f"\0{a.id}" if a.held else a.id for a in self._recent.arrivals]
 
     def _watched(self, row: int) -> bool:
         return not self._recent.arrivals[row].held

@@ -1,0 +1,142 @@
+"""The entries of a knowledge base that stand for what is clean in it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ragshield_core.entries import Batch, together
+
+# Of a sample, so many entries should lie beyond the threshold of the accepted rate: the rate that
+# results is then off by a sixth, as a rule. More cost time whenever the sample is scored again.
+BEYOND = 40
+# With fewer than so many beyond it, a threshold is a matter of chance: a guard that begins with
+# nothing waits for them.
+FEWEST_BEYOND = 10
+# No lineage makes up more than this share of a sample, so that no source says alone what is usual.
+LARGEST_SOURCE = 0.05
+
+
+@dataclass(frozen=True, kw_only=True)
+class CleanSample:
+    """Entries that thresholds are taken from, again and again, as the knowledge base grows.
+
+    Entries that come later never join it. What is usual among them shows in how the sample scores
+    in their midst; but nobody can walk a threshold up by bringing entries that are a bit unusual.
+
+    Attributes
+    ----------
+    inside
+        Entries that the knowledge base holds, with their vectors.
+    outside
+        Entries of the sample that were held later, because nobody had vouched for the sample when
+        it was drawn. They stay part of it: without its most unusual entries, a sample promises
+        less than what comes, and the next one less again.
+    vetted
+        Whether somebody has said that the entries are clean. If not, those that are far from
+        everything usual do not count as clean; see
+        :class:`~ragshield_core.calibration.JointCalibration`.
+    """
+
+    inside: Batch
+    outside: Batch
+    vetted: bool
+
+    @classmethod
+    def drawn(cls, batch: Batch, rate: float, *, seed: int, vetted: bool) -> Self:
+        """Draw from a knowledge base, in its order.
+
+        Parameters
+        ----------
+        batch
+            The knowledge base.
+        rate
+            Accepted false-positive rate, (0, 1): the smaller, the larger the sample.
+        seed
+            Of the draw.
+        vetted
+            As of the class.
+        """
+        size = min(len(batch), math.ceil(BEYOND / rate))
+        most = max(1, int(LARGEST_SOURCE * size))
+        taken: dict[str, int] = {}
+        rows = []
+        for row in np.random.default_rng(seed).permutation(len(batch)).tolist():
+            lineage = batch.lineages[row]
+            if lineage is not None:
+                taken[lineage] = taken.get(lineage, 0) + 1
+                if taken[lineage] > most and size < len(batch):
+                    continue
+            rows.append(row)
+            if len(rows) == size:
+                break
+        inside = batch.take(np.sort(np.array(rows, dtype=np.intp)))
+        return cls(inside=inside, outside=batch.take([]), vetted=vetted)
+
+    def __len__(self) -> int:
+        return len(self.inside) + len(self.outside)
+
+    def with_more(self, entries: Batch) -> Self:
+        """Return the sample with further entries of the knowledge base."""
+        return replace(self, inside=together([self.inside, entries]))
+
+    def without(self, ids: Collection[str]) -> Self:
+        """Return the sample without entries that have left, or were replaced."""
+        return replace(self, inside=_but(self.inside, ids), outside=_but(self.outside, ids))
+
+    def moved_out(self, ids: Collection[str]) -> Self:
+        """Return the sample after some of it was held."""
+        gone = self.inside.take(np.array([i in ids for i in self.inside.ids], dtype=np.bool_))
+        return replace(
+            self, inside=_but(self.inside, ids), outside=together([self.outside, gone])
+        )
+
+    def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        """Return everything, as JSON-ready values and arrays."""
+        values: dict[str, Any] = {"vetted": self.vetted}
+        arrays = {}
+        for name, part in (("inside", self.inside), ("outside", self.outside)):
+            values[name] = {
+                "ids": part.ids,
+                "texts": part.texts,
+                "labels": part.labels,
+                "lineages": part.lineages,
+            }
+            arrays[name] = part.embeddings
+        return values, arrays
+
+    @classmethod
+    def restored(cls, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Self:
+        """Return the sample that :meth:`state` described."""
+        parts = {
+            name: Batch.of(
+                **values[name], embeddings=arrays[name] if arrays[name].shape[1] else None
+            )
+            for name in ("inside", "outside")
+        }
+        return cls(**parts, vetted=bool(values["vetted"]))
+
+
+def _but(batch: Batch, ids: Collection[str]) -> Batch:
+    kept = np.array([i not in ids for i in batch.ids], dtype=np.bool_)
+    return batch if kept.all() else batch.take(kept)
+
+
+def first_size(rate: float) -> int:
+    """Return how many entries a guard that began with nothing needs before it calibrates itself."""
+    return math.ceil(FEWEST_BEYOND / rate)
+
+
+def extremes(
+    scores: Mapping[str, NDArray[np.float64]], beyond: Mapping[str, float]
+) -> NDArray[np.bool_]:
+    """Return which entries some detector finds far from everything usual, shape (n,)."""
+    columns: Sequence[NDArray[np.bool_]] = [
+        np.nan_to_num(column, nan=-np.inf) > beyond[name] for name, column in scores.items()
+    ]
+    return np.logical_or.reduce(columns)
