@@ -55,11 +55,7 @@ def learn_store(guard: Guard, batch: Batch, trusted: Iterable[str] | None) -> No
         guard.learn(clean)
         guard.trust(clean.ids)
         return
-    guard.fit(batch)
-    try:
-        guard.calibrate(at_most=AT_MOST)
-    except CalibrationError as error:
-        logger.warning("not calibrated, the published rules are in force: %s", error)
+    guard.adopt(batch, at_most=AT_MOST)
 
 
 def _half(batch: Batch, trusted: Iterable[str]) -> NDArray[np.bool_]:

@@ -244,16 +244,57 @@ class Guard:
             if not exchangeable:
                 self._policy = policy
                 return self
-            if all(np.isnan(column).all() for column in scores.values()):
-                msg = (
-                    f"none of the clean entries can be judged by {', '.join(exchangeable)}; pass "
-                    "entries that carry what these detectors need (labels known to the knowledge "
-                    "base, for label detectors)."
-                )
-                raise CalibrationError(msg)
+            self._check_judged(scores)
             if clean is not None:
                 self._sample = CleanSample(inside=clean, outside=clean.take([]), vetted=True)
             self._calibrate(scores, policy, at_most)
+        return self
+
+    def adopt(self, batch: Batch, *, at_most: float | None = None) -> Self:
+        """Learn and calibrate on a knowledge base that nobody has vouched for.
+
+        As :meth:`fit` and :meth:`calibrate`, but a few per cent of the entries may be poisoned:
+        what is usual is measured so that they hardly move it, and entries that are far from
+        everything usual do not count as clean, and are watched instead of trusted. They stay where
+        they are until somebody looks, see :func:`ragshield_core.scan.scan`, or the rest of their
+        group comes.
+
+        Parameters
+        ----------
+        batch
+            The knowledge base.
+        at_most
+            As of :meth:`calibrate`.
+
+        Notes
+        -----
+        With too few entries for a calibration the guard begins as it does with nothing: detectors
+        that have to know first what is usual wait until the knowledge base has grown.
+        """
+        with self._lock:
+            self._fit(batch)
+            self._sample = whole = CleanSample(inside=batch, outside=batch.take([]), vetted=False)
+            scores = self._sample_scores(whole)
+            try:
+                self._check_judged(scores)
+                self._calibrate(scores, self.policy, at_most)
+            except CalibrationError as error:
+                logger.warning("not calibrated yet: %s", error)
+                self._sample, self._collecting, self._collected = None, True, [batch]
+                return self
+            doubtful = self._doubtful(scores)
+            if doubtful is not None and doubtful.any():
+                ids = [batch.ids[row] for row in np.flatnonzero(doubtful)]
+                for detector in self.detectors:
+                    detector.distrust(ids)
+                logger.warning(
+                    "%d of %d entries look poisoned and are watched, %r among them; an audit says "
+                    "why (scan)",
+                    *(len(ids), len(batch), ids[0]),
+                )
+            self._sample = CleanSample.drawn(
+                batch, self.policy.quarantine_at, seed=self.seed, vetted=False
+            )
         return self
 
     def refresh(self) -> Self:
@@ -310,6 +351,16 @@ class Guard:
         logger.info(
             "calibrated at %d entries, on %d of them", len(self._known), len(self._sample or ())
         )
+
+    @staticmethod
+    def _check_judged(scores: Mapping[str, NDArray[np.float64]]) -> None:
+        if all(np.isnan(column).all() for column in scores.values()):
+            msg = (
+                f"none of the clean entries can be judged by {', '.join(scores)}; pass entries that "
+                "carry what these detectors need (labels known to the knowledge base, for label "
+                "detectors)."
+            )
+            raise CalibrationError(msg)
 
     def _doubtful(self, scores: Mapping[str, NDArray[np.float64]]) -> NDArray[np.bool_] | None:
         """Return which clean entries may be none, if nobody has vouched for them."""

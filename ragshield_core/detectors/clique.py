@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ragshield_core import cleanbase
-from ragshield_core.detectors.base import Detector, Evidence, Need, Scope
+from ragshield_core.detectors.base import N_FOLDS, Detector, Evidence, Need, Scope
 from ragshield_core.entries import Batch
 from ragshield_core.errors import InvalidBatchError, NotFittedError
 from ragshield_core.graph_neighbors import GraphNeighbors
@@ -77,6 +77,8 @@ ARRIVING = 0.1
 HELD_HALF_LIFE = 20_000
 # Where more than this share of the graph is held and not confirmed, each counts that much less.
 HELD_SHARE = 0.05
+# Up to this number of entries, what is usual is told each of them by the others only.
+CROSS_FITTED = 20_000
 # Of a clean sample that nobody has vouched for, so small a share of the entries is expected to be
 # as suspicious as what is taken for poisoned there.
 EXTREME = 1e-4
@@ -107,6 +109,90 @@ class _Judgement(NamedTuple):
     evidence: dict[Channel, GroupEvidence]
     lineages: dict[str, NDArray[np.int64]]  # (n,) each: other lineages among new copies, by kind
     edges: NDArray[np.int64]  # (n_edges, 2): of the reference rule
+
+
+_NO_EDGES = np.empty((0, 2), dtype=np.int64)
+
+
+class _Tied(NamedTuple):
+    """Evidence about some entries, tied to their groups."""
+
+    groups: dict[Channel, Raw]
+    crowd: NDArray[np.float32]  # (n,): nearness of the tenth nearest
+    lineages: dict[str, NDArray[np.int64]]  # (n,) each, by kind of copies
+
+    @classmethod
+    def of(
+        cls,
+        evidence: Mapping[Channel, GroupEvidence],
+        rows: slice | NDArray[np.intp],
+        lineages: Mapping[str, NDArray[np.int64]],
+    ) -> _Tied:
+        return cls(
+            groups={channel: evidence[channel].tied(rows) for channel in CHANNELS},
+            crowd=evidence["cross"].nearness[rows, CROWD - 1],
+            lineages={kind: found_in[rows] for kind, found_in in lineages.items()},
+        )
+
+    def take(self, rows: NDArray[np.bool_]) -> _Tied:
+        return _Tied(
+            groups={channel: raw.take(rows) for channel, raw in self.groups.items()},
+            crowd=self.crowd[rows],
+            lineages={kind: found_in[rows] for kind, found_in in self.lineages.items()},
+        )
+
+    def columns(self, usual: _Usual) -> NDArray[np.float64]:
+        """Return how surprising each kind of evidence is, shape (n, len(WHYS))."""
+        cross, same = (usual.references[c].surprisals(self.groups[c]) for c in CHANNELS)
+        floods = [
+            np.where(found_in > 0, usual.copies[kind](found_in), 0.0)[:, None]
+            for kind, found_in in self.lineages.items()
+        ]
+        crowd = usual.crowds(self.crowd) - CROWD_DISCOUNT
+        return np.concatenate([cross, same - SAME_DISCOUNT, crowd[:, None], *floods], axis=1)
+
+
+class _Usual(NamedTuple):
+    """What is usual in a knowledge base."""
+
+    references: dict[Channel, Reference]
+    crowds: Surprisal
+    copies: dict[str, Surprisal]
+
+    @classmethod
+    def of(cls, tied: _Tied, *, robust: bool) -> _Usual:
+        """Learn from the evidence about entries that are clean, or most of which are."""
+        return cls(
+            references={c: Reference.of(raw, robust=robust) for c, raw in tied.groups.items()},
+            crowds=Surprisal(tied.crowd, robust=robust),
+            copies={
+                kind: Surprisal(found_in, robust=robust, least_scale=COPIES[kind].scale)
+                for kind, found_in in tied.lineages.items()
+            },
+        )
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        return (
+            {
+                f"reference.{channel}.{key}": array
+                for channel, reference in self.references.items()
+                for key, array in reference.state().items()
+            }
+            | {f"copies.{kind}": usual.state() for kind, usual in self.copies.items()}
+            | {"crowds": self.crowds.state()}
+        )
+
+    @classmethod
+    def restored(cls, arrays: Mapping[str, NDArray[Any]]) -> _Usual:
+        def part(prefix: str) -> dict[str, NDArray[Any]]:
+            found = (key for key in arrays if key.startswith(prefix))
+            return {key.removeprefix(prefix): arrays[key] for key in found}
+
+        return cls(
+            references={c: Reference.restored(part(f"reference.{c}.")) for c in CHANNELS},
+            crowds=Surprisal.restored(arrays["crowds"]),
+            copies={kind: Surprisal.restored(arrays[f"copies.{kind}"]) for kind in COPIES},
+        )
 
 
 class CliqueDetector(Detector):
@@ -213,12 +299,10 @@ class CliqueDetector(Detector):
         self._raw: dict[Channel, Raw] = {channel: Raw.empty(0) for channel in CHANNELS}
         self._scores: NDArray[np.float64] = np.empty(0)  # by slot
         self._trusted: NDArray[np.bool_] = np.empty(0, dtype=np.bool_)  # by slot
-        self._references: dict[Channel, Reference] = {}
+        self._usual: _Usual | None = None
         self._edge_threshold: tuple[float, bool] = (1.0, True)  # of the reference rule
         self._families = True  # whether lineages of more than one entry are usual
         self._ready = False  # whether what is usual has been measured
-        self._crowds = Surprisal(np.zeros(1))
-        self._copies = {kind: Surprisal(np.zeros(1)) for kind in COPIES}
         self._audited: tuple[Overlay, _Judgement] | None = None
         self._held: dict[str, list[str]] = {}  # id -> keys in the graph
         # By slot: how many had come when it was held; infinite if confirmed, NaN if it is not held.
@@ -448,7 +532,8 @@ class CliqueDetector(Detector):
             # What the surroundings of each place take off the tightness there, they take off here.
             group.near[:, column] = tight - (known.tight - known.near)[:, column]
             group.far[:, column] = tight - (known.tight - known.far)[:, column]
-        scores = self._references["cross"].surprisals(group)[:, columns].max(axis=1)
+        assert self._usual is not None  # noqa: S101 - there is one as soon as it is ready
+        scores = self._usual.references["cross"].surprisals(group)[:, columns].max(axis=1)
         return float(np.mean(scores <= threshold))
 
     # State
@@ -463,11 +548,8 @@ class CliqueDetector(Detector):
         for channel in CHANNELS:
             for name, part in self._raw[channel]._asdict().items():
                 arrays[f"raw.{channel}.{name}"] = part
-            if channel in self._references:
-                for key, array in self._references[channel].state().items():
-                    arrays[f"reference.{channel}.{key}"] = array
-        arrays |= {"crowds": self._crowds.state()}
-        arrays |= {f"copies.{kind}": usual.state() for kind, usual in self._copies.items()}
+        if self._usual is not None:
+            arrays |= self._usual.state()
         return {
             "graph": values,
             "held": self._held,
@@ -500,13 +582,11 @@ class CliqueDetector(Detector):
             self._held_at[self._graph.index.slots_of(keys)] = 0.0
         for channel in CHANNELS:
             self._raw[channel] = Raw(**part(f"raw.{channel}."))
-            if values["ready"] and self.rule == "groups":
-                self._references[channel] = Reference.restored(part(f"reference.{channel}."))
         self._families = values["families"]
         threshold, reachable = values["edge_threshold"]
         self._edge_threshold, self._ready = (threshold, reachable), values["ready"]
-        self._copies = {kind: Surprisal.restored(arrays[f"copies.{kind}"]) for kind in COPIES}
-        self._crowds = Surprisal.restored(arrays["crowds"])
+        if values["ready"] and self.rule == "groups":
+            self._usual = _Usual.restored(arrays)
 
     # Inside
 
@@ -553,27 +633,48 @@ class CliqueDetector(Detector):
         for channel in CHANNELS if self.rule == "groups" else ():
             found[channel] = evidence = self._evidence(overlay, channel)
             self._raw[channel].put(overlay.numbers, evidence.raw)
-            self._references[channel] = Reference.of(evidence.tied(np.s_[:]), robust=robust)
-            if channel == "cross":
-                self._crowds = Surprisal(evidence.nearness[:, CROWD - 1], robust=robust)
-        # An audit cannot tell new from old: there, copies are held against all copies.
-        everything = np.ones(graph.n_slots, dtype=np.bool_)
-        if audit:
-            parts = [everything]
-        else:  # each tenth of the knowledge base is taken as new in turn, in the order it came
-            turn = np.arange(graph.n_slots) * round(1 / ARRIVING) // graph.n_slots
-            parts = [turn == number for number in range(round(1 / ARRIVING))]
-        for kind, definition in COPIES.items():
-            usual = [
-                self._new_copies(overlay, arriving, definition)[arriving[overlay.numbers]]
-                for arriving in parts
-            ]
-            self._copies[kind] = Surprisal(
-                np.concatenate(usual), robust=robust, least_scale=definition.scale
-            )
-        judgement = self._judge(overlay, everything if audit else None, found)
+        if self.rule == "cleanbase":
+            judgement = self._judge_cliques(overlay)
+        else:
+            judgement = self._measure_groups(overlay, found, robust=robust, audit=audit)
         self._scores[overlay.numbers] = judgement.scores
         return judgement
+
+    def _measure_groups(
+        self,
+        overlay: Overlay,
+        evidence: dict[Channel, GroupEvidence],
+        *,
+        robust: bool,
+        audit: bool,
+    ) -> _Judgement:
+        n_slots, n = self._fitted().n_slots, len(overlay.numbers)
+        # An audit cannot tell new from old: there, copies are held against all copies. Else each
+        # tenth of the knowledge base is taken as new in turn, in the order in which it came.
+        turns = 1 if audit else round(1 / ARRIVING)
+        turn = np.arange(n_slots) * turns // max(1, n_slots)
+        lineages = {kind: np.zeros(n, dtype=np.int64) for kind in COPIES}
+        for number in range(turns):
+            for kind, found_in in self._lineages(overlay, turn == number).items():
+                mine = turn[overlay.numbers] == number
+                lineages[kind][mine] = found_in[mine]
+        tied = _Tied.of(evidence, np.s_[:], lineages)
+        self._usual = _Usual.of(tied, robust=robust)
+        scored = tied.columns(self._usual)
+        if not robust and n <= CROSS_FITTED:
+            # What is rare must not be judged by a tail that it has drawn out itself.
+            fold = np.random.default_rng(0).permutation(n) % N_FOLDS
+            for number in range(N_FOLDS):
+                mine = fold == number
+                usual = _Usual.of(tied.take(~mine), robust=robust)
+                scored[mine] = tied.take(mine).columns(usual)
+        return _Judgement(
+            scores=scored.max(axis=1),
+            why=scored.argmax(axis=1),
+            evidence=evidence,
+            lineages=lineages,
+            edges=_NO_EDGES,
+        )
 
     def _measure_edges(self, overlay: Overlay) -> None:
         """Gather the evidence of entries of the graph anew."""
@@ -586,7 +687,7 @@ class CliqueDetector(Detector):
         graph = self._fitted()
         self._remove([key for key in keys if key in graph.index])  # a write that is repeated
         overlay = graph.overlay(entries)
-        judgement = self._judge(overlay, self._recent(overlay))
+        judgement = self._judge(overlay)
         start = graph.n_slots
         graph.learn(keys, overlay)
         self._make_room()
@@ -605,7 +706,7 @@ class CliqueDetector(Detector):
         self._latest = None
         if self._ready and rows.size:
             overlay = graph.part(rows)
-            judgement = self._judge(overlay, self._recent(overlay))
+            judgement = self._judge(overlay)
             for channel, evidence in judgement.evidence.items():
                 self._raw[channel].put(rows, evidence.raw)
             self._scores[rows] = judgement.scores
@@ -633,55 +734,32 @@ class CliqueDetector(Detector):
             overlay = self._fitted().overlay(batch, older)
             # Nobody asks for the scores of the others, which are most.
             rows = np.concatenate([np.arange(len(batch)), self._watched_rows(overlay)])
-            judgement = self._judge(overlay, self._recent(overlay), rows=rows)
+            judgement = self._judge(overlay, rows)
             self._latest = (batch, overlay, judgement)
         return self._latest[1], self._latest[2]
 
-    def _judge(
-        self,
-        overlay: Overlay,
-        recent: NDArray[np.bool_] | None,
-        found: dict[Channel, GroupEvidence] | None = None,
-        rows: NDArray[np.intp] | None = None,
-    ) -> _Judgement:
-        """Score entries of an overlay, all or some; copies count among those that are recent."""
+    def _judge(self, overlay: Overlay, rows: NDArray[np.intp] | None = None) -> _Judgement:
+        """Score entries of an overlay, all or some."""
         if self.rule == "cleanbase":
             return self._judge_cliques(overlay)
-        evidence = found or {channel: self._evidence(overlay, channel) for channel in CHANNELS}
+        assert self._usual is not None  # noqa: S101 - there is one as soon as it is ready
+        evidence = {channel: self._evidence(overlay, channel) for channel in CHANNELS}
         n = len(overlay.numbers)
         wanted = np.arange(n) if rows is None else rows
-        cross, same = (
-            self._references[channel].surprisals(evidence[channel].tied(wanted))
-            for channel in CHANNELS
-        )
-        crowd = self._crowds(evidence["cross"].nearness[wanted, CROWD - 1])
-        lineages, floods = {}, []
-        for kind, definition in COPIES.items():
-            found_in = np.zeros(n, dtype=np.int64)
-            if recent is not None:
-                found_in = self._new_copies(overlay, recent, definition)
-            lineages[kind] = found_in
-            found_in = found_in[wanted]
-            floods.append(np.where(found_in > 0, self._copies[kind](found_in), 0.0))
-        columns = np.concatenate(
-            [
-                cross,
-                same - SAME_DISCOUNT,
-                (crowd - CROWD_DISCOUNT)[:, None],
-                *(flood[:, None] for flood in floods),
-            ],
-            axis=1,
-        )
+        lineages = self._lineages(overlay, self._recent(overlay))
+        columns = _Tied.of(evidence, wanted, lineages).columns(self._usual)
         why, scores = np.zeros(n, dtype=np.intp), np.full(n, -np.inf)
         why[wanted] = np.argmax(columns, axis=1)
         scores[wanted] = columns.max(axis=1)
         return _Judgement(
-            scores=scores,
-            why=why,
-            evidence=evidence,
-            lineages=lineages,
-            edges=np.empty((0, 2), dtype=np.int64),
+            scores=scores, why=why, evidence=evidence, lineages=lineages, edges=_NO_EDGES
         )
+
+    def _lineages(
+        self, overlay: Overlay, recent: NDArray[np.bool_]
+    ) -> dict[str, NDArray[np.int64]]:
+        """Return, by kind, how many other lineages there are among recent copies of each entry."""
+        return {kind: self._new_copies(overlay, recent, copy) for kind, copy in COPIES.items()}
 
     def _judge_cliques(self, overlay: Overlay) -> _Judgement:
         """Score the entries of an overlay by the reference rule."""
@@ -851,8 +929,9 @@ class CliqueDetector(Detector):
             "words or their surroundings explain"
         )
         if why != "crowd":
-            usual = cosine_of(self._references[channel].usual_tightness[column])
-            share = self._references[channel].usual_share
+            assert self._usual is not None  # noqa: S101 - by which this was scored
+            reference = self._usual.references[channel]
+            usual, share = cosine_of(reference.usual_tightness[column]), reference.usual_share
             sentence += f"; {share:.0%} of the groups of this size here stay below {usual:.3f}"
         return Evidence(sentence=sentence, related_ids=names(members[members >= 0].tolist()))
 
