@@ -157,11 +157,6 @@ class JointCalibration:
         could not judge it.
     floors
         Per detector, the score up to which it never acts; none where it is left out.
-    doubtful
-        Shape (n_clean,): entries so far from everything usual that nobody can say whether they are
-        clean. Thresholds are taken from the others, as if some of these were clean, but no more
-        than would use up half of the accepted rate: if all of them were, the rate is exceeded by
-        their share less that half; if none, half of it is lost. ``None`` if all are clean.
 
     Attributes
     ----------
@@ -193,13 +188,8 @@ class JointCalibration:
         self,
         scores: Mapping[str, NDArray[np.float64]],
         floors: Mapping[str, float] | None = None,
-        doubtful: NDArray[np.bool_] | None = None,
     ) -> None:
         self.scores = dict(scores)
-        self.n_doubtful = 0
-        if doubtful is not None and not doubtful.all():
-            self.n_doubtful = int(np.count_nonzero(doubtful))
-            self.scores = {name: column[~doubtful] for name, column in scores.items()}
         self.calibrations: dict[str, Calibration] = {}
         self._floors = {name: (floors or {}).get(name, -math.inf) for name in self.scores}
         shares = []
@@ -249,7 +239,6 @@ class JointCalibration:
         largest = math.floor(alpha * (n + 1) + 1e-9)
         ranks = np.arange(1, largest + 1)
         sure = int(np.count_nonzero(betainc(ranks, n + 1 - ranks, alpha) >= confidence))
-        largest, sure = self._beside_doubtful(largest), self._beside_doubtful(sure)
         shares, counts = np.unique(self._rarest, return_counts=True)
         reached = np.cumsum(counts)  # clean entries acted on at each share
         first = int(reached[0])
@@ -267,9 +256,6 @@ class JointCalibration:
             for name, bar in bars.items()
             if bar is not None
         }
-
-    def _beside_doubtful(self, rank: int) -> int:
-        return max(math.ceil(rank / 2), rank - self.n_doubtful)
 
     @property
     def smallest_rate(self) -> float:

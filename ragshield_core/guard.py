@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ragshield_core import state
 from ragshield_core.calibration import JointCalibration
-from ragshield_core.clean_sample import CleanSample, extremes, first_size
+from ragshield_core.clean_sample import CleanSample, first_size
 from ragshield_core.detectors.base import Detector, Evidence, Need
 from ragshield_core.detectors.registry import built_in_detectors, detector_class
 from ragshield_core.entries import Batch, together
@@ -246,7 +246,7 @@ class Guard:
                 return self
             self._check_judged(scores)
             if clean is not None:
-                self._sample = CleanSample(inside=clean, outside=clean.take([]), vetted=True)
+                self._sample = CleanSample.of(clean, policy.quarantine_at, vetted=True)
             self._calibrate(scores, policy, at_most)
         return self
 
@@ -273,8 +273,8 @@ class Guard:
         """
         with self._lock:
             self._fit(batch)
-            self._sample = whole = CleanSample(inside=batch, outside=batch.take([]), vetted=False)
-            scores = self._sample_scores(whole)
+            self._sample = CleanSample.of(batch, self.policy.quarantine_at, vetted=False)
+            scores = self._sample_scores(self._sample)
             try:
                 self._check_judged(scores)
                 self._calibrate(scores, self.policy, at_most)
@@ -282,16 +282,18 @@ class Guard:
                 logger.warning("not calibrated yet: %s", error)
                 self._sample, self._collecting, self._collected = None, True, [batch]
                 return self
-            doubtful = self._doubtful(scores)
-            if doubtful is not None and doubtful.any():
-                ids = [batch.ids[row] for row in np.flatnonzero(doubtful)]
-                for detector in self.detectors:
+            watched: set[str] = set()
+            for detector in self.detectors:
+                if detector.name in scores and detector.name in self._bars:
+                    bar = self._bars[detector.name].quarantine
+                    ids = [batch.ids[row] for row in np.flatnonzero(scores[detector.name] > bar)]
                     detector.distrust(ids)
-                logger.warning(
-                    "%d of %d entries look poisoned and are watched, %r among them; an audit says "
-                    "why (scan)",
-                    *(len(ids), len(batch), ids[0]),
-                )
+                    watched.update(ids)
+            logger.info(
+                "adopted %d entries; %d of them look as suspicious as what will be held, and an "
+                "audit says why (scan)",
+                *(len(batch), len(watched)),
+            )
             self._sample = CleanSample.drawn(
                 batch, self.policy.quarantine_at, seed=self.seed, vetted=False
             )
@@ -330,7 +332,11 @@ class Guard:
     ) -> None:
         """Take thresholds from scores of clean entries."""
         floors = {detector.name: detector.floor for detector in self.detectors}
-        calibration = JointCalibration(scores, floors, self._doubtful(scores))
+        if self._sample is not None and len(self._sample) == len(next(iter(scores.values()))):
+            accomplices = {d.name: d.accomplices for d in self.detectors}
+            counting = self._sample.counting(scores, accomplices)
+            scores = {name: column[counting] for name, column in scores.items()}
+        calibration = JointCalibration(scores, floors)
         try:
             smallest = calibration.smallest_rate
             if at_most is not None and policy.quarantine_at < smallest <= at_most:
@@ -362,21 +368,15 @@ class Guard:
             )
             raise CalibrationError(msg)
 
-    def _doubtful(self, scores: Mapping[str, NDArray[np.float64]]) -> NDArray[np.bool_] | None:
-        """Return which clean entries may be none, if nobody has vouched for them."""
-        if self._sample is None or self._sample.vetted:
-            return None
-        return extremes(scores, {d.name: d.extreme for d in self.detectors})
-
     def _sample_scores(self, sample: CleanSample) -> dict[str, NDArray[np.float64]]:
         """Measure what is usual now, and score the clean sample by that."""
         for detector in self._learners:
-            detector.refresh(sample.inside, robust=not sample.vetted)
+            detector.refresh(sample.inside)
         inside = self._held_out_scores(sample.inside)
-        if not len(sample.outside):
+        if not len(sample.held):
             return inside
-        outside = self._clean_scores(sample.outside)
-        return {name: np.concatenate([inside[name], outside[name]]) for name in inside}
+        held = self._clean_scores(sample.held)
+        return {name: np.concatenate([inside[name], held[name]]) for name in inside}
 
     def _grow(self, entries: Batch) -> None:
         """Calibrate, or do so again, if the knowledge base has grown enough for it."""
@@ -611,8 +611,9 @@ class Guard:
     def _remember_held(self, entries: Batch) -> None:
         if self._collecting:
             self._held_meanwhile.append(entries)
-        if self._sample is not None and not self._sample.vetted:
-            self._sample = self._sample.moved_out(set(entries.ids))
+        if self._sample is not None and self._calibration is not None:
+            self._sample = self._sample.after_holding(set(entries.ids))
+            self._sample = self._sample.joined_by(entries, held=True)
         for entry_id in entries.ids:
             self._pending.pop(entry_id, None)
         for detector in self.detectors:
@@ -659,6 +660,8 @@ class Guard:
                 self._sample = self._sample.without(again) if again else self._sample
             self._known.update(zip(entries.ids, entries.labels, strict=True))
             self._dim = entries.dim
+            if self._sample is not None and self._calibration is not None:
+                self._sample = self._sample.joined_by(entries, held=False)
             self._grow(entries)
         for callback in self._on_admit:
             try:

@@ -67,8 +67,6 @@ class Detector(ABC):
     floor
         A score up to this is never acted on, however rare it is among clean entries: nothing was
         found, or next to nothing.
-    extreme
-        A score above this is no part of what is usual, in a sample that nobody has vouched for.
     acts_unfitted
         Whether the published rule means something before it is known what is usual in the
         knowledge base. Where False, a guard that began with nothing waits.
@@ -83,7 +81,6 @@ class Detector(ABC):
 
     rule_threshold: float = 0.0
     floor: float = -math.inf
-    extreme: float = math.inf
     acts_unfitted: bool = True
     scope: Scope = Scope.ENTRY
     exchangeable: bool = True
@@ -161,7 +158,7 @@ class Detector(ABC):
     def confirm(self, ids: Sequence[str]) -> None:  # noqa: B027
         """Believe what is said of held entries: a person has judged them poisoned."""
 
-    def refresh(self, reference: Batch, *, robust: bool = False) -> None:  # noqa: B027
+    def refresh(self, reference: Batch) -> None:  # noqa: B027
         """Measure anew what is usual, in the knowledge base as it is now.
 
         Called when the knowledge base has grown, before :meth:`held_out_scores` of the same
@@ -171,9 +168,15 @@ class Detector(ABC):
         ----------
         reference
             Entries of the knowledge base that stand for all that is clean.
-        robust
-            Whether some of them may be poisoned: nobody has vouched for them.
         """
+
+    def accomplices(self, ids: Sequence[str]) -> NDArray[np.intp]:
+        """Return a number for each of some fitted entries, the same for those of one group.
+
+        Entries of a group speak against each other: a sample that nobody has vouched for holds
+        several of them where one poisoned group has come in.
+        """
+        return np.arange(len(ids))
 
     def distrust(self, ids: Sequence[str]) -> None:  # noqa: B027
         """Watch entries that were fitted: nobody has vouched for them, and they look poisoned."""

@@ -79,9 +79,6 @@ HELD_HALF_LIFE = 20_000
 HELD_SHARE = 0.05
 # Up to this number of entries, what is usual is told each of them by the others only.
 CROSS_FITTED = 20_000
-# Of a clean sample that nobody has vouched for, so small a share of the entries is expected to be
-# as suspicious as what is taken for poisoned there.
-EXTREME = 1e-4
 # Held neighbours on which a standing entry is condemned, at least: one is its imitator, for all
 # that anybody can tell.
 ACCOMPLICES = 2
@@ -277,7 +274,6 @@ class CliqueDetector(Detector):
         self.trusted_lineages = tuple(trusted_lineages)
         self.min_entries = min_entries
         self.exact_up_to = exact_up_to
-        self.extreme = self.audit_threshold(EXTREME)
         self._neighbors = GraphNeighbors(
             self._fitted, lambda: [key for keys in self._held.values() for key in keys]
         )
@@ -353,14 +349,14 @@ class CliqueDetector(Detector):
         if keys:
             self._held_at[self._fitted().index.slots_of(keys)] = np.inf
 
-    def refresh(self, reference: Batch, *, robust: bool = False) -> None:
+    def refresh(self, reference: Batch) -> None:
         """Measure anew what is usual, among entries of the knowledge base as it is now."""
         if not self._ready:
             return
         slots = self._fitted().index.slots_of(reference.ids)
         slots = slots[slots >= 0]
         if len(slots) >= self.min_entries:
-            self._measure(slots, robust=robust)
+            self._measure(slots)
             self._latest = None
 
     def distrust(self, ids: Sequence[str]) -> None:
@@ -372,8 +368,23 @@ class CliqueDetector(Detector):
         """Return which entries have an older one as their nearest neighbour but for copied words."""
         slots = self._fitted().index.slots_of(ids)
         overlay = self._fitted().part(slots)
-        nearest = [self._evidence(overlay, channel).members[:, 0] for channel in CHANNELS]
-        return np.asarray((np.stack(nearest) < slots).any(axis=0) & (np.stack(nearest) >= 0).any(axis=0))
+        nearest = np.stack([self._evidence(overlay, c).members[:, 0] for c in CHANNELS])
+        return np.asarray(((nearest < slots) & (nearest >= 0)).any(axis=0))
+
+    def accomplices(self, ids: Sequence[str]) -> NDArray[np.intp]:
+        """Return a number for each entry, the same for those among each other's four nearest."""
+        from scipy.sparse import coo_array  # noqa: PLC0415 - keeps `import ragshield_core` quick
+        from scipy.sparse.csgraph import connected_components  # noqa: PLC0415
+
+        slots = self._fitted().index.slots_of(ids)
+        overlay = self._fitted().part(slots)
+        nearest = [self._evidence(overlay, c).members[:, : SIZES[-1] - 1] for c in CHANNELS]
+        first, column = np.nonzero(np.isin(np.concatenate(nearest, axis=1), slots))
+        row_of = {slot: row for row, slot in enumerate(slots.tolist())}
+        reached = np.concatenate(nearest, axis=1)[first, column].tolist()
+        second = [row_of[slot] for slot in reached]
+        joined = coo_array((np.ones(len(first)), (first, second)), shape=(len(ids),) * 2)
+        return np.asarray(connected_components(joined, directed=False)[1], dtype=np.intp)
 
     def trust(self, ids: Sequence[str]) -> None:
         """Watch entries no longer: a person has judged them good."""
@@ -400,7 +411,7 @@ class CliqueDetector(Detector):
         if len(entries) < self.min_entries:
             return np.full(len(entries), np.nan)
         self._graph = SimilarityGraph.fixed(entries, self._empty_graph(entries.dim).k)
-        judgement = self._measure(self._graph.present, robust=True, audit=True)
+        judgement = self._measure(self._graph.present, audit=True)
         self._audited = (self._graph.part(self._graph.present), judgement)
         return judgement.scores
 
@@ -610,12 +621,10 @@ class CliqueDetector(Detector):
             graph.fit(entries.ids, entries)
         if len(graph) >= self.min_entries:
             slots = graph.present
-            self._measure(slots, robust=False)
+            self._measure(slots)
             self._trusted[slots] = True
 
-    def _measure(
-        self, slots: NDArray[np.int64], *, robust: bool, audit: bool = False
-    ) -> _Judgement:
+    def _measure(self, slots: NDArray[np.int64], *, audit: bool = False) -> _Judgement:
         """Learn what is usual among some entries of the graph, and score them by that."""
         graph = self._fitted()
         overlay = graph.part(slots)
@@ -636,7 +645,7 @@ class CliqueDetector(Detector):
         if self.rule == "cleanbase":
             judgement = self._judge_cliques(overlay)
         else:
-            judgement = self._measure_groups(overlay, found, robust=robust, audit=audit)
+            judgement = self._measure_groups(overlay, found, audit=audit)
         self._scores[overlay.numbers] = judgement.scores
         return judgement
 
@@ -645,7 +654,6 @@ class CliqueDetector(Detector):
         overlay: Overlay,
         evidence: dict[Channel, GroupEvidence],
         *,
-        robust: bool,
         audit: bool,
     ) -> _Judgement:
         n_slots, n = self._fitted().n_slots, len(overlay.numbers)
@@ -659,14 +667,14 @@ class CliqueDetector(Detector):
                 mine = turn[overlay.numbers] == number
                 lineages[kind][mine] = found_in[mine]
         tied = _Tied.of(evidence, np.s_[:], lineages)
-        self._usual = _Usual.of(tied, robust=robust)
+        self._usual = _Usual.of(tied, robust=audit)
         scored = tied.columns(self._usual)
-        if not robust and n <= CROSS_FITTED:
+        if not audit and n <= CROSS_FITTED:
             # What is rare must not be judged by a tail that it has drawn out itself.
             fold = np.random.default_rng(0).permutation(n) % N_FOLDS
             for number in range(N_FOLDS):
                 mine = fold == number
-                usual = _Usual.of(tied.take(~mine), robust=robust)
+                usual = _Usual.of(tied.take(~mine), robust=False)
                 scored[mine] = tied.take(mine).columns(usual)
         return _Judgement(
             scores=scored.max(axis=1),

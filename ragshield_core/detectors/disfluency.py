@@ -142,7 +142,7 @@ class DisfluencyDetector(Detector):
         self.refresh(reference)
         return self
 
-    def refresh(self, reference: Batch, *, robust: bool = False) -> None:  # noqa: ARG002
+    def refresh(self, reference: Batch) -> None:
         """Measure anew how unusual entries of the knowledge base are, and how many words known."""
         fold = np.flatnonzero(_folds(reference, 0) == 0)
         sample = reference.take(fold[:SAMPLE])

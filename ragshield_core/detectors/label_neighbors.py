@@ -133,7 +133,7 @@ class LabelNeighborDetector(Detector):
         if len(self._known) >= 2 * max(1, self._measured):
             self._measure()
 
-    def refresh(self, reference: Batch, *, robust: bool = False) -> None:  # noqa: ARG002
+    def refresh(self, reference: Batch) -> None:  # noqa: ARG002
         """Look up anew how far away neighbours usually are."""
         self._measure()
 

@@ -293,7 +293,7 @@ class TriggerPhraseDetector(Detector):
                 scratch.learn(batch)
         return scores
 
-    def refresh(self, reference: Batch, *, robust: bool = False) -> None:  # noqa: ARG002
+    def refresh(self, reference: Batch) -> None:  # noqa: ARG002
         """Count anew how many phrases are as frequent as others, among those of today."""
         if self._ready and self._background is not None:
             self._background.measure_again()
