@@ -157,6 +157,11 @@ class JointCalibration:
         could not judge it.
     floors
         Per detector, the score up to which it never acts; none where it is left out.
+    n_doubtful
+        How many entries were left out of the sample because they are far from everything usual,
+        and nobody can say whether they are clean. They count as clean up to half of the accepted
+        rate: if all of them were, the rate is exceeded by their share less that half; if none, half
+        of it is lost.
 
     Attributes
     ----------
@@ -188,8 +193,10 @@ class JointCalibration:
         self,
         scores: Mapping[str, NDArray[np.float64]],
         floors: Mapping[str, float] | None = None,
+        n_doubtful: int = 0,
     ) -> None:
         self.scores = dict(scores)
+        self.n_doubtful = n_doubtful
         self.calibrations: dict[str, Calibration] = {}
         self._floors = {name: (floors or {}).get(name, -math.inf) for name in self.scores}
         shares = []
@@ -235,10 +242,11 @@ class JointCalibration:
         """
         from scipy.special import betainc  # noqa: PLC0415 - keeps `import ragshield_core` quick
 
-        n = len(self._rarest)
+        n = len(self._rarest) + self.n_doubtful
         largest = math.floor(alpha * (n + 1) + 1e-9)
         ranks = np.arange(1, largest + 1)
         sure = int(np.count_nonzero(betainc(ranks, n + 1 - ranks, alpha) >= confidence))
+        largest, sure = self._beside_doubtful(largest), self._beside_doubtful(sure)
         shares, counts = np.unique(self._rarest, return_counts=True)
         reached = np.cumsum(counts)  # clean entries acted on at each share
         first = int(reached[0])
@@ -256,6 +264,9 @@ class JointCalibration:
             for name, bar in bars.items()
             if bar is not None
         }
+
+    def _beside_doubtful(self, rank: int) -> int:
+        return max(math.ceil(rank / 2), rank - self.n_doubtful)
 
     @property
     def smallest_rate(self) -> float:

@@ -337,6 +337,7 @@ class Surprisal:
             usual = (start - np.quantile(ordered, STEADY_FROM)) / np.log(
                 (1.0 - STEADY_FROM) / (1.0 - TAIL)
             )
+            usual = max(usual, least_scale)
             scale = ((beyond - start).sum() + STEADY * usual) / (len(beyond) + STEADY)
         self.tail_from, self.scale = float(start), max(float(scale), least_scale)
         if len(ordered) > MAX_POINTS:

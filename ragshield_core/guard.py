@@ -105,6 +105,7 @@ class Guard:
         # What thresholds are taken from whenever the knowledge base has grown; None if they are
         # not, because nobody has asked for a calibration, or none was possible.
         self._sample: CleanSample | None = None
+        self._sample_scores: dict[str, NDArray[np.float64]] = {}  # of what is inside
         self._calibrated_at = 0  # entries known at the latest calibration
         self._collecting = True  # until there are enough entries for a first one
         self._collected: list[Batch] = []
@@ -246,7 +247,7 @@ class Guard:
                 return self
             self._check_judged(scores)
             if clean is not None:
-                self._sample = CleanSample.of(clean, policy.quarantine_at, vetted=True)
+                self._sample = CleanSample.of(clean, vetted=True)
             self._calibrate(scores, policy, at_most)
         return self
 
@@ -273,20 +274,19 @@ class Guard:
         """
         with self._lock:
             self._fit(batch)
-            self._sample = CleanSample.of(batch, self.policy.quarantine_at, vetted=False)
-            scores = self._sample_scores(self._sample)
+            whole = CleanSample.of(batch, vetted=False)
             try:
-                self._check_judged(scores)
-                self._calibrate(scores, self.policy, at_most)
+                self._recalibrate(whole, at_most)
             except CalibrationError as error:
                 logger.warning("not calibrated yet: %s", error)
                 self._sample, self._collecting, self._collected = None, True, [batch]
                 return self
             watched: set[str] = set()
             for detector in self.detectors:
-                if detector.name in scores and detector.name in self._bars:
+                if detector.name in self._sample_scores and detector.name in self._bars:
                     bar = self._bars[detector.name].quarantine
-                    ids = [batch.ids[row] for row in np.flatnonzero(scores[detector.name] > bar)]
+                    high = np.flatnonzero(self._sample_scores[detector.name] > bar)
+                    ids = [batch.ids[row] for row in high]
                     detector.distrust(ids)
                     watched.update(ids)
             logger.info(
@@ -321,7 +321,7 @@ class Guard:
             gone = [i for i in self._sample.inside.ids if i not in self._known]
             if gone:
                 self._sample = self._sample.without(gone)
-            self._calibrate(self._sample_scores(self._sample), self.policy)
+            self._recalibrate(self._sample)
         return self
 
     def _calibrate(
@@ -329,14 +329,11 @@ class Guard:
         scores: dict[str, NDArray[np.float64]],
         policy: Policy,
         at_most: float | None = None,
+        n_doubtful: int = 0,
     ) -> None:
         """Take thresholds from scores of clean entries."""
         floors = {detector.name: detector.floor for detector in self.detectors}
-        if self._sample is not None and len(self._sample) == len(next(iter(scores.values()))):
-            accomplices = {d.name: d.accomplices for d in self.detectors}
-            counting = self._sample.counting(scores, accomplices)
-            scores = {name: column[counting] for name, column in scores.items()}
-        calibration = JointCalibration(scores, floors)
+        calibration = JointCalibration(scores, floors, n_doubtful)
         try:
             smallest = calibration.smallest_rate
             if at_most is not None and policy.quarantine_at < smallest <= at_most:
@@ -368,15 +365,27 @@ class Guard:
             )
             raise CalibrationError(msg)
 
-    def _sample_scores(self, sample: CleanSample) -> dict[str, NDArray[np.float64]]:
-        """Measure what is usual now, and score the clean sample by that."""
+    def _recalibrate(self, sample: CleanSample, at_most: float | None = None) -> None:
+        """Measure what is usual now, score the clean sample by that, and take thresholds."""
+        doubtful = np.zeros(len(sample.inside), dtype=np.bool_)
+        if not sample.vetted:
+            for detector in self.detectors:
+                doubtful |= detector.outliers(sample.inside)
+        reference = sample.inside.take(~doubtful) if doubtful.any() else sample.inside
         for detector in self._learners:
-            detector.refresh(sample.inside)
-        inside = self._held_out_scores(sample.inside)
-        if not len(sample.held):
-            return inside
-        held = self._clean_scores(sample.held)
-        return {name: np.concatenate([inside[name], held[name]]) for name in inside}
+            detector.refresh(reference)
+        scores = self._held_out_scores(sample.inside)
+        if len(sample.held):
+            held = self._clean_scores(sample.held)
+            scores = {name: np.concatenate([scores[name], held[name]]) for name in scores}
+        counting = np.concatenate([~doubtful, np.ones(len(sample.held), dtype=np.bool_)])
+        counted = {name: column[counting] for name, column in scores.items()}
+        self._check_judged(counted)
+        n_doubtful = int(np.count_nonzero(doubtful))
+        self._calibrate(counted, self.policy, at_most, n_doubtful)
+        self._sample_scores = {
+            name: column[: len(sample.inside)] for name, column in scores.items()
+        }
 
     def _grow(self, entries: Batch) -> None:
         """Calibrate, or do so again, if the knowledge base has grown enough for it."""
@@ -401,11 +410,10 @@ class Guard:
             collected, self.policy.quarantine_at, seed=self.seed, vetted=False
         )
         self._sample = sample
-        scores = self._sample_scores(sample)
-        self._calibrate(scores, self.policy)
+        self._recalibrate(sample)
         for entries in held:
             self._remember_held(entries)
-        self._judge_again(sample.inside, scores)
+        self._judge_again(sample.inside, self._sample_scores)
 
     def _judge_again(self, entries: Batch, scores: Mapping[str, NDArray[np.float64]]) -> None:
         """Note findings against fitted entries; the next report names them."""
@@ -613,7 +621,6 @@ class Guard:
             self._held_meanwhile.append(entries)
         if self._sample is not None and self._calibration is not None:
             self._sample = self._sample.after_holding(set(entries.ids))
-            self._sample = self._sample.joined_by(entries, held=True)
         for entry_id in entries.ids:
             self._pending.pop(entry_id, None)
         for detector in self.detectors:
@@ -660,8 +667,6 @@ class Guard:
                 self._sample = self._sample.without(again) if again else self._sample
             self._known.update(zip(entries.ids, entries.labels, strict=True))
             self._dim = entries.dim
-            if self._sample is not None and self._calibration is not None:
-                self._sample = self._sample.joined_by(entries, held=False)
             self._grow(entries)
         for callback in self._on_admit:
             try:

@@ -170,13 +170,17 @@ class Detector(ABC):
             Entries of the knowledge base that stand for all that is clean.
         """
 
-    def accomplices(self, ids: Sequence[str]) -> NDArray[np.intp]:
-        """Return a number for each of some fitted entries, the same for those of one group.
+    def outliers(self, reference: Batch) -> NDArray[np.bool_]:
+        """Return which entries of a sample are far from all that is usual in it.
 
-        Entries of a group speak against each other: a sample that nobody has vouched for holds
-        several of them where one poisoned group has come in.
+        Asked where nobody has vouched for the sample: up to a twentieth of it may be poisoned.
+
+        Returns
+        -------
+        NDArray[np.bool_]
+            Shape (n_reference,); none by default.
         """
-        return np.arange(len(ids))
+        return np.zeros(len(reference), dtype=np.bool_)
 
     def distrust(self, ids: Sequence[str]) -> None:  # noqa: B027
         """Watch entries that were fitted: nobody has vouched for them, and they look poisoned."""

@@ -77,6 +77,10 @@ ARRIVING = 0.1
 HELD_HALF_LIFE = 20_000
 # Where more than this share of the graph is held and not confirmed, each counts that much less.
 HELD_SHARE = 0.05
+TURNS = round(1 / ARRIVING)
+# Of a clean sample that nobody has vouched for, so small a share of the entries is expected to be
+# as suspicious as what does not count as clean there.
+EXTREME = 1e-4
 # Up to this number of entries, what is usual is told each of them by the others only.
 CROSS_FITTED = 20_000
 # Held neighbours on which a standing entry is condemned, at least: one is its imitator, for all
@@ -371,20 +375,20 @@ class CliqueDetector(Detector):
         nearest = np.stack([self._evidence(overlay, c).members[:, 0] for c in CHANNELS])
         return np.asarray(((nearest < slots) & (nearest >= 0)).any(axis=0))
 
-    def accomplices(self, ids: Sequence[str]) -> NDArray[np.intp]:
-        """Return a number for each entry, the same for those among each other's four nearest."""
-        from scipy.sparse import coo_array  # noqa: PLC0415 - keeps `import ragshield_core` quick
-        from scipy.sparse.csgraph import connected_components  # noqa: PLC0415
-
-        slots = self._fitted().index.slots_of(ids)
-        overlay = self._fitted().part(slots)
-        nearest = [self._evidence(overlay, c).members[:, : SIZES[-1] - 1] for c in CHANNELS]
-        first, column = np.nonzero(np.isin(np.concatenate(nearest, axis=1), slots))
-        row_of = {slot: row for row, slot in enumerate(slots.tolist())}
-        reached = np.concatenate(nearest, axis=1)[first, column].tolist()
-        second = [row_of[slot] for slot in reached]
-        joined = coo_array((np.ones(len(first)), (first, second)), shape=(len(ids),) * 2)
-        return np.asarray(connected_components(joined, directed=False)[1], dtype=np.intp)
+    def outliers(self, reference: Batch) -> NDArray[np.bool_]:
+        """Return which entries are so suspicious that one clean one in ten thousand would be."""
+        if not self._ready:
+            return super().outliers(reference)
+        slots = self._fitted().index.slots_of(reference.ids)
+        known = np.flatnonzero(slots >= 0)
+        found = np.zeros(len(reference), dtype=np.bool_)
+        if len(known) >= self.min_entries:
+            overlay = self._fitted().part(slots[known])
+            evidence = {channel: self._evidence(overlay, channel) for channel in CHANNELS}
+            tied = _Tied.of(evidence, np.s_[:], self._lineages_by_turn(overlay, TURNS))
+            scores = tied.columns(_Usual.of(tied, robust=True)).max(axis=1)
+            found[known] = scores > self.audit_threshold(EXTREME)
+        return found
 
     def trust(self, ids: Sequence[str]) -> None:
         """Watch entries no longer: a person has judged them good."""
@@ -656,16 +660,9 @@ class CliqueDetector(Detector):
         *,
         audit: bool,
     ) -> _Judgement:
-        n_slots, n = self._fitted().n_slots, len(overlay.numbers)
-        # An audit cannot tell new from old: there, copies are held against all copies. Else each
-        # tenth of the knowledge base is taken as new in turn, in the order in which it came.
-        turns = 1 if audit else round(1 / ARRIVING)
-        turn = np.arange(n_slots) * turns // max(1, n_slots)
-        lineages = {kind: np.zeros(n, dtype=np.int64) for kind in COPIES}
-        for number in range(turns):
-            for kind, found_in in self._lineages(overlay, turn == number).items():
-                mine = turn[overlay.numbers] == number
-                lineages[kind][mine] = found_in[mine]
+        n = len(overlay.numbers)
+        # An audit cannot tell new from old: there, copies are held against all copies.
+        lineages = self._lineages_by_turn(overlay, 1 if audit else TURNS)
         tied = _Tied.of(evidence, np.s_[:], lineages)
         self._usual = _Usual.of(tied, robust=audit)
         scored = tied.columns(self._usual)
@@ -762,6 +759,17 @@ class CliqueDetector(Detector):
         return _Judgement(
             scores=scores, why=why, evidence=evidence, lineages=lineages, edges=_NO_EDGES
         )
+
+    def _lineages_by_turn(self, overlay: Overlay, turns: int) -> dict[str, NDArray[np.int64]]:
+        """Return the same if each part of the graph had come last in turn, in its own order."""
+        n_slots = self._fitted().n_slots
+        turn = np.arange(n_slots) * turns // max(1, n_slots)
+        lineages = {kind: np.zeros(len(overlay.numbers), dtype=np.int64) for kind in COPIES}
+        for number in range(turns):
+            mine = turn[overlay.numbers] == number
+            for kind, found_in in self._lineages(overlay, turn == number).items():
+                lineages[kind][mine] = found_in[mine]
+        return lineages
 
     def _lineages(
         self, overlay: Overlay, recent: NDArray[np.bool_]
