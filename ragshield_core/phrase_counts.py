@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ragshield_core.entries import Batch
 from ragshield_core.normalized_text import readable, words
 
 # By order: how far behind the first word the further words of an n-gram stand.
@@ -250,6 +251,7 @@ class Arrival(NamedTuple):
     held: bool
     hashes: NDArray[np.uint32]  # (n_grams,), ascending
     sketch: NDArray[np.uint32]  # (SKETCH,)
+    vector: NDArray[np.float16]  # (dim,), of unit length; or none
 
 
 class Recent:
@@ -321,18 +323,24 @@ class Recent:
             "sizes": np.array([len(a.hashes) for a in self.arrivals], dtype=np.int64),
             "sketches": np.concatenate([nothing, *(a.sketch for a in self.arrivals)]),
             "held": np.array([a.held for a in self.arrivals], dtype=np.bool_),
+            "vectors": np.concatenate([np.empty(0, np.float16), *(a.vector for a in self.arrivals)]),
+            "vector_sizes": np.array([len(a.vector) for a in self.arrivals], dtype=np.int64),
         }
 
     @classmethod
     def restored(cls, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Recent:
         """Return the one that :meth:`state` described."""
         ends = np.cumsum(arrays["sizes"])[:-1]
+        n = len(values["ids"])
+        vectors = arrays.get("vectors", np.empty(0))  # early versions had none
+        vector_ends = np.cumsum(arrays.get("vector_sizes", np.zeros(n, dtype=np.int64)))[:-1]
         columns = (
             values["ids"],
             values["lineages"],
             arrays["held"].tolist(),
             np.split(arrays["hashes"].astype(np.uint32), ends),
             arrays["sketches"].astype(np.uint32).reshape(-1, SKETCH),
+            np.split(vectors.astype(np.float16), vector_ends),
         )
         if not values["ids"]:
             return cls()
@@ -352,19 +360,20 @@ class Recent:
 INDEX_CELLS = 1 << 22
 
 
-def arrivals_of(
-    ids: Sequence[str], lineages: Sequence[str | None], grams: Grams, *, held: bool = False
-) -> list[Arrival]:
+def arrivals_of(entries: Batch, grams: Grams, *, held: bool = False) -> list[Arrival]:
     """Return what is to be kept of entries with the given n-grams."""
     parts = np.split(grams.hashes, np.cumsum(grams.sizes())[:-1])
-    if not len(ids):
+    if not len(entries):
         return []
-    return [
-        Arrival(entry_id, lineage, held, hashes.copy(), sketch)
-        for entry_id, lineage, hashes, sketch in zip(
-            ids, lineages, parts, grams.sketches(), strict=True
-        )
-    ]
+    columns = (
+        entries.ids,
+        entries.lineages,
+        (held,) * len(entries),
+        [hashes.copy() for hashes in parts],
+        grams.sketches(),
+        entries.embeddings.astype(np.float16),
+    )
+    return [Arrival(*row) for row in zip(*columns, strict=True)]
 
 
 def _index_cells(hashes: NDArray[np.uint32]) -> NDArray[np.uint32]:

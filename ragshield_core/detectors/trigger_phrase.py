@@ -42,6 +42,9 @@ MAX_RECENT_GRAMS = 1 << 22
 # Entries that one counts for that a person has released.
 TRUSTED = 10
 
+# Entries whose mean cosine is higher than that of all recent ones by this are about one thing; a
+# dozen drawn at random differ from it by less.
+UNUSUALLY_ALIKE = 0.05
 # Texts with this share of three-word phrases in common are copies of each other, and count once.
 SAME_TEXT = 0.5
 # A phrase is not looked at more closely up to this score: every batch has such by chance. What is
@@ -112,7 +115,8 @@ class TriggerPhraseDetector(Detector):
     weight that halves every ``half_life`` entries, they can be condemned by what comes after them
     (:meth:`retroactive`), and become background once ``max_recent`` others have come. Held
     entries go on counting and never become background. Several entries of one lineage, and
-    copies of one text, count once.
+    copies of one text, count once. Entries about one thing, as their vectors tell, share its name:
+    they count as the fewer, the more alike they are.
 
     Parameters
     ----------
@@ -410,7 +414,7 @@ class TriggerPhraseDetector(Detector):
         else:
             grams = Grams.of(entries.texts)
         self._forget_recent(entries.ids, held=held)  # a write that is repeated
-        self._recent.append(arrivals_of(entries.ids, entries.lineages, grams, held=held))
+        self._recent.append(arrivals_of(entries, grams, held=held))
         self._settle(self._recent.remove(self._recent.surplus(self.max_recent, MAX_RECENT_GRAMS)))
 
     def _settle(self, arrivals: Sequence[Arrival], n_entries: int | None = None) -> None:
@@ -471,8 +475,9 @@ class TriggerPhraseDetector(Detector):
         which = np.concatenate([place[mine], which[counted]])
         tests = _Tests(candidates, background, share)
         sources = self._sources(batch, grams)
+        kinship = _kinship(self._vectors(batch), rows, which, len(candidates), weights > 0.0)
         found = np.full(n, -np.inf)
-        phrases = _phrases(tests, rows, which, weights, sources, found, why)
+        phrases = _phrases(tests, rows, which, weights, sources, kinship, found, why)
         scores = np.maximum(scores, found[:n_batch])
         ids = [*batch.ids, *(arrival.id for arrival in self._recent.arrivals)]
         named = [
@@ -541,6 +546,15 @@ class TriggerPhraseDetector(Detector):
             second = np.concatenate([second, np.array([b for _, b in pairs], dtype=np.int64)])
         return _joined(len(sketches), first, second)
 
+    def _vectors(self, batch: Batch) -> NDArray[np.float32] | None:
+        """Return the vectors of the batch and of recent entries; None if any has none."""
+        recent = [arrival.vector for arrival in self._recent.arrivals]
+        if not batch.dim or any(len(vector) != batch.dim for vector in recent):
+            return None
+        if not recent:
+            return batch.embeddings
+        return np.concatenate([batch.embeddings, np.stack(recent).astype(np.float32)])
+
     def _sentence(self, judgement: _Judgement, why: int, entry_id: str, text: str) -> Evidence:
         if why < 0:
             return Evidence(
@@ -600,6 +614,7 @@ def _phrases(
     which: NDArray[np.int64],
     weights: NDArray[np.float64],
     sources: NDArray[np.int64],
+    kinship: NDArray[np.float64],
     found: NDArray[np.float64],
     why: NDArray[np.int64],
 ) -> list[tuple[_Phrase, NDArray[np.int64]]]:
@@ -613,6 +628,8 @@ def _phrases(
         Shape (n_pairs,): which entry holds which n-gram.
     weights, sources
         Shape (n_entries,): how much each counts, and with which others together.
+    kinship
+        Shape (n_grams,), [0, 1]: how far the entries that hold an n-gram are about one thing.
     found, why
         Shape (n_entries,): the score of each entry and the number of the phrase that gave it, to
         be filled in.
@@ -634,7 +651,11 @@ def _phrases(
         # Of the entries of one source that hold an n-gram, the one of most weight counts.
         new = np.ones(len(rows), dtype=np.bool_)
         new[1:] = (which[1:] != which[:-1]) | (sources[rows[1:]] != sources[rows[:-1]])
-        return np.bincount(which[new], weights[rows[new]], minlength=n_grams).astype(np.float64)
+        total = np.bincount(which[new], weights[rows[new]], minlength=n_grams)
+        # Entries about one thing share its name: they are worth as many independent ones as the
+        # design effect says (Kish, "Survey Sampling", 1965).
+        others = np.maximum(np.bincount(which[new], minlength=n_grams) - 1, 0)
+        return np.asarray(total / (1.0 + others * kinship), dtype=np.float64)
 
     def add(gram: int, score: float, holders: NDArray[np.int64], parts: NDArray[np.intp]) -> None:
         odds = tests.share[gram] / (1.0 - tests.share[gram])
@@ -676,6 +697,42 @@ def _phrases(
         if scores[gram] > FAINT:
             add(gram, float(scores[gram]), np.flatnonzero(best == gram), np.array([gram]))
     return phrases
+
+
+def _kinship(
+    vectors: NDArray[np.float32] | None,
+    rows: NDArray[np.int64],
+    which: NDArray[np.int64],
+    n_grams: int,
+    counted: NDArray[np.bool_],
+) -> NDArray[np.float64]:
+    """Return how much more alike the holders of each n-gram are than entries usually are.
+
+    Parameters
+    ----------
+    vectors
+        Of all entries, shape (n_entries, dim); ``None`` if there are none.
+    rows, which
+        Shape (n_pairs,): which entry holds which n-gram.
+    counted
+        Shape (n_entries,): which entries count.
+
+    Returns
+    -------
+    NDArray[np.float64]
+        Shape (n_grams,), [0, 1]: the mean cosine of two holders, from what is usual on.
+    """
+    if vectors is None:
+        return np.zeros(n_grams)
+    from scipy.sparse import csr_array  # noqa: PLC0415 - keeps `import ragshield_core` quick
+
+    shape = (n_grams, len(vectors))
+    holders = csr_array((np.ones(len(rows), dtype=np.float32), (which, rows)), shape=shape)
+    n = np.maximum(holders.sum(axis=1), 2.0)
+    length = np.square(holders @ vectors).sum(axis=1)  # n + the cosines of all pairs
+    cosine = (length - n) / (n * (n - 1.0))
+    usual = float(np.square(vectors[counted].mean(axis=0)).sum()) + UNUSUALLY_ALIKE
+    return np.asarray(np.clip((cosine - usual) / (1.0 - usual), 0.0, 1.0), dtype=np.float64)
 
 
 def _marked(rows: NDArray[np.intp], n: int) -> NDArray[np.bool_]:
