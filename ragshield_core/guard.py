@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ragshield_core import state
-from ragshield_core.calibration import JointCalibration
+from ragshield_core.arrivals import Arrivals
+from ragshield_core.calibration import Calibration, JointCalibration
 from ragshield_core.clean_sample import CleanSample, first_size
 from ragshield_core.detectors.base import Detector, Evidence, Need
 from ragshield_core.detectors.registry import built_in_detectors, detector_class
@@ -110,6 +111,7 @@ class Guard:
         self._collecting = True  # until there are enough entries for a first one
         self._collected: list[Batch] = []
         self._held_meanwhile: list[Batch] = []
+        self._arrivals = Arrivals()
         self._pending: dict[str, list[Finding]] = {}  # against entries admitted while collecting
         self._lock = threading.RLock()
         self._on_admit: list[Callable[[Batch], object]] = []
@@ -181,6 +183,7 @@ class Guard:
     def _fit(self, batch: Batch) -> None:
         self._calibration, self._sample, self._held_out = None, None, {}
         self._collecting, self._collected, self._held_meanwhile = False, [], []
+        self._arrivals.refitted()
         self._pending = {}
         self._dim = None
         self._check_learnable(batch)
@@ -351,6 +354,7 @@ class Guard:
             raise CalibrationError(msg) from None
         self._policy, self._calibration, self._bars = policy, calibration, bars
         self._calibrated_at = len(self._known)
+        self._arrivals.calibrated()
         logger.info(
             "calibrated at %d entries, on %d of them", len(self._known), len(self._sample or ())
         )
@@ -470,6 +474,9 @@ class Guard:
                         skipped.append(Skipped(detector=detector.name, reason=reason))
                         continue
                     outcome = self._run(detector, batch)
+                    why = self._arrivals.abstaining.get(detector.name)
+                    if why is not None:
+                        skipped.append(Skipped(detector=detector.name, reason=why))
                 except Exception as error:  # noqa: BLE001 - any crash, of any detector
                     outcome = _failure(detector, batch, error)
                 outcomes[detector.name] = outcome
@@ -552,6 +559,8 @@ class Guard:
             raise PoisonedEntryError(report)
         rows = np.flatnonzero(~report.kept).tolist()
         if not rows:
+            with self._lock:
+                self._count(report)
             return report
         suspects = report.batch.take(rows)
         if self.policy.on_detect == "raise":
@@ -566,6 +575,7 @@ class Guard:
         held = report.quarantined
         with self._lock:
             self._remember_held(report.batch.take(~report.kept))
+            self._count(report)
         logger.warning("quarantined %d of %d entries", len(held), len(report.batch))
         if logger.isEnabledFor(logging.INFO):
             for entry, row in zip(suspects, rows, strict=True):
@@ -611,10 +621,31 @@ class Guard:
         if len(gone):
             delete(gone.ids)
             with self._lock:
+                left = set(gone.ids)
+                self._arrivals.recalled(
+                    [f.detector for f in d.findings] for d in decisions if d.entry_id in left
+                )
                 self.forget(gone)
                 self._remember_held(gone)
             logger.warning("quarantined %d entries that were admitted earlier", len(gone))
         return gone.ids
+
+    @property
+    def _clean(self) -> Mapping[str, Calibration]:
+        """Scores of the clean sample, by detector; none before the calibration."""
+        return {} if self._calibration is None else self._calibration.calibrations
+
+    def _count(self, report: Report) -> None:
+        """Take note of what was decided, and of detectors whose calibration no longer holds."""
+        if self._calibration is None:
+            return
+        rate = self.policy.quarantine_at
+        for name in self._arrivals.count(report, self.thresholds, self._clean, rate):
+            why = self._arrivals.abstaining.get(name)
+            if why is None:
+                logger.warning("%s acts again: what comes is as usual", name)
+            else:
+                logger.warning("%s: %s", name, why)
 
     def _remember_held(self, entries: Batch) -> None:
         if self._collecting:
@@ -820,7 +851,7 @@ class Guard:
                 f"{first_size(self.policy.quarantine_at)} entries ({len(self._known)} now)"
             )
         if detector.name not in self._bars:
-            known = {} if self._calibration is None else self._calibration.calibrations
+            known = self._clean
             if detector.name not in known:
                 return "not calibrated: it could judge none of the clean entries"
             judged = len(known[detector.name])
@@ -845,6 +876,8 @@ class Guard:
             raise ValueError(msg)
         column[rows] = scores
         bars = self._bars[detector.name]
+        if detector.name in self._arrivals.abstaining:
+            return _Outcome(column, [], missing)
         hits = np.flatnonzero(scores > bars.flag)
         explained = _explanations(detector.explain, detector, part, hits.tolist())
         found = self._findings(
@@ -872,8 +905,7 @@ class Guard:
         threshold: float,
         explained: Sequence[Evidence],
     ) -> list[Finding]:
-        calibrations = {} if self._calibration is None else self._calibration.calibrations
-        calibration = calibrations.get(detector.name)
+        calibration = self._clean.get(detector.name)
         p_values = [None] * len(ids) if calibration is None else calibration.p_values(scores)
         return [
             Finding(

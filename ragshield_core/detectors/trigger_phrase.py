@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
@@ -28,6 +29,8 @@ from ragshield_core.phrase_counts import (
     words_of,
 )
 
+logger = logging.getLogger("ragshield")
+
 # Fewer entries say too little about what is usual among them.
 MIN_ENTRIES = 100
 # Number of newer entries after which an entry counts half: one poisoned entry in 100 then adds up
@@ -42,6 +45,12 @@ MAX_RECENT_GRAMS = 1 << 22
 # Entries that one counts for that a person has released.
 TRUSTED = 10
 
+# More phrases than these at once, each with its own holders, are not planted but new: another
+# source, or another language.
+CAMPAIGN = 4
+# So many entries are held for one phrase at the most, until a person has confirmed some of them:
+# what is found for ever, in every hundredth entry, is part of the language.
+PATIENCE = 50
 # Entries whose mean cosine is higher than that of all recent ones by this are about one thing; a
 # dozen drawn at random differ from it by less.
 UNUSUALLY_ALIKE = 0.05
@@ -214,6 +223,7 @@ class TriggerPhraseDetector(Detector):
         self._background: Background | None = None
         self._recent = Recent()
         self._ready = False  # whether what is learned now is recent
+        self._confirmed: set[str] = set()  # held, and judged poisoned by a person
         self._latest: tuple[Batch, Grams, _Judgement] | None = None
 
     # Learning
@@ -290,10 +300,11 @@ class TriggerPhraseDetector(Detector):
             row_of = {fitted.ids[row]: row for row in rows.tolist()}
             for number in chosen.tolist():
                 batch = fitted.take(batches[number])
-                scores[batches[number]] = scratch.score(batch)
-                for entry_id, score in zip(*scratch._later(batch), strict=True):
-                    if (row := row_of.get(entry_id)) is not None:
-                        scores[row] = max(scores[row], score)
+                if not scratch.unjudged(batch):
+                    scores[batches[number]] = scratch.score(batch)
+                    for entry_id, score in zip(*scratch._later(batch), strict=True):
+                        if (row := row_of.get(entry_id)) is not None:
+                            scores[row] = np.fmax(scores[row], score)
                 scratch.learn(batch)
         return scores
 
@@ -306,9 +317,9 @@ class TriggerPhraseDetector(Detector):
     # Judging
 
     def unjudged(self, batch: Batch) -> dict[int, str]:
-        """Return every row, as long as the knowledge base is too small."""
+        """Return every row while too little is known, or while all that comes reads differently."""
         if self._ready:
-            return {}
+            return self._new_ground(batch)
         n = 0 if self._background is None else self._background.n_entries
         reason = (
             f"the knowledge base has {n} entries, {self.min_entries} are needed to know which "
@@ -372,7 +383,8 @@ class TriggerPhraseDetector(Detector):
         recent, arrays = self._recent.state()
         arrays = {f"recent.{key}": array for key, array in arrays.items()}
         arrays |= {f"background.{key}": array for key, array in self._background.state().items()}
-        return {"ready": self._ready, "recent": recent}, arrays
+        confirmed = sorted(self._confirmed)
+        return {"ready": self._ready, "recent": recent, "confirmed": confirmed}, arrays
 
     def restore(self, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
         """Take over what :meth:`state` returned."""
@@ -387,6 +399,7 @@ class TriggerPhraseDetector(Detector):
         self._background = Background.restored(part("background."))
         self._recent = Recent.restored(values["recent"], part("recent."))
         self._ready = values["ready"]
+        self._confirmed = set(values.get("confirmed", ()))
 
     # Inside
 
@@ -429,6 +442,17 @@ class TriggerPhraseDetector(Detector):
         wanted = set(ids)
         marked = [a.held is held and a.id in wanted for a in self._recent.arrivals]
         return {a.id for a in self._recent.remove(np.array(marked, dtype=np.bool_))}
+
+    def _new_ground(self, batch: Batch) -> dict[int, str]:
+        """Return every row, if too many phrases stand out at once to have been planted."""
+        loud = len(self._judged(batch).phrases)
+        if loud <= CAMPAIGN:
+            return {}
+        reason = (
+            f"{loud} phrases at once are more frequent lately than the knowledge base explains: "
+            "what comes reads differently from what is there, and no phrase can be called planted"
+        )
+        return dict.fromkeys(range(len(batch)), reason)
 
     def _later(self, batch: Batch) -> tuple[list[str], NDArray[np.float64]]:
         """Return recent entries that are not held, with what they score beside the batch."""
@@ -478,6 +502,7 @@ class TriggerPhraseDetector(Detector):
         kinship = _kinship(self._vectors(batch), rows, which, len(candidates), weights > 0.0)
         found = np.full(n, -np.inf)
         phrases = _phrases(tests, rows, which, weights, sources, kinship, found, why)
+        self._lose_patience(phrases, n_batch, found)
         scores = np.maximum(scores, found[:n_batch])
         ids = [*batch.ids, *(arrival.id for arrival in self._recent.arrivals)]
         named = [
@@ -485,6 +510,30 @@ class TriggerPhraseDetector(Detector):
             for phrase, holders in phrases
         ]
         return _Judgement(scores, found[n_batch:], why, named, n_recent)
+
+    def _lose_patience(
+        self,
+        phrases: Sequence[tuple[_Phrase, NDArray[np.int64]]],
+        n_batch: int,
+        found: NDArray[np.float64],
+    ) -> None:
+        """Take what is said for phrases back that many are held for, and nobody has confirmed."""
+        waiting = np.zeros(len(found), dtype=np.bool_)
+        waiting[n_batch:] = [a.held and a.id not in self._confirmed for a in self._recent.arrivals]
+        for phrase, holders in phrases:
+            n_waiting = int(np.count_nonzero(waiting[holders]))
+            if phrase.score > self.floor and n_waiting >= PATIENCE:
+                found[holders] = np.minimum(found[holders], FAINT)
+                logger.warning(
+                    "%s: %d entries are held for one phrase and nobody has confirmed any: no more "
+                    "are; confirm or release some of them",
+                    *(self.name, n_waiting),
+                )
+
+    def confirm(self, ids: Sequence[str]) -> None:
+        """Believe what is said of held entries: a person has judged them poisoned."""
+        self._confirmed.update(ids)
+        self._latest = None
 
     def _weights(self, batch: Batch) -> NDArray[np.float64]:
         """Return how much the entries of the batch and recent ones count, in [0, 1]."""

@@ -1,0 +1,247 @@
+"""What came in, held against what the calibration promised: budget spent, runaways, shifts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ragshield_core.calibration import TIE, Calibration
+from ragshield_core.findings import Report
+
+# Arrivals that are looked at for a runaway or a shift: enough to tell 3 % from 1 %.
+WINDOW = 500
+# A detector runs away if it alone would hold more than so many times the accepted rate, and chance
+# would do that once in ten thousand looks.
+FAR_BEYOND, BY_CHANCE = 3.0, 1e-4
+# It acts again once it would hold no more than so many times the accepted rate.
+BACK_AT = 2.0
+# Clean entries have a p-value of at most so much just as often. Poison, as long as it is the
+# smaller part, has far smaller ones, and leaves the others alone.
+LOWER, MIDDLE = 0.02, 0.25
+# Standard deviations by which the share of those must be off to be called a shift: with a dozen
+# detectors and hundreds of looks, chance does not reach that.
+SHIFTED = 6.0
+# A source is tested by itself from so many entries on, and so many sources are remembered.
+FEWEST, MAX_SOURCES = 100, 1_000
+# Of the clean scores of a detector, at least this share must differ for its p-values to be tested.
+DISTINCT = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spent:
+    """How much of the accepted rate a detector, or all together, has used up.
+
+    A bound: whatever was held counts, as if all of it were clean.
+    """
+
+    judged: int = 0
+    held: int = 0
+    recalled: int = 0
+
+    @property
+    def share(self) -> float:
+        """Share of the judged entries that was ever held or recalled, [0, 1]."""
+        return (self.held + self.recalled) / self.judged if self.judged else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shift:
+    """Entries that are unlike those a detector was calibrated on, as a whole and not by a few."""
+
+    detector: str
+    source: str | None  # a lineage; None for all that came lately
+    n_entries: int
+    share: float  # with a p-value in (0.02, 0.25], among those above 0.02
+    expected: float  # of that, for entries like those of the clean sample
+
+    def __str__(self) -> str:
+        who = "what came lately" if self.source is None else f"source {self.source!r}"
+        how = "more" if self.share > self.expected else "less"
+        return (
+            f"{self.detector}: {who} ({self.n_entries} entries) is {how} suspicious as a whole than "
+            f"the clean sample ({self.share:.0%} of p-values in the lower quarter, "
+            f"{self.expected:.0%} expected)"
+        )
+
+
+class Arrivals:
+    """Counts what a guard decided, and looks for signs that its calibration no longer holds."""
+
+    def __init__(self) -> None:
+        self.spent: Counter[tuple[str, str]] = Counter()  # (detector or "", judged/held/recalled)
+        self.sources: dict[str, Counter[str]] = {}
+        self.abstaining: dict[str, str] = {}  # detector -> why
+        self._hits: dict[str, NDArray[np.bool_]] = {}  # by detector, of the latest arrivals
+        self._p_values: dict[str, NDArray[np.float32]] = {}
+        self._by_source: dict[str, dict[str, NDArray[np.float32]]] = {}
+
+    def count(
+        self,
+        report: Report,
+        thresholds: Mapping[str, float],
+        calibrations: Mapping[str, Calibration],
+        rate: float,
+    ) -> list[str]:
+        """Take note of a report; return which detectors have run away, or come back, just now."""
+        scores = {name: s for name, s in report.scores.items() if name in thresholds}
+        hits = {name: np.nan_to_num(s, nan=-np.inf) > thresholds[name] for name, s in scores.items()}
+        for name, column in scores.items():
+            self.spent[name, "judged"] += int(np.count_nonzero(~np.isnan(column)))
+        held = ~report.kept
+        self.spent["", "judged"] += len(held)
+        self.spent["", "held"] += int(np.count_nonzero(held))
+        for decision in report.quarantined:
+            for name in {f.detector for f in decision.findings if f.score > f.threshold}:
+                self.spent[name, "held"] += 1
+        self._count_sources(report.batch.lineages, held)
+        together = np.sum(list(hits.values()), axis=0) if hits else np.zeros(len(held))
+        changed = []
+        for name, mine in hits.items():
+            self._hits[name] = _latest(self._hits.get(name), mine & (together == 1))
+            calibration = calibrations.get(name)
+            tested = calibration is not None and _distinct(calibration)
+            if calibration is not None and tested:
+                self._note(name, calibration, scores[name], report.batch.lineages)
+            if self._runs_away(name, rate, tested=tested):
+                changed.append(name)
+        return changed
+
+    def recalled(self, detectors: Iterable[Iterable[str]]) -> None:
+        """Take note of entries that were recalled, each with the detectors that accused it."""
+        for names in detectors:
+            self.spent["", "recalled"] += 1
+            for name in set(names):
+                self.spent[name, "recalled"] += 1
+
+    def calibrated(self) -> None:
+        """Start the tests anew: p-values are of another calibration now."""
+        self._p_values, self._by_source = {}, {}
+
+    def refitted(self) -> None:
+        """Start everything but the count of what was spent anew."""
+        self.calibrated()
+        self._hits, self.abstaining = {}, {}
+
+    def of(self, detector: str = "") -> Spent:
+        """Return what a detector has spent; by default, all together."""
+        return Spent(**{what: self.spent[detector, what] for what in ("judged", "held", "recalled")})
+
+    def shifts(self) -> list[Shift]:
+        """Return what is unlike the clean sample, the most unlike first."""
+        found: list[tuple[float, Shift]] = []
+        places = [(None, self._p_values), *self._by_source.items()]
+        for source, by_detector in places:
+            for name, values in by_detector.items():
+                z, share, expected = _middle(values)
+                if len(values) >= FEWEST and abs(z) > SHIFTED:
+                    shift = Shift(
+                        detector=name,
+                        source=source,
+                        n_entries=len(values),
+                        share=share,
+                        expected=expected,
+                    )
+                    found.append((abs(z), shift))
+        return [shift for _, shift in sorted(found, key=lambda item: -item[0])]
+
+    def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        """Return everything but p-values by source, as JSON-ready values and arrays."""
+        values = {
+            "spent": [[*key, n] for key, n in self.spent.items()],
+            "sources": {source: dict(counts) for source, counts in self.sources.items()},
+            "abstaining": self.abstaining,
+        }
+        arrays: dict[str, NDArray[Any]] = {f"hits.{n}": a for n, a in self._hits.items()}
+        return values, arrays | {f"p_values.{n}": a for n, a in self._p_values.items()}
+
+    @classmethod
+    def restored(cls, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Arrivals:
+        """Return what :meth:`state` described."""
+        again = cls()
+        again.spent.update({(name, what): n for name, what, n in values["spent"]})
+        again.sources = {source: Counter(counts) for source, counts in values["sources"].items()}
+        again.abstaining = dict(values["abstaining"])
+        for key, array in arrays.items():
+            kind, _, name = key.partition(".")
+            {"hits": again._hits, "p_values": again._p_values}[kind][name] = array
+        return again
+
+    def _count_sources(self, lineages: Iterable[str | None], held: NDArray[np.bool_]) -> None:
+        for lineage, out in zip(lineages, held.tolist(), strict=True):
+            if lineage is None:
+                continue
+            if lineage not in self.sources and len(self.sources) >= MAX_SOURCES:
+                least = min(self.sources, key=lambda s: (self.sources[s]["held"], self.sources[s]["judged"]))
+                del self.sources[least]
+                self._by_source.pop(least, None)
+            counts = self.sources.setdefault(lineage, Counter())
+            counts["judged"] += 1
+            counts["held"] += out
+
+    def _note(
+        self,
+        name: str,
+        calibration: Calibration,
+        scores: NDArray[np.float64],
+        lineages: Iterable[str | None],
+    ) -> None:
+        p_values = calibration.p_values(scores).astype(np.float32)
+        p_values[np.isnan(scores)] = np.nan
+        known = ~np.isnan(p_values)
+        self._p_values[name] = _latest(self._p_values.get(name), p_values[known])
+        by_source: dict[str, list[int]] = {}
+        for row, lineage in enumerate(lineages):
+            if lineage is not None and known[row] and self.sources[lineage]["judged"] >= FEWEST // 2:
+                by_source.setdefault(lineage, []).append(row)
+        for lineage, rows in by_source.items():
+            kept = self._by_source.setdefault(lineage, {})
+            kept[name] = _latest(kept.get(name), p_values[rows])
+
+    def _runs_away(self, name: str, rate: float, *, tested: bool) -> bool:
+        """Let a detector abstain, or act again; return whether that is new."""
+        from scipy.special import bdtrc  # noqa: PLC0415 - keeps `import ragshield_core` quick
+
+        hits = self._hits[name]
+        n, share = len(hits), float(hits.mean()) if len(hits) else 0.0
+        if name in self.abstaining:
+            if n == WINDOW and share <= BACK_AT * rate:
+                del self.abstaining[name]
+                return True
+            return False
+        count = int(hits.sum())
+        if count < 2 or bdtrc(count - 1, n, min(1.0, FAR_BEYOND * rate)) > BY_CHANCE:  # noqa: PLR2004
+            return False
+        z = _middle(self._p_values[name])[0] if tested else SHIFTED
+        if z < SHIFTED:  # many poisoned entries among clean ones that are as usual
+            return False
+        self.abstaining[name] = (
+            f"it abstains: alone it would hold {share:.1%} of the latest {n} entries, where "
+            f"{rate:.1%} of clean ones are accepted, so that they are unlike those it was "
+            "calibrated on; review what is held, then fit or adopt anew"
+        )
+        return True
+
+
+def _latest(before: NDArray[Any] | None, new: NDArray[Any]) -> NDArray[Any]:
+    return new[-WINDOW:] if before is None else np.concatenate([before, new])[-WINDOW:]
+
+
+def _distinct(calibration: Calibration) -> bool:
+    scores = calibration.clean_scores
+    return bool(np.count_nonzero(np.diff(scores) > TIE) >= DISTINCT * len(scores))
+
+
+def _middle(p_values: NDArray[np.float32]) -> tuple[float, float, float]:
+    """Return how far the share of middling p-values is off, in standard deviations, and both."""
+    rest = p_values[p_values > LOWER]
+    expected = (MIDDLE - LOWER) / (1.0 - LOWER)
+    if not len(rest):
+        return 0.0, 0.0, expected
+    share = float(np.mean(rest <= MIDDLE))
+    deviation = float(np.sqrt(expected * (1.0 - expected) / len(rest)))
+    return (share - expected) / deviation, share, expected
