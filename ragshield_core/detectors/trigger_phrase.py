@@ -48,9 +48,9 @@ TRUSTED = 10
 # More phrases than these at once, each with its own holders, are not planted but new: another
 # source, or another language.
 CAMPAIGN = 4
-# So many entries are held for one phrase at the most, until a person has confirmed some of them:
-# what is found for ever, in every hundredth entry, is part of the language.
-PATIENCE = 50
+# So many entries are held or recalled for one phrase at the most, until a person has confirmed some
+# of them: what is found for ever, in every hundredth entry, is part of the language.
+PATIENCE = 30
 # Entries whose mean cosine is higher than that of all recent ones by this are about one thing; a
 # dozen drawn at random differ from it by less.
 UNUSUALLY_ALIKE = 0.05
@@ -182,8 +182,8 @@ class TriggerPhraseDetector(Detector):
     )
     # Without a calibration: one batch in a hundred has such a phrase by chance.
     rule_threshold: float = 2.0
-    # What one batch in thirty has by chance is no reason to act, however rare among clean entries.
-    floor: float = 1.5
+    # What one batch in a hundred has by chance is no reason to act, however rare among clean entries.
+    floor: float = 2.0
     acts_unfitted = False
 
     scope = Scope.BATCH
@@ -348,6 +348,7 @@ class TriggerPhraseDetector(Detector):
 
         Entries that were fitted, released by a person, or are held already, are left alone, and so
         are those whose phrase at most one held entry has: anybody can repeat somebody's words once.
+        What very many have is not taken back on the word of a machine; see :data:`PATIENCE`.
         """
         if not self._ready or not len(batch):
             return [], np.empty(0)
@@ -357,7 +358,10 @@ class TriggerPhraseDetector(Detector):
         judgement = self._judged(batch)
         guilty = {a.id for a in self._recent.arrivals if a.held}
         guilty |= {batch.ids[row] for row in np.flatnonzero(condemned).tolist()}
-        holders = [sum(i in guilty for i in phrase.ids) for phrase in judgement.phrases]
+        holders = [
+            sum(i in guilty for i in phrase.ids) if len(phrase.ids) <= PATIENCE else 0
+            for phrase in judgement.phrases
+        ]
         why = dict(zip(self._recent_ids(), judgement.why[len(batch) :].tolist(), strict=True))
         accused = [why[i] >= 0 and holders[why[i]] >= ACCOMPLICES for i in ids]
         return [i for i, kept in zip(ids, accused, strict=True) if kept], scores[accused]
