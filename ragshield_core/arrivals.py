@@ -69,6 +69,60 @@ class Shift:
         )
 
 
+@dataclass(frozen=True, kw_only=True)
+class Status:
+    """How a guard stands.
+
+    Attributes
+    ----------
+    n_known
+        Entries of the knowledge base.
+    calibrated, calibrated_at, next_at
+        Whether thresholds are calibrated, at which size of the knowledge base they last were, and
+        at which they will be again; ``None`` if they were not, or will not be.
+    n_sample, vetted
+        Entries that thresholds are taken from, and whether somebody has vouched for them.
+    rate
+        Accepted share of clean entries that are ever held or recalled.
+    spent, by_detector, by_source
+        What was held and recalled of what was judged since the first calibration: of all, by
+        detector, and by lineage. An upper bound of what it has cost: poison counts as well.
+    abstaining
+        Detectors that hold nothing for now, and why.
+    shifts
+        Sources, and what came lately, as far as they are unlike the clean sample as a whole.
+    """
+
+    n_known: int
+    calibrated: bool
+    calibrated_at: int | None
+    next_at: int | None
+    n_sample: int
+    vetted: bool
+    rate: float
+    spent: Spent
+    by_detector: Mapping[str, Spent]
+    by_source: Mapping[str, Spent]
+    abstaining: Mapping[str, str]
+    shifts: tuple[Shift, ...]
+
+    def summary(self) -> str:
+        """Return the state of the calibration in a few lines."""
+        if not self.calibrated:
+            lines = [f"{self.n_known} entries, not calibrated"]
+        else:
+            lines = [
+                f"{self.n_known} entries, calibrated at {self.calibrated_at} on {self.n_sample} "
+                f"{'vetted' if self.vetted else 'unvetted'} ones; {self.spent.share:.2%} of "
+                f"{self.spent.judged} held or recalled since ({self.rate:.2%} of clean ones accepted)"
+            ]
+        if self.next_at is not None:
+            lines.append(f"calibrates itself at {self.next_at} entries")
+        lines += [f"{name}: {why}" for name, why in self.abstaining.items()]
+        lines += [f"shift: {shift}" for shift in self.shifts]
+        return "\n".join(lines)
+
+
 class Arrivals:
     """Counts what a guard decided, and looks for signs that its calibration no longer holds."""
 

@@ -33,10 +33,11 @@ class CleanSample:
     ----------
     inside
         Those that the knowledge base holds, with their vectors.
-    held
-        Those that were held after all, because nobody had vouched for the sample. They stay part of
-        it: without its most unusual entries it promises less than what comes, and the next one less
-        again.
+    outside
+        Those that it does not hold, and that are scored as if they came now: clean entries of the
+        user's, and those that were held after all, because nobody had vouched for the sample. These
+        stay part of it: without its most unusual entries it promises less than what comes, and the
+        next one less again.
     vetted
         Whether somebody has said that the sample is clean.
 
@@ -48,7 +49,7 @@ class CleanSample:
     """
 
     inside: Batch
-    held: Batch
+    outside: Batch
     vetted: bool
 
     @classmethod
@@ -75,27 +76,27 @@ class CleanSample:
     @classmethod
     def of(cls, batch: Batch, *, vetted: bool) -> Self:
         """Return a sample of all entries of a batch."""
-        return cls(inside=batch, held=batch.take([]), vetted=vetted)
+        return cls(inside=batch, outside=batch.take([]), vetted=vetted)
 
     def __len__(self) -> int:
-        return len(self.inside) + len(self.held)
+        return len(self.inside) + len(self.outside)
 
     def without(self, ids: Collection[str]) -> Self:
         """Return the sample without entries that have left, or were replaced."""
-        return replace(self, inside=_but(self.inside, ids), held=_but(self.held, ids))
+        return replace(self, inside=_but(self.inside, ids), outside=_but(self.outside, ids))
 
     def after_holding(self, ids: Collection[str]) -> Self:
         """Return the sample after some of it was held."""
         gone = self.inside.take(np.array([i in ids for i in self.inside.ids], dtype=np.bool_))
         if not len(gone):
             return self
-        return replace(self, inside=_but(self.inside, ids), held=together([self.held, gone]))
+        return replace(self, inside=_but(self.inside, ids), outside=together([self.outside, gone]))
 
     def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """Return everything, as JSON-ready values and arrays."""
         values: dict[str, Any] = {"vetted": self.vetted}
         arrays = {}
-        for name, part in (("inside", self.inside), ("held", self.held)):
+        for name, part in (("inside", self.inside), ("outside", self.outside)):
             values[name] = {
                 "ids": part.ids,
                 "texts": part.texts,
@@ -112,7 +113,7 @@ class CleanSample:
             name: Batch.of(
                 **values[name], embeddings=arrays[name] if arrays[name].shape[1] else None
             )
-            for name in ("inside", "held")
+            for name in ("inside", "outside")
         }
         return cls(**parts, vetted=bool(values["vetted"]))
 

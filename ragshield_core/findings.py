@@ -94,6 +94,9 @@ class Report:
     retroactive
         Decisions about entries that were admitted earlier, and that the batch shows in another
         light: the rest of their group has come. The guarded stores act on them.
+    spent
+        Share of all entries since the calibration that was ever held or recalled, this batch
+        included, [0, 1]: to be compared with the accepted rate. ``None`` before it.
     """
 
     batch: Batch
@@ -102,6 +105,7 @@ class Report:
     skipped: tuple[Skipped, ...] = ()
     timings: Mapping[str, float] = field(default_factory=dict)
     retroactive: tuple[Decision, ...] = ()
+    spent: float | None = None
 
     @cached_property
     def decisions(self) -> tuple[Decision, ...]:
@@ -183,6 +187,7 @@ class Report:
             {
                 "decisions": [_decision_to_dict(decision) for decision in self.decisions],
                 "retroactive": [_decision_to_dict(decision) for decision in self.retroactive],
+                "spent": self.spent,
                 "skipped": [{"detector": s.detector, "reason": s.reason} for s in self.skipped],
                 "timings": dict(self.timings),
             }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 import traceback
@@ -15,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ragshield_core import state
-from ragshield_core.arrivals import Arrivals
+from ragshield_core.arrivals import Arrivals, Spent, Status
 from ragshield_core.calibration import Calibration, JointCalibration
 from ragshield_core.clean_sample import CleanSample, first_size
 from ragshield_core.detectors.base import Detector, Evidence, Need
@@ -27,7 +28,16 @@ from ragshield_core.errors import (
     NotFittedError,
     PoisonedEntryError,
 )
-from ragshield_core.findings import Decision, Finding, Report, Skipped, Unjudged, Verdict
+from ragshield_core.findings import (
+    Decision,
+    Finding,
+    Report,
+    Skipped,
+    Unjudged,
+    Verdict,
+    finding_from_dict,
+    finding_to_dict,
+)
 from ragshield_core.known_neighbors import Borrower, Lender
 from ragshield_core.policy import Bars, Policy
 
@@ -40,6 +50,8 @@ logger = logging.getLogger("ragshield")
 # Share by which a knowledge base grows until thresholds are taken anew: neighbours come nearer by a
 # few hundredths then, and a rate of one in a hundred stays one.
 REFRESH_AFTER = 0.1
+
+NOTHING = Batch.of(ids=[], texts=[], embeddings=None)
 
 
 class Guard:
@@ -156,6 +168,35 @@ class Guard:
         """Whether thresholds come from clean entries rather than from published rules."""
         return self._calibration is not None
 
+    def status(self) -> Status:
+        """Return how the guard stands: what it is calibrated on, what of the rate it has spent."""
+        with self._lock:
+            rate = self.policy.quarantine_at
+            sample = self._sample
+            if self._collecting:
+                next_at = first_size(rate)
+            elif sample is not None and self._calibration is not None:
+                next_at = math.ceil((1.0 + REFRESH_AFTER) * self._calibrated_at)
+            else:
+                next_at = None
+            return Status(
+                n_known=len(self._known),
+                calibrated=self.calibrated,
+                calibrated_at=self._calibrated_at if self.calibrated else None,
+                next_at=next_at,
+                n_sample=0 if sample is None else len(sample),
+                vetted=sample is not None and sample.vetted,
+                rate=rate,
+                spent=self._arrivals.of(),
+                by_detector={d.name: self._arrivals.of(d.name) for d in self.detectors},
+                by_source={
+                    source: Spent(judged=counts["judged"], held=counts["held"])
+                    for source, counts in self._arrivals.sources.items()
+                },
+                abstaining=dict(self._arrivals.abstaining),
+                shifts=tuple(self._arrivals.shifts()),
+            )
+
     @property
     def thresholds(self) -> dict[str, float]:
         """Per detector, the score above which an entry is quarantined."""
@@ -250,7 +291,8 @@ class Guard:
                 return self
             self._check_judged(scores)
             if clean is not None:
-                self._sample = CleanSample.of(clean, vetted=True)
+                nothing = clean.take([])
+                self._sample = CleanSample(inside=nothing, outside=clean, vetted=True)
             self._calibrate(scores, policy, at_most)
         return self
 
@@ -376,13 +418,17 @@ class Guard:
             for detector in self.detectors:
                 doubtful |= detector.outliers(sample.inside)
         reference = sample.inside.take(~doubtful) if doubtful.any() else sample.inside
-        for detector in self._learners:
+        for detector in self._learners if len(reference) else ():
             detector.refresh(reference)
         scores = self._held_out_scores(sample.inside)
-        if len(sample.held):
-            held = self._clean_scores(sample.held)
-            scores = {name: np.concatenate([scores[name], held[name]]) for name in scores}
-        counting = np.concatenate([~doubtful, np.ones(len(sample.held), dtype=np.bool_)])
+        if len(sample.outside):
+            outside = self._clean_scores(sample.outside)
+            nothing = np.empty(0)
+            scores = {
+                name: np.concatenate([scores.get(name, nothing), column])
+                for name, column in outside.items()
+            }
+        counting = np.concatenate([~doubtful, np.ones(len(sample.outside), dtype=np.bool_)])
         counted = {name: column[counting] for name, column in scores.items()}
         self._check_judged(counted)
         n_doubtful = int(np.count_nonzero(doubtful))
@@ -399,6 +445,9 @@ class Guard:
                 self._collected.append(entries)
                 if len(self._known) >= first_size(self.policy.quarantine_at):
                     self._begin()
+            elif self._renewing:
+                self._collected.append(entries)
+                self._renew()
             elif self._calibration is not None and len(self._known) >= due and self._sample:
                 self.refresh()
         except CalibrationError as error:
@@ -419,6 +468,22 @@ class Guard:
             self._remember_held(entries)
         self._judge_again(sample.inside, self._sample_scores)
 
+    @property
+    def _renewing(self) -> bool:
+        """Whether an early version calibrated and saved this guard, without its clean sample."""
+        return self._calibration is not None and self._sample is None and bool(self._held_out)
+
+    def _renew(self) -> None:
+        """Calibrate on what came in since the guard was loaded, once there is enough of it."""
+        rate = self.policy.quarantine_at
+        if sum(map(len, self._collected)) + sum(map(len, self._held_meanwhile)) < first_size(rate):
+            return
+        inside, outside = together(self._collected), together([*self._held_meanwhile, NOTHING])
+        self._collected, self._held_meanwhile = [], []
+        inside = inside.take([r for r, i in enumerate(inside.ids) if i in self._known])
+        self._sample = CleanSample(inside=inside, outside=outside, vetted=False)
+        self.refresh()
+
     def _judge_again(self, entries: Batch, scores: Mapping[str, NDArray[np.float64]]) -> None:
         """Note findings against fitted entries; the next report names them."""
         for detector in self.detectors:
@@ -428,7 +493,9 @@ class Guard:
             rows = np.flatnonzero(scores[detector.name] > bar)
             detector.distrust([entries.ids[row] for row in rows])
             rows = rows[detector.latecomers([entries.ids[row] for row in rows])] if rows.size else rows
-            evidence = _explanations(detector.explain_audit, detector, entries, rows.tolist())
+            evidence = _explanations(
+                detector.explain_held_out, detector, entries, rows.tolist()
+            )
             ids = [entries.ids[row] for row in rows]
             for finding in self._findings(
                 detector, ids, scores[detector.name][rows], bar, evidence
@@ -559,9 +626,7 @@ class Guard:
             raise PoisonedEntryError(report)
         rows = np.flatnonzero(~report.kept).tolist()
         if not rows:
-            with self._lock:
-                self._count(report)
-            return report
+            return self._counted(report)
         suspects = report.batch.take(rows)
         if self.policy.on_detect == "raise":
             released = self.quarantine.released_among(suspects)
@@ -575,7 +640,7 @@ class Guard:
         held = report.quarantined
         with self._lock:
             self._remember_held(report.batch.take(~report.kept))
-            self._count(report)
+            report = self._counted(report)
         logger.warning("quarantined %d of %d entries", len(held), len(report.batch))
         if logger.isEnabledFor(logging.INFO):
             for entry, row in zip(suspects, rows, strict=True):
@@ -622,9 +687,10 @@ class Guard:
             delete(gone.ids)
             with self._lock:
                 left = set(gone.ids)
-                self._arrivals.recalled(
-                    [f.detector for f in d.findings] for d in decisions if d.entry_id in left
-                )
+                accused = [d for d in decisions if d.entry_id in left and d.findings]
+                self._arrivals.recalled([f.detector for f in d.findings] for d in accused)
+                if self._sample is not None and not self._sample.vetted:
+                    self._sample = self._sample.after_holding({d.entry_id for d in accused})
                 self.forget(gone)
                 self._remember_held(gone)
             logger.warning("quarantined %d entries that were admitted earlier", len(gone))
@@ -635,23 +701,23 @@ class Guard:
         """Scores of the clean sample, by detector; none before the calibration."""
         return {} if self._calibration is None else self._calibration.calibrations
 
-    def _count(self, report: Report) -> None:
+    def _counted(self, report: Report) -> Report:
         """Take note of what was decided, and of detectors whose calibration no longer holds."""
-        if self._calibration is None:
-            return
-        rate = self.policy.quarantine_at
-        for name in self._arrivals.count(report, self.thresholds, self._clean, rate):
-            why = self._arrivals.abstaining.get(name)
-            if why is None:
-                logger.warning("%s acts again: what comes is as usual", name)
-            else:
-                logger.warning("%s: %s", name, why)
+        with self._lock:
+            if self._calibration is None:
+                return report
+            rate = self.policy.quarantine_at
+            for name in self._arrivals.count(report, self.thresholds, self._clean, rate):
+                why = self._arrivals.abstaining.get(name)
+                if why is None:
+                    logger.warning("%s acts again: what comes is as usual", name)
+                else:
+                    logger.warning("%s: %s", name, why)
+            return replace(report, spent=self._arrivals.of().share)
 
     def _remember_held(self, entries: Batch) -> None:
-        if self._collecting:
+        if self._collecting or self._renewing:
             self._held_meanwhile.append(entries)
-        if self._sample is not None and self._calibration is not None:
-            self._sample = self._sample.after_holding(set(entries.ids))
         for entry_id in entries.ids:
             self._pending.pop(entry_id, None)
         for detector in self.detectors:
@@ -748,8 +814,26 @@ class Guard:
                 "calibrated": [] if self._calibration is None else sorted(self._calibration.scores),
                 "held_out": sorted(self._held_out),
                 "detectors": [],
+                "calibrated_at": self._calibrated_at,
+                "collecting": self._collecting,
+                "pending": {
+                    entry_id: [finding_to_dict(finding) for finding in found]
+                    for entry_id, found in self._pending.items()
+                },
             }
             arrays: dict[str, NDArray[Any]] = {}
+            parts: dict[str, CleanSample | Arrivals] = {"arrivals": self._arrivals}
+            if self._sample is not None:
+                parts["sample"] = self._sample
+            if self._collected:
+                parts["collected"] = CleanSample(
+                    inside=together(self._collected),
+                    outside=together([*self._held_meanwhile, NOTHING]),
+                    vetted=False,
+                )
+            for name, part in parts.items():
+                values[name], columns = part.state()
+                arrays |= {f"{name}.{key}": array for key, array in columns.items()}
             for number, detector in enumerate(self.detectors):
                 learned, columns = detector.state()
                 values["detectors"].append(
@@ -807,7 +891,31 @@ class Guard:
                     {detector.name: detector.floor for detector in detectors},
                 )
                 guard._bars = guard._calibrated(guard.policy, guard._calibration)
+            guard._restore_growth(values, arrays)
         return guard
+
+    def _restore_growth(
+        self, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]
+    ) -> None:
+        def part(prefix: str) -> dict[str, NDArray[Any]]:
+            found = (key for key in arrays if key.startswith(prefix))
+            return {key.removeprefix(prefix): arrays[key] for key in found}
+
+        # Early versions wrote none of this: what was fitted stays fitted.
+        self._collecting = values.get("collecting", not self._known)
+        self._calibrated_at = values.get("calibrated_at", len(self._known))
+        self._pending = {
+            entry_id: [finding_from_dict(finding) for finding in found]
+            for entry_id, found in values.get("pending", {}).items()
+        }
+        if "arrivals" in values:
+            self._arrivals = Arrivals.restored(values["arrivals"], part("arrivals."))
+        if "sample" in values:
+            self._sample = CleanSample.restored(values["sample"], part("sample."))
+        if "collected" in values:
+            collected = CleanSample.restored(values["collected"], part("collected."))
+            self._collected = [collected.inside]
+            self._held_meanwhile = [collected.outside] if len(collected.outside) else []
 
     def _rules(self) -> dict[str, Bars]:
         """Return the bars of the published rules."""

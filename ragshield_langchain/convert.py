@@ -164,4 +164,5 @@ def joined(reports: Sequence[Report]) -> Report:
         retroactive=tuple(
             {d.entry_id: d for report in reports for d in report.retroactive}.values()
         ),
+        spent=reports[-1].spent if reports else None,
     )

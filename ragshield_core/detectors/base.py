@@ -264,6 +264,10 @@ class Detector(ABC):
         """
         return self.rule_threshold
 
+    def explain_held_out(self, fitted: Batch, rows: Sequence[int]) -> list[Evidence]:
+        """Return why rows of fitted entries have the scores of :meth:`held_out_scores`."""
+        return self.explain(fitted, rows)
+
     def explain_audit(self, entries: Batch, rows: Sequence[int]) -> list[Evidence]:
         """Return why rows have the scores that :meth:`audit` gave them."""
         return self.explain(entries, rows)

@@ -464,6 +464,13 @@ class CliqueDetector(Detector):
         _, judgement = self._judged(batch)
         return judgement.scores[: len(batch)]
 
+    def explain_held_out(self, fitted: Batch, rows: Sequence[int]) -> list[Evidence]:
+        """Return the group of each row, its size and mean similarity, and what is usual."""
+        ids = [fitted.ids[row] for row in rows]
+        overlay = self._fitted().part(self._fitted().index.slots_of(ids))
+        judgement = self._judge(overlay)
+        return [self._sentence(overlay, judgement, row) for row in range(len(ids))]
+
     def explain(self, batch: Batch, rows: Sequence[int]) -> list[Evidence]:
         """Return the group of each row, its size and mean similarity, and what is usual."""
         if not rows:
