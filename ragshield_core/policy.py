@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal, NamedTuple, Self
 
@@ -18,7 +19,7 @@ class Bars(NamedTuple):
 
     flag: float
     quarantine: float
-    recall: float  # of entries that were admitted earlier
+    recall: float = math.inf  # the same for entries that were admitted earlier
 
 
 class Policy(BaseModel):
@@ -32,6 +33,11 @@ class Policy(BaseModel):
     flag_at
         The same for flagging, at least ``quarantine_at``; ``None`` (the default) flags nothing,
         because a flag changes an entry's metadata.
+    recall_at
+        Accepted rate for the threshold above which entries that were admitted are recalled, at most
+        ``quarantine_at``. ``None`` (the default) takes that: since a standing entry is recalled
+        only on evidence that no single newcomer can make, far fewer clean ones are recalled than
+        held, about one in a thousand (``benchmarks/results/growth.md``).
     confidence
         How sure to be that the rate is kept, over the draw of the clean sample: thresholds keep
         it in expectation with 0.5 or so, and are a little stricter for more. The default 0.9
@@ -60,6 +66,7 @@ class Policy(BaseModel):
 
     quarantine_at: Probability = 0.01
     flag_at: Probability | None = None
+    recall_at: Probability | None = None
     confidence: Probability = 0.9
     on_detect: Literal["quarantine", "raise"] = "quarantine"
     on_error: Literal["fail_closed", "fail_open"] = "fail_closed"
@@ -74,6 +81,13 @@ class Policy(BaseModel):
                 "Raise flag_at, or leave it None to flag nothing."
             )
             raise ValueError(msg)
+        if self.recall_at is not None and self.recall_at > self.quarantine_at:
+            msg = (
+                f"recall_at is {self.recall_at:g}, expected at most quarantine_at "
+                f"({self.quarantine_at:g}): what was let in stays in on weaker evidence than what is "
+                "still outside. Lower recall_at, or leave it None."
+            )
+            raise ValueError(msg)
         return self
 
     def accepting(self, fpr: float) -> Policy:
@@ -81,6 +95,8 @@ class Policy(BaseModel):
         values = self.model_dump() | {"quarantine_at": fpr}
         if self.flag_at is not None:
             values["flag_at"] = max(self.flag_at, fpr)
+        if self.recall_at is not None:
+            values["recall_at"] = min(self.recall_at, fpr)
         return Policy.model_validate(values)
 
     def bars(
@@ -109,7 +125,12 @@ class Policy(BaseModel):
         if self.flag_at is not None:
             flag = calibration.thresholds(self.flag_at, self.confidence)
         recall = quarantine
-        return bars | {name: Bars(flag[name], quarantine[name], recall[name]) for name in quarantine}
+        if self.recall_at is not None:
+            recall = calibration.thresholds(self.recall_at, self.confidence)
+        return bars | {
+            name: Bars(flag[name], bar, recall.get(name, math.inf))
+            for name, bar in quarantine.items()
+        }
 
     def decide(
         self,

@@ -163,7 +163,7 @@ def judging_changes_nothing(case: DetectorCase) -> None:
     first = detector.score(case.poison)
     detector.unjudged(case.poison)
     detector.explain(case.poison, range(len(case.poison)))
-    detector.retroactive(case.poison)
+    detector.retroactive(case.poison, np.ones(len(case.poison), dtype=np.bool_))
     detector.judged_scores(case.clean)
     _ask(_snapshot(detector) == before, "judging changed what is known")
     _ask(np.array_equal(case.poison.embeddings, vectors), "judging changed the vectors")

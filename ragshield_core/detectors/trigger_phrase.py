@@ -785,7 +785,8 @@ def _kinship(
     length = np.square(holders @ vectors).sum(axis=1)  # n + the cosines of all pairs
     cosine = (length - n) / (n * (n - 1.0))
     usual = float(np.square(vectors[counted].mean(axis=0)).sum()) + UNUSUALLY_ALIKE
-    return np.asarray(np.clip((cosine - usual) / (1.0 - usual), 0.0, 1.0), dtype=np.float64)
+    beyond = (cosine - usual) / max(1.0 - usual, UNUSUALLY_ALIKE)
+    return np.asarray(np.clip(beyond, 0.0, 1.0), dtype=np.float64)
 
 
 def _marked(rows: NDArray[np.intp], n: int) -> NDArray[np.bool_]:
