@@ -123,6 +123,7 @@ class Guard:
         self._collecting = True  # until there are enough entries for a first one
         self._collected: list[Batch] = []
         self._held_meanwhile: list[Batch] = []
+        self._fixed: dict[str, dict[str, float]] = {}  # scores of the sample that never change
         self._arrivals = Arrivals()
         self._pending: dict[str, list[Finding]] = {}  # against entries admitted while collecting
         self._lock = threading.RLock()
@@ -222,7 +223,7 @@ class Guard:
         return self
 
     def _fit(self, batch: Batch) -> None:
-        self._calibration, self._sample, self._held_out = None, None, {}
+        self._calibration, self._sample, self._held_out, self._fixed = None, None, {}, {}
         self._collecting, self._collected, self._held_meanwhile = False, [], []
         self._arrivals.refitted()
         self._pending = {}
@@ -236,10 +237,21 @@ class Guard:
 
     def _held_out_scores(self, fitted: Batch) -> dict[str, NDArray[np.float64]]:
         return {  # one detector may look into what another has learned
-            detector.name: detector.held_out_scores(fitted, self.seed)
+            detector.name: self._unchanging(detector, fitted)
+            if not detector.learns
+            else detector.held_out_scores(fitted, self.seed)
             for detector in self.detectors
             if detector.exchangeable and len(fitted)
         }
+
+    def _unchanging(self, detector: Detector, fitted: Batch) -> NDArray[np.float64]:
+        """Return scores that do not depend on the knowledge base, each taken once."""
+        known = self._fixed.get(detector.name, {})
+        new = [row for row, entry_id in enumerate(fitted.ids) if entry_id not in known]
+        scores = detector.held_out_scores(fitted.take(new), self.seed) if new else np.empty(0)
+        known = known | {fitted.ids[row]: float(s) for row, s in zip(new, scores, strict=True)}
+        self._fixed[detector.name] = {entry_id: known[entry_id] for entry_id in fitted.ids}
+        return np.array([known[entry_id] for entry_id in fitted.ids], dtype=np.float64)
 
     def calibrate(
         self,

@@ -70,6 +70,9 @@ class Detector(ABC):
     acts_unfitted
         Whether the published rule means something before it is known what is usual in the
         knowledge base. Where False, a guard that began with nothing waits.
+    learns
+        Whether a score depends on the knowledge base. Where False, that of a clean entry is taken
+        once and for all.
     exchangeable
         Whether the score of a clean entry can be compared with that of a new one, so that
         calibration applies. Where False, the published rule stays in force.
@@ -82,6 +85,7 @@ class Detector(ABC):
     rule_threshold: float = 0.0
     floor: float = -math.inf
     acts_unfitted: bool = True
+    learns: bool = True
     scope: Scope = Scope.ENTRY
     exchangeable: bool = True
 

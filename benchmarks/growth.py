@@ -1,0 +1,553 @@
+"""A knowledge base that grows: does the accepted rate hold, and is poison still caught?
+
+    python benchmarks/growth.py            # everything, writes benchmarks/results/growth.md
+    python benchmarks/growth.py --quick    # small streams, writes nothing; fails beyond the goals
+    python benchmarks/growth.py --only clean imitations   # some parts, others as before
+
+The default guard at 1 %, entries in batches of 100, written as the guarded stores write them:
+screen, hold, recall, learn. What is held or recalled counts, once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # one stream a core
+
+import numpy as np
+from cliques import attack, knowledge_base
+from corpora import load, read_rows
+from rich.progress import track
+
+from ragshield_core import Batch, Guard, Policy, Quarantine
+from ragshield_core.adoption import learn_store
+from ragshield_core.detectors import CliqueDetector
+from ragshield_core.entries import together
+from ragshield_core.evaluation import proportion_interval
+
+RESULTS = Path(__file__).parent / "results"
+STORED = RESULTS / "growth.json"
+FPR = 0.01
+BATCH = 100
+ADOPTED = 1_000
+BLOCK = 1_000
+POISONED = 0.01
+
+HEAD = """# A knowledge base that grows
+
+Written by `benchmarks/growth.py`. `Guard.default(fpr=0.01)`; entries arrive in batches of 100 and are
+written as the guarded stores do it. Vectors: all-MiniLM-L6-v2.
+"""
+CLEAN_HEAD = """
+## Clean streams
+
+"Held": share of the whole stream that was ever held or recalled; "worst": of its worst thousand;
+"recalled": after admission. Adopted: the first thousand entries, in the order of the stream. "Own
+lineages": a lineage an entry; else the article, or none. "Before": as far as the guard had not
+calibrated itself.
+
+| stream | entries | held | worst | recalled | before | findings | shift named, or abstained |
+|---|---|---|---|---|---|---|---|"""
+ATTACK_HEAD = f"""
+## The same streams with {POISONED:.0%} of poison
+
+PoisonedRAG, the documents of a target at random places of the stream, the first thousand (which is
+adopted) included. "In the stream": share of those that came after the adoption which were held or
+recalled in the end. "Static": the same texts in one batch with 1,000 clean entries, before a guard
+fitted and calibrated on the clean entries of the whole stream. "Clean": share of clean entries of
+the stream that was held or recalled.
+
+| stream | texts | per target | in the stream | static | clean |
+|---|---|---|---|---|---|"""
+IMITATION_HEAD = """
+## Imitations of good entries
+
+Wikipedia, {adopted} adopted, {good} good entries admitted after that; then one or four imitations of
+each come, each of a lineage of its own. Vectors: at the given cosine in a random direction, with
+an unrelated text; words: half of the words of the good text, shuffled, embedded by the model.
+
+| imitations | made by | good ones recalled | imitations held |
+|---|---|---|---|"""
+SLOW_HEAD = """
+## A slow poisoner
+
+{n} entries on the topics of the targets come first, in batches among as many clean ones: random mixtures of a
+target's raw texts and the passages nearest to it, by vector. Then the raw texts come, in fives.
+
+| knowledge base | of the {n}, held | caught without them | caught after them |
+|---|---|---|---|"""
+TOPIC_HEAD = """
+## Good entries on an attacked topic
+
+The 500 texts of poisonedrag_nq among 2,000 clean passages, which hold passages retrieved for the
+very questions; 10,000 adopted.
+
+| knowledge base | texts | poison caught | clean held, on the topics | clean held, others |
+|---|---|---|---|---|"""
+COST_HEAD = """
+## Cost
+
+Per entry, at batches of 100, Wikipedia, from {adopted} to the size given; one thread.
+
+| entries | screening | learning, calibrations included | calibrations |
+|---|---|---|---|"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What became of a stream."""
+
+    held: np.ndarray  # (n,)
+    recalled: np.ndarray  # (n,)
+    before: np.ndarray  # (n,): came in before the guard was calibrated
+    findings: Counter[str]
+    named: str  # shifts and abstentions
+    seconds: tuple[float, float]  # screening, all the rest
+    calibrations: int
+
+    @property
+    def out(self) -> np.ndarray:
+        """Which entries were held or recalled."""
+        return self.held | self.recalled
+
+
+def grow(guard: Guard, stream: Batch, adopted: int, size: int = BATCH) -> Outcome:
+    """Write a stream behind the entries that are adopted first."""
+    if adopted:
+        learn_store(guard, stream.take(range(adopted)), None)
+    stream = stream.take(range(adopted, len(stream)))
+    row_of = {entry_id: row for row, entry_id in enumerate(stream.ids)}
+    held, recalled, before = (np.zeros(len(stream), dtype=np.bool_) for _ in range(3))
+    findings: Counter[str] = Counter()
+    named: set[str] = set()
+    screening = rest = 0.0
+    calibrated_at: set[int | None] = set()
+    for start in range(0, len(stream), size):
+        batch = stream.take(range(start, min(start + size, len(stream))))
+        before[start : start + size] = not guard.calibrated
+        begin = time.perf_counter()
+        report = guard.screen(batch)
+        screened = time.perf_counter()
+        report = guard.hold(report)
+        for decision in report.quarantined:
+            held[row_of[decision.entry_id]] = True
+            findings.update(f.detector for f in decision.findings)
+        earlier = [d for d in report.retroactive if d.entry_id in row_of]
+        if earlier:
+            rows = [row_of[d.entry_id] for d in earlier]
+            guard.recall(stream.take(rows), earlier, lambda _: None)
+            recalled[rows] = True
+            findings.update(f"{f.detector} (recalled)" for d in earlier for f in d.findings)
+        guard.admit(report)
+        screening, rest = screening + screened - begin, rest + time.perf_counter() - screened
+        status = guard.status()
+        calibrated_at.add(status.calibrated_at)
+        named |= {f"{name} abstained" for name in status.abstaining}
+        named |= {f"shift in {shift.detector}" for shift in status.shifts if shift.source is None}
+    return Outcome(
+        held=held,
+        recalled=recalled,
+        before=before,
+        findings=findings,
+        named=", ".join(sorted(named)) or "–",
+        seconds=(screening, rest),
+        calibrations=len(calibrated_at - {None}),
+    )
+
+
+# Streams
+
+
+def shuffled(batch: Batch, seed: int = 0) -> Batch:
+    """Return the entries in random order."""
+    return batch.take(np.random.default_rng(seed).permutation(len(batch)))
+
+
+def by_lineage(batch: Batch, seed: int = 0) -> Batch:
+    """Return the entries document after document, the documents in random order."""
+    names = list(dict.fromkeys(batch.lineages))
+    rank = dict(zip(names, np.random.default_rng(seed).permutation(len(names)), strict=True))
+    return batch.take(sorted(range(len(batch)), key=lambda r: (rank[batch.lineages[r]], r)))
+
+
+def own_lineages(batch: Batch) -> Batch:
+    """Return the entries with a lineage each."""
+    return replace(batch, lineages=tuple(f"source {i}" for i in batch.ids))
+
+
+def by_topic(seed: int = 0) -> Batch:
+    """Return the web passages topic after topic, without lineages."""
+    topics = [row["topic"] for row in read_rows("redundant_web_passages")]
+    batch = replace(load("redundant_web_passages"), lineages=tuple(topics))
+    return replace(by_lineage(batch, seed), lineages=(None,) * len(batch))
+
+
+def versions(seed: int = 0) -> Batch:
+    """Return Wikipedia passages of which a third comes again, with a sentence less, as new ids."""
+    base = own_lineages(shuffled(load("wiki_passages"), seed)).take(range(9_000))
+    again = base.take(range(3_000))
+    texts = tuple(t.rpartition(". ")[0] or t for t in again.texts)
+    noise = np.random.default_rng(seed).normal(size=again.embeddings.shape)
+    noise *= 0.2 / np.linalg.norm(noise, axis=1, keepdims=True)
+    later = Batch.of(
+        ids=[f"{i} v2" for i in again.ids],
+        texts=texts,
+        embeddings=again.embeddings + noise,
+        lineages=again.lineages,
+    )
+    head, tail = base.take(range(4_000)), together([base.take(range(4_000, 9_000)), later])
+    return together([head, shuffled(tail, seed)])
+
+
+def ham(name: str) -> Batch:
+    """Return the good messages of a corpus, labelled."""
+    batch = shuffled(load(name))
+    good = batch.take([row for row, label in enumerate(batch.labels) if label == "not_spam"])
+    return replace(good, ids=tuple(f"{name} {i}" for i in good.ids))
+
+
+@cache
+def streams() -> dict[str, tuple[Callable[[], Batch], int, int | None]]:
+    """Return streams by name: how to make one, how many are adopted, how many entries in all."""
+    wiki, web, docs = (
+        lambda name=name: knowledge_base(name)
+        for name in ("wikipedia", "web + nq", "near-duplicate docs")
+    )
+    return {
+        "Wikipedia, random, own lineages": (lambda: own_lineages(shuffled(wiki())), 1000, 19_000),
+        "Wikipedia, random": (lambda: shuffled(wiki()), 1000, 19_000),
+        "Wikipedia, by article, own lineages": (
+            lambda: own_lineages(by_lineage(wiki())),
+            1000,
+            19_000,
+        ),
+        "Wikipedia, whole articles": (lambda: by_lineage(wiki()), 1000, 19_000),
+        "Wikipedia, random, then by article": (
+            lambda: together(
+                [
+                    own_lineages(shuffled(wiki())).take(range(1000)),
+                    own_lineages(by_lineage(wiki().take(shuffled_rest(len(wiki()), 1000)))),
+                ]
+            ),
+            1000,
+            12_000,
+        ),
+        "Wikipedia, new versions of a third": (versions, 1000, None),
+        "web + contexts, own lineages": (lambda: own_lineages(shuffled(web())), 1000, 16_000),
+        "web passages, topic after topic": (by_topic, 1000, None),
+        "near-duplicate docs": (lambda: shuffled(docs()), 1000, 9_000),
+        "Enron ham, then SMS ham": (
+            lambda: together([ham("enron1_spam"), ham("sms_spam")]),
+            1000,
+            None,
+        ),
+        "from nothing: Wikipedia": (lambda: own_lineages(shuffled(wiki())), 0, 10_000),
+        "from nothing: web + contexts": (lambda: own_lineages(shuffled(web())), 0, 10_000),
+        "from nothing: whole articles": (lambda: by_lineage(wiki()), 0, 10_000),
+    }
+
+
+def shuffled_rest(n: int, first: int) -> np.ndarray:
+    """Return the rows that a shuffled stream has behind its first ones, in order."""
+    return np.sort(np.random.default_rng(0).permutation(n)[first:])
+
+
+def clean_stream(name: str, seed: int, longest: int | None) -> dict[str, Any]:
+    """Return what becomes of a clean stream."""
+    logging.getLogger("ragshield").setLevel(logging.CRITICAL)
+    make, adopted, size = streams()[name]
+    stream = make()
+    if seed:  # another draw of the same: only for streams in random order
+        stream = shuffled(stream, seed)
+    stream = stream.take(range(min(len(stream), size or len(stream), longest or len(stream))))
+    found = grow(default_guard(), stream, adopted)
+    out, counted = found.out, ~found.before
+    blocks = [
+        float(out[start : start + BLOCK].mean())
+        for start in range(0, max(1, len(out) - BLOCK // 2), BLOCK)
+    ]
+    return {
+        "name": name + (f" (draw {seed + 1})" if seed else ""),
+        "n": len(out),
+        "held": float(out[counted].mean()),
+        "worst": max(blocks),
+        "recalled": float(found.recalled.mean()),
+        "before": float(found.held[found.before].mean()) if found.before.any() else None,
+        "findings": ", ".join(f"{n} {k}" for n, k in found.findings.most_common(4)) or "none",
+        "named": found.named,
+    }
+
+
+def default_guard() -> Guard:
+    """Return the guard that is measured."""
+    return Guard.default(FPR, quarantine=Quarantine("sqlite://"))
+
+
+def clean(longest: int | None, pool: ProcessPoolExecutor) -> list[str]:
+    """Return the table of clean streams."""
+    jobs = [(name, 0) for name in streams()]
+    jobs += [
+        (name, seed)
+        for name in ("Wikipedia, random, own lineages", "web + contexts, own lineages")
+        for seed in (1, 2)
+    ]
+    if longest:
+        wanted = ("Wikipedia, random, own lineages", "near-duplicate docs", "from nothing: Wikipedia")
+        jobs = [(name, 0) for name in wanted]
+    lines = [CLEAN_HEAD]
+    for row in progress(pool, clean_stream, [(*job, longest) for job in jobs], "clean streams"):
+        before = "–" if row["before"] is None else f"{row['before']:.4f}"
+        lines.append(
+            f"| {row['name']} | {row['n']:,} | {row['held']:.4f} | {row['worst']:.3f} | "
+            f"{row['recalled']:.4f} | {before} | {row['findings']} | {row['named']} |"
+        )
+    return lines
+
+
+# Attacks
+
+
+def attacked_stream(base: str, source: str, text: str, k: int, longest: int | None) -> str:
+    """Return a line about a stream with poison in it."""
+    logging.getLogger("ragshield").setLevel(logging.CRITICAL)
+    corpus = shuffled(knowledge_base(base))
+    corpus = corpus.take(range(min(len(corpus), longest or 16_000)))
+    poison = attack(source, text, k, one_lineage=False)
+    n = int(POISONED * len(corpus)) // k
+    rng = np.random.default_rng(0)
+    targets = rng.permutation(len(poison) // k)[:n]
+    poison = own_lineages(poison.take([k * t + i for t in targets for i in range(k)]))
+    stream = shuffled(together([corpus, poison]), 1)
+    found = grow(default_guard(), stream, ADOPTED)
+    bad = np.array([i.startswith("poison-") for i in stream.ids[ADOPTED:]])
+    guard = default_guard().fit(corpus.take(range(len(corpus) - 1000))).calibrate()
+    late = corpus.take(range(len(corpus) - 1000, len(corpus)))
+    static = ~guard.screen(together([poison, late])).kept[: len(poison)]
+    caught = proportion_interval(int(found.out[bad].sum()), int(bad.sum()))
+    still = proportion_interval(int(static.sum()), len(static))
+    kind = "black-box" if text == "text_blackbox" else "raw"
+    wrongly = float(found.out[~bad].mean())
+    return f"| {base}, {source} | {kind} | {k} | {caught} | {still} | {wrongly:.4f} |"
+
+
+def attacks(longest: int | None, pool: ProcessPoolExecutor) -> list[str]:
+    """Return the table of streams with poison."""
+    bases = {
+        "wikipedia": ("poisonedrag_nq", "poisonedrag_hotpotqa"),
+        "web + nq": ("poisonedrag_nq",),
+        "web + hotpotqa": ("poisonedrag_hotpotqa",),
+    }
+    texts, sizes = ("text_blackbox", "text"), (5, 3, 2)
+    if longest:
+        bases, sizes = {"wikipedia": ("poisonedrag_nq",)}, (5,)
+    jobs = [
+        (base, source, text, k, longest)
+        for base, sources in bases.items()
+        for source in sources
+        for text in texts
+        for k in sizes
+    ]
+    return [ATTACK_HEAD, *progress(pool, attacked_stream, jobs, "attacks")]
+
+
+# Imitations
+
+
+def imitated(n: int, made_by: str, cosine: float) -> str:
+    """Return a line about imitations of good entries."""
+    logging.getLogger("ragshield").setLevel(logging.CRITICAL)
+    corpus = own_lineages(shuffled(load("wiki_passages")))
+    known, good = corpus.take(range(5_000)), corpus.take(range(5_000, 5_110))
+    others = corpus.take(range(6_000, 6_000 + 110 * n))
+    rng = np.random.default_rng(0)
+    if made_by == "vectors":
+        own = np.repeat(good.embeddings, n, axis=0)
+        noise = rng.normal(size=own.shape)
+        noise -= (noise * own).sum(axis=1, keepdims=True) * own
+        noise /= np.linalg.norm(noise, axis=1, keepdims=True)
+        texts, vectors = others.texts, cosine * own + np.sqrt(1 - cosine**2) * noise
+    else:
+        from ragshield_langchain.minilm import MiniLMEmbeddings  # noqa: PLC0415 - loads a model
+
+        texts = tuple(half_of(text, rng) for text in good.texts for _ in range(n))
+        vectors = np.array(MiniLMEmbeddings().embed_documents(list(texts)))
+    made = Batch.of(
+        ids=[f"imitation-{row}" for row in range(len(texts))],
+        texts=texts,
+        embeddings=vectors,
+        lineages=[f"imitator {row}" for row in range(len(texts))],
+    )
+    guard = Guard([CliqueDetector()], policy=Policy(quarantine_at=FPR), quarantine=Quarantine("sqlite://"))
+    stream = together([known, good, shuffled(made)])
+    found = grow(guard, stream, len(known), size=10)
+    mine = found.recalled[: len(good)]
+    stood = ~found.held[: len(good)]
+    held = found.out[len(good) :]
+    what = f"vectors, cosine {cosine:g}" if made_by == "vectors" else "words"
+    recalled = proportion_interval(int(mine[stood].sum()), int(stood.sum()))
+    return f"| {n} | {what} | {recalled} | {held.mean():.3f} |"
+
+
+def half_of(text: str, rng: np.random.Generator) -> str:
+    """Return half of the words of a text, in another order."""
+    words = text.split()
+    return " ".join(rng.permutation(words)[: max(5, len(words) // 2)])
+
+
+def imitations(longest: int | None, pool: ProcessPoolExecutor) -> list[str]:
+    """Return the table of imitations."""
+    jobs = [(n, "vectors", c) for n in (1, 4) for c in (0.97, 0.8, 0.71)]
+    if not longest:
+        jobs += [(n, "words", 0.0) for n in (1, 4)]
+    head = IMITATION_HEAD.format(adopted="5,000", good=110)
+    return [head, *progress(pool, imitated, jobs, "imitations")]
+
+
+# A slow poisoner, and good entries on an attacked topic
+
+
+def slow(base: str, n: int) -> str:
+    """Return a line about an attacker who prepares the ground."""
+    logging.getLogger("ragshield").setLevel(logging.CRITICAL)
+    corpus = own_lineages(shuffled(knowledge_base(base)))
+    known, later = corpus.take(range(6_000)), corpus.take(range(6_000, 6_000 + n))
+    poison = own_lineages(attack("poisonedrag_nq", "text", 5, one_lineage=False))
+    rng = np.random.default_rng(0)
+    vectors, texts = [], []
+    for _ in range(n):
+        target = poison.embeddings[rng.integers(len(poison))]
+        near = np.argsort(-(known.embeddings @ target))[:20]
+        mixed = rng.dirichlet([1.0] * 4) @ np.vstack([target, known.embeddings[rng.choice(near, 3)]])
+        vectors.append(mixed + rng.normal(scale=0.6 / np.sqrt(len(mixed)), size=len(mixed)))
+        texts.append(" ".join(rng.permutation(known.texts[near[0]].split())[:60]))
+    ground = Batch.of(
+        ids=[f"ground-{i}" for i in range(n)],
+        texts=texts,
+        embeddings=np.array(vectors),
+        lineages=[f"ground {i}" for i in range(n)],
+    )
+    caught, held = [], 0.0
+    for first in (later, shuffled(together([later, ground]))):
+        guard = default_guard()
+        stream = together([known, first, poison])
+        found = grow(guard, stream, len(known))
+        bad = np.array([i.startswith("poison-") for i in stream.ids[len(known) :]])
+        laid = np.array([i.startswith("ground-") for i in stream.ids[len(known) :]])
+        caught.append(proportion_interval(int(found.out[bad].sum()), int(bad.sum())))
+        held = float(found.out[laid].mean()) if laid.any() else 0.0
+    return f"| {base} | {held:.3f} | {caught[0]} | {caught[1]} |"
+
+
+def slow_poisoner(longest: int | None, pool: ProcessPoolExecutor) -> list[str]:
+    """Return the table of the slow poisoner."""
+    n = 300 if longest else 2_000
+    jobs = [("wikipedia", n)] + ([] if longest else [("web + nq", n)])
+    return [SLOW_HEAD.format(n=f"{n:,}"), *progress(pool, slow, jobs, "slow poisoner")]
+
+
+def attacked_topic(base: str, text: str) -> str:
+    """Return a line about good entries on the topics of an attack."""
+    logging.getLogger("ragshield").setLevel(logging.CRITICAL)
+    contexts = load("nq_target_contexts", lineage="title")
+    contexts = replace(contexts, ids=tuple(f"context-{i}" for i in contexts.ids))
+    other = "wiki_passages" if base == "wikipedia" else "redundant_web_passages"
+    others = load(other, lineage="title" if base == "wikipedia" else None)
+    corpus = shuffled(together([others, contexts]), 1)
+    poison = load("poisonedrag_nq", text=text)
+    poison = own_lineages(replace(poison, ids=tuple(f"poison-{i}" for i in poison.ids)))
+    stream = together(
+        [corpus.take(range(10_000)), shuffled(together([corpus.take(range(10_000, 12_000)), poison]))]
+    )
+    found = grow(default_guard(), stream, 10_000)
+    kinds = {
+        prefix: np.array([i.startswith(prefix) for i in stream.ids[10_000:]])
+        for prefix in ("poison-", "context-")
+    }
+    rest = ~(kinds["poison-"] | kinds["context-"])
+    cells = [
+        str(proportion_interval(int(found.out[rows].sum()), int(rows.sum())))
+        for rows in (*kinds.values(), rest)
+    ]
+    kind = "black-box" if text == "text_blackbox" else "raw"
+    return f"| {base} + contexts | {kind} | " + " | ".join(cells) + " |"
+
+
+def topics(longest: int | None, pool: ProcessPoolExecutor) -> list[str]:
+    """Return the table of good entries on an attacked topic."""
+    bases = ("wikipedia",) if longest else ("wikipedia", "web")
+    jobs = [(base, text) for base in bases for text in ("text_blackbox", "text")]
+    return [TOPIC_HEAD, *progress(pool, attacked_topic, jobs[: 1 if longest else None], "topics")]
+
+
+def cost_of(size: int) -> str:
+    """Return a line about what growing costs."""
+    logging.getLogger("ragshield").setLevel(logging.CRITICAL)
+    stream = own_lineages(shuffled(load("wiki_passages"))).take(range(size))
+    found = grow(default_guard(), stream, ADOPTED)
+    n = size - ADOPTED
+    screening, rest = (1000 * s / n for s in found.seconds)
+    return f"| {size:,} | {screening:.2f} ms | {rest:.2f} ms | {found.calibrations} |"
+
+
+def cost(longest: int | None, pool: ProcessPoolExecutor) -> list[str]:
+    """Return the table of costs, one measured after the other."""
+    del pool
+    sizes = (2_000,) if longest else (3_000, 10_000)
+    return [COST_HEAD.format(adopted=f"{ADOPTED:,}"), *(cost_of(size) for size in sizes)]
+
+
+def progress(
+    pool: ProcessPoolExecutor, work: Callable[..., Any], jobs: list[tuple[Any, ...]], what: str
+) -> Iterable[Any]:
+    """Return results in the order of the jobs."""
+    futures = [pool.submit(work, *job) for job in jobs]
+    return [future.result() for future in track(futures, description=what)]
+
+
+PARTS: dict[str, Callable[[int | None, ProcessPoolExecutor], list[str]]] = {
+    "clean": clean,
+    "attacks": attacks,
+    "imitations": imitations,
+    "slow": slow_poisoner,
+    "topics": topics,
+    "cost": cost,
+}
+
+
+def main() -> None:
+    """Run the benchmark."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="short streams; writes nothing")
+    parser.add_argument("--only", nargs="*", help="parts to run; others stay as they were")
+    arguments = parser.parse_args()
+    logging.getLogger("ragshield").setLevel(logging.CRITICAL)
+    longest = 3_000 if arguments.quick else None
+    done: dict[str, list[str]] = {}
+    if STORED.exists():
+        done = json.loads(STORED.read_text(encoding="utf-8"))
+    wanted = arguments.only or (("clean", "imitations") if arguments.quick else list(PARTS))
+    with ProcessPoolExecutor(os.cpu_count()) as pool:
+        for name in wanted:
+            done[name] = PARTS[name](longest, pool)
+            print("\n".join(done[name]), flush=True)
+            if not arguments.quick:  # each part as soon as it is there
+                RESULTS.mkdir(exist_ok=True)
+                text = json.dumps(done, indent=1, ensure_ascii=False)
+                STORED.write_text(text + "\n", encoding="utf-8")
+                lines = [HEAD, *(line for part in PARTS for line in done.get(part, ()))]
+                (RESULTS / "growth.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
