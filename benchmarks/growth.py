@@ -1,4 +1,4 @@
-"""A knowledge base that grows: does the accepted rate hold, and is poison still caught?
+"""A knowledge base that grows: whether the accepted rate holds, and poison is still caught.
 
     python benchmarks/growth.py            # everything, writes benchmarks/results/growth.md
     python benchmarks/growth.py --quick    # small streams, writes nothing; fails beyond the goals
@@ -43,11 +43,14 @@ BATCH = 100
 ADOPTED = 1_000
 BLOCK = 1_000
 POISONED = 0.01
+# What the short streams of --quick may have held and recalled: the goals of long ones, and as much
+# again as two thousand entries leave to chance.
+MOST_HELD, MOST_RECALLED = 0.02, 0.005
 
 HEAD = """# A knowledge base that grows
 
-Written by `benchmarks/growth.py`. `Guard.default(fpr=0.01)`; entries arrive in batches of 100 and are
-written as the guarded stores do it. Vectors: all-MiniLM-L6-v2.
+Written by `benchmarks/growth.py`. `Guard.default(fpr=0.01)`; entries arrive in batches of 100 and
+are written as the guarded stores do it. Vectors: all-MiniLM-L6-v2.
 """
 CLEAN_HEAD = """
 ## Clean streams
@@ -74,16 +77,16 @@ IMITATION_HEAD = """
 ## Imitations of good entries
 
 Wikipedia, {adopted} adopted, {good} good entries admitted after that; then one or four imitations of
-each come, each of a lineage of its own. Vectors: at the given cosine in a random direction, with
-an unrelated text; words: half of the words of the good text, shuffled, embedded by the model.
+each come, each of a lineage of its own. Vectors: at the given cosine in a random direction, with an
+unrelated text; words: half of the words of the good text, shuffled, embedded by the model.
 
 | imitations | made by | good ones recalled | imitations held |
 |---|---|---|---|"""
 SLOW_HEAD = """
 ## A slow poisoner
 
-{n} entries on the topics of the targets come first, in batches among as many clean ones: random mixtures of a
-target's raw texts and the passages nearest to it, by vector. Then the raw texts come, in fives.
+{n} entries on the topics of the targets come first, among as many clean ones: by vector, random
+mixtures of a target's raw texts and the passages nearest to it. Then the raw texts come, in fives.
 
 | knowledge base | of the {n}, held | caught without them | caught after them |
 |---|---|---|---|"""
@@ -303,10 +306,17 @@ def clean(longest: int | None, pool: ProcessPoolExecutor) -> list[str]:
         for seed in (1, 2)
     ]
     if longest:
-        wanted = ("Wikipedia, random, own lineages", "near-duplicate docs", "from nothing: Wikipedia")
+        wanted = (
+            "Wikipedia, random, own lineages",
+            "near-duplicate docs",
+            "from nothing: Wikipedia",
+        )
         jobs = [(name, 0) for name in wanted]
     lines = [CLEAN_HEAD]
     for row in progress(pool, clean_stream, [(*job, longest) for job in jobs], "clean streams"):
+        if longest and (row["held"] > MOST_HELD or row["recalled"] > MOST_RECALLED):
+            msg = f"{row['name']}: {row['held']:.4f} held, {row['recalled']:.4f} of it recalled."
+            raise SystemExit(msg)
         before = "–" if row["before"] is None else f"{row['before']:.4f}"
         lines.append(
             f"| {row['name']} | {row['n']:,} | {row['held']:.4f} | {row['worst']:.3f} | "
@@ -388,13 +398,18 @@ def imitated(n: int, made_by: str, cosine: float) -> str:
         embeddings=vectors,
         lineages=[f"imitator {row}" for row in range(len(texts))],
     )
-    guard = Guard([CliqueDetector()], policy=Policy(quarantine_at=FPR), quarantine=Quarantine("sqlite://"))
+    guard = Guard(
+        [CliqueDetector()], policy=Policy(quarantine_at=FPR), quarantine=Quarantine("sqlite://")
+    )
     stream = together([known, good, shuffled(made)])
     found = grow(guard, stream, len(known), size=10)
     mine = found.recalled[: len(good)]
     stood = ~found.held[: len(good)]
     held = found.out[len(good) :]
     what = f"vectors, cosine {cosine:g}" if made_by == "vectors" else "words"
+    if mine[stood].mean() > (0.01 if n == 1 else 0.05) and made_by == "vectors":  # noqa: PLR2004
+        msg = f"{n} imitations ({what}) had {mine[stood].mean():.3f} of the good ones recalled."
+        raise SystemExit(msg)
     recalled = proportion_interval(int(mine[stood].sum()), int(stood.sum()))
     return f"| {n} | {what} | {recalled} | {held.mean():.3f} |"
 
@@ -428,7 +443,9 @@ def slow(base: str, n: int) -> str:
     for _ in range(n):
         target = poison.embeddings[rng.integers(len(poison))]
         near = np.argsort(-(known.embeddings @ target))[:20]
-        mixed = rng.dirichlet([1.0] * 4) @ np.vstack([target, known.embeddings[rng.choice(near, 3)]])
+        mixed = rng.dirichlet([1.0] * 4) @ np.vstack(
+            [target, known.embeddings[rng.choice(near, 3)]]
+        )
         vectors.append(mixed + rng.normal(scale=0.6 / np.sqrt(len(mixed)), size=len(mixed)))
         texts.append(" ".join(rng.permutation(known.texts[near[0]].split())[:60]))
     ground = Batch.of(
@@ -467,7 +484,10 @@ def attacked_topic(base: str, text: str) -> str:
     poison = load("poisonedrag_nq", text=text)
     poison = own_lineages(replace(poison, ids=tuple(f"poison-{i}" for i in poison.ids)))
     stream = together(
-        [corpus.take(range(10_000)), shuffled(together([corpus.take(range(10_000, 12_000)), poison]))]
+        [
+            corpus.take(range(10_000)),
+            shuffled(together([corpus.take(range(10_000, 12_000)), poison])),
+        ]
     )
     found = grow(default_guard(), stream, 10_000)
     kinds = {

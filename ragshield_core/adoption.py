@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ragshield_core.entries import Batch
-from ragshield_core.errors import CalibrationError, InvalidBatchError
+from ragshield_core.errors import InvalidBatchError
 from ragshield_core.guard import Guard
 
 # Ids and counts only: the text of an entry is hostile and stays out of logs.

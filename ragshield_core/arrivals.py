@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ragshield_core.calibration import TIE, Calibration
-from ragshield_core.findings import Report
+from ragshield_core.findings import Report, printable
 
 # Arrivals that are looked at for a runaway or a shift: enough to tell 3 % from 1 %.
 WINDOW = 500
@@ -60,11 +60,13 @@ class Shift:
     expected: float  # of that, for entries like those of the clean sample
 
     def __str__(self) -> str:
-        who = "what came lately" if self.source is None else f"source {self.source!r}"
+        who = "what came lately"
+        if self.source is not None:  # a claim of whoever brought it
+            who = f"source {printable(self.source, 60)!r}"
         how = "more" if self.share > self.expected else "less"
         return (
-            f"{self.detector}: {who} ({self.n_entries} entries) is {how} suspicious as a whole than "
-            f"the clean sample ({self.share:.0%} of p-values in the lower quarter, "
+            f"{self.detector}: {who} ({self.n_entries} entries) is {how} suspicious as a whole "
+            f"than the clean sample ({self.share:.0%} of p-values in the lower quarter, "
             f"{self.expected:.0%} expected)"
         )
 
@@ -111,11 +113,13 @@ class Status:
         if not self.calibrated:
             lines = [f"{self.n_known} entries, not calibrated"]
         else:
-            lines = [
+            kind = "vetted" if self.vetted else "unvetted"
+            line = (
                 f"{self.n_known} entries, calibrated at {self.calibrated_at} on {self.n_sample} "
-                f"{'vetted' if self.vetted else 'unvetted'} ones; {self.spent.share:.2%} of "
-                f"{self.spent.judged} held or recalled since ({self.rate:.2%} of clean ones accepted)"
-            ]
+                f"{kind} ones; {self.spent.share:.2%} of {self.spent.judged} held or recalled "
+                f"since ({self.rate:.2%} of clean ones accepted)"
+            )
+            lines = [line]
         if self.next_at is not None:
             lines.append(f"calibrates itself at {self.next_at} entries")
         lines += [f"{name}: {why}" for name, why in self.abstaining.items()]
@@ -143,7 +147,9 @@ class Arrivals:
     ) -> list[str]:
         """Take note of a report; return which detectors have run away, or come back, just now."""
         scores = {name: s for name, s in report.scores.items() if name in thresholds}
-        hits = {name: np.nan_to_num(s, nan=-np.inf) > thresholds[name] for name, s in scores.items()}
+        hits = {
+            name: np.nan_to_num(s, nan=-np.inf) > thresholds[name] for name, s in scores.items()
+        }
         for name, column in scores.items():
             self.spent[name, "judged"] += int(np.count_nonzero(~np.isnan(column)))
         held = ~report.kept
@@ -183,7 +189,9 @@ class Arrivals:
 
     def of(self, detector: str = "") -> Spent:
         """Return what a detector has spent; by default, all together."""
-        return Spent(**{what: self.spent[detector, what] for what in ("judged", "held", "recalled")})
+        return Spent(
+            **{what: self.spent[detector, what] for what in ("judged", "held", "recalled")}
+        )
 
     def shifts(self) -> list[Shift]:
         """Return what is unlike the clean sample, the most unlike first."""
@@ -222,7 +230,10 @@ class Arrivals:
         again.abstaining = dict(values["abstaining"])
         for key, array in arrays.items():
             kind, _, name = key.partition(".")
-            {"hits": again._hits, "p_values": again._p_values}[kind][name] = array
+            if kind == "hits":
+                again._hits[name] = array
+            else:
+                again._p_values[name] = array
         return again
 
     def _count_sources(self, lineages: Iterable[str | None], held: NDArray[np.bool_]) -> None:
@@ -230,7 +241,9 @@ class Arrivals:
             if lineage is None:
                 continue
             if lineage not in self.sources and len(self.sources) >= MAX_SOURCES:
-                least = min(self.sources, key=lambda s: (self.sources[s]["held"], self.sources[s]["judged"]))
+                least = min(
+                    self.sources, key=lambda s: (self.sources[s]["held"], self.sources[s]["judged"])
+                )
                 del self.sources[least]
                 self._by_source.pop(least, None)
             counts = self.sources.setdefault(lineage, Counter())
@@ -250,7 +263,11 @@ class Arrivals:
         self._p_values[name] = _latest(self._p_values.get(name), p_values[known])
         by_source: dict[str, list[int]] = {}
         for row, lineage in enumerate(lineages):
-            if lineage is not None and known[row] and self.sources[lineage]["judged"] >= FEWEST // 2:
+            if (
+                lineage is not None
+                and known[row]
+                and self.sources[lineage]["judged"] >= FEWEST // 2
+            ):
                 by_source.setdefault(lineage, []).append(row)
         for lineage, rows in by_source.items():
             kept = self._by_source.setdefault(lineage, {})

@@ -23,8 +23,6 @@ FEWEST_BEYOND = 10
 LARGEST_SOURCE = 0.05
 
 
-
-
 @dataclass(frozen=True, kw_only=True)
 class CleanSample:
     """Entries that thresholds are taken from, again and again, as the knowledge base grows.

@@ -417,9 +417,9 @@ class Guard:
     def _check_judged(scores: Mapping[str, NDArray[np.float64]]) -> None:
         if all(np.isnan(column).all() for column in scores.values()):
             msg = (
-                f"none of the clean entries can be judged by {', '.join(scores)}; pass entries that "
-                "carry what these detectors need (labels known to the knowledge base, for label "
-                "detectors)."
+                f"none of the clean entries can be judged by {', '.join(scores)}; pass entries "
+                "that carry what these detectors need (labels known to the knowledge base, for "
+                "label detectors)."
             )
             raise CalibrationError(msg)
 
@@ -504,10 +504,10 @@ class Guard:
             bar = self._bars[detector.name].recall
             rows = np.flatnonzero(scores[detector.name] > bar)
             detector.distrust([entries.ids[row] for row in rows])
-            rows = rows[detector.latecomers([entries.ids[row] for row in rows])] if rows.size else rows
-            evidence = _explanations(
-                detector.explain_held_out, detector, entries, rows.tolist()
+            rows = (
+                rows[detector.latecomers([entries.ids[row] for row in rows])] if rows.size else rows
             )
+            evidence = _explanations(detector.explain_held_out, detector, entries, rows.tolist())
             ids = [entries.ids[row] for row in rows]
             for finding in self._findings(
                 detector, ids, scores[detector.name][rows], bar, evidence
@@ -515,7 +515,7 @@ class Guard:
                 self._pending.setdefault(finding.entry_id, []).append(finding)
         if self._pending:
             logger.warning(
-                "calibrated for the first time: %d of %d entries that came in before are suspicious",
+                "calibrated for the first time: %d of the %d entries before look poisoned",
                 *(len(self._pending), len(entries)),
             )
 
@@ -541,7 +541,6 @@ class Guard:
             self._check_dim(batch)
             findings: dict[int, list[Finding]] = {}
             unjudged: dict[int, list[Unjudged]] = {}
-            earlier: dict[str, list[Finding]] = {}
             outcomes: dict[str, _Outcome] = {}
             judged = np.zeros(len(batch), dtype=np.bool_)
             scores, skipped, timings = {}, list(self._left_out), {}
@@ -577,28 +576,9 @@ class Guard:
                 for row in sorted({*findings, *unjudged, *np.flatnonzero(~judged).tolist()})
             }
             condemned = np.zeros(len(batch), dtype=np.bool_)
-            condemned[
-                [r for r, d in remarkable.items() if d.verdict is Verdict.QUARANTINE]
-            ] = True
-            for detector in self.detectors:
-                start = time.perf_counter()
-                outcome = outcomes.get(detector.name, _NOTHING)
-                if outcome.part is None:
-                    continue
-                try:
-                    found = self._earlier(detector, outcome.part, condemned[outcome.rows])
-                except Exception as error:  # noqa: BLE001 - any crash, of any detector
-                    reason = f"of entries admitted earlier it knows nothing: {_crash(error)}"
-                    logger.error("%s: %s", detector.name, reason)  # noqa: TRY400
-                    skipped.append(Skipped(detector=detector.name, reason=reason))
-                    continue
-                for finding in found:
-                    if finding.entry_id not in batch.ids:  # a new revision is judged by itself
-                        earlier.setdefault(finding.entry_id, []).append(finding)
-                timings[detector.name] += time.perf_counter() - start
-            for entry_id, found in self._pending.items():
-                if entry_id in self._known and entry_id not in batch.ids:
-                    earlier.setdefault(entry_id, []).extend(found)
+            rows = [r for r, d in remarkable.items() if d.verdict is Verdict.QUARANTINE]
+            condemned[rows] = True
+            earlier = self._against_earlier(batch, outcomes, condemned, skipped, timings)
         return Report(
             batch=batch,
             remarkable=remarkable,
@@ -1005,6 +985,37 @@ class Guard:
         )
         listed = list(zip(rows[hits].tolist(), found, strict=True))
         return _Outcome(column, listed, missing, part, rows)
+
+    def _against_earlier(
+        self,
+        batch: Batch,
+        outcomes: Mapping[str, _Outcome],
+        condemned: NDArray[np.bool_],
+        skipped: list[Skipped],
+        timings: dict[str, float],
+    ) -> dict[str, list[Finding]]:
+        """Return findings against entries admitted earlier, by their ids."""
+        earlier: dict[str, list[Finding]] = {}
+        for entry_id, found in self._pending.items():
+            if entry_id in self._known and entry_id not in batch.ids:
+                earlier.setdefault(entry_id, []).extend(found)
+        for detector in self.detectors:
+            outcome = outcomes.get(detector.name, _NOTHING)
+            if outcome.part is None:
+                continue
+            start = time.perf_counter()
+            try:
+                found = self._earlier(detector, outcome.part, condemned[outcome.rows])
+            except Exception as error:  # noqa: BLE001 - any crash, of any detector
+                reason = f"of entries admitted earlier it knows nothing: {_crash(error)}"
+                logger.error("%s: %s", detector.name, reason)  # noqa: TRY400
+                skipped.append(Skipped(detector=detector.name, reason=reason))
+                continue
+            for finding in found:
+                if finding.entry_id not in batch.ids:  # a new revision is judged by itself
+                    earlier.setdefault(finding.entry_id, []).append(finding)
+            timings[detector.name] += time.perf_counter() - start
+        return earlier
 
     def _earlier(
         self, detector: Detector, batch: Batch, condemned: NDArray[np.bool_]

@@ -160,7 +160,7 @@ class Background:
         self.n_grams = np.zeros(N_ORDERS, dtype=np.int64)
         self.n_entries = 0
         self.tail = np.ones((N_ORDERS, TAIL))
-        self._originals = np.ones((N_ORDERS, TAIL))  # share of the tail that is no copy
+        self.originals = np.ones((N_ORDERS, TAIL))  # share of the tail that is no copy
 
     @classmethod
     def sized_for(cls, texts: Sequence[str]) -> Background:
@@ -197,11 +197,11 @@ class Background:
             for grams in copies:
                 originals.add(grams, -1)
         self.tail = originals._tail()  # noqa: SLF001 - of the same class
-        self._originals = self.tail / self._tail()
+        self.originals = self.tail / self._tail()
 
     def measure_again(self) -> None:
         """Count the same after more was learned, with as large a share of copies as before."""
-        self.tail = np.maximum(self._tail() * self._originals, 1.0)
+        self.tail = np.maximum(self._tail() * self.originals, 1.0)
 
     def _tail(self) -> NDArray[np.float64]:
         counts = np.minimum(self.counts, TAIL - 1).reshape(N_ORDERS, -1)
@@ -213,7 +213,7 @@ class Background:
         again = Background.__new__(Background)
         again.counts, again.n_grams = self.counts.copy(), self.n_grams.copy()
         again.n_entries, again.tail = self.n_entries, self.tail.copy()
-        again._originals = self._originals.copy()
+        again.originals = self.originals.copy()
         return again
 
     def state(self) -> dict[str, NDArray[Any]]:
@@ -222,7 +222,7 @@ class Background:
             "counts": self.counts,
             "n_grams": np.append(self.n_grams, self.n_entries),
             "tail": self.tail,
-            "originals": self._originals,
+            "originals": self.originals,
         }
 
     @classmethod
@@ -235,7 +235,7 @@ class Background:
         again.tail = np.array(arrays["tail"], dtype=np.float64)
         # Early versions did not write it.
         originals = arrays.get("originals", np.ones((N_ORDERS, TAIL)))
-        again._originals = np.array(originals, dtype=np.float64)
+        again.originals = np.array(originals, dtype=np.float64)
         return again
 
     def _cells(self, hashes: NDArray[np.uint32]) -> NDArray[np.int64]:
@@ -318,12 +318,13 @@ class Recent:
             "lineages": [arrival.lineage for arrival in self.arrivals],
         }
         nothing = np.empty(0, dtype=np.uint32)
+        vectors = [arrival.vector for arrival in self.arrivals]
         return values, {
             "hashes": np.concatenate([nothing, *(a.hashes for a in self.arrivals)]),
             "sizes": np.array([len(a.hashes) for a in self.arrivals], dtype=np.int64),
             "sketches": np.concatenate([nothing, *(a.sketch for a in self.arrivals)]),
             "held": np.array([a.held for a in self.arrivals], dtype=np.bool_),
-            "vectors": np.concatenate([np.empty(0, np.float16), *(a.vector for a in self.arrivals)]),
+            "vectors": np.concatenate([np.empty(0, np.float16), *vectors]),
             "vector_sizes": np.array([len(a.vector) for a in self.arrivals], dtype=np.int64),
         }
 

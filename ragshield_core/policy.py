@@ -84,8 +84,8 @@ class Policy(BaseModel):
         if self.recall_at is not None and self.recall_at > self.quarantine_at:
             msg = (
                 f"recall_at is {self.recall_at:g}, expected at most quarantine_at "
-                f"({self.quarantine_at:g}): what was let in stays in on weaker evidence than what is "
-                "still outside. Lower recall_at, or leave it None."
+                f"({self.quarantine_at:g}): nothing is recalled that would be let in if it came "
+                "now. Lower recall_at, or leave it None."
             )
             raise ValueError(msg)
         return self

@@ -18,11 +18,11 @@ from ragshield_core.group_evidence import (
     CHANNELS,
     CROWD,
     CROWD_DISCOUNT,
+    OWN_BOND,
     SAME_DISCOUNT,
     SIZES,
     Channel,
     GroupEvidence,
-    OWN_BOND,
     K,
     Raw,
     Reference,
@@ -369,7 +369,7 @@ class CliqueDetector(Detector):
         self._trusted[slots[slots >= 0]] = False
 
     def latecomers(self, ids: Sequence[str]) -> NDArray[np.bool_]:
-        """Return which entries have an older one as their nearest neighbour but for copied words."""
+        """Return which entries have an older one as their nearest, copied words apart."""
         slots = self._fitted().index.slots_of(ids)
         overlay = self._fitted().part(slots)
         nearest = np.stack([self._evidence(overlay, c).members[:, 0] for c in CHANNELS])

@@ -182,7 +182,7 @@ class TriggerPhraseDetector(Detector):
     )
     # Without a calibration: one batch in a hundred has such a phrase by chance.
     rule_threshold: float = 2.0
-    # What one batch in a hundred has by chance is no reason to act, however rare among clean entries.
+    # What one batch in a hundred has by chance is no reason to act, however rare it is here.
     floor: float = 2.0
     acts_unfitted = False
 
@@ -302,7 +302,7 @@ class TriggerPhraseDetector(Detector):
                 batch = fitted.take(batches[number])
                 if not scratch.unjudged(batch):
                     scores[batches[number]] = scratch.score(batch)
-                    for entry_id, score in zip(*scratch._later(batch), strict=True):
+                    for entry_id, score in zip(*scratch._later(batch), strict=True):  # noqa: SLF001
                         if (row := row_of.get(entry_id)) is not None:
                             scores[row] = np.fmax(scores[row], score)
                 scratch.learn(batch)
