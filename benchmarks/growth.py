@@ -271,8 +271,8 @@ def clean_stream(name: str, seed: int, longest: int | None) -> dict[str, Any]:
     logging.getLogger("ragshield").setLevel(logging.CRITICAL)
     make, adopted, size = streams()[name]
     stream = make()
-    if seed:  # another draw of the same: only for streams in random order
-        stream = shuffled(stream, seed)
+    if seed:  # another draw of the same, shorter: only for streams in random order
+        stream, longest = shuffled(stream, seed), longest or 8_000
     stream = stream.take(range(min(len(stream), size or len(stream), longest or len(stream))))
     found = grow(default_guard(), stream, adopted)
     out, counted = found.out, ~found.before
@@ -332,7 +332,7 @@ def attacked_stream(base: str, source: str, text: str, k: int, longest: int | No
     """Return a line about a stream with poison in it."""
     logging.getLogger("ragshield").setLevel(logging.CRITICAL)
     corpus = shuffled(knowledge_base(base))
-    corpus = corpus.take(range(min(len(corpus), longest or 16_000)))
+    corpus = corpus.take(range(min(len(corpus), longest or 9_000)))
     poison = attack(source, text, k, one_lineage=False)
     n = int(POISONED * len(corpus)) // k
     rng = np.random.default_rng(0)
@@ -358,14 +358,14 @@ def attacks(longest: int | None, pool: ProcessPoolExecutor) -> list[str]:
         "web + nq": ("poisonedrag_nq",),
         "web + hotpotqa": ("poisonedrag_hotpotqa",),
     }
-    texts, sizes = ("text_blackbox", "text"), (5, 3, 2)
+    kinds, sizes = ("text_blackbox", "text"), (5, 3, 2)
     if longest:
         bases, sizes = {"wikipedia": ("poisonedrag_nq",)}, (5,)
     jobs = [
         (base, source, text, k, longest)
         for base, sources in bases.items()
         for source in sources
-        for text in texts
+        for text in kinds
         for k in sizes
     ]
     return [ATTACK_HEAD, *progress(pool, attacked_stream, jobs, "attacks")]

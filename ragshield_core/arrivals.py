@@ -26,7 +26,7 @@ LOWER, MIDDLE = 0.02, 0.25
 # Standard deviations by which the share of those must be off to be called a shift: with a dozen
 # detectors and hundreds of looks, chance does not reach that.
 SHIFTED = 6.0
-# A source is tested by itself from so many entries on, and so many sources are remembered.
+# A source is tested by itself from so many entries on, and so many sources are remembered at least.
 FEWEST, MAX_SOURCES = 100, 1_000
 # Of the clean scores of a detector, at least this share must differ for its p-values to be tested.
 DISTINCT = 0.5
@@ -238,17 +238,14 @@ class Arrivals:
 
     def _count_sources(self, lineages: Iterable[str | None], held: NDArray[np.bool_]) -> None:
         for lineage, out in zip(lineages, held.tolist(), strict=True):
-            if lineage is None:
-                continue
-            if lineage not in self.sources and len(self.sources) >= MAX_SOURCES:
-                least = min(
-                    self.sources, key=lambda s: (self.sources[s]["held"], self.sources[s]["judged"])
-                )
-                del self.sources[least]
-                self._by_source.pop(least, None)
-            counts = self.sources.setdefault(lineage, Counter())
-            counts["judged"] += 1
-            counts["held"] += out
+            if lineage is not None:
+                counts = self.sources.setdefault(lineage, Counter())
+                counts["judged"] += 1
+                counts["held"] += out
+        if len(self.sources) > 2 * MAX_SOURCES:  # those that brought least are forgotten
+            most = sorted(self.sources, key=lambda s: -self.sources[s]["judged"])[:MAX_SOURCES]
+            self.sources = {source: self.sources[source] for source in most}
+            self._by_source = {s: kept for s, kept in self._by_source.items() if s in self.sources}
 
     def _note(
         self,
@@ -263,11 +260,8 @@ class Arrivals:
         self._p_values[name] = _latest(self._p_values.get(name), p_values[known])
         by_source: dict[str, list[int]] = {}
         for row, lineage in enumerate(lineages):
-            if (
-                lineage is not None
-                and known[row]
-                and self.sources[lineage]["judged"] >= FEWEST // 2
-            ):
+            counts = self.sources.get(lineage, Counter()) if lineage is not None else Counter()
+            if lineage is not None and known[row] and counts["judged"] >= FEWEST // 2:
                 by_source.setdefault(lineage, []).append(row)
         for lineage, rows in by_source.items():
             kept = self._by_source.setdefault(lineage, {})
