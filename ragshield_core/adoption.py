@@ -16,7 +16,7 @@ from ragshield_core.guard import Guard
 logger = logging.getLogger("ragshield")
 
 # A store that holds too little for the accepted rate is calibrated at the smallest rate that it
-# justifies, up to this: published rules often hold more of the clean entries.
+# justifies, up to this, until it has grown.
 AT_MOST = 0.05
 
 
@@ -24,8 +24,8 @@ def learn_store(guard: Guard, batch: Batch, trusted: Iterable[str] | None) -> No
     """Fit and calibrate a guard on what a store holds.
 
     Where it holds too little for the accepted rate, the smallest that it justifies is taken, up to
-    ``AT_MOST``; where it holds too little for that, the published rules stay in force, and
-    the log says so.
+    ``AT_MOST``; where it holds too little for that, the guard begins as it does with nothing,
+    and the log says so.
 
     Parameters
     ----------

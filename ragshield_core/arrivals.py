@@ -119,6 +119,11 @@ class Status:
                 f"{kind} ones; {self.spent.share:.2%} of {self.spent.judged} held or recalled "
                 f"since ({self.rate:.2%} of clean ones accepted)"
             )
+            if not self.n_sample:
+                line = (
+                    f"{self.n_known} entries, calibrated at {self.calibrated_at}; the clean sample "
+                    "was not saved with it, and a new one is taken from what comes"
+                )
             lines = [line]
         if self.next_at is not None:
             lines.append(f"calibrates itself at {self.next_at} entries")

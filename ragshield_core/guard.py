@@ -122,6 +122,7 @@ class Guard:
         self._calibrated_at = 0  # entries known at the latest calibration
         self._collecting = True  # until there are enough entries for a first one
         self._collected: list[Batch] = []
+        self._wanted_rate: float | None = None  # where a small sample justifies a larger one only
         self._held_meanwhile: list[Batch] = []
         self._fixed: dict[str, dict[str, float]] = {}  # scores of the sample that never change
         self._arrivals = Arrivals()
@@ -225,6 +226,7 @@ class Guard:
     def _fit(self, batch: Batch) -> None:
         self._calibration, self._sample, self._held_out, self._fixed = None, None, {}, {}
         self._collecting, self._collected, self._held_meanwhile = False, [], []
+        self._wanted_rate = None
         self._arrivals.refitted()
         self._pending = {}
         self._dim = None
@@ -330,6 +332,7 @@ class Guard:
         that have to know first what is usual wait until the knowledge base has grown.
         """
         with self._lock:
+            wanted = self.policy.quarantine_at
             self._fit(batch)
             whole = CleanSample.of(batch, vetted=False)
             try:
@@ -354,6 +357,8 @@ class Guard:
             self._sample = CleanSample.drawn(
                 batch, self.policy.quarantine_at, seed=self.seed, vetted=False
             )
+            if len(batch) < first_size(wanted):  # a sample for now
+                self._collected, self._wanted_rate = [batch], wanted
         return self
 
     def refresh(self) -> Self:
@@ -457,9 +462,8 @@ class Guard:
                 self._collected.append(entries)
                 if len(self._known) >= first_size(self.policy.quarantine_at):
                     self._begin()
-            elif self._renewing:
-                self._collected.append(entries)
-                self._renew()
+            elif self._renewing and self._renew(entries):
+                pass
             elif self._calibration is not None and len(self._known) >= due and self._sample:
                 self.refresh()
         except CalibrationError as error:
@@ -482,19 +486,27 @@ class Guard:
 
     @property
     def _renewing(self) -> bool:
-        """Whether an early version calibrated and saved this guard, without its clean sample."""
-        return self._calibration is not None and self._sample is None and bool(self._held_out)
+        """Whether a larger clean sample is to be had than the one there is, or any at all.
 
-    def _renew(self) -> None:
-        """Calibrate on what came in since the guard was loaded, once there is enough of it."""
-        rate = self.policy.quarantine_at
+        A small store was adopted, or an early version saved this guard without its sample.
+        """
+        if self._calibration is None:
+            return False
+        return bool(self._collected) or (self._sample is None and bool(self._held_out))
+
+    def _renew(self, entries: Batch) -> bool:
+        """Take a new clean sample from what has come, once there is enough; return whether so."""
+        self._collected.append(entries)
+        rate = self.policy.quarantine_at if self._wanted_rate is None else self._wanted_rate
         if sum(map(len, self._collected)) + sum(map(len, self._held_meanwhile)) < first_size(rate):
-            return
+            return False
         inside, outside = together(self._collected), together([*self._held_meanwhile, NOTHING])
-        self._collected, self._held_meanwhile = [], []
+        self._collected, self._held_meanwhile, self._wanted_rate = [], [], None
         inside = inside.take([r for r, i in enumerate(inside.ids) if i in self._known])
         self._sample = CleanSample(inside=inside, outside=outside, vetted=False)
+        self._policy = self.policy.accepting(rate)
         self.refresh()
+        return True
 
     def _judge_again(self, entries: Batch, scores: Mapping[str, NDArray[np.float64]]) -> None:
         """Note findings against fitted entries; the next report names them."""
@@ -808,6 +820,7 @@ class Guard:
                 "detectors": [],
                 "calibrated_at": self._calibrated_at,
                 "collecting": self._collecting,
+                "wanted_rate": self._wanted_rate,
                 "pending": {
                     entry_id: [finding_to_dict(finding) for finding in found]
                     for entry_id, found in self._pending.items()
@@ -895,6 +908,7 @@ class Guard:
 
         # Early versions wrote none of this: what was fitted stays fitted.
         self._collecting = values.get("collecting", not self._known)
+        self._wanted_rate = values.get("wanted_rate")
         self._calibrated_at = values.get("calibrated_at", len(self._known))
         self._pending = {
             entry_id: [finding_from_dict(finding) for finding in found]

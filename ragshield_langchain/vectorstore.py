@@ -619,10 +619,10 @@ class GuardedVectorStore(VectorStore):
             Fitted anew; default: :meth:`Guard.default`.
         clean_ids
             Documents that are known to be clean: thresholds come from half of them, held out while
-            the guard is fitted. Default: from all documents, each held out in turn; poison among
-            them makes thresholds laxer. If the store holds too few for the accepted rate, the
-            smallest rate that they justify is taken, up to 5 %; below 20 or so, the published
-            rules stay in force.
+            the guard is fitted. Default: from all documents, each held out in turn, but for groups
+            that are far from everything usual; see :meth:`ragshield_core.Guard.adopt`. If the store
+            holds too few for the accepted rate, the smallest rate that they justify is taken, up to
+            5 %, until it has grown; below 20 or so, the guard begins as it does with nothing.
         batch_size
             How many documents are read at a time.
         progress

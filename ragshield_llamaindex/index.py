@@ -209,7 +209,7 @@ class GuardedVectorStoreIndex(Kept, VectorStoreIndex):
             Ids of nodes that are known to be clean: thresholds come from half of them, held out
             while the guard is fitted. Default: from all nodes, each held out in turn. If there are
             too few for the accepted rate, the smallest rate that they justify is taken, up to 5 %;
-            below 20 or so, the published rules stay in force.
+            below 20 or so, the guard begins as it does with nothing.
         label_key, lineage_key, inner_store
             As for the constructor.
         fit
