@@ -76,8 +76,8 @@ the stream that was held or recalled.
 IMITATION_HEAD = """
 ## Imitations of good entries
 
-Wikipedia, {adopted} adopted, {good} good entries admitted after that; then one or four imitations of
-each come, each of a lineage of its own. Vectors: at the given cosine in a random direction, with an
+Wikipedia, {adopted} adopted, {good} good entries admitted after that; then one or four imitations
+of each come, each of its own lineage. Vectors: at the given cosine in a random direction, with an
 unrelated text; words: half of the words of the good text, shuffled, embedded by the model.
 
 | imitations | made by | good ones recalled | imitations held |

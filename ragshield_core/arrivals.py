@@ -29,7 +29,7 @@ SHIFTED = 6.0
 # A source is tested by itself from so many entries on, and so many sources are remembered at least.
 FEWEST, MAX_SOURCES = 100, 1_000
 # Of the clean scores of a detector, at least this share must differ for its p-values to be tested.
-DISTINCT = 0.5
+DISTINCT = 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,7 +150,20 @@ class Arrivals:
         calibrations: Mapping[str, Calibration],
         rate: float,
     ) -> list[str]:
-        """Take note of a report; return which detectors have run away, or come back, just now."""
+        """Take note of a report; return which detectors have run away, or come back, just now.
+
+        Parameters
+        ----------
+        report
+            After entries were held.
+        thresholds
+            Per detector, the score above which it holds.
+        calibrations
+            Scores of the clean sample, of those detectors that measure what is usual. The others
+            never run away: what they object to is no matter of what is usual.
+        rate
+            Accepted false-positive rate.
+        """
         scores = {name: s for name, s in report.scores.items() if name in thresholds}
         hits = {
             name: np.nan_to_num(s, nan=-np.inf) > thresholds[name] for name, s in scores.items()
@@ -169,8 +182,10 @@ class Arrivals:
         for name, mine in hits.items():
             self._hits[name] = _latest(self._hits.get(name), mine & (together == 1))
             calibration = calibrations.get(name)
-            tested = calibration is not None and _distinct(calibration)
-            if calibration is not None and tested:
+            if calibration is None:
+                continue
+            tested = _distinct(calibration)
+            if tested:
                 self._note(name, calibration, scores[name], report.batch.lineages)
             if self._runs_away(name, rate, tested=tested):
                 changed.append(name)
@@ -284,7 +299,9 @@ class Arrivals:
                 return True
             return False
         count = int(hits.sum())
-        if count < 2 or bdtrc(count - 1, n, min(1.0, FAR_BEYOND * rate)) > BY_CHANCE:  # noqa: PLR2004
+        if n < FEWEST or not count:
+            return False
+        if bdtrc(count - 1, n, min(1.0, FAR_BEYOND * rate)) > BY_CHANCE:
             return False
         z = _middle(self._p_values[name])[0] if tested else SHIFTED
         if z < SHIFTED:  # many poisoned entries among clean ones that are as usual

@@ -134,6 +134,29 @@ def _but(batch: Batch, ids: Collection[str]) -> Batch:
     return batch if kept.all() else batch.take(kept)
 
 
+def latest(batches: Sequence[Batch], known: Collection[str] | None = None) -> Batch:
+    """Return the latest revision of each entry, in the order of their first; a batch at least.
+
+    Parameters
+    ----------
+    batches
+        In the order in which they came.
+    known
+        Ids of the entries that are wanted; ``None`` for all.
+    """
+    seen: set[str] = set()
+    parts = []
+    for batch in reversed(batches):
+        rows = [
+            row
+            for row, entry_id in enumerate(batch.ids)
+            if entry_id not in seen and (known is None or entry_id in known)
+        ]
+        seen.update(batch.ids)
+        parts.append(batch.take(rows))
+    return together(parts[::-1])
+
+
 def first_size(rate: float) -> int:
     """Return how many entries a guard that began with nothing needs before it calibrates itself."""
     return math.ceil(FEWEST_BEYOND / rate)

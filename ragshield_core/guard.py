@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 from ragshield_core import state
 from ragshield_core.arrivals import Arrivals, Spent, Status
 from ragshield_core.calibration import Calibration, JointCalibration
-from ragshield_core.clean_sample import CleanSample, first_size
+from ragshield_core.clean_sample import CleanSample, first_size, latest
 from ragshield_core.detectors.base import Detector, Evidence, Need
 from ragshield_core.detectors.registry import built_in_detectors, detector_class
-from ragshield_core.entries import Batch, together
+from ragshield_core.entries import Batch
 from ragshield_core.errors import (
     CalibrationError,
     InvalidBatchError,
@@ -178,7 +178,7 @@ class Guard:
             if self._collecting:
                 next_at = first_size(rate)
             elif sample is not None and self._calibration is not None:
-                next_at = math.ceil((1.0 + REFRESH_AFTER) * self._calibrated_at)
+                next_at = self._due
             else:
                 next_at = None
             return Status(
@@ -291,18 +291,26 @@ class Guard:
         report names it among the skipped.
         """
         with self._lock:
-            if self._dim is None or (clean is None and not self._held_out):
+            known = bool(self._held_out) or self._sample is not None
+            if self._dim is None or (clean is None and not known):
                 msg = (
                     "the guard was not fitted on a knowledge base; call fit first, or pass clean "
                     "entries once it has learned some."
                 )
                 raise NotFittedError(msg)
             policy = self.policy if fpr is None else self.policy.accepting(fpr)
-            scores = self._held_out if clean is None else self._clean_scores(clean)
-            exchangeable = [d.name for d in self.detectors if d.exchangeable]
-            if not exchangeable:
+            if not self._exchangeable:
                 self._policy = policy
                 return self
+            if clean is None and not self._held_out and self._sample is not None:
+                before, self._policy = self._policy, policy
+                try:
+                    self._recalibrate(self._sample, at_most)
+                except CalibrationError:
+                    self._policy = before
+                    raise
+                return self
+            scores = self._held_out if clean is None else self._clean_scores(clean)
             self._check_judged(scores)
             if clean is not None:
                 nothing = clean.take([])
@@ -334,6 +342,8 @@ class Guard:
         with self._lock:
             wanted = self.policy.quarantine_at
             self._fit(batch)
+            if not self._exchangeable:
+                return self  # published rules are all there is
             whole = CleanSample.of(batch, vetted=False)
             try:
                 self._recalibrate(whole, at_most)
@@ -430,6 +440,9 @@ class Guard:
 
     def _recalibrate(self, sample: CleanSample, at_most: float | None = None) -> None:
         """Measure what is usual now, score the clean sample by that, and take thresholds."""
+        confirmed = self.quarantine.confirmed_ids()
+        for detector in self.detectors if confirmed else ():
+            detector.confirm(confirmed)
         doubtful = np.zeros(len(sample.inside), dtype=np.bool_)
         if not sample.vetted:
             for detector in self.detectors:
@@ -456,11 +469,11 @@ class Guard:
 
     def _grow(self, entries: Batch) -> None:
         """Calibrate, or do so again, if the knowledge base has grown enough for it."""
-        due = (1.0 + REFRESH_AFTER) * self._calibrated_at
+        due = self._due
         try:
             if self._collecting:
                 self._collected.append(entries)
-                if len(self._known) >= first_size(self.policy.quarantine_at):
+                if len(self._known) >= max(due, first_size(self.policy.quarantine_at)):
                     self._begin()
             elif self._renewing and self._renew(entries):
                 pass
@@ -469,20 +482,33 @@ class Guard:
         except CalibrationError as error:
             self._calibrated_at = len(self._known)  # again when it has grown further
             logger.warning("thresholds stay as they were: %s", error)
+        except Exception as error:  # noqa: BLE001 - the entries are written already
+            self._calibrated_at = len(self._known)
+            logger.error("thresholds stay as they were: %s", _crash(error))  # noqa: TRY400
+
+    @property
+    def _due(self) -> int:
+        """Size of the knowledge base at which thresholds are taken anew."""
+        return self._calibrated_at + math.ceil(self._calibrated_at * REFRESH_AFTER - 1e-9)
 
     def _begin(self) -> None:
         """Calibrate for the first time what began with nothing, and judge again what came in."""
-        collected, held = together(self._collected), self._held_meanwhile
-        collected = collected.take([r for r, i in enumerate(collected.ids) if i in self._known])
+        collected, held = latest(self._collected, self._known), self._held_meanwhile
         self._fit(collected)
-        sample = CleanSample.drawn(
-            collected, self.policy.quarantine_at, seed=self.seed, vetted=False
-        )
-        self._sample = sample
-        self._recalibrate(sample)
-        for entries in held:
-            self._remember_held(entries)
-        self._judge_again(sample.inside, self._sample_scores)
+        if self._exchangeable:
+            sample = CleanSample.drawn(
+                collected, self.policy.quarantine_at, seed=self.seed, vetted=False
+            )
+            try:
+                self._sample = sample
+                self._recalibrate(sample)
+            except CalibrationError:
+                self._sample, self._collecting, self._collected = None, True, [collected]
+                raise
+            finally:
+                for entries in held:
+                    self._remember_held(entries)
+            self._judge_again(sample.inside, self._sample_scores)
 
     @property
     def _renewing(self) -> bool:
@@ -500,9 +526,10 @@ class Guard:
         rate = self.policy.quarantine_at if self._wanted_rate is None else self._wanted_rate
         if sum(map(len, self._collected)) + sum(map(len, self._held_meanwhile)) < first_size(rate):
             return False
-        inside, outside = together(self._collected), together([*self._held_meanwhile, NOTHING])
+        inside = latest(self._collected, self._known)
+        outside = latest([NOTHING, *self._held_meanwhile])
+        outside = outside.take([r for r, i in enumerate(outside.ids) if i not in self._known])
         self._collected, self._held_meanwhile, self._wanted_rate = [], [], None
-        inside = inside.take([r for r, i in enumerate(inside.ids) if i in self._known])
         self._sample = CleanSample(inside=inside, outside=outside, vetted=False)
         self._policy = self.policy.accepting(rate)
         self.refresh()
@@ -701,6 +728,11 @@ class Guard:
         return gone.ids
 
     @property
+    def _exchangeable(self) -> bool:
+        """Whether any detector can be calibrated."""
+        return any(detector.exchangeable for detector in self.detectors)
+
+    @property
     def _clean(self) -> Mapping[str, Calibration]:
         """Scores of the clean sample, by detector; none before the calibration."""
         return {} if self._calibration is None else self._calibration.calibrations
@@ -711,7 +743,9 @@ class Guard:
             if self._calibration is None:
                 return report
             rate = self.policy.quarantine_at
-            for name in self._arrivals.count(report, self.thresholds, self._clean, rate):
+            measuring = {d.name for d in self.detectors if d.learns}
+            clean = {name: found for name, found in self._clean.items() if name in measuring}
+            for name in self._arrivals.count(report, self.thresholds, clean, rate):
                 why = self._arrivals.abstaining.get(name)
                 if why is None:
                     logger.warning("%s acts again: what comes is as usual", name)
@@ -821,6 +855,7 @@ class Guard:
                 "calibrated_at": self._calibrated_at,
                 "collecting": self._collecting,
                 "wanted_rate": self._wanted_rate,
+                "n_doubtful": 0 if self._calibration is None else self._calibration.n_doubtful,
                 "pending": {
                     entry_id: [finding_to_dict(finding) for finding in found]
                     for entry_id, found in self._pending.items()
@@ -832,8 +867,8 @@ class Guard:
                 parts["sample"] = self._sample
             if self._collected:
                 parts["collected"] = CleanSample(
-                    inside=together(self._collected),
-                    outside=together([*self._held_meanwhile, NOTHING]),
+                    inside=latest(self._collected),
+                    outside=latest([NOTHING, *self._held_meanwhile]),
                     vetted=False,
                 )
             for name, part in parts.items():
@@ -894,6 +929,7 @@ class Guard:
                 guard._calibration = JointCalibration(
                     {name: arrays[f"clean.{numbers[name]}"] for name in values["calibrated"]},
                     {detector.name: detector.floor for detector in detectors},
+                    values.get("n_doubtful", 0),
                 )
                 guard._bars = guard._calibrated(guard.policy, guard._calibration)
             guard._restore_growth(values, arrays)

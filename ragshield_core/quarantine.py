@@ -426,6 +426,16 @@ class Quarantine:
                     released[entry.id] = _released(row)
         return released
 
+    def confirmed_ids(self) -> Sequence[str]:
+        """Return the ids of all entries that somebody confirmed as poisoned."""
+        if not self._exists():
+            return []
+        query = select(_Held.entry_id).where(
+            _Held.status == Status.CONFIRMED, _Held.namespace == self.namespace
+        )
+        with self._lock, self._open().connect() as connection:
+            return list(dict.fromkeys(connection.scalars(query)))
+
     def confirmed_among(self, batch: Batch) -> dict[str, str]:
         """Return those entries that somebody confirmed as poisoned, with a remark by whom.
 

@@ -145,7 +145,8 @@ class CountingEmbeddings(Embeddings):
 def snapshot(detector):
     """Return a detector's state as comparable values."""
     values, arrays = detector.state()
-    return json.dumps(values), {key: array.tolist() for key, array in arrays.items()}
+    # As JSON: a NaN is equal to itself there.
+    return json.dumps(values), {key: json.dumps(array.tolist()) for key, array in arrays.items()}
 
 
 def saved(guard, folder):

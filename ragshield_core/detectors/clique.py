@@ -308,6 +308,7 @@ class CliqueDetector(Detector):
         # By slot: how many had come when it was held; infinite if confirmed, NaN if it is not held.
         self._held_at: NDArray[np.float64] = np.empty(0)
         self._n_come = 0  # entries learned and held since the fit
+        self._measured: NDArray[np.int64] = np.empty(0, dtype=np.int64)  # slots, latest measure
         self._latest: tuple[Batch, Overlay, _Judgement] | None = None
 
     def neighbors(self) -> NeighborSource:
@@ -369,11 +370,12 @@ class CliqueDetector(Detector):
         self._trusted[slots[slots >= 0]] = False
 
     def latecomers(self, ids: Sequence[str]) -> NDArray[np.bool_]:
-        """Return which entries have an older one as their nearest, copied words apart."""
+        """Return which entries have an older one in their group."""
         slots = self._fitted().index.slots_of(ids)
         overlay = self._fitted().part(slots)
-        nearest = np.stack([self._evidence(overlay, c).members[:, 0] for c in CHANNELS])
-        return np.asarray(((nearest < slots) & (nearest >= 0)).any(axis=0))
+        nearest = [self._evidence(overlay, c).members[:, : SIZES[-1] - 1] for c in CHANNELS]
+        group = np.concatenate(nearest, axis=1)
+        return np.asarray(((group < slots[:, None]) & (group >= 0)).any(axis=1))
 
     def outliers(self, reference: Batch) -> NDArray[np.bool_]:
         """Return which entries are so suspicious that one clean one in ten thousand would be."""
@@ -400,7 +402,13 @@ class CliqueDetector(Detector):
         """Return how each fitted entry scores among the others: none knows itself anyway."""
         if not self._ready:
             return np.full(len(fitted), np.nan)
-        return self._scores[self._fitted().index.slots_of(fitted.ids)]
+        slots = self._fitted().index.slots_of(fitted.ids)
+        scores = self._scores[slots]
+        # What was left out when the usual was measured last was not scored by that yet.
+        stale = np.flatnonzero(~np.isin(slots, self._measured))
+        if stale.size and self.rule == "groups":
+            scores[stale] = self._judge(self._fitted().part(slots[stale])).scores
+        return scores
 
     # Audit
 
@@ -640,6 +648,7 @@ class CliqueDetector(Detector):
         graph = self._fitted()
         overlay = graph.part(slots)
         self._make_room()
+        self._measured = slots
         known_before, self._ready = self._ready, True
         if self.rule == "cleanbase":
             _, similarities = cleanbase.undirected(overlay.numbers, overlay.lists)

@@ -191,11 +191,12 @@ def test_entries_without_a_lineage_each_count_as_one():
     assert caught(flood) == 1.0
 
 
-def test_clones_that_arrive_singly_are_flooding_as_well():
+def test_of_clones_that_arrive_singly_all_but_the_one_that_was_copied_are_flooding_as_well():
     guard = calibrated()
     flood = clones_of(group(1, 6)[0], 5)
     live = stream(guard, [flood.take([row]) for row in range(5)])
-    assert not set(flood.ids) & set(live)
+    assert set(flood.ids) & set(live) == {flood.ids[0]}
+    assert guard.quarantine.held_ids(flood.ids) == set(flood.ids[1:])
 
 
 def test_an_audit_holds_copies_against_how_usual_they_are():
@@ -227,10 +228,15 @@ def test_below_min_entries_nothing_is_judged_and_the_reason_is_given():
 
 
 def test_a_knowledge_base_can_grow_from_nothing_to_being_judged():
-    guard = Guard([CliqueDetector()], quarantine=Quarantine("sqlite://"))
-    for start in range(0, 150, 30):
+    policy = Policy(quarantine_at=0.05)  # 200 entries justify that
+    guard = Guard([CliqueDetector()], policy=policy, quarantine=Quarantine("sqlite://"))
+    poison = group(5, 3)
+    for start in range(0, 210, 30):
+        assert not guard.calibrated
+        assert guard.screen(poison).kept.all()
         guard.admit(guard.screen(KNOWN.take(np.arange(start, start + 30))))
-    assert condemned(guard.screen(group(5, 3))) == set(group(5, 3).ids)
+    assert guard.calibrated
+    assert condemned(guard.screen(poison)) == set(poison.ids)
 
 
 @pytest.mark.parametrize("wrong", [{"rule": "astrology"}, {"min_entries": 1}], ids=str)
@@ -323,15 +329,20 @@ def test_the_report_lists_the_earlier_members_with_what_speaks_against_them():
     poison = group(5, 3)
     live = {}
     reports = [apply(guard, live, guard.screen(batch)) for batch in trickle(poison)]
-    assert [d.entry_id for d in reports[0].retroactive] == []
-    (decision,) = reports[1].retroactive
+    # One other may be an imitation of it; two that are held speak against it.
+    assert [condemned(report) & set(poison.ids) for report in reports[:2]] == [
+        set(),
+        {poison.ids[1]},
+    ]
+    assert [report.retroactive for report in reports[:2]] == [(), ()]
+    (decision,) = reports[2].retroactive
     assert decision.entry_id == poison.ids[0]
     assert str(decision.verdict) == "quarantine"
-    assert decision.findings[0].related_ids[0] == poison.ids[1]
+    assert set(decision.findings[0].related_ids) >= set(poison.ids[1:3])
     assert decision.findings[0].p_value <= FPR
-    assert "retroactive" in json.loads(reports[1].to_json())
-    assert poison.ids[0] in json.dumps(json.loads(reports[1].to_json())["retroactive"])
-    assert "of earlier ones" in reports[1].summary()
+    assert "retroactive" in json.loads(reports[2].to_json())
+    assert poison.ids[0] in json.dumps(json.loads(reports[2].to_json())["retroactive"])
+    assert "of earlier ones" in reports[2].summary()
     entry = guard.quarantine.show(poison.ids[0]).entry
     assert entry.text == poison.texts[0]
     assert entry.lineage == poison.lineages[0]
@@ -398,12 +409,15 @@ def test_documents_that_are_written_again_unchanged_are_admitted(fitted):
 
 def test_a_new_revision_of_a_member_is_not_condemned_for_the_old_one():
     guard = calibrated()
-    poison = group(2, 5)
+    poison = group(3, 5)
     live = stream(guard, [poison.take([0])])
     harmless = passages(1, 96, "x")
     moved = replace(harmless, ids=(poison.ids[0],), lineages=(poison.lineages[0],))
-    report = guard.screen(join(moved, poison.take([1])))
+    (decision,) = guard.screen(poison.take([1, 2])).retroactive
+    assert decision.entry_id == poison.ids[0]
+    report = guard.screen(join(moved, poison.take([1, 2])))
     assert report.retroactive == ()
+    assert report.decisions[0].verdict == "admit"
     guard.forget(live[poison.ids[0]])
     apply(guard, live, guard.screen(moved))
     assert caught(poison.take([1]), guard) == 0.0
@@ -411,11 +425,14 @@ def test_a_new_revision_of_a_member_is_not_condemned_for_the_old_one():
 
 def test_on_detect_raise_changes_nothing_and_its_report_lists_the_earlier_ones(tmp_path):
     guard = calibrated(on_detect="raise")
-    poison = group(2, 5)
+    poison = group(3, 5)
     live = stream(guard, [poison.take([0])])
     before = saved(guard, tmp_path / "before")
     with pytest.raises(PoisonedEntryError) as raised:
         apply(guard, live, guard.screen(poison.take([1])))
+    assert raised.value.report.retroactive == ()
+    with pytest.raises(PoisonedEntryError) as raised:
+        apply(guard, live, guard.screen(poison.take([1, 2])))
     assert [d.entry_id for d in raised.value.report.retroactive] == [poison.ids[0]]
     assert saved(guard, tmp_path / "after") == before
     assert set(live) == {poison.ids[0]}
@@ -472,7 +489,7 @@ def test_screening_changes_no_state():
     for batch in (poison.take([2]), passages(40, 7, "n"), clones_of(poison[0], 5)):
         first, second = guard.screen(batch), guard.screen(batch)
         assert verdicts(first) == verdicts(second)
-        detector.retroactive(batch)
+        detector.retroactive(batch, ~first.kept)
     assert snapshot(detector) == before
 
 

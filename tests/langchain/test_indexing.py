@@ -394,16 +394,14 @@ def passage(batch, row):
 
 def test_what_is_taken_back_is_not_recorded_any_more(crowded):
     clean = [passage(NEW, row) for row in range(6)]
-    first, second = passage(POISON, 0), passage(POISON, 1)
+    first, second, third = bad = [passage(POISON, row) for row in range(3)]
     assert crowded.run([*clean, first]) == {"num_added": 7}
-    assert crowded.run([second]) == {"num_quarantined": 1, "num_recalled": 1}
-    assert crowded.state == (
-        {d.page_content for d in clean},
-        {first.page_content, second.page_content},
-    )
-    assert crowded.run([*clean, first, second]) == {"num_skipped": 6, "num_quarantined": 2}
+    assert crowded.run([second]) == {"num_quarantined": 1}
+    assert crowded.run([third]) == {"num_quarantined": 1, "num_recalled": 1}
+    assert crowded.state == ({d.page_content for d in clean}, {d.page_content for d in bad})
+    assert crowded.run([*clean, *bad]) == {"num_skipped": 6, "num_quarantined": 3}
     crowded.release(list(crowded.held.values()), source_id_key="source")
-    assert crowded.run([*clean, first, second], cleanup="full") == {"num_skipped": 8}
+    assert crowded.run([*clean, *bad], cleanup="full") == {"num_skipped": 9}
 
 
 @pytest.mark.parametrize("cleanup", ["incremental", "full", "scoped_full"])
@@ -412,10 +410,10 @@ def test_an_update_that_is_taken_back_in_the_same_run_leaves_the_good_version(cr
     good = doc(NEW.texts[0], lineage)
     crowded.run([good], cleanup=cleanup)
     # The update comes first, and only what follows shows what it is.
-    update = [passage(POISON, 0), passage(NEW, 3), passage(POISON, 1)]
+    update = [passage(POISON, 0), passage(NEW, 3), passage(POISON, 1), passage(POISON, 2)]
     assert crowded.run(update, cleanup=cleanup, batch_size=1) == {
         "num_added": 2,
-        "num_quarantined": 1,
+        "num_quarantined": 2,
         "num_recalled": 1,
         "num_kept": 1,
     }
@@ -423,20 +421,19 @@ def test_an_update_that_is_taken_back_in_the_same_run_leaves_the_good_version(cr
 
 
 def test_what_others_took_back_is_not_recorded_either_and_survives_cleanup(crowded):
-    clean, first, second = (passage(NEW, 0), passage(POISON, 0), passage(POISON, 1))
+    clean, first = passage(NEW, 0), passage(POISON, 0)
     crowded.run([clean, first])
-    crowded.store.add_documents([second])  # past the index
-    assert set(crowded.held) == {first.page_content, second.page_content}
+    others = [passage(POISON, 1), passage(POISON, 2)]
+    crowded.store.add_documents(others)  # past the index
+    held = {d.page_content for d in (first, *others)}
+    assert set(crowded.held) == held
     key = crowded.held[first.page_content]
     assert key in set(crowded.keys())
     assert crowded.run([first]) == {"num_quarantined": 1}
     assert crowded.state[0] == {clean.page_content}
     crowded.records.update([key])
     assert crowded.run([clean], cleanup="full") == {"num_skipped": 1, "num_deleted": 1}
-    assert crowded.state == (
-        {clean.page_content},
-        {first.page_content, second.page_content},
-    )
+    assert crowded.state == ({clean.page_content}, held)
 
 
 def test_what_a_person_released_before_stays_recorded(crowded):
@@ -454,8 +451,9 @@ def test_what_a_person_released_before_stays_recorded(crowded):
         by="alice",
     )
     quarantine.release([key], by="alice")
-    assert crowded.run([passage(POISON, 1)]) == {"num_quarantined": 1}
-    assert crowded.state == ({first.page_content}, {POISON.texts[1]})
+    others = [passage(POISON, 1), passage(POISON, 2)]
+    assert crowded.run(others) == {"num_quarantined": 2}
+    assert crowded.state == ({first.page_content}, {POISON.texts[1], POISON.texts[2]})
 
 
 def test_reports_and_counts_are_of_the_own_run_where_others_write_as_well(world):
