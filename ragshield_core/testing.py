@@ -202,6 +202,19 @@ def holds_fitted_entries_out(case: DetectorCase) -> None:
         )
 
 
+def goes_on_measuring(case: DetectorCase) -> None:
+    """Ask that a refresh on what was fitted reproduces, and goes on finding what is planted."""
+    detector = case.fitted()
+    detector.refresh(case.known)
+    first = detector.held_out_scores(case.known, seed=3)
+    found = detector.score(case.poison)
+    detector.refresh(case.known)
+    again = detector.held_out_scores(case.known, seed=3)
+    _ask(np.allclose(first, again, atol=CLOSE, equal_nan=True), "a refresh does not reproduce")
+    bar = np.nanquantile(first, 0.9) if not np.isnan(first).all() else -np.inf
+    _ask(float(np.median(found)) >= bar, "refreshed, it finds planted poison no longer")
+
+
 def does_not_judge_what_it_cannot(case: DetectorCase) -> None:
     """Ask that entries without a label are named by a detector that needs one."""
     detector, batch = case.fitted(), case.poison
@@ -306,6 +319,7 @@ CHECKS: tuple[Callable[[DetectorCase], None], ...] = (
     judging_changes_nothing,
     refuses_or_needs_nothing_unfitted,
     holds_fitted_entries_out,
+    goes_on_measuring,
     does_not_judge_what_it_cannot,
     admits_innocent_writing,
     explains_with_a_number_and_a_taxonomy,

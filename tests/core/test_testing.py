@@ -100,6 +100,16 @@ class Shy(Honest):
         return super().held_out_scores(fitted, seed)[:-1]
 
 
+class Drifting(Honest):
+    shift = 0.0
+
+    def refresh(self, reference):  # noqa: ARG002
+        self.shift += 0.1
+
+    def score(self, batch):
+        return super().score(batch) + self.shift
+
+
 class Unlabelled(Honest):
     needs = frozenset({Need.TEXT, Need.LABEL})
 
@@ -167,6 +177,7 @@ BROKEN = {
     Nosy: "judging_changes_nothing",
     Guessing: "refuses_or_needs_nothing_unfitted",
     Shy: "holds_fitted_entries_out",
+    Drifting: "goes_on_measuring",
     Unlabelled: "does_not_judge_what_it_cannot",
     Xenophobic: "admits_innocent_writing",
     Vague: "explains_with_a_number_and_a_taxonomy",
