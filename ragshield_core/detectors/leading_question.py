@@ -43,9 +43,6 @@ _PRIOR_LOWER, _PRIOR_GLUED = 0.05, 0.01
 _PRIOR_ECHO = np.array([0.25, 0.25, 0.25, 0.12, 0.08, 0.05])
 _WORTH = 10.0
 
-# Bits from which an opening is far from everything usual in a sample that nobody has vouched for,
-# and the share of it that can be so.
-OUTLYING, MOST_OUTLYING = 8.0, 0.02
 _OPENING = 600  # characters in which the first question is looked for
 _LONGEST = 60  # words of a question
 _CODE = re.compile(r"[(){}\[\]=<>;:|\\$&`_/]")
@@ -419,21 +416,6 @@ class LeadingQuestionDetector(Detector):
             counts[tuple(shape)] -= 1
             scores[i] = self._bits(shape[None], counts)[0]
         return scores[inverse.reshape(-1)]
-
-    def outliers(self, reference: Batch) -> NDArray[np.bool_]:
-        """Return which entries open as hardly any would, were it not for those like them.
-
-        Each is judged by the counts without any entry of its kind, case and gluing; where more than
-        a fiftieth stands out like that, it is what the knowledge base is like.
-        """
-        openings = _openings(reference)
-        found = np.zeros(len(reference), dtype=np.bool_)
-        for cell in np.unique(openings[:, :3], axis=0):
-            rows = (openings[:, :3] == cell).all(axis=1)
-            counts = self._counts.copy()
-            counts[tuple(cell)] = 0
-            found[rows] = self._bits(openings[rows], counts) > OUTLYING
-        return found if found.mean() <= MOST_OUTLYING else np.zeros_like(found)
 
     def explain(self, batch: Batch, rows: Sequence[int]) -> list[Evidence]:
         """Return the question, how usual its kind is, and how much of it comes back."""
