@@ -73,6 +73,11 @@ the stream that was held or recalled.
 
 | stream | texts | per target | in the stream | static | clean |
 |---|---|---|---|---|---|"""
+CLEAN_START_HEAD = """
+### No poison among what is adopted
+
+| stream | texts | per target | in the stream | static | clean |
+|---|---|---|---|---|---|"""
 IMITATION_HEAD = """
 ## Imitations of good entries
 
@@ -328,8 +333,10 @@ def clean(longest: int | None, pool: ProcessPoolExecutor) -> list[str]:
 # Attacks
 
 
-def attacked_stream(base: str, source: str, text: str, k: int, longest: int | None) -> str:
-    """Return a line about a stream with poison in it."""
+def attacked_stream(
+    base: str, source: str, text: str, k: int, longest: int | None, *, clean_start: bool = False
+) -> str:
+    """Return a line about a stream with poison in it; with a clean start, none is adopted."""
     logging.getLogger("ragshield").setLevel(logging.CRITICAL)
     corpus = shuffled(knowledge_base(base))
     corpus = corpus.take(range(min(len(corpus), longest or 9_000)))
@@ -339,6 +346,10 @@ def attacked_stream(base: str, source: str, text: str, k: int, longest: int | No
     targets = rng.permutation(len(poison) // k)[:n]
     poison = own_lineages(poison.take([k * t + i for t in targets for i in range(k)]))
     stream = shuffled(together([corpus, poison]), 1)
+    if clean_start:
+        rest = corpus.take(range(ADOPTED, len(corpus)))
+        first = corpus.take(range(ADOPTED))
+        stream = together([first, shuffled(together([rest, poison]), 1)])
     found = grow(default_guard(), stream, ADOPTED)
     bad = np.array([i.startswith("poison-") for i in stream.ids[ADOPTED:]])
     guard = default_guard().fit(corpus.take(range(len(corpus) - 1000))).calibrate()
@@ -369,6 +380,22 @@ def attacks(longest: int | None, pool: ProcessPoolExecutor) -> list[str]:
         for k in sizes
     ]
     return [ATTACK_HEAD, *progress(pool, attacked_stream, jobs, "attacks")]
+
+
+def cleanly_attacked_stream(*job: Any) -> str:
+    """Return a line about a stream with poison in it, but for what is adopted."""
+    return attacked_stream(*job, clean_start=True)
+
+
+def clean_starts(longest: int | None, pool: ProcessPoolExecutor) -> list[str]:
+    """Return the table of streams with poison that adopted none."""
+    jobs = [
+        (base, "poisonedrag_nq", text, k, longest)
+        for base in ("wikipedia", "web + nq")
+        for text in ("text_blackbox", "text")
+        for k in (5, 3, 2)
+    ]
+    return [CLEAN_START_HEAD, *progress(pool, cleanly_attacked_stream, jobs, "clean starts")]
 
 
 # Imitations
@@ -538,6 +565,7 @@ def progress(
 PARTS: dict[str, Callable[[int | None, ProcessPoolExecutor], list[str]]] = {
     "clean": clean,
     "attacks": attacks,
+    "clean_starts": clean_starts,
     "imitations": imitations,
     "slow": slow_poisoner,
     "topics": topics,
