@@ -723,6 +723,9 @@ class CliqueDetector(Detector):
         if not keys:
             return
         graph = self._fitted()
+        gone = graph.index.slots_of(keys)
+        if self._ready:  # what was released, or deleted for good, no longer counts as held
+            self._held_at[gone] = np.nan
         rows = graph.remove(keys)
         self._latest = None
         if self._ready and rows.size:

@@ -650,3 +650,36 @@ def test_of_copies_that_trickle_in_the_oldest_stays():
     for one in singly(flood):
         write(guard, live, one)
     assert set(live) == {flood.ids[0]}
+
+
+def test_what_was_released_no_longer_counts_as_held():
+    detector = CliqueDetector().fit(passages(300, 1))
+    held = passages(40, 2, "held")
+    detector.hold(held)
+    assert np.count_nonzero(detector._held_weights()) == 40
+    crowded = detector._held_weights().max()
+    detector.unhold(held.ids[:30])
+    assert np.count_nonzero(detector._held_weights()) == 10
+    assert detector._held_weights().max() > crowded
+
+
+def test_more_sources_than_are_remembered_are_counted_and_forgotten():
+    arrivals, calibration = Arrivals(), Calibration.of(np.arange(100.0))
+    for start in range(0, 3000, 500):
+        batch = passages(500, start, f"s{start}-")
+        batch = replace(batch, lineages=tuple(f"source {start + row}" for row in range(500)))
+        report = Report(batch=batch, scores={"d": np.full(500, 50.0)})
+        arrivals.count(report, {"d": 99.5}, {"d": calibration}, 0.01)
+    assert arrivals.of().judged == 3000
+    assert len(arrivals.sources) <= 2000
+
+
+def test_a_rate_of_recalls_of_its_own_is_stricter_and_never_laxer():
+    known = passages(600, 1)
+    guard = Guard([CliqueDetector()], policy=Policy(quarantine_at=0.05, recall_at=0.01))
+    guard.fit(known).calibrate()
+    bars = guard._bars["clique"]
+    assert bars.recall > bars.quarantine
+    assert guard.policy.accepting(0.005).recall_at == 0.005
+    with pytest.raises(ValueError, match=r"recall_at is 0\.1"):
+        Policy(quarantine_at=0.05, recall_at=0.1)
