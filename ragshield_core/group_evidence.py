@@ -66,10 +66,13 @@ LEAST_SCALE = 0.05
 MAX_POINTS = 20_000
 # Rows worked on at once, to bound the memory of large corpora.
 CHUNK = 4_000
-# An entry belongs to the group of a held one if it is at most twice as far from it, by cosine
-# distance, as that one's nearest: what is farther off lies beside the group, on its topic, and is
-# judged as if the held one were not there.
+# An entry belongs to the group of a held or suspicious one if it is at most twice as far from it,
+# by cosine distance, as that one's own group: what is farther off lies beside it, on its topic,
+# and is judged as if the group were not there.
 BESIDE = float(np.log(2.0))
+# Of a suspicious entry, its group is known by the two nearest suspicious ones: a twin alone would
+# make a group of the two, with the others beside it.
+NEAREST_SUSPECTS = 2
 # An entry is no copy of what the others of its group are made of, if they share at least half as
 # much beyond it as they would if none of them were the model of the others.
 OWN_BOND = 0.5
@@ -114,6 +117,56 @@ def cosine_of(value: float) -> float:
     return float(1.0 + FLOOR - np.exp(-value))
 
 
+class Held(NamedTuple):
+    """What counts against members of its group only, by entry number.
+
+    Attributes
+    ----------
+    weights
+        How much an entry counts for members of its group, (0, 1]; 0 for those that count as others
+        do.
+    bonds
+        How near its own group is to it; see :func:`nearness`.
+    suspected
+        Whether an entry is not held, but as suspicious as what is.
+    """
+
+    weights: NDArray[np.float32]
+    bonds: NDArray[np.float32]
+    suspected: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, overlay: Overlay, weights: NDArray[np.float32], standing: Raw) -> Held:
+        """Return what is held, given its weight and its evidence by slot."""
+        n = overlay.graph.n_slots + len(overlay.batch)
+        bonds = np.zeros(n, dtype=np.float32)
+        bonds[: len(weights)] = standing.tight[: len(weights), 0]
+        later = np.zeros(n - len(weights), dtype=np.float32)
+        return cls(np.concatenate([weights, later]), bonds, np.zeros(n, dtype=np.bool_))
+
+    def suspecting(self, rows: NDArray[np.intp], evidence: GroupEvidence) -> Held:
+        """Return the same with rows of an overlay that turned out to be suspicious."""
+        numbers = evidence.numbers[rows]
+        suspected = self.suspected.copy()
+        suspected[numbers] = True
+        weights, bonds = self.weights.copy(), self.bonds.copy()
+        weights[numbers] = 1.0
+        group = evidence.members[rows, : SIZES[-1] - 1]
+        mates = (group >= 0) & suspected[group]
+        mates[np.cumsum(mates, axis=1) > NEAREST_SUSPECTS] = False
+        mates[~mates.any(axis=1), 0] = True  # no group is known: the nearest, whatever it is
+        near = np.where(mates, evidence.nearness[rows, : group.shape[1]], np.float32(np.inf))
+        bonds[numbers] = near.min(axis=1)
+        return Held(weights, bonds, suspected)
+
+    def step_aside(self, slots: NDArray[np.int64], near: NDArray[np.float32]) -> None:
+        """Take away edges to those of whose group the other is no member; ``near`` in place."""
+        weight = np.where(slots >= 0, self.weights[slots], np.float32(0.0))
+        edges = np.nonzero(weight > 0.0)
+        beside = near[edges] < self.bonds[slots[edges]] - BESIDE
+        near[edges] *= np.where(beside, np.float32(0.0), weight[edges])
+
+
 class GroupEvidence:
     """Evidence of one channel about the entries of an overlay.
 
@@ -131,9 +184,7 @@ class GroupEvidence:
         Whether the knowledge base tells how alike entries of one lineage are. If not, they are
         judged as strangers are: every edge is of the channel ``"cross"``.
     held
-        By slot, how much the graph's entries count that are held in quarantine, (0, 1], and 0 for
-        those that are not held. Others count by them only as members of their group; see
-        :data:`BESIDE`.
+        What counts only against members of its group; ``None`` for nothing.
     """
 
     def __init__(
@@ -144,11 +195,11 @@ class GroupEvidence:
         exempt: NDArray[np.int64],
         *,
         families: bool = True,
-        held: NDArray[np.float32] | None = None,
+        held: Held | None = None,
     ) -> None:
         self._overlay, self._channel, self._exempt = overlay, channel, exempt
         self._standing, self._families = standing, families
-        self._held = held if held is not None and held.any() else None
+        self._held = held if held is not None and held.weights.any() else None
         n_numbers = overlay.graph.n_slots + len(overlay.batch)
         self._position = np.full(n_numbers, -1, dtype=np.int64)
         self._position[overlay.numbers] = np.arange(len(overlay.numbers))
@@ -163,6 +214,11 @@ class GroupEvidence:
             self._tightness(rows)
         for rows in chunks:
             self._contrast(rows)
+
+    @property
+    def numbers(self) -> NDArray[np.int64]:
+        """Numbers of the entries, by row."""
+        return self._overlay.numbers
 
     def tied(self, rows: slice | NDArray[np.int64]) -> Raw:
         """Return the evidence of rows as far as another member of the group shares it."""
@@ -182,7 +238,7 @@ class GroupEvidence:
         near = nearness(lists.similarities, lists.copied)
         near[~self._looked_at(own[:, None], lists.slots)] = 0.0
         if self._held is not None:
-            self._step_aside(lists.slots, near)
+            self._held.step_aside(lists.slots, near)
         order = np.argsort(-near, axis=1, kind="stable")
         near = np.take_along_axis(near, order, 1)
         members = np.where(near > 0.0, np.take_along_axis(lists.slots, order, 1), -1)
@@ -191,19 +247,13 @@ class GroupEvidence:
         # Where no new entry is among the nearest, the tightness is what it was.
         start = overlay.graph.n_slots
         same = (own < start) & (group < start).all(axis=1) & (len(overlay.batch) > 0)
+        if self._held is not None:
+            changed = (lists.slots >= 0) & self._held.suspected[lists.slots]
+            same &= ~changed.any(axis=1)
         tight = np.empty((len(own), len(SIZES)), dtype=np.float32)
         tight[same] = self._standing.tight[own[same]]
         tight[~same] = self._tightness_of(group[~same], near[~same])
         self.raw.tight[rows] = tight
-
-    def _step_aside(self, slots: NDArray[np.int64], near: NDArray[np.float32]) -> None:
-        """Take away edges to held entries of whose group the other is no member; in place."""
-        assert self._held is not None  # noqa: S101
-        known = (slots >= 0) & (slots < self._overlay.graph.n_slots)
-        weight = np.where(known, self._held[np.where(known, slots, 0)], np.float32(0.0))
-        edges = np.nonzero(weight > 0.0)
-        beside = near[edges] < self._standing.tight[slots[edges], 0] - BESIDE
-        near[edges] *= np.where(beside, np.float32(0.0), weight[edges])
 
     def _tightness_of(
         self, group: NDArray[np.int64], near: NDArray[np.float32]

@@ -23,6 +23,7 @@ from ragshield_core.group_evidence import (
     SIZES,
     Channel,
     GroupEvidence,
+    Held,
     K,
     Raw,
     Reference,
@@ -81,6 +82,8 @@ TURNS = round(1 / ARRIVING)
 # Of a clean sample that nobody has vouched for, so small a share of the entries is expected to be
 # as suspicious as what does not count as clean there.
 EXTREME = 1e-4
+# As suspicious as one clean entry in a hundred is suspicious enough for others to be judged apart.
+SUSPICIOUS = 0.01
 # Up to this number of entries, what is usual is told each of them by the others only.
 CROSS_FITTED = 20_000
 # Held neighbours on which a standing entry is condemned, at least: one is its imitator, for all
@@ -758,16 +761,39 @@ class CliqueDetector(Detector):
             overlay = self._fitted().overlay(batch, older)
             # Nobody asks for the scores of the others, which are most.
             rows = np.concatenate([np.arange(len(batch)), self._watched_rows(overlay)])
-            judgement = self._judge(overlay, rows)
+            judgement = self._judge_apart(overlay, rows, self._judge(overlay, rows))
             self._latest = (batch, overlay, judgement)
         return self._latest[1], self._latest[2]
 
-    def _judge(self, overlay: Overlay, rows: NDArray[np.intp] | None = None) -> _Judgement:
-        """Score entries of an overlay, all or some."""
+    def _judge_apart(
+        self, overlay: Overlay, rows: NDArray[np.intp], first: _Judgement
+    ) -> _Judgement:
+        """Judge again as if all that is suspicious were held, so that nothing borrows from it.
+
+        What lies beside a group is not held for that; and the surroundings of a group that lean on
+        it no longer make it look usual.
+        """
+        if self.rule != "groups":
+            return first
+        suspects = rows[first.scores[rows] > self.audit_threshold(SUSPICIOUS)]
+        return self._judge(overlay, rows, (suspects, first)) if suspects.size else first
+
+    def _judge(
+        self,
+        overlay: Overlay,
+        rows: NDArray[np.intp] | None = None,
+        suspected: tuple[NDArray[np.intp], _Judgement] | None = None,
+    ) -> _Judgement:
+        """Score entries of an overlay, all or some; given, maybe, which rows were suspicious."""
         if self.rule == "cleanbase":
             return self._judge_cliques(overlay)
         assert self._usual is not None  # noqa: S101 - there is one as soon as it is ready
-        evidence = {channel: self._evidence(overlay, channel) for channel in CHANNELS}
+        evidence: dict[Channel, GroupEvidence] = {}
+        for channel in CHANNELS:
+            held = Held.of(overlay, self._held_weights(), self._raw[channel])
+            if suspected is not None:
+                held = held.suspecting(suspected[0], suspected[1].evidence[channel])
+            evidence[channel] = self._evidence(overlay, channel, held)
         n = len(overlay.numbers)
         wanted = np.arange(n) if rows is None else rows
         lineages = self._lineages(overlay, self._recent(overlay))
@@ -816,14 +842,18 @@ class CliqueDetector(Detector):
         kept = [pairs[similarities > threshold] for pairs, similarities in edges]
         return np.unique(np.concatenate(kept), axis=0)
 
-    def _evidence(self, overlay: Overlay, channel: Channel) -> GroupEvidence:
+    def _evidence(
+        self, overlay: Overlay, channel: Channel, held: Held | None = None
+    ) -> GroupEvidence:
+        if held is None:
+            held = Held.of(overlay, self._held_weights(), self._raw[channel])
         return GroupEvidence(
             overlay,
             channel,
             self._raw[channel],
             overlay.lineage_codes(self.trusted_lineages),
             families=self._families,
-            held=self._held_weights(),
+            held=held,
         )
 
     def _held_weights(self) -> NDArray[np.float32]:
