@@ -323,6 +323,11 @@ def _stems(text: str) -> set[str]:
     return stems
 
 
+# Malformed questions that make up so large a share of a sample that nobody has vouched for are
+# taken for poison: fewer hardly change what is usual, more are the habit of those who write there.
+DOUBTFUL = (0.0075, 0.03)
+
+
 class LeadingQuestionDetector(Detector):
     """Look for entries that put a question to themselves and answer it.
 
@@ -343,6 +348,11 @@ class LeadingQuestionDetector(Detector):
     -----
     The published rule calls more than 5 bits suspicious, which is 32 times likelier; nothing up to
     0 bits is ever acted on. State is a table of counts; learning and forgetting are exact.
+
+    In a knowledge base that nobody has vouched for, ten poisoned entries in a thousand would make
+    their openings usual. Openings that are malformed, in lower case or run into the answer, and as
+    frequent as poison may be (:data:`DOUBTFUL`) are therefore not counted there. Well-formed ones
+    are: as many pages of questions and answers are nothing unusual.
 
     References
     ----------
@@ -378,6 +388,7 @@ class LeadingQuestionDetector(Detector):
     def reset(self) -> None:
         """Forget every opening."""
         self._counts = np.zeros((len(KINDS), 2, 2, len(_ATTACK_ECHO)), dtype=np.int64)
+        self._doubtful = np.zeros(self._counts.shape, dtype=np.bool_)
 
     def learn(self, entries: Batch) -> None:
         """Count what entries open with."""
@@ -395,16 +406,49 @@ class LeadingQuestionDetector(Detector):
 
     def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """Return the counts."""
-        return {}, {"counts": self._counts.copy()}
+        return {}, {"counts": self._counts.copy(), "doubtful": self._doubtful.copy()}
 
     def restore(self, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:  # noqa: ARG002
         """Take over the counts."""
+        self.reset()
         self._counts = np.array(arrays["counts"], dtype=np.int64).reshape(self._counts.shape)
+        if "doubtful" in arrays:  # early versions doubted nothing
+            self._doubtful = np.array(arrays["doubtful"], dtype=np.bool_)
 
     def score(self, batch: Batch) -> NDArray[np.float64]:
         """Return how much likelier each opening is for poison, in bits, shape (n_entries,)."""
         self._check_fitted()
-        return self._bits(_openings(batch), self._counts)
+        return self._bits(_openings(batch), self._usual)
+
+    def outliers(self, reference: Batch) -> NDArray[np.bool_]:
+        """Return which entries open with malformed questions that are rare; count these no more."""
+        shapes = np.argwhere(self._counts > 0)
+        kind, lower, glued, _ = shapes.T
+        shapes = shapes[(kind != NONE) & ((lower == 1) | (glued == 1))]
+        sample = tuple(_openings(reference).T)
+        doubtful = self._malformed(shapes, np.zeros(self._counts.shape, dtype=np.bool_))
+        fewest, most = DOUBTFUL
+        if len(reference) and doubtful[sample].mean() >= fewest:
+            while True:  # without the most striking ones, others stand out
+                more = self._malformed(shapes, doubtful)
+                if (more == doubtful).all():
+                    break
+                doubtful = more
+            if doubtful[sample].mean() > most:
+                doubtful[...] = False
+        else:
+            doubtful[...] = False
+        self._doubtful = doubtful
+        return np.asarray(doubtful[sample])
+
+    def _malformed(self, shapes: NDArray[np.intp], known: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Return which shapes are suspicious where neither they nor known ones are counted."""
+        found = known.copy()
+        for shape in shapes:
+            rest = np.where(known, 0, self._counts)
+            rest[tuple(shape)] = 0
+            found[tuple(shape)] |= self._bits(shape[None], rest)[0] > self.rule_threshold
+        return found
 
     def held_out_scores(self, fitted: Batch, seed: int) -> NDArray[np.float64]:  # noqa: ARG002
         """Return scores of the fitted entries, each by the counts without it."""
@@ -412,8 +456,8 @@ class LeadingQuestionDetector(Detector):
         shapes, inverse = np.unique(openings, axis=0, return_inverse=True)
         scores = np.empty(len(shapes))
         for i, shape in enumerate(shapes):
-            counts = self._counts.copy()
-            counts[tuple(shape)] -= 1
+            counts = self._usual
+            counts[tuple(shape)] = max(0, counts[tuple(shape)] - 1)
             scores[i] = self._bits(shape[None], counts)[0]
         return scores[inverse.reshape(-1)]
 
@@ -424,7 +468,7 @@ class LeadingQuestionDetector(Detector):
     def _evidence(self, text: str) -> Evidence:
         opening = opening_of(text)
         shape = np.array([_shape(opening)])
-        score, n = self._bits(shape, self._counts)[0], int(self._counts.sum())
+        score, n = self._bits(shape, self._usual)[0], int(self._counts.sum())
         alike = int(self._counts[opening.kind].sum())
         start, end = opening.span
         traits = [KINDS[opening.kind]]
@@ -437,6 +481,11 @@ class LeadingQuestionDetector(Detector):
             f'"{printable(text[start:end], 80)}"'
         )
         return Evidence(sentence=sentence, span=opening.span if end > start else None)
+
+    @property
+    def _usual(self) -> NDArray[np.int64]:
+        """Counts of what is not in doubt; a copy."""
+        return np.where(self._doubtful, 0, self._counts)
 
     def _check_fitted(self) -> None:
         if not self._counts.any():
