@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ragshield_core.calibration import TIE, Calibration
+from ragshield_core.entries import Batch
 from ragshield_core.findings import Report, printable
 
 # Arrivals that are looked at for a runaway or a shift: enough to tell 3 % from 1 %.
@@ -28,6 +29,9 @@ LOWER, MIDDLE = 0.02, 0.25
 SHIFTED = 6.0
 # A source is tested by itself from so many entries on, and so many sources are remembered at least.
 FEWEST, MAX_SOURCES = 100, 1_000
+# A topic is an arrival and so many of the latest that are nearest to it, itself included; if nearly
+# all of them are held, somebody should look.
+TOPIC, NEARLY_ALL = 30, 0.9
 # Of the clean scores of a detector, at least this share must differ for its p-values to be tested.
 DISTINCT = 0.25
 
@@ -71,6 +75,22 @@ class Shift:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topic:
+    """Entries near to each other that came lately and of which nearly all were held."""
+
+    entry_ids: tuple[str, ...]  # held, the one in their midst first
+    n_entries: int  # held or not
+
+    def __str__(self) -> str:
+        return (
+            f"{len(self.entry_ids)} of {self.n_entries} entries around "
+            f"{printable(self.entry_ids[0], 60)!r} that came lately are held: a campaign, or good "
+            "entries about something that is new here; review them, release what is good, and "
+            "adopt anew if most is"
+        )
+
+
 @dataclass(frozen=True, kw_only=True)
 class Status:
     """How a guard stands.
@@ -93,6 +113,9 @@ class Status:
         Detectors that hold nothing for now, and why.
     shifts
         Sources, and what came lately, as far as they are unlike the clean sample as a whole.
+    topics
+        Topics of which nearly all that came lately was held. Detectors do not abstain for these:
+        whoever floods a topic would switch them off there.
     """
 
     n_known: int
@@ -107,6 +130,7 @@ class Status:
     by_source: Mapping[str, Spent]
     abstaining: Mapping[str, str]
     shifts: tuple[Shift, ...]
+    topics: tuple[Topic, ...] = ()
 
     def summary(self) -> str:
         """Return the state of the calibration in a few lines."""
@@ -129,6 +153,7 @@ class Status:
             lines.append(f"calibrates itself at {self.next_at} entries")
         lines += [f"{name}: {why}" for name, why in self.abstaining.items()]
         lines += [f"shift: {shift}" for shift in self.shifts]
+        lines += [f"topic: {topic}" for topic in self.topics]
         return "\n".join(lines)
 
 
@@ -142,6 +167,11 @@ class Arrivals:
         self._hits: dict[str, NDArray[np.bool_]] = {}  # by detector, of the latest arrivals
         self._p_values: dict[str, NDArray[np.float32]] = {}
         self._by_source: dict[str, dict[str, NDArray[np.float32]]] = {}
+        # Of the latest arrivals that have vectors, in order; not saved.
+        self._ids: list[str] = []
+        self._vectors: NDArray[np.float32] | None = None
+        self._held: NDArray[np.bool_] = np.empty(0, dtype=np.bool_)
+        self._announced: set[str] = set()  # of entries of topics
 
     def count(
         self,
@@ -177,6 +207,7 @@ class Arrivals:
             for name in {f.detector for f in decision.findings if f.score > f.threshold}:
                 self.spent[name, "held"] += 1
         self._count_sources(report.batch.lineages, held)
+        self._remember(report.batch, held)
         together = np.sum(list(hits.values()), axis=0) if hits else np.zeros(len(held))
         changed = []
         for name, mine in hits.items():
@@ -190,6 +221,33 @@ class Arrivals:
             if self._runs_away(name, rate, tested=tested):
                 changed.append(name)
         return changed
+
+    def topics(self) -> list[Topic]:
+        """Return topics of which nearly all that came lately was held, the fullest first."""
+        rows = np.flatnonzero(self._held)
+        if self._vectors is None or len(rows) < NEARLY_ALL * TOPIC:
+            return []
+        similar = self._vectors[rows] @ self._vectors.T
+        around = np.argsort(-similar, axis=1, kind="stable")[:, :TOPIC]
+        share = self._held[around].mean(axis=1)
+        named = np.zeros(len(self._held), dtype=np.bool_)
+        found = []
+        for place in np.argsort(-share, kind="stable").tolist():
+            held = around[place][self._held[around[place]]]
+            if share[place] < NEARLY_ALL:
+                break
+            if not named[held].any():
+                ids = tuple(self._ids[row] for row in held.tolist())
+                found.append(Topic(entry_ids=ids, n_entries=TOPIC))
+                named[held] = True
+        return found
+
+    def new_topics(self) -> list[Topic]:
+        """Return topics that were not among those returned before."""
+        topics = [t for t in self.topics() if self._announced.isdisjoint(t.entry_ids)]
+        self._announced.intersection_update(self._ids)
+        self._announced.update(entry_id for topic in topics for entry_id in topic.entry_ids)
+        return topics
 
     def recalled(self, detectors: Iterable[Iterable[str]]) -> None:
         """Take note of entries that were recalled, each with the detectors that accused it."""
@@ -206,6 +264,8 @@ class Arrivals:
         """Start everything but the count of what was spent anew."""
         self.calibrated()
         self._hits, self.abstaining = {}, {}
+        self._ids, self._vectors, self._held = [], None, np.empty(0, dtype=np.bool_)
+        self._announced = set()
 
     def of(self, detector: str = "") -> Spent:
         """Return what a detector has spent; by default, all together."""
@@ -255,6 +315,14 @@ class Arrivals:
             else:
                 again._p_values[name] = array
         return again
+
+    def _remember(self, batch: Batch, held: NDArray[np.bool_]) -> None:
+        if not batch.dim:
+            return
+        before = self._vectors if self._vectors is not None else batch.embeddings[:0]
+        self._vectors = np.concatenate([before, batch.embeddings])[-WINDOW:]
+        self._ids = [*self._ids, *batch.ids][-WINDOW:]
+        self._held = np.concatenate([self._held, held])[-WINDOW:]
 
     def _count_sources(self, lineages: Iterable[str | None], held: NDArray[np.bool_]) -> None:
         for lineage, out in zip(lineages, held.tolist(), strict=True):

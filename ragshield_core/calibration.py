@@ -163,10 +163,16 @@ class JointCalibration:
         rate: if all of them were, the rate is exceeded by their share less that half; if none, half
         of it is lost.
 
+    spent
+        Shape (n_clean,): which entries were beyond a threshold of :meth:`recall_thresholds` before,
+        in an earlier calibration; ``None`` for none.
+
     Attributes
     ----------
     scores
         As given.
+    spent
+        As given, or all ``False``.
     calibrations
         One per detector that judged any of the entries.
 
@@ -194,6 +200,7 @@ class JointCalibration:
         scores: Mapping[str, NDArray[np.float64]],
         floors: Mapping[str, float] | None = None,
         n_doubtful: int = 0,
+        spent: NDArray[np.bool_] | None = None,
     ) -> None:
         self.scores = dict(scores)
         self.n_doubtful = n_doubtful
@@ -213,7 +220,9 @@ class JointCalibration:
             msg = "no detector judged any of the clean entries, expected at least one score."
             raise CalibrationError(msg)
         rarest = np.fmin.reduce(shares)  # per entry, of all detectors that judged it
+        self.spent = np.zeros(len(rarest), dtype=np.bool_) if spent is None else spent
         self._rarest = np.sort(rarest[~np.isnan(rarest)])
+        self._unspent = np.sort(rarest[~np.isnan(rarest) & ~self.spent])
         self._most = max(len(calibration) for calibration in self.calibrations.values())
 
     def thresholds(self, alpha: float, confidence: float) -> dict[str, float]:
@@ -240,13 +249,8 @@ class JointCalibration:
         far as every detector keeps a clean score to compare with: a sample that is large enough
         in expectation is not refused for the confidence.
         """
-        from scipy.special import betainc  # noqa: PLC0415 - keeps `import ragshield_core` quick
-
         n = len(self._rarest) + self.n_doubtful
-        largest = math.floor(alpha * (n + 1) + 1e-9)
-        ranks = np.arange(1, largest + 1)
-        sure = int(np.count_nonzero(betainc(ranks, n + 1 - ranks, alpha) >= confidence))
-        largest, sure = self._beside_doubtful(largest), self._beside_doubtful(sure)
+        largest, sure = self._ranks(alpha, confidence)
         shares, counts = np.unique(self._rarest, return_counts=True)
         reached = np.cumsum(counts)  # clean entries acted on at each share
         first = int(reached[0])
@@ -258,8 +262,64 @@ class JointCalibration:
             share = float(shares[0]) - 0.5 / self._most
         else:
             share = float(shares[max(0, int(np.searchsorted(reached, sure, side="right")) - 1)])
+        return self._at(share)  # never empty: one entry or more of those that most were judged by
+
+    def recall_thresholds(
+        self, alpha: float, confidence: float, recalled: float | None = None
+    ) -> dict[str, float]:
+        """Return the score above which a detector may recall what was admitted, over a lifetime.
+
+        Parameters
+        ----------
+        alpha, confidence
+            As of :meth:`thresholds`.
+        recalled
+            Accepted share of clean entries that are ever beyond these thresholds, (0, 1). ``None``
+            for what the confidence leaves of ``alpha``.
+
+        Notes
+        -----
+        An entry is judged once when it comes, and again whenever something comes near to it: each
+        look has its chance to be wrong. Alpha is therefore spent (Lan and DeMets, "Discrete
+        sequential boundaries for clinical trials", Biometrika 70, 1983): with every calibration
+        the thresholds stand so high that no more of the sample than the accepted share were ever
+        beyond those of any calibration, this one included. What the sample would have suffered is
+        what other clean entries of its age suffer, in expectation, as the one is exchangeable with
+        the others. At least the highest score is a threshold, so that a sample too small for the
+        share recalls nothing that is less unusual than all of it.
+        """
+        largest, sure = self._ranks(alpha, confidence)
+        rank = largest - sure
+        if recalled is not None:
+            n = len(self._rarest) + self.n_doubtful
+            rank = math.floor(recalled * (n + 1) + 1e-9)
+        rank = max(1, rank - int(np.count_nonzero(self.spent)))
+        if not len(self._unspent):
+            return self._at(float(self._rarest[0]))
+        return self._at(float(self._unspent[min(rank, len(self._unspent)) - 1]))
+
+    def beyond(self, thresholds: Mapping[str, float]) -> NDArray[np.bool_]:
+        """Return which clean entries are beyond a threshold, shape (n_clean,)."""
+        found = np.zeros(len(self.spent), dtype=np.bool_)
+        for name, bar in thresholds.items():
+            if name in self.scores:
+                found |= np.nan_to_num(self.scores[name], nan=-np.inf) > bar
+        return found
+
+    def _ranks(self, alpha: float, confidence: float) -> tuple[int, int]:
+        """Return which of the largest values keeps the rate in expectation, and which surely."""
+        from scipy.special import betainc  # noqa: PLC0415 - keeps `import ragshield_core` quick
+
+        n = len(self._rarest) + self.n_doubtful
+        largest = math.floor(alpha * (n + 1) + 1e-9)
+        ranks = np.arange(1, largest + 1)
+        sure = int(np.count_nonzero(betainc(ranks, n + 1 - ranks, alpha) >= confidence))
+        return self._beside_doubtful(largest), self._beside_doubtful(sure)
+
+    def _at(self, share: float) -> dict[str, float]:
+        """Return the thresholds that so large a share of the scores of each detector reaches."""
         bars = {name: self._bar(name, share) for name in self.calibrations}
-        return {  # never empty: the share is one entry or more of those that most were judged by
+        return {
             name: max(self._floors[name], bar) + TIE
             for name, bar in bars.items()
             if bar is not None

@@ -122,6 +122,7 @@ class Guard:
         self._calibrated_at = 0  # entries known at the latest calibration
         self._collecting = True  # until there are enough entries for a first one
         self._collected: list[Batch] = []
+        self._ever_beyond: set[str] = set()  # of the sample, a threshold of recalls
         self._wanted_rate: float | None = None  # where a small sample justifies a larger one only
         self._held_meanwhile: list[Batch] = []
         self._fixed: dict[str, dict[str, float]] = {}  # scores of the sample that never change
@@ -197,6 +198,7 @@ class Guard:
                 },
                 abstaining=dict(self._arrivals.abstaining),
                 shifts=tuple(self._arrivals.shifts()),
+                topics=tuple(self._arrivals.topics()),
             )
 
     @property
@@ -226,7 +228,7 @@ class Guard:
     def _fit(self, batch: Batch) -> None:
         self._calibration, self._sample, self._held_out, self._fixed = None, None, {}, {}
         self._collecting, self._collected, self._held_meanwhile = False, [], []
-        self._wanted_rate = None
+        self._wanted_rate, self._ever_beyond = None, set()
         self._arrivals.refitted()
         self._pending = {}
         self._dim = None
@@ -402,10 +404,12 @@ class Guard:
         policy: Policy,
         at_most: float | None = None,
         n_doubtful: int = 0,
+        ids: Sequence[str] = (),
     ) -> None:
-        """Take thresholds from scores of clean entries."""
+        """Take thresholds from scores of clean entries; with ids if they are looked at again."""
         floors = {detector.name: detector.floor for detector in self.detectors}
-        calibration = JointCalibration(scores, floors, n_doubtful)
+        spent = np.array([i in self._ever_beyond for i in ids], dtype=np.bool_) if ids else None
+        calibration = JointCalibration(scores, floors, n_doubtful, spent)
         try:
             smallest = calibration.smallest_rate
             if at_most is not None and policy.quarantine_at < smallest <= at_most:
@@ -422,6 +426,9 @@ class Guard:
             )
             raise CalibrationError(msg) from None
         self._policy, self._calibration, self._bars = policy, calibration, bars
+        if ids:
+            beyond = calibration.beyond({name: bar.recall for name, bar in bars.items()})
+            self._ever_beyond.update(ids[row] for row in np.flatnonzero(beyond).tolist())
         self._calibrated_at = len(self._known)
         self._arrivals.calibrated()
         logger.info(
@@ -462,7 +469,9 @@ class Guard:
         counted = {name: column[counting] for name, column in scores.items()}
         self._check_judged(counted)
         n_doubtful = int(np.count_nonzero(doubtful))
-        self._calibrate(counted, self.policy, at_most, n_doubtful)
+        entries = (*sample.inside.ids, *sample.outside.ids)
+        ids = [entry_id for entry_id, counts in zip(entries, counting, strict=True) if counts]
+        self._calibrate(counted, self.policy, at_most, n_doubtful, ids)
         self._sample_scores = {
             name: column[: len(sample.inside)] for name, column in scores.items()
         }
@@ -751,6 +760,8 @@ class Guard:
                     logger.warning("%s acts again: what comes is as usual", name)
                 else:
                     logger.warning("%s: %s", name, why)
+            for topic in self._arrivals.new_topics():
+                logger.warning("topic: %s", topic)
             return replace(report, spent=self._arrivals.of().share)
 
     def _remember_held(self, entries: Batch) -> None:
@@ -856,12 +867,15 @@ class Guard:
                 "collecting": self._collecting,
                 "wanted_rate": self._wanted_rate,
                 "n_doubtful": 0 if self._calibration is None else self._calibration.n_doubtful,
+                "ever_beyond": sorted(self._ever_beyond),
                 "pending": {
                     entry_id: [finding_to_dict(finding) for finding in found]
                     for entry_id, found in self._pending.items()
                 },
             }
             arrays: dict[str, NDArray[Any]] = {}
+            if self._calibration is not None:
+                arrays["spent"] = self._calibration.spent
             parts: dict[str, CleanSample | Arrivals] = {"arrivals": self._arrivals}
             if self._sample is not None:
                 parts["sample"] = self._sample
@@ -930,6 +944,7 @@ class Guard:
                     {name: arrays[f"clean.{numbers[name]}"] for name in values["calibrated"]},
                     {detector.name: detector.floor for detector in detectors},
                     values.get("n_doubtful", 0),
+                    arrays.get("spent"),
                 )
                 guard._bars = guard._calibrated(guard.policy, guard._calibration)
             guard._restore_growth(values, arrays)
@@ -945,6 +960,7 @@ class Guard:
         # Early versions wrote none of this: what was fitted stays fitted.
         self._collecting = values.get("collecting", not self._known)
         self._wanted_rate = values.get("wanted_rate")
+        self._ever_beyond = set(values.get("ever_beyond", ()))
         self._calibrated_at = values.get("calibrated_at", len(self._known))
         self._pending = {
             entry_id: [finding_from_dict(finding) for finding in found]

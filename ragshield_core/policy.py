@@ -34,10 +34,11 @@ class Policy(BaseModel):
         The same for flagging, at least ``quarantine_at``; ``None`` (the default) flags nothing,
         because a flag changes an entry's metadata.
     recall_at
-        Accepted rate for the threshold above which entries that were admitted are recalled, at most
-        ``quarantine_at``. ``None`` (the default) takes that: since a standing entry is recalled
-        only on evidence that no single newcomer can make, far fewer clean ones are recalled than
-        held, about one in a thousand (``benchmarks/results/growth.md``).
+        Accepted share of clean entries that are ever recalled after they were admitted, over all
+        the looks that are taken at them as the knowledge base grows, at most ``quarantine_at``; see
+        :meth:`~ragshield_core.calibration.JointCalibration.recall_thresholds`. ``None`` (the
+        default) takes what ``confidence`` leaves of ``quarantine_at``, about a third, so that both
+        together stay within it.
     confidence
         How sure to be that the rate is kept, over the draw of the clean sample: thresholds keep
         it in expectation with 0.5 or so, and are a little stricter for more. The default 0.9
@@ -124,11 +125,9 @@ class Policy(BaseModel):
         flag = quarantine
         if self.flag_at is not None:
             flag = calibration.thresholds(self.flag_at, self.confidence)
-        recall = quarantine
-        if self.recall_at is not None:
-            recall = calibration.thresholds(self.recall_at, self.confidence)
+        recall = calibration.recall_thresholds(self.quarantine_at, self.confidence, self.recall_at)
         return bars | {
-            name: Bars(flag[name], bar, recall.get(name, math.inf))
+            name: Bars(flag[name], bar, max(bar, recall.get(name, math.inf)))
             for name, bar in quarantine.items()
         }
 

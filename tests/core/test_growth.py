@@ -155,6 +155,27 @@ def test_an_entry_beside_a_held_group_is_judged_as_if_that_was_not_there(monkeyp
     assert having.score(member.take([0])) == pytest.approx(inside)
 
 
+def test_an_entry_beside_a_group_of_its_batch_is_judged_as_if_that_was_not_there():
+    poison, member, aside = beside(n_members=3)
+    detector = CliqueDetector().fit(KNOWN)
+    alone = detector.score(aside)
+    together = detector.score(join(poison, aside))
+    assert together[-1] == pytest.approx(alone, abs=1e-3)
+    assert (together[:-1] > detector.audit_threshold(0.001)).all()
+    assert detector.score(join(poison, member))[-1] > detector.score(member) + 2.0
+
+
+def test_a_group_does_not_hide_behind_what_leans_on_it():
+    # Good entries on the topic, near to each other because each is near to the same thing.
+    poison, _, aside = beside()
+    towards = aside.embeddings[0]
+    topic = near_to(towards, 0.93, 6, 5, "topic")
+    detector = CliqueDetector().fit(join(KNOWN, topic))
+    among = join(poison, near_to(towards, 0.93, 2, 6, "more"))
+    scores = detector.score(among)
+    assert (scores[: len(poison)] > detector.audit_threshold(0.001)).all()
+
+
 # A guard that begins with nothing
 
 
@@ -222,7 +243,7 @@ def test_poison_that_came_before_the_calibration_is_named_by_the_next_report():
             assert set(named[entry_id].findings[0].related_ids) & set(batch.ids)
     assert len(set(named) - set(poison.ids)) <= 2 * RATE * len(live)
     # What a person has judged good is not named, and what was recalled not any more.
-    good = next(i for i in named if i not in poison.ids)
+    good = next(iter(named))
     guard.trust([good])
     assert good not in {d.entry_id for d in guard.screen(passages(3, 51, "n")).retroactive}
     write(guard, live, passages(3, 52, "n"))
@@ -235,7 +256,7 @@ def test_poison_that_came_before_the_calibration_is_named_by_the_next_report():
     for batch in whole:
         for row in (5, 6, 7):
             write(guard, live, batch.take([row]))
-        assert not set(batch.ids) & set(live)
+        assert not (set(batch.ids) - {good}) & set(live)
 
 
 @pytest.mark.parametrize("kind", ["a revision", "one deleted and written again"])
@@ -449,6 +470,35 @@ def test_a_source_that_is_unlike_the_clean_sample_is_named():
     assert shift.share > 1.5 * shift.expected
     assert "source 'odd feed'" in str(shift)
     assert "more suspicious" in str(shift)
+
+
+def test_a_topic_of_which_nearly_all_is_held_is_named():
+    arrivals = Arrivals()
+    topic = near_to(CENTRES[0], 0.98, 40, 1, "topic")
+    held = Report(
+        batch=topic,
+        remarkable={
+            row: Decision(entry_id=topic.ids[row], verdict=Verdict.QUARANTINE) for row in range(38)
+        },
+        scores={},
+        skipped=(),
+        timings={},
+    )
+    others = passages(200, 61, "other")
+    usual = Report(batch=others, remarkable={}, scores={}, skipped=(), timings={})
+    arrivals.count(usual, {}, {}, 0.01)
+    assert arrivals.topics() == []
+    arrivals.count(held, {}, {}, 0.01)
+    (found,) = arrivals.new_topics()
+    assert set(found.entry_ids) <= set(topic.ids)
+    assert len(found.entry_ids) >= 27
+    assert "review them" in str(found)
+    assert arrivals.new_topics() == []  # it was named
+    assert len(arrivals.topics()) == 1
+    for number in range(WINDOW // 200 + 1):
+        later = passages(200, 70 + number, f"later{number}")
+        arrivals.count(replace(usual, batch=later), {}, {}, 0.01)
+    assert arrivals.topics() == []
 
 
 def test_counts_come_back_from_their_state():
