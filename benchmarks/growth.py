@@ -5,7 +5,8 @@
     python benchmarks/growth.py --only clean imitations   # some parts, others as before
 
 The default guard at 1 %, entries in batches of 100, written as the guarded stores write them:
-screen, hold, recall, learn. What is held or recalled counts, once.
+screen, hold, recall, learn; some streams go through a guarded store itself. What is held or
+recalled counts, once.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # one stream a core
 import numpy as np
 from cliques import attack, knowledge_base
 from corpora import load, read_rows
+from langchain_end_to_end import Looked, bare_store, documents_of
 from rich.progress import track
 
 from ragshield_core import Batch, Guard, Policy, Quarantine
@@ -35,6 +37,7 @@ from ragshield_core.adoption import learn_store
 from ragshield_core.detectors import CliqueDetector
 from ragshield_core.entries import together
 from ragshield_core.evaluation import proportion_interval
+from ragshield_langchain import GuardedVectorStore
 
 RESULTS = Path(__file__).parent / "results"
 STORED = RESULTS / "growth.json"
@@ -90,11 +93,12 @@ unrelated text; words: half of the words of the good text, shuffled, embedded by
 SLOW_HEAD = """
 ## A slow poisoner
 
-{n} entries on the topics of the targets come first, among as many clean ones: by vector, random
-mixtures of a target's raw texts and the passages nearest to it. Then the raw texts come, in fives.
+6,000 entries are adopted. Entries on the topics of the targets come first, among as many clean
+ones: by vector, random mixtures of a target's raw texts and the passages nearest to it. Then the
+500 raw texts come, in fives.
 
-| knowledge base | of the {n}, held | caught without them | caught after them |
-|---|---|---|---|"""
+| knowledge base | prepared | of these, held | caught without them | caught after them |
+|---|---|---|---|---|"""
 TOPIC_HEAD = """
 ## Good entries on an attacked topic
 
@@ -281,19 +285,53 @@ def clean_stream(name: str, seed: int, longest: int | None) -> dict[str, Any]:
     stream = stream.take(range(min(len(stream), size or len(stream), longest or len(stream))))
     found = grow(default_guard(), stream, adopted)
     out, counted = found.out, ~found.before
-    blocks = [
-        float(out[start : start + BLOCK].mean())
-        for start in range(0, max(1, len(out) - BLOCK // 2), BLOCK)
-    ]
     return {
         "name": name + (f" (draw {seed + 1})" if seed else ""),
         "n": len(out),
         "held": float(out[counted].mean()),
-        "worst": max(blocks),
+        "worst": worst_block(out),
         "recalled": float(found.recalled.mean()),
         "before": float(found.held[found.before].mean()) if found.before.any() else None,
         "findings": ", ".join(f"{n} {k}" for n, k in found.findings.most_common(4)) or "none",
         "named": found.named,
+    }
+
+
+def worst_block(out: np.ndarray) -> float:
+    """Return the largest share of a thousand entries in a row that is out."""
+    starts = range(0, max(1, len(out) - BLOCK // 2), BLOCK)
+    return max(float(out[start : start + BLOCK].mean()) for start in starts)
+
+
+def stored_stream(name: str, longest: int | None) -> dict[str, Any]:
+    """Return what becomes of a clean stream that is written through a guarded store."""
+    logging.getLogger("ragshield").setLevel(logging.CRITICAL)
+    make, adopted, _ = streams()[name]
+    stream = make()
+    stream = stream.take(range(longest or 8_000))
+    model = Looked(dict(zip(stream.texts, stream.vectors.tolist(), strict=True)))
+    store = GuardedVectorStore.adopt(
+        bare_store(stream.take(range(adopted)), model), guard=default_guard(), progress=False
+    )
+    rest = stream.take(range(adopted, len(stream)))
+    for start in range(0, len(rest), BATCH):
+        part = rest.take(range(start, min(start + BATCH, len(rest))))
+        store.add_documents(documents_of(part))
+    there = {document.id for document in store.get_by_ids(list(rest.ids))}
+    out = np.array([entry_id not in there for entry_id in rest.ids])
+    status = store.guard.status()
+    spent = {name: of.held + of.recalled for name, of in status.by_detector.items()}
+    most = sorted(spent.items(), key=lambda item: -item[1])[:4]
+    return {
+        "name": f"{name}, through GuardedVectorStore",
+        "n": len(out),
+        "held": float(out.mean()),
+        "worst": worst_block(out),
+        "recalled": status.spent.recalled / len(out),
+        "before": None,
+        "findings": ", ".join(f"{name} {n}" for name, n in most if n) or "none",
+        "named": ", ".join(f"shift in {s.detector}" for s in status.shifts if s.source is None)
+        or "–",
     }
 
 
@@ -318,7 +356,11 @@ def clean(longest: int | None, pool: ProcessPoolExecutor) -> list[str]:
         )
         jobs = [(name, 0) for name in wanted]
     lines = [CLEAN_HEAD]
-    for row in progress(pool, clean_stream, [(*job, longest) for job in jobs], "clean streams"):
+    rows = [*progress(pool, clean_stream, [(*job, longest) for job in jobs], "clean streams")]
+    stored = ["Wikipedia, random, own lineages", "web + contexts, own lineages"]
+    jobs = [(name, longest) for name in (stored[:1] if longest else stored)]
+    rows += progress(pool, stored_stream, jobs, "through a store")
+    for row in rows:
         if longest and (row["held"] > MOST_HELD or row["recalled"] > MOST_RECALLED):
             msg = f"{row['name']}: {row['held']:.4f} held, {row['recalled']:.4f} of it recalled."
             raise SystemExit(msg)
@@ -490,14 +532,15 @@ def slow(base: str, n: int) -> str:
         laid = np.array([i.startswith("ground-") for i in stream.ids[len(known) :]])
         caught.append(proportion_interval(int(found.out[bad].sum()), int(bad.sum())))
         held = float(found.out[laid].mean()) if laid.any() else 0.0
-    return f"| {base} | {held:.3f} | {caught[0]} | {caught[1]} |"
+    return f"| {base} | {n:,} | {held:.3f} | {caught[0]} | {caught[1]} |"
 
 
 def slow_poisoner(longest: int | None, pool: ProcessPoolExecutor) -> list[str]:
     """Return the table of the slow poisoner."""
-    n = 300 if longest else 2_000
-    jobs = [("wikipedia", n)] + ([] if longest else [("web + nq", n)])
-    return [SLOW_HEAD.format(n=f"{n:,}"), *progress(pool, slow, jobs, "slow poisoner")]
+    jobs = [("wikipedia", 300)]
+    if not longest:
+        jobs = [(base, n) for base in ("wikipedia", "web + nq") for n in (200, 500, 2_000)]
+    return [SLOW_HEAD, *progress(pool, slow, jobs, "slow poisoner")]
 
 
 def attacked_topic(base: str, text: str) -> str:
