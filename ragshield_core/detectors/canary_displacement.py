@@ -33,6 +33,10 @@ CLOSE = 1e-4
 BLOCK = 4_096
 
 
+# Entries without a lineage are taken for parts of one document if no more than so many lie between.
+NEXT_TO = 5
+
+
 class _Displacement(NamedTuple):
     """What a batch would do to the queries: one row per place among the top k that it takes."""
 
@@ -173,22 +177,23 @@ class CanaryDisplacementDetector(Detector):
         return self._scores(batch, self._displaced(batch))
 
     def held_out_scores(self, fitted: Batch, seed: int) -> NDArray[np.float64]:
-        """Return scores of fitted entries, each as if it had come alone after all the others.
+        """Return scores of fitted entries, each as if its document had come after all the others.
 
         Held out by fifths, as other detectors do, a whole fifth would take over heads together.
         """
         del seed
         rows = {entry_id: row for row, entry_id in enumerate(fitted.ids)}
-        # Without it, those behind it move up: its rank among the others is the one it has.
-        found = [
-            (query, rows[entry_id], rank)
-            for query, head in enumerate(self._known())
-            for rank, entry_id in enumerate(_ranked(head)[: self.k])
-            if entry_id in rows
-        ]
-        table = np.array(found, dtype=np.intp).reshape(-1, 3)
-        shares = np.asarray(self._weights[table[:, 2]], dtype=np.float64)
-        return self._scores(fitted, _Displacement(table[:, 0], table[:, 1], table[:, 2], shares))
+        none = np.empty(0, dtype=np.intp)
+        found = [_Displacement(none, none, none, np.empty(0))]
+        for query, head in enumerate(self._known()):
+            top = _ranked(head)[: self.k]
+            ranks = np.array([r for r, entry_id in enumerate(top) if entry_id in rows], np.intp)
+            mine = np.array([rows[top[rank]] for rank in ranks.tolist()], dtype=np.intp)
+            # Without the document, those behind it move up: its ranks are those that it has.
+            shares = _come_together(fitted, mine, ranks) @ self._weights[ranks]
+            found.append(_Displacement(np.full(len(mine), query), mine, ranks, shares))
+        columns = (np.concatenate(parts) for parts in zip(*found, strict=True))
+        return self._scores(fitted, _Displacement(*columns))
 
     def audit(self, entries: Batch, seed: int = 0) -> NDArray[np.float64]:
         """Fit a whole knowledge base and score what each entry holds of the heads."""
@@ -364,6 +369,29 @@ class _QueryWords(NamedTuple):
         there = np.isin(self.hashes, _retrieved(None, text).words[0])
         held = np.bincount(self.queries[there], self.shares[there], self.n_queries)
         return np.asarray(held, dtype=np.float64)
+
+
+def _come_together(
+    fitted: Batch, rows: NDArray[np.intp], ranks: NDArray[np.intp]
+) -> NDArray[np.bool_]:
+    """Return which entries at the head of a query would take it over together, (n, n).
+
+    Those of a document that are alike, or that are all that stands first; of a document are entries
+    of one lineage or, where they have none, next to each other.
+    """
+    lineage = [fitted.lineages[row] for row in rows.tolist()]
+    same = np.array([[a is not None and a == b for b in lineage] for a in lineage], dtype=np.bool_)
+    unknown = np.array([name is None for name in lineage], dtype=np.bool_)
+    near = np.abs(rows[:, None] - rows[None, :]) <= NEXT_TO
+    same = same.reshape(len(rows), len(rows)) | (near & unknown[:, None] & unknown[None, :])
+    vectors = fitted.embeddings[rows]
+    first = np.zeros(same.shape, dtype=np.bool_)
+    for row in range(len(rows)):
+        n_first = int(np.argmin(np.append(same[row], False)))  # how many from the top are its own
+        first[row, :n_first] = (ranks[:n_first] == np.arange(n_first)) & (row < n_first)
+    together = same & ((vectors @ vectors.T >= SAME) | first)
+    np.fill_diagonal(together, val=True)
+    return np.asarray(together)
 
 
 def _retrieved(query: str | None, text: str) -> RetrievedSet:

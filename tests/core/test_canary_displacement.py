@@ -144,3 +144,21 @@ def test_only_texts_that_hold_a_query_s_words_are_compared_with_it(monkeypatch):
         whole = echo(detector, new, row, np.arange(len(queries)))
         assert scores[row] == pytest.approx(share + max(0.0, whole - 0.6) / 0.2)
     assert max(scores[-3:]) > max(scores[:40])
+
+
+@pytest.mark.parametrize("lineages", [["doc", "doc", "other"], [None, None, None]])
+def test_chunks_of_a_document_are_held_out_together(lineages):
+    detector = CanaryDisplacementDetector(["q"], [[1.0, 0.0]], k=3)
+    known = Batch.of(
+        ids=["a", "b", *(f"far{i}" for i in range(9)), "c"],
+        texts=[""] * 12,
+        embeddings=[[0.9, 0.44], [0.8, 0.6], *[[0.0, 1.0]] * 9, [0.7, 0.71]],
+        lineages=[*lineages[:2], *[None] * 9, lineages[2]],
+    )
+    scores = detector.fit(known).held_out_scores(known, 0)
+    weights = np.array([1.0, 0.8, 0.64]) / 2.44
+    assert scores[[0, 1, 11]] == pytest.approx([*[weights[:2].sum()] * 2, weights[2]])
+    assert not scores[2:11].any()
+    # As they would score, had they come as one batch.
+    rest = detector.fit(known.take(range(2, 12)))
+    assert rest.score(known.take([0, 1])) == pytest.approx(scores[:2])

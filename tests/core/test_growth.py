@@ -14,9 +14,14 @@ from ragshield_core import Batch, Guard, Policy, Quarantine, group_evidence, sta
 from ragshield_core.arrivals import WINDOW, Arrivals
 from ragshield_core.calibration import Calibration, JointCalibration
 from ragshield_core.clean_sample import CleanSample, first_size
-from ragshield_core.detectors import CliqueDetector, InstructionDetector
+from ragshield_core.detectors import (
+    CanaryDisplacementDetector,
+    CliqueDetector,
+    InstructionDetector,
+)
 from ragshield_core.detectors.trigger_phrase import PATIENCE, TriggerPhraseDetector
 from ragshield_core.findings import Decision, Finding, Report, Verdict
+from ragshield_core.scan import scan
 
 KNOWN = passages(600, 1)
 RATE = 0.05
@@ -733,3 +738,71 @@ def test_a_rate_of_recalls_of_its_own_is_stricter_and_never_laxer():
     assert guard.policy.accepting(0.005).recall_at == 0.005
     with pytest.raises(ValueError, match=r"recall_at is 0\.1"):
         Policy(quarantine_at=0.05, recall_at=0.1)
+
+
+# A budget for a lifetime
+
+
+@pytest.mark.parametrize(("recall_at", "most"), [(None, 3), (0.002, 1)])
+def test_over_all_calibrations_no_more_of_the_sample_is_beyond_the_recall_threshold(
+    recall_at, most
+):
+    policy = Policy(quarantine_at=0.01, recall_at=recall_at)
+    rng, ever = np.random.default_rng(0), np.zeros(1_000, dtype=np.bool_)
+    lasting = rng.normal(size=1_000)
+    for look in range(30):
+        scores = 0.8 * lasting + 0.6 * rng.normal(size=1_000)
+        calibration = JointCalibration({"d": scores}, spent=ever.copy())
+        bars = policy.bars({}, calibration)["d"]
+        assert bars.recall >= bars.quarantine
+        if look == 0:
+            first = int(calibration.beyond({"d": bars.quarantine}).sum())
+        ever |= calibration.beyond({"d": bars.recall})
+        assert ever.sum() <= most
+    assert first + ever.sum() <= 10  # both together: one in a hundred
+    assert ever.any()
+
+
+def test_what_the_sample_has_spent_is_saved(tmp_path):
+    guard, live = fitted(rate=0.05), {}
+    for number in range(4):
+        write(guard, live, passages(40, 900 + number, f"more{number}-"))
+    guard.save(tmp_path)
+    again = Guard.load(tmp_path, quarantine=Quarantine("sqlite://"))
+    assert guard._ever_beyond
+    assert again._ever_beyond == guard._ever_beyond
+    assert [again._bars[name] for name in again._bars] == list(guard._bars.values())
+    assert guard._bars["clique"].recall > guard._bars["clique"].quarantine
+
+
+# The parts agree
+
+
+def test_what_a_scan_names_is_doubted_and_watched_by_the_guard_that_adopts_it():
+    poison = group(5, 3)
+    store = join(KNOWN, poison)
+    report = scan(store, [CliqueDetector()])
+    assert set(poison.ids) <= {decision.entry_id for decision in report.found}
+    guard = guard_of(rate=0.01).adopt(store)
+    assert guard.calibrated
+    assert guard._calibration.n_doubtful >= len(poison)
+    again = group(7, 3).take([5, 6])  # more of the group: now the others can be taken back
+    report = guard.screen(again)
+    assert not report.kept.any()
+    assert len(set(poison.ids) & {decision.entry_id for decision in report.retroactive}) >= 3
+
+
+def test_a_guard_calibrates_canary_displacement_anew_as_it_grows():
+    rng = np.random.default_rng(0)
+    queries = [f"canary {number}" for number in range(20)]
+    displacement = CanaryDisplacementDetector(queries, rng.normal(size=(20, PASSAGE_DIM)))
+    guard, live = guard_of(displacement, rate=0.02).fit(KNOWN), {}
+    guard.calibrate()
+    before, size = guard.thresholds["canary_displacement"], guard.status().calibrated_at
+    held = 0
+    for number in range(12):
+        report = write(guard, live, passages(50, 500 + number, f"more{number}-"))
+        held += int((~report.kept).sum())
+    assert guard.status().calibrated_at > 1.5 * size
+    assert guard.thresholds["canary_displacement"] != before
+    assert held <= 0.02 * 600  # chunks of a document that take a head together are usual here

@@ -277,3 +277,57 @@ def test_questions_put_before_poison_are_rare_openings_in_an_encyclopaedia(wikip
         questions = [row["target_question"].rstrip(" ?.").capitalize() for row in rows]
         repaired = [f"{q}? {row['text']}" for q, row in zip(questions, rows, strict=True)]
         assert np.mean(detector.score(batch(repaired)) > bar) >= wanted
+
+
+MALFORMED = [
+    f"{question} the {THINGS[i % 8]} of {PLACES[i // 8 % 8]}The {THINGS[i % 8]} of "
+    f"{PLACES[i // 8 % 8]} was built by Otto Lind"
+    for i, question in enumerate(["who built", "who is the man who built"] * 60)
+]
+
+
+def adopted(n_malformed, n=1_000):
+    """Return a detector of entries that nobody has vouched for, and which of them it doubts."""
+    entries = batch([*encyclopaedia(n - n_malformed), *MALFORMED[:n_malformed]])
+    detector = LeadingQuestionDetector().fit(entries)
+    return detector, detector.outliers(entries)
+
+
+def test_malformed_questions_as_frequent_as_poison_do_not_count_as_usual():
+    detector, doubtful = adopted(12)
+    assert doubtful.tolist() == [False] * 988 + [True] * 12
+    more = batch(MALFORMED[12:20], "more")
+    trusting = LeadingQuestionDetector().fit(batch([*encyclopaedia(988), *MALFORMED[:12]]))
+    assert (detector.score(more) > detector.rule_threshold + 2.0).all()
+    assert (trusting.score(more) < detector.score(more) - 2.0).all()
+    again = LeadingQuestionDetector()
+    again.restore(*detector.state())
+    assert again.score(more).tolist() == detector.score(more).tolist()
+    # Those that are usual anyway, by their own counts, stay so.
+    assert (detector.score(batch(encyclopaedia(50), "plain")) < 0.0).sum() >= 45
+
+
+@pytest.mark.parametrize("n", [0, 3, 100], ids=["none", "a few", "the habit here"])
+def test_other_shares_of_malformed_questions_are_believed(n):
+    detector, doubtful = adopted(n)
+    assert not doubtful.any()
+    before = LeadingQuestionDetector().fit(batch([*encyclopaedia(1_000 - n), *MALFORMED[:n]]))
+    more = batch(MALFORMED[100:], "more")
+    assert detector.score(more).tolist() == before.score(more).tolist()
+
+
+def test_well_formed_questions_are_not_doubted():
+    entries = batch([*encyclopaedia(985), *faq(45)[1::3]])
+    detector = LeadingQuestionDetector().fit(entries)
+    assert not detector.outliers(entries).any()
+
+
+def test_a_state_of_an_early_version_doubts_nothing():
+    detector, _ = adopted(12)
+    values, arrays = detector.state()
+    del arrays["doubtful"]
+    early = LeadingQuestionDetector()
+    early.restore(values, arrays)
+    trusting = LeadingQuestionDetector().fit(batch([*encyclopaedia(988), *MALFORMED[:12]]))
+    more = batch(MALFORMED[12:20], "more")
+    assert early.score(more).tolist() == trusting.score(more).tolist()
