@@ -110,13 +110,16 @@ class Fluency:
             self.n_tokens += len(tokens)
 
     def forget(self, texts: Sequence[str]) -> None:
-        """Take texts off that were learned.
+        """Take texts off that were learned; those that cannot have been are ignored.
 
-        Raises
-        ------
-        ValueError
-            If they were not; nothing is changed then.
+        What another process has learned comes here, too, when it leaves the knowledge base.
         """
+        if not self._take_off(texts) and len(texts) > 1:
+            for text in texts:
+                self._take_off([text])
+
+    def _take_off(self, texts: Sequence[str]) -> bool:
+        """Take all of some texts off, or none of them; return which."""
         done: list[Tokens] = []
         for _, tokens in tokenized(texts):
             done.append(tokens)
@@ -127,9 +130,9 @@ class Fluency:
             if negative:
                 for slots in (slots for part in done for slots in _used(part)):
                     np.add.at(self._counts, slots, 1)
-                msg = "texts are to be forgotten that were not learned; forget each learned once."
-                raise ValueError(msg)
+                return False
         self.n_tokens -= sum(map(len, done))
+        return True
 
     def surprise(self, tokens: Tokens) -> NDArray[np.float64]:
         """Return how unusual each token is where it stands, in bits, shape (n_tokens,).

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ragshield_core.detectors.base import N_FOLDS, Detector, Evidence, Need, Scope
 from ragshield_core.entries import Batch
-from ragshield_core.errors import InvalidBatchError, NotFittedError
+from ragshield_core.errors import NotFittedError
 from ragshield_core.findings import printable
 from ragshield_core.fluency import Fluency, Tokens, recurrences, tokenized
 
@@ -131,10 +131,7 @@ class DisfluencyDetector(Detector):
 
     def forget(self, entries: Batch) -> None:
         """Take entries that were learned off the counts."""
-        try:
-            self._fluency.forget(entries.texts)
-        except ValueError as error:
-            raise InvalidBatchError(str(error)) from None
+        self._fluency.forget(entries.texts)
 
     def fit(self, reference: Batch) -> Self:
         """Learn ``reference`` and nothing else, and how unusual its own entries are."""

@@ -97,7 +97,11 @@ class LabelCentroidDetector(Detector):
         self._add(entries, 1)
 
     def forget(self, entries: Batch) -> None:
-        """Subtract entries that were learned from the sums of their labels."""
+        """Subtract entries that were learned from the sums of their labels.
+
+        Entries of a label with fewer than are to be forgotten cannot have been learned, and are
+        ignored.
+        """
         self._add(entries, -1)
 
     def unjudged(self, batch: Batch) -> dict[int, str]:
@@ -184,12 +188,11 @@ class LabelCentroidDetector(Detector):
             sums[:known], counts[:known] = self._sums, self._counts
         codes = np.fromiter((all_codes[label] for label in labels), np.intp, len(labels))
         counts += sign * np.bincount(codes, minlength=n_labels)
-        if negative := [label for label, code in all_codes.items() if counts[code] < 0]:
-            msg = (
-                f"more entries of label {negative[0]!r} are to be forgotten than were learned; "
-                "forget each learned entry once, with the label it was learned with."
-            )
-            raise InvalidBatchError(msg)
+        if negative := {label for label, code in all_codes.items() if counts[code] < 0}:
+            # More than were learned: what another process has learned leaves the knowledge base.
+            known_here = [row for row in labelled if entries.labels[row] not in negative]
+            self._add(entries.take(known_here), sign)
+            return
         every = len(labels) == len(entries)
         vectors = entries.embeddings if every else entries.embeddings[labelled]
         sums += sign * _sum_by_code(codes, vectors, n_labels)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ragshield_core.detectors.base import Detector, Evidence, Need
 from ragshield_core.entries import Batch
-from ragshield_core.errors import InvalidBatchError, NotFittedError
+from ragshield_core.errors import NotFittedError
 from ragshield_core.findings import printable
 
 # What an opening can be, by what it tells; the first that applies.
@@ -493,15 +493,8 @@ class LeadingQuestionDetector(Detector):
             raise NotFittedError(msg)
 
     def _add(self, entries: Batch, sign: int) -> None:
-        counts = self._counts.copy()
-        np.add.at(counts, tuple(_openings(entries).T), sign)
-        if (counts < 0).any():
-            msg = (
-                "entries are to be forgotten that were not learned, or not with this text; "
-                "forget each learned entry once, as it was."
-            )
-            raise InvalidBatchError(msg)
-        self._counts = counts
+        np.add.at(self._counts, tuple(_openings(entries).T), sign)
+        np.maximum(self._counts, 0, out=self._counts)  # what was never learned cannot be taken off
 
     @staticmethod
     def _bits(shapes: NDArray[np.intp], counts: NDArray[np.int64]) -> NDArray[np.float64]:

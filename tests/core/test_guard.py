@@ -4,6 +4,7 @@ import json
 import logging
 import math
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from support import Scripted, gaussian, join, knowledge_base, saved, scored, sna
 
 from ragshield_core import Batch, Guard, PoisonedEntryError, Policy, Quarantine, Verdict
 from ragshield_core.detectors import LabelCentroidDetector
+from ragshield_core.detectors.registry import built_in_detectors
 from ragshield_core.errors import CalibrationError, InvalidBatchError, NotFittedError
 from ragshield_core.findings import Finding, Unjudged
 
@@ -526,3 +528,19 @@ def test_the_policy_decides(policy, findings, unjudged, judged, verdict):
     assert decision.verdict == verdict
     assert decision.findings == tuple(findings)
     assert decision.unjudged == tuple(unjudged)
+
+
+def test_a_guard_behind_its_store_forgets_what_another_process_wrote():
+    # Another worker replaced the first documents; this guard is told when they are deleted.
+    detectors, _ = built_in_detectors()
+    guard = Guard(detectors, quarantine=Quarantine("sqlite://")).fit(KNOWN)
+    of_others = replace(
+        KNOWN.take(range(5)), texts=tuple(f"zyx{row} qwv{row} jkj{row}" for row in range(5))
+    )
+    guard.forget(of_others)
+    assert guard.known(KNOWN.ids) == list(KNOWN.ids[5:])
+    guard.forget(of_others)  # a retry
+    guard.learn(of_others)
+    guard.forget(of_others)
+    assert guard.known(KNOWN.ids) == list(KNOWN.ids[5:])
+    assert not guard.screen(CLEAN).quarantined

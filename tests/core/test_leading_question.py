@@ -16,7 +16,7 @@ from ragshield_core.detectors.leading_question import (
     LeadingQuestionDetector,
     opening_of,
 )
-from ragshield_core.errors import InvalidBatchError, NotFittedError
+from ragshield_core.errors import NotFittedError
 
 PLACES = ("Altmark", "Brill", "Corran", "Dellwood", "Esk", "Farrow", "Garn", "Holm")
 THINGS = ("mill", "lighthouse", "bridge", "theatre", "library", "ferry", "market", "harbour")
@@ -209,14 +209,16 @@ def test_scores_while_held_out_are_those_of_a_detector_without_the_entry():
         assert held_out[row] == pytest.approx(alone[0])
 
 
-def test_forgetting_undoes_learning_and_nothing_else_can_be_forgotten(detector):
+def test_forgetting_undoes_learning_and_ignores_what_was_not_learned(detector):
     other = LeadingQuestionDetector().fit(known())
     other.learn(poison())
     assert (other.score(poison()) < detector.score(poison())).all()
     other.forget(poison())
     np.testing.assert_array_equal(other.score(poison()), detector.score(poison()))
-    with pytest.raises(InvalidBatchError, match="not learned"):
-        LeadingQuestionDetector().fit(batch(["The mill."])).forget(batch(POISON[:1]))
+    few = LeadingQuestionDetector().fit(batch(["The mill."]))
+    before = few.score(poison())
+    few.forget(batch(POISON[:1]))
+    np.testing.assert_array_equal(few.score(poison()), before)
 
 
 def test_it_must_be_fitted():
