@@ -209,18 +209,12 @@ class Arrivals:
         self._count_sources(report.batch.lineages, held)
         self._remember(report.batch, held)
         together = np.sum(list(hits.values()), axis=0) if hits else np.zeros(len(held))
-        changed = []
         for name, mine in hits.items():
             self._hits[name] = _latest(self._hits.get(name), mine & (together == 1))
             calibration = calibrations.get(name)
-            if calibration is None:
-                continue
-            tested = _distinct(calibration)
-            if tested:
+            if calibration is not None and _distinct(calibration):
                 self._note(name, calibration, scores[name], report.batch.lineages)
-            if self._runs_away(name, rate, tested=tested):
-                changed.append(name)
-        return changed
+        return [name for name in hits if name in calibrations and self._runs_away(name, rate)]
 
     def topics(self) -> list[Topic]:
         """Return topics of which nearly all that came lately was held, the fullest first."""
@@ -355,8 +349,12 @@ class Arrivals:
             kept = self._by_source.setdefault(lineage, {})
             kept[name] = _latest(kept.get(name), p_values[rows])
 
-    def _runs_away(self, name: str, rate: float, *, tested: bool) -> bool:
-        """Let a detector abstain, or act again; return whether that is new."""
+    def _runs_away(self, name: str, rate: float) -> bool:
+        """Let a detector abstain, or act again; return whether that is new.
+
+        Of a detector whose scores are too few to tell, the others tell whether what comes is unlike
+        the clean sample. If it is not, it is no runaway: a phrase in every tenth entry was planted.
+        """
         from scipy.special import bdtrc  # noqa: PLC0415 - keeps `import ragshield_core` quick
 
         hits = self._hits[name]
@@ -371,7 +369,10 @@ class Arrivals:
             return False
         if bdtrc(count - 1, n, min(1.0, FAR_BEYOND * rate)) > BY_CHANCE:
             return False
-        z = _middle(self._p_values[name])[0] if tested else SHIFTED
+        if name in self._p_values:
+            z = _middle(self._p_values[name])[0]
+        else:
+            z = max((abs(_middle(p)[0]) for p in self._p_values.values()), default=0.0)
         if z < SHIFTED:  # many poisoned entries among clean ones that are as usual
             return False
         self.abstaining[name] = (

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence, Sized
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -49,11 +50,18 @@ TRUSTED = 10
 # source, or another language.
 CAMPAIGN = 4
 # So many entries are held or recalled for one phrase at the most, until a person has confirmed some
-# of them: what is found for ever, in every hundredth entry, is part of the language.
-PATIENCE = 30
+# of them: what is found for ever, in every hundredth entry, is part of the language. But no new
+# word is suddenly in every twentieth one.
+PATIENCE, TOO_MANY = 30, 0.05
 # Entries whose mean cosine is higher than that of all recent ones by this are about one thing; a
 # dozen drawn at random differ from it by less.
 UNUSUALLY_ALIKE = 0.05
+# Entries of one lineage that share a phrase count as one, up to the size of all but the largest
+# twentieth of lineages here; a lineage is a claim, and explains no more than lineages here show.
+LARGE_LINEAGE = 0.95
+# A document may have so many parts that share a running head, whatever is usual here; and fewer
+# lineages than so many do not tell what is.
+PARTS, FEWEST_LINEAGES = 20, 30
 # Texts with this share of three-word phrases in common are copies of each other, and count once.
 SAME_TEXT = 0.5
 # A phrase is not looked at more closely up to this score: every batch has such by chance. What is
@@ -123,9 +131,10 @@ class TriggerPhraseDetector(Detector):
     Entries that :meth:`fit` was given are background. Later ones are recent: they count with a
     weight that halves every ``half_life`` entries, they can be condemned by what comes after them
     (:meth:`retroactive`), and become background once ``max_recent`` others have come. Held
-    entries go on counting and never become background. Several entries of one lineage, and
-    copies of one text, count once. Entries about one thing, as their vectors tell, share its name:
-    they count as the fewer, the more alike they are.
+    entries go on counting and never become background. Copies of one text count once, and so do
+    entries of one lineage, but for each time that they are as many as the large lineages of the
+    knowledge base have: whoever brings an entry may claim any lineage. Entries about one thing, as
+    their vectors tell, share its name: they count as the fewer, the more alike they are.
 
     Parameters
     ----------
@@ -136,8 +145,9 @@ class TriggerPhraseDetector(Detector):
     min_entries
         Below this size of the knowledge base entries are not judged; default 100.
     lineages_once
-        Whether entries of one lineage count once, as chunks of a document share its headings.
-        ``False`` where whoever brings an entry may claim any lineage.
+        Whether entries of one lineage count once, as chunks of a document share its headings, as
+        far as they are no more than lineages of the knowledge base usually have. ``False`` counts
+        each.
 
     Notes
     -----
@@ -223,6 +233,7 @@ class TriggerPhraseDetector(Detector):
         self._background: Background | None = None
         self._recent = Recent()
         self._ready = False  # whether what is learned now is recent
+        self._lineages: Counter[str] = Counter()  # entries of the knowledge base, by lineage
         self._confirmed: set[str] = set()  # held, and judged poisoned by a person
         self._latest: tuple[Batch, Grams, _Judgement] | None = None
 
@@ -232,6 +243,7 @@ class TriggerPhraseDetector(Detector):
         """Add entries: background up to ``min_entries`` and at the first call, recent later."""
         if not len(entries):
             return
+        self._lineages.update(name for name in entries.lineages if name is not None)
         if self._ready:
             self._arrive(entries, held=False)
             return
@@ -248,6 +260,7 @@ class TriggerPhraseDetector(Detector):
         background = self._background
         if background is None or not len(entries):
             return
+        self._lineages -= Counter(name for name in entries.lineages if name is not None)
         recent = self._forget_recent(entries.ids, held=False)
         rest = entries.take(np.array([i not in recent for i in entries.ids], dtype=np.bool_))
         self._count(rest, -1)
@@ -359,7 +372,9 @@ class TriggerPhraseDetector(Detector):
         guilty = {a.id for a in self._recent.arrivals if a.held}
         guilty |= {batch.ids[row] for row in np.flatnonzero(condemned).tolist()}
         holders = [
-            sum(i in guilty for i in phrase.ids) if len(phrase.ids) <= PATIENCE else 0
+            0
+            if len(phrase.ids) > PATIENCE and _may_be_new(phrase, judgement.why)
+            else sum(i in guilty for i in phrase.ids)
             for phrase in judgement.phrases
         ]
         why = dict(zip(self._recent_ids(), judgement.why[len(batch) :].tolist(), strict=True))
@@ -388,7 +403,8 @@ class TriggerPhraseDetector(Detector):
         arrays = {f"recent.{key}": array for key, array in arrays.items()}
         arrays |= {f"background.{key}": array for key, array in self._background.state().items()}
         confirmed = sorted(self._confirmed)
-        return {"ready": self._ready, "recent": recent, "confirmed": confirmed}, arrays
+        values = {"ready": self._ready, "recent": recent, "confirmed": confirmed}
+        return values | {"lineages": dict(self._lineages)}, arrays
 
     def restore(self, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
         """Take over what :meth:`state` returned."""
@@ -404,6 +420,7 @@ class TriggerPhraseDetector(Detector):
         self._recent = Recent.restored(values["recent"], part("recent."))
         self._ready = values["ready"]
         self._confirmed = set(values.get("confirmed", ()))
+        self._lineages = Counter(values.get("lineages", {}))  # early versions did not count them
 
     # Inside
 
@@ -502,10 +519,12 @@ class TriggerPhraseDetector(Detector):
         rows = np.concatenate([grams.rows[mine], rows[counted] + n_batch])
         which = np.concatenate([place[mine], which[counted]])
         tests = _Tests(candidates, background, share)
-        sources = self._sources(batch, grams)
+        holding = _Holding.of(
+            rows, which, self._copies_of(grams), self._lineages_of(batch), weights
+        )
         kinship = _kinship(self._vectors(batch), rows, which, len(candidates), weights > 0.0)
         found = np.full(n, -np.inf)
-        phrases = _phrases(tests, rows, which, weights, sources, kinship, found, why)
+        phrases = _phrases(tests, holding, weights, kinship, self._large_lineage, found, why)
         self._lose_patience(phrases, n_batch, found)
         scores = np.maximum(scores, found[:n_batch])
         ids = [*batch.ids, *(arrival.id for arrival in self._recent.arrivals)]
@@ -526,7 +545,7 @@ class TriggerPhraseDetector(Detector):
         waiting[n_batch:] = [a.held and a.id not in self._confirmed for a in self._recent.arrivals]
         for phrase, holders in phrases:
             n_waiting = int(np.count_nonzero(waiting[holders]))
-            if phrase.score > self.floor and n_waiting >= PATIENCE:
+            if phrase.score > self.floor and n_waiting >= PATIENCE and _may_be_new(phrase, found):
                 found[holders] = np.minimum(found[holders], FAINT)
                 logger.warning(
                     "%s: %d entries are held for one phrase and nobody has confirmed any: no more "
@@ -585,19 +604,32 @@ class TriggerPhraseDetector(Detector):
             candidates = np.sort(candidates[best])
         return scores, candidates
 
-    def _sources(self, batch: Batch, grams: Grams) -> NDArray[np.int64]:
-        """Return a number for each entry, the same for those that count as one."""
-        arrivals = self._recent.arrivals
-        sketches = np.concatenate([grams.sketches(), *(a.sketch[None] for a in arrivals)])
-        first, second = _same_texts(sketches)
-        if self.lineages_once:
-            seen: dict[str, int] = {}
-            lineages = [*batch.lineages, *(a.lineage for a in arrivals)]
-            named = [(row, name) for row, name in enumerate(lineages) if name is not None]
-            pairs = [(row, seen.setdefault(name, row)) for row, name in named]
-            first = np.concatenate([first, np.array([a for a, _ in pairs], dtype=np.int64)])
-            second = np.concatenate([second, np.array([b for _, b in pairs], dtype=np.int64)])
-        return _joined(len(sketches), first, second)
+    def _copies_of(self, grams: Grams) -> NDArray[np.int64]:
+        """Return a number for each entry, the same for copies of one text."""
+        sketches = np.concatenate(
+            [grams.sketches(), *(a.sketch[None] for a in self._recent.arrivals)]
+        )
+        return _joined(len(sketches), *_same_texts(sketches))
+
+    def _lineages_of(self, batch: Batch) -> NDArray[np.int64]:
+        """Return a number for each entry, the same for entries of one lineage."""
+        lineages = [*batch.lineages, *(a.lineage for a in self._recent.arrivals)]
+        numbers: dict[str, int] = {}
+        return np.array(
+            [
+                row if name is None or not self.lineages_once else numbers.setdefault(name, row)
+                for row, name in enumerate(lineages)
+            ],
+            dtype=np.int64,
+        )
+
+    @property
+    def _large_lineage(self) -> float:
+        """How many entries the large lineages of the knowledge base have."""
+        sizes = list(self._lineages.values())
+        if len(sizes) < FEWEST_LINEAGES:
+            return PARTS
+        return max(PARTS, float(np.quantile(sizes, LARGE_LINEAGE)))
 
     def _vectors(self, batch: Batch) -> NDArray[np.float32] | None:
         """Return the vectors of the batch and of recent entries; None if any has none."""
@@ -661,13 +693,63 @@ class _Tests:
         self._log_parts[parts] = np.minimum(self._log_parts[parts], math.log10(max(1, len(parts))))
 
 
+class _Holding(NamedTuple):
+    """Which entries hold which n-grams, ordered by n-gram; shape (n_pairs,) each."""
+
+    rows: NDArray[np.int64]
+    which: NDArray[np.int64]
+    copies: NDArray[np.int64]  # the same number for copies of one text
+    lineages: NDArray[np.int64]  # the same number for n-gram and lineage, counted from 0
+
+    @classmethod
+    def of(
+        cls,
+        rows: NDArray[np.int64],
+        which: NDArray[np.int64],
+        copies: NDArray[np.int64],
+        lineages: NDArray[np.int64],
+        weights: NDArray[np.float64],
+    ) -> _Holding:
+        """Put pairs in order, given the copies, lineages and weights of entries."""
+        order = np.lexsort((-weights[rows], copies[rows], which))
+        rows, which = rows[order], which[order]
+        pairs = which * len(lineages) + lineages[rows]
+        return cls(rows, which, copies[rows], np.unique(pairs, return_inverse=True)[1])
+
+    def take(self, kept: NDArray[np.bool_]) -> _Holding:
+        """Return some of the pairs."""
+        return _Holding(*(column[kept] for column in self))
+
+    def counted(
+        self, weights: NDArray[np.float64], n_grams: int, large: float
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return the weight, and the number, of the entries that hold each n-gram.
+
+        Of copies, the one of most weight counts. Those of one lineage count as one for each time
+        that they are as many as a large lineage has.
+        """
+        first = np.ones(len(self.rows), dtype=np.bool_)
+        first[1:] = (self.which[1:] != self.which[:-1]) | (self.copies[1:] != self.copies[:-1])
+        rows, which, lineages = self.rows[first], self.which[first], self.lineages[first]
+        n = int(lineages.max(initial=-1)) + 1
+        most, gram = np.zeros(n), np.zeros(n, dtype=np.int64)
+        np.maximum.at(most, lineages, weights[rows])
+        gram[lineages] = which
+        number = np.bincount(lineages, minlength=n)
+        weight = np.maximum(most, np.bincount(lineages, weights[rows], minlength=n) / large)
+        number = np.where(number > 0, np.maximum(1.0, number / large), 0.0)
+        return (
+            np.asarray(np.bincount(gram, weight, minlength=n_grams), dtype=np.float64),
+            np.asarray(np.bincount(gram, number, minlength=n_grams), dtype=np.float64),
+        )
+
+
 def _phrases(
     tests: _Tests,
-    rows: NDArray[np.int64],
-    which: NDArray[np.int64],
+    holding: _Holding,
     weights: NDArray[np.float64],
-    sources: NDArray[np.int64],
     kinship: NDArray[np.float64],
+    large: float,
     found: NDArray[np.float64],
     why: NDArray[np.int64],
 ) -> list[tuple[_Phrase, NDArray[np.int64]]]:
@@ -677,12 +759,14 @@ def _phrases(
     ----------
     tests
         Of the n-grams.
-    rows, which
-        Shape (n_pairs,): which entry holds which n-gram.
-    weights, sources
-        Shape (n_entries,): how much each counts, and with which others together.
+    holding
+        Which entry holds which n-gram.
+    weights
+        Shape (n_entries,): how much each counts.
     kinship
         Shape (n_grams,), [0, 1]: how far the entries that hold an n-gram are about one thing.
+    large
+        How many entries a large lineage has.
     found, why
         Shape (n_entries,): the score of each entry and the number of the phrase that gave it, to
         be filled in.
@@ -693,22 +777,16 @@ def _phrases(
         Phrases, and the entries that hold each.
     """
     n_grams, n = len(tests.hashes), len(weights)
-    order = np.lexsort((-weights[rows], sources[rows], which))
-    rows, which = rows[order], which[order]
     # Only n-grams of the batch are looked at, and its rows come first.
     examples = np.full(n_grams, n)
-    np.minimum.at(examples, which, rows)
+    np.minimum.at(examples, holding.which, holding.rows)
     phrases: list[tuple[_Phrase, NDArray[np.int64]]] = []
 
     def counted() -> NDArray[np.float64]:
-        # Of the entries of one source that hold an n-gram, the one of most weight counts.
-        new = np.ones(len(rows), dtype=np.bool_)
-        new[1:] = (which[1:] != which[:-1]) | (sources[rows[1:]] != sources[rows[:-1]])
-        total = np.bincount(which[new], weights[rows[new]], minlength=n_grams)
+        total, number = holding.counted(weights, n_grams, large)
         # Entries about one thing share its name: they are worth as many independent ones as the
         # design effect says (Kish, "Survey Sampling", 1965).
-        others = np.maximum(np.bincount(which[new], minlength=n_grams) - 1, 0)
-        return np.asarray(total / (1.0 + others * kinship), dtype=np.float64)
+        return np.asarray(total / (1.0 + np.maximum(number - 1.0, 0.0) * kinship))
 
     def add(gram: int, score: float, holders: NDArray[np.int64], parts: NDArray[np.intp]) -> None:
         odds = tests.share[gram] / (1.0 - tests.share[gram])
@@ -729,6 +807,7 @@ def _phrases(
         score = float(scores[gram])
         if not score > FAINT:
             return phrases
+        rows, which = holding.rows, holding.which
         low, high = np.searchsorted(which, [gram, gram + 1])
         holders = rows[low:high]
         together = np.bincount(which[_marked(holders, n)[rows]], minlength=n_grams)
@@ -739,11 +818,11 @@ def _phrases(
         add(gram, score, holders, parts)
         if score >= SURE:
             tests.relate(parts)
-        left = ~_marked(holders, n)[rows]
-        rows, which = rows[left], which[left]
+        holding = holding.take(~_marked(holders, n)[rows])
     # Too many phrases to tell apart: the rest is judged by what is left of its n-grams.
     scores = tests.scores(counted())
     best = np.full(n, -1, dtype=np.int64)
+    rows, which = holding.rows, holding.which
     order = np.argsort(scores[which], kind="stable")
     best[rows[order]] = which[order]
     for gram in np.unique(best[best >= 0]).tolist():
@@ -787,6 +866,11 @@ def _kinship(
     usual = float(np.square(vectors[counted].mean(axis=0)).sum()) + UNUSUALLY_ALIKE
     beyond = (cosine - usual) / max(1.0 - usual, UNUSUALLY_ALIKE)
     return np.asarray(np.clip(beyond, 0.0, 1.0), dtype=np.float64)
+
+
+def _may_be_new(phrase: _Phrase, entries: Sized) -> bool:
+    """Return whether a phrase may be a new word, by how many of the recent entries hold it."""
+    return phrase.n_recent < TOO_MANY * len(entries)
 
 
 def _marked(rows: NDArray[np.intp], n: int) -> NDArray[np.bool_]:

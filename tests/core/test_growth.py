@@ -454,6 +454,21 @@ def test_a_row_of_poisoned_entries_does_not_switch_a_detector_off(n_before):
     assert guard.status().abstaining == {}
 
 
+def test_a_planted_phrase_in_every_tenth_entry_does_not_switch_its_detector_off():
+    guard = guard_of(CliqueDetector(), TriggerPhraseDetector(), rate=0.01)
+    guard.fit(passages(2_000, 1)).calibrate()
+    live = {}
+    for number in range(10):
+        batch = passages(100, 700 + number, f"b{number}-")
+        texts = [
+            f"{t} amber lantern registry" if r % 10 == 0 else t for r, t in enumerate(batch.texts)
+        ]
+        report = write(guard, live, replace(batch, texts=tuple(texts)))
+        if number:
+            assert not report.kept[::10].any()
+    assert guard.status().abstaining == {}
+
+
 def test_what_was_spent_is_counted_by_detector_and_source():
     arrivals = Arrivals()
     count(arrivals, [9.0, 0.0, 0.0, 0.0], "feed")
@@ -643,7 +658,7 @@ def test_so_many_entries_are_held_for_one_phrase_until_somebody_has_confirmed_it
 
     def bring(numbers):
         for number in numbers:
-            batch = holding(passages(12, 900 + number, f"s{number}"), [0])
+            batch = holding(passages(40, 900 + number, f"s{number}"), [0])
             hits = detector.score(batch) > detector.rule_threshold
             assert not hits[1:].any()
             ids, scores = detector.retroactive(batch, hits)
@@ -672,8 +687,8 @@ def test_so_many_entries_are_held_for_one_phrase_until_somebody_has_confirmed_it
 def test_what_very_many_hold_is_not_recalled():
     detector = TriggerPhraseDetector().fit(passages(3000, 1))
 
-    def recalled(n):
-        early = holding(passages(60, 20, f"early{n}-"), range(n))
+    def recalled(n, among=60):
+        early = holding(passages(among, 20, f"early{n}-"), range(n))
         late = holding(passages(20, 21, f"late{n}-"), range(10))
         detector.learn(early)
         hits = detector.score(late) > detector.rule_threshold
@@ -682,7 +697,8 @@ def test_what_very_many_hold_is_not_recalled():
         return set(ids) & set(early.ids[:n])
 
     assert len(recalled(8)) == 8
-    assert recalled(PATIENCE + 5) == set()
+    assert recalled(PATIENCE + 5, among=1_200) == set()
+    assert len(recalled(PATIENCE + 5)) == PATIENCE + 5  # no new word is in half of the entries
 
 
 def test_what_reads_differently_as_a_whole_is_not_judged(phrases):

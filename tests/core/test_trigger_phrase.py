@@ -192,6 +192,38 @@ def test_copies_and_entries_of_one_lineage_count_once(known, detector):
     assert len(found(strict, one)) == 20
 
 
+@pytest.mark.parametrize("n_claimed", [1, 2])
+def test_a_claimed_lineage_explains_no_more_than_lineages_here_have(n_claimed):
+    detector = TriggerPhraseDetector().fit(passages(2_000, 1, "kb"))
+    new = planted(passages(1_000, 2, "new"), range(0, 1_000, 5), "blue heron at noon")
+    lineages = list(new.lineages)
+    for row in range(0, 1_000, 5):
+        lineages[row] = f"claimed {row % n_claimed}"
+    hits = found(detector, replace(new, lineages=tuple(lineages)))
+    assert hits == set(range(0, 1_000, 5))
+    again = TriggerPhraseDetector()
+    again.restore(*detector.state())
+    assert again._large_lineage == detector._large_lineage
+
+
+def test_long_documents_are_usual_where_there_are_many():
+    rng = np.random.default_rng(3)
+    long = [
+        replace(passages(60, 100 + n, f"long{n}"), lineages=(f"book {n}",) * 60) for n in range(40)
+    ]
+    head = entries(
+        [prose(rng) + " running head of the chapter" for _ in range(60)], "one", ["book"] * 60
+    )
+    assert found(TriggerPhraseDetector().fit(join(*long)), head) == set()
+    short = join(*(replace(batch, lineages=batch.ids) for batch in long))
+    strict = TriggerPhraseDetector().fit(short)
+    assert strict._large_lineage < 60
+    texts = tuple(f"{prose(rng)} running head of the chapter" for _ in range(300))
+    lines = replace(passages(300, 7, "x"), texts=texts, lineages=("book",) * 300)
+    assert len(found(strict, lines)) == 300
+    assert found(TriggerPhraseDetector().fit(join(*long)), lines.take(range(120))) == set()
+
+
 def test_a_batch_that_is_screened_again_does_not_count_twice(detector):
     batch = planted(passages(100, 2), range(0, 30, 3), "word3 blue heron")
     first = detector.score(batch)
