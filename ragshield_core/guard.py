@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ragshield_core import state
 from ragshield_core.arrivals import Arrivals, Spent, Status
-from ragshield_core.calibration import Calibration, JointCalibration
+from ragshield_core.calibration import TIE, Calibration, JointCalibration
 from ragshield_core.clean_sample import CleanSample, first_size, latest
 from ragshield_core.detectors.base import Detector, Evidence, Need
 from ragshield_core.detectors.registry import built_in_detectors, detector_class
@@ -549,23 +549,37 @@ class Guard:
         for detector in self.detectors:
             if detector.name not in scores or detector.name not in self._bars:
                 continue
-            bar = self._bars[detector.name].recall
-            rows = np.flatnonzero(scores[detector.name] > bar)
+            bar, mine = self._bars[detector.name].recall, scores[detector.name]
+            # What is poisoned has a part in how the sample scores: what is far off all that is
+            # usual is named whatever the threshold is.
+            rows = np.flatnonzero((mine > bar) | detector.outliers(entries))
+            if not rows.size:
+                continue
             detector.distrust([entries.ids[row] for row in rows])
-            rows = (
-                rows[detector.latecomers([entries.ids[row] for row in rows])] if rows.size else rows
-            )
-            evidence = _explanations(detector.explain_held_out, detector, entries, rows.tolist())
+            rows = rows[detector.latecomers([entries.ids[row] for row in rows])]
             ids = [entries.ids[row] for row in rows]
-            for finding in self._findings(
-                detector, ids, scores[detector.name][rows], bar, evidence
-            ):
-                self._pending.setdefault(finding.entry_id, []).append(finding)
+            evidence = _explanations(detector.explain_held_out, detector, entries, rows.tolist())
+            for finding in self._findings(detector, ids, mine[rows], bar, evidence):
+                below = min(bar, finding.score - TIE)
+                self._pending.setdefault(finding.entry_id, []).append(
+                    replace(finding, threshold=below)
+                )
         if self._pending:
             logger.warning(
                 "calibrated for the first time: %d of the %d entries before look poisoned",
                 *(len(self._pending), len(entries)),
             )
+
+    def overdue(self) -> tuple[Decision, ...]:
+        """Return decisions against admitted entries that wait for the next report to name them.
+
+        There are some after the first calibration of a guard that began with nothing, which judges
+        again what came in before. Whoever writes may :meth:`recall` them at once; the next
+        report's ``retroactive`` has them, too.
+        """
+        with self._lock:
+            found = [(i, f) for i, f in self._pending.items() if i in self._known]
+            return tuple(self.policy.decide(entry_id, findings) for entry_id, findings in found)
 
     def screen(self, batch: Batch) -> Report:
         """Judge entries; changes nothing.

@@ -373,12 +373,13 @@ class CliqueDetector(Detector):
         self._trusted[slots[slots >= 0]] = False
 
     def latecomers(self, ids: Sequence[str]) -> NDArray[np.bool_]:
-        """Return which entries have an older one in their group."""
+        """Return which entries have an older one in their group, or two others of them."""
         slots = self._fitted().index.slots_of(ids)
         overlay = self._fitted().part(slots)
         nearest = [self._evidence(overlay, c).members[:, : SIZES[-1] - 1] for c in CHANNELS]
         group = np.concatenate(nearest, axis=1)
-        return np.asarray(((group < slots[:, None]) & (group >= 0)).any(axis=1))
+        older = ((group < slots[:, None]) & (group >= 0)).any(axis=1)
+        return np.asarray(older | (np.isin(group, slots).sum(axis=1) >= ACCOMPLICES))
 
     def outliers(self, reference: Batch) -> NDArray[np.bool_]:
         """Return which entries are so suspicious that one clean one in ten thousand would be."""

@@ -219,6 +219,26 @@ def test_a_guard_that_begins_with_nothing_collects_and_calibrates_itself(caplog)
     assert guard.status().spent.held == (~report.kept).sum()
 
 
+def test_a_large_first_batch_is_judged_by_itself():
+    guard, poison = guard_of(rate=0.01), join(group(5, 3), group(4, 6))
+    first = join(passages(1_100, 1), poison)
+    order = np.random.default_rng(0).permutation(len(first))
+    report = guard.hold(guard.screen(first.take(order)))
+    assert report.kept.all()
+    guard.admit(report)
+    assert guard.calibrated
+    overdue = {decision.entry_id for decision in guard.overdue()}
+    assert all(d.verdict is Verdict.QUARANTINE for d in guard.overdue())
+    assert len(overdue & set(poison.ids)) >= 7
+    assert len(overdue - set(poison.ids)) <= 0.003 * len(first)
+    rows = [row for row, entry_id in enumerate(first.ids) if entry_id in overdue]
+    by_id = {decision.entry_id: decision for decision in guard.overdue()}
+    named = [by_id[first.ids[row]] for row in rows]
+    guard.recall(first.take(rows), named, lambda _: None)
+    assert guard.overdue() == ()
+    assert guard.screen(passages(20, 9, "next")).retroactive == ()
+
+
 def test_with_too_few_entries_nothing_is_calibrated():
     guard = guard_of()
     guard.learn(KNOWN.take(range(FIRST - 1)))
