@@ -423,6 +423,9 @@ class DriftReport:
         Share of newcomers that mere growth would bring to each rank.
     canaries
         One per canary, in the order of the suite.
+    still_served
+        Ids that are held or confirmed as poisoned, and are retrieved nevertheless, among the first
+        k of a canary. They are left out of all figures, but not of what users are answered from.
     passages
         By canary, what was retrieved; not kept in the database.
     """
@@ -434,6 +437,7 @@ class DriftReport:
     checked_at: dt.datetime
     growth: float
     canaries: tuple[CanaryDrift, ...]
+    still_served: tuple[str, ...] = ()
     passages: Mapping[str, Sequence[Passage]] = field(default_factory=dict)
 
     @property
@@ -454,9 +458,11 @@ class DriftReport:
 
     def summary(self) -> str:
         """Return the counts in one line."""
+        held = len(self.still_served)
         return (
             f"suite {self.suite!r} against baseline {self.baseline}: "
             f"{len(self.flagged)} of {len(self.canaries)} canaries flagged"
+            + (f"; {held} entries in quarantine are still retrieved" if held else "")
         )
 
     def __repr__(self) -> str:
@@ -473,6 +479,7 @@ class DriftReport:
             "growth": self.growth,
             "flagged": len(self.flagged),
             "total": len(self.canaries),
+            "still_served": list(self.still_served),
             "canaries": [asdict(c) for c in self.canaries],
         }
 
@@ -487,6 +494,7 @@ class DriftReport:
             rule=values["rule"],
             checked_at=dt.datetime.fromisoformat(values["checked_at"]),
             growth=values["growth"],
+            still_served=tuple(values.get("still_served", ())),  # early versions did not look
             canaries=tuple(
                 CanaryDrift(**{**c, **{key: tuple(c[key]) for key in lists}})
                 for c in values["canaries"]
@@ -517,7 +525,10 @@ class DriftReport:
         from rich.text import Text  # noqa: PLC0415
 
         shown: list[Any] = [
-            Text(printable(self.summary()), style="red" if self.flagged else "green")
+            Text(
+                printable(self.summary(), 200),
+                style="red" if self.flagged or self.still_served else "green",
+            )
         ]
         for drift in canaries:
             table = Table(title=Text(printable(drift.name, 80)), show_header=False)

@@ -380,15 +380,33 @@ def test_suspects_are_held_and_left_out_of_retrieval():
     report = world.monitor.check()  # they are still in the knowledge base
     assert not report.flagged
     assert all(drift.score == 0.0 for drift in report.canaries)
+    assert set(report.still_served) == set(bad.ids)
+    assert report.summary().endswith("; 12 entries in quarantine are still retrieved")
+    assert "12 entries in quarantine" in report.to_html()
+    assert DriftReport.from_dict(report.to_dict()).still_served == report.still_served
+    world.take_out(bad.ids)
+    assert world.monitor.check().still_served == ()
+    world.add(bad)
     world.monitor.restore(gone)
     assert world.monitor.check().flagged
+
+
+def test_what_is_still_served_is_not_clean(caplog):
+    world, bad = attacked()
+    outcome = world.monitor.remediate()
+    assert set(outcome.quarantined) == set(bad.ids)
+    assert not outcome.after.flagged
+    assert set(outcome.after.still_served) == set(bad.ids)
+    assert not outcome.clean
+    assert "12 entries are held, but not taken out of the knowledge base" in caplog.text
+    world.take_out(bad.ids)
+    assert world.monitor.remediate().clean
 
 
 def test_remediation_ends_the_drift_with_the_poison_alone():
     world, bad = attacked()
     world.add(batch([("clean", f"{TARGETS[0].split()[-1]} and many other things of the day")]))
     outcome = world.monitor.remediate()
-    assert outcome.clean
     assert set(outcome.quarantined) == set(bad.ids)
     assert outcome.before.flagged
     assert not outcome.after.flagged
@@ -409,7 +427,7 @@ def test_remediation_of_nothing_does_nothing():
 
 
 def test_remediation_restores_what_did_not_matter():
-    world, bad = attacked(rule="source", weights=AnomalyWeights(threshold=0.17))
+    world, bad = attacked(rule="source", weights=AnomalyWeights(threshold=0.17), writable=True)
     outcome = world.monitor.remediate(max_entries=50)
     assert outcome.clean
     # The source's rule blames everything that is retrieved; clean entries come back.
@@ -521,6 +539,11 @@ def test_search_in_blocks_is_exact(monkeypatch):
 def test_trials_judge_nothing_good_and_delete_nothing():
     removed, restored = [], []
     listed = [[("a", "one"), ("b", "two")]]
+
+    def take_out(ids):
+        removed.extend(ids)
+        listed[0] = [pair for pair in listed[0] if pair[0] not in ids]
+
     monitor = CanaryMonitor(
         ["q"],
         lambda _query: listed[0],
@@ -528,7 +551,7 @@ def test_trials_judge_nothing_good_and_delete_nothing():
         embedder=lambda texts: [[1.0, 9.0 * ("wrong" in text)] for text in texts],
         rule="source",
         quarantine=Quarantine("sqlite://"),
-        remove=removed.extend,
+        remove=take_out,
         restore=lambda entries: restored.extend(entries.ids),
     )
     monitor.record_baseline()
