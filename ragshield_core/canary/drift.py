@@ -67,7 +67,8 @@ class AnomalyWeights(BaseModel):
     takeover_p
         A canary is flagged if newcomers at its head are less probable than this under mere growth:
         additions of the same kind as what was there flag at most this share of the canaries, fewer
-        as a rule. More finds more of single poisoned entries. Not of the source.
+        as a rule. More finds more of single poisoned entries. Where half of the canaries are below
+        .05 (and three are), these are flagged as well. Not of the source.
     persistence
         Each rank weighs so much of the one before it, in the rank-biased figures; .8 gives half of
         the weight to the first three ranks.
@@ -374,7 +375,10 @@ class CanaryDrift:
         Between the retrieved ids and the baseline's.
     takeover, takeover_p
         Share of the head that newcomers hold, and how probable it is under mere growth, together
-        with how much of the query they hold in one place.
+        with how much of the query they hold in one place; the latter ``None`` where more than half
+        of everything looks new, and nobody tells how many entries there are.
+    taken_over
+        Whether growth hardly explains that.
     suspicion_ratio, suspicion_delta
         Mean suspicion of the retrieved texts, and its change.
     poison_ratio, poison_delta
@@ -400,6 +404,7 @@ class CanaryDrift:
     rank_biased_overlap: float | None = None
     takeover: float | None = None
     takeover_p: float | None = None
+    taken_over: bool = False
     suspicion_ratio: float = 0.0
     suspicion_delta: float | None = None
     poison_ratio: float | None = None

@@ -313,11 +313,10 @@ class CanaryMonitor:
         # As deep as for the baseline: approximate indexes may rank otherwise when asked for fewer.
         search = self._search(self._query_vectors(), DEPTH * self.k, without=without)
         deep = search.passages
-        found = [passages[: self.k] for passages in deep]
         for observation in then.observations.values():
             known = zip(observation.revisions, observation.suspicions, strict=True)
             self._suspicions.update(known)
-        growth, canaries = self._compared(then, found, poisoned)
+        growth, canaries = self._compared(then, deep, poisoned)
         return DriftReport(
             suite=self.suite.name,
             baseline=then.version,
@@ -558,9 +557,10 @@ class CanaryMonitor:
     def _compared(
         self,
         then: Baseline,
-        found: Sequence[Sequence[Passage]],
+        deep: Sequence[Sequence[Passage]],
         poisoned: Collection[str] | None,
     ) -> tuple[float, tuple[CanaryDrift, ...]]:
+        found = [passages[: self.k] for passages in deep]
         self._judge(p for passages in found for p in passages)
         comparison = Comparison(
             k=self.k,
@@ -570,7 +570,7 @@ class CanaryMonitor:
             suspicion=self._suspicion_of,
         )
         answers = self._answers(self.suite.canaries, found)
-        return comparison.drifts(self.suite.canaries, then, found, answers, poisoned)
+        return comparison.drifts(self.suite.canaries, then, deep, answers, poisoned)
 
     # How it is asked
 

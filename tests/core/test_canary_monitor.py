@@ -708,3 +708,42 @@ def test_texts_that_share_an_id_are_held_once_for_the_worst_of_them():
     assert [s.entry_id for s in both] == ["doc", "doc"]
     assert monitor.quarantine(both) == ("doc",)
     assert "lies" in monitor.quarantine_store.show("doc").entry.text
+
+
+@pytest.mark.parametrize("deep", [True, False], ids=["any k", "fixed k"])
+@pytest.mark.parametrize("size", [3, 4, 5, 18])
+def test_a_suite_that_is_taken_over_everywhere_is_flagged_without_a_size(size, deep):
+    kb = MatrixRetriever(knowledge(), embed)
+
+    def find(query, k):
+        return kb.search([query], embed([query]), k if deep else 6)[0]
+
+    asked = TARGETS + questions()[1::8] + questions()[2::8]
+    monitor = CanaryMonitor(asked, find, embedder=embed, quarantine=Quarantine("sqlite://"))
+    monitor.record_baseline()
+    bad = [poison(query, size, prefix=f"bad{n}") for n, query in enumerate(asked)]
+    kb.batch = joined(kb.batch, *bad)
+    report = monitor.check()
+    assert {drift.query for drift in report.flagged} == set(asked)
+    assert {s.entry_id[:3] for s in monitor.traceback(report).suspects} == {"bad"}
+
+
+@pytest.mark.parametrize("growth", [0.05, 0.3])
+def test_growth_without_a_size_is_measured_below_the_head(growth):
+    rng = np.random.default_rng(0)
+    asked = [f"question {n}" for n in range(40)]
+    listed = {query: [(f"{query}-{n}", f"{query} {n}") for n in range(30)] for query in asked}
+    monitor = CanaryMonitor(
+        asked, lambda query, k: listed[query][:k], quarantine=Quarantine("sqlite://")
+    )
+    monitor.record_baseline()
+    for query, old in listed.items():  # additions of the same kind come at any rank
+        places = rng.random(60) < growth
+        listed[query] = [
+            (f"new-{query}-{n}", f"new {query} {n}") if is_new else old.pop(0)
+            for n, is_new in enumerate(places)
+            if is_new or old
+        ]
+    report = monitor.check()
+    assert report.growth == pytest.approx(growth, abs=0.1 * growth + 0.02)
+    assert len(report.flagged) <= 1
