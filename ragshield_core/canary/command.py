@@ -342,8 +342,8 @@ def _show(shown: DriftReport, limit: int) -> None:
     if calm and shown.growth > MUCH_GROWTH and all(drift.answer is None for drift in calm):
         console.print(
             Text(
-                f"{shown.growth:.0%} of the knowledge base is new: so much growth may hide a "
-                "takeover. Pass --answerer to have answers compared, or check after smaller "
+                f"growth alone would give {shown.growth:.0%} of all places to newcomers: so much "
+                "may hide a takeover. Pass --answerer to have answers compared, or check after smaller "
                 "additions."
             )
         )

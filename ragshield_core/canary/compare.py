@@ -38,9 +38,12 @@ TRIMMED = 0.2
 # Where the size is not known, a knowledge base that more than doubled cannot be told from one whose
 # canaries are all taken over; those of which newcomers hold more than half of the head are flagged.
 MOST_UNCOUNTED, HALF = 0.5, 0.5
-# Where half of the canaries, and no fewer than three, are so improbable, it is not by chance: these
+# Additions about what canaries ask are more than their share of the whole: what stands below the
+# head shows how many. Up to this share, so that poison that fills those ranks does not excuse itself.
+MOST_TOPICAL = 0.25
+# Where nearly all canaries, and no fewer than three, are so improbable, it is not by chance: these
 # are all flagged, though each alone would not be.
-EVERYWHERE, LEAST_EVERYWHERE = 0.05, 3
+EVERYWHERE, NEARLY_ALL, LEAST_EVERYWHERE = 0.05, 0.9, 3
 
 
 class UsualCoverage:
@@ -168,7 +171,7 @@ class Comparison:
     def _bar(self, drifts: Sequence[CanaryDrift]) -> float:
         """Return the probability under mere growth up to which a head counts as taken over."""
         rare = sum(d.takeover_p is not None and d.takeover_p <= EVERYWHERE for d in drifts)
-        everywhere = rare >= max(LEAST_EVERYWHERE, len(drifts) / 2)
+        everywhere = rare >= max(LEAST_EVERYWHERE, NEARLY_ALL * len(drifts))
         return max(self.weights.takeover_p, EVERYWHERE) if everywhere else self.weights.takeover_p
 
     def _figures(
@@ -333,25 +336,25 @@ class Comparison:
         self, then: Baseline, deep: Sequence[Sequence[Passage]], new: Sequence[Sequence[bool]]
     ) -> float:
         """Return the share of newcomers that each rank would have under mere growth, in (0, 1)."""
-        size = self.size
-        if size and then.size is not None:
-            fresh = {
-                p.id
-                for passages, flags in zip(deep, new, strict=True)
-                for p, is_new in zip(passages[: self.k], flags, strict=False)
-                if is_new
-            }
-            added = max(size - then.size, len(fresh), 1)
-            return min(added / size, 1.0 - 1e-6)
-        # Growth brings newcomers to every rank alike, poison takes the head: what stands below the
-        # head shows the growth. Where it fills those as well, it aims at a minority of the
+        # Growth brings newcomers to every rank alike, poison takes the head: what stands below it
+        # shows the growth. Poison that fills these ranks as well aims at a minority of the
         # canaries: a trimmed mean. One newcomer in two ranks is added, for want of better knowledge
         # of small suites.
         below = [flags[min(self.k, len(flags) // 2) :] for flags in new]
         counts = sorted(zip(map(sum, below), map(len, below), strict=True))
         ends = round(TRIMMED * len(counts))
         usual = counts[ends : len(counts) - ends]
-        return (sum(n for n, _ in usual) + 1) / (sum(n for _, n in usual) + 2)
+        measured = (sum(n for n, _ in usual) + 1) / (sum(n for _, n in usual) + 2)
+        if not self.size or then.size is None:
+            return measured
+        fresh = {
+            p.id
+            for passages, flags in zip(deep, new, strict=True)
+            for p, is_new in zip(passages[: self.k], flags, strict=False)
+            if is_new
+        }
+        added = max(self.size - then.size, len(fresh), 1)
+        return min(max(added / self.size, min(measured, MOST_TOPICAL)), 1.0 - 1e-6)
 
     def _cannot_tell(self, then: Baseline, growth: float) -> bool:
         """Return whether so much is new that growth is no explanation without a known size."""

@@ -67,8 +67,8 @@ class AnomalyWeights(BaseModel):
     takeover_p
         A canary is flagged if newcomers at its head are less probable than this under mere growth:
         additions of the same kind as what was there flag at most this share of the canaries, fewer
-        as a rule. More finds more of single poisoned entries. Where half of the canaries are below
-        .05 (and three are), these are flagged as well. Not of the source.
+        as a rule. More finds more of single poisoned entries. Where nearly all canaries are below
+        .05, and three are, these are flagged as well. Not of the source.
     persistence
         Each rank weighs so much of the one before it, in the rank-biased figures; .8 gives half of
         the weight to the first three ranks.

@@ -70,7 +70,10 @@ def test_much_growth_that_may_hide_a_takeover_is_said(folder):
     new = batch([(f"new-{i}", text) for i, text in zip(more.ids, more.texts, strict=True)])
     write(folder / "kb.jsonl", joined(knowledge(), new))
     output = " ".join(run("check").output.split())
-    assert "50% of the knowledge base is new: so much growth may hide a takeover" in output
+    assert (
+        "growth alone would give 50% of all places to newcomers: so much may hide a takeover"
+        in output
+    )
 
 
 def test_trace_and_quarantine(folder):

@@ -747,3 +747,37 @@ def test_growth_without_a_size_is_measured_below_the_head(growth):
     report = monitor.check()
     assert report.growth == pytest.approx(growth, abs=0.1 * growth + 0.02)
     assert len(report.flagged) <= 1
+
+
+class Store:
+    """Lists by query, and a size that is told."""
+
+    def __init__(self, listed, size):
+        self.listed, self.entries = listed, size
+
+    def size(self):
+        return self.entries
+
+    def search(self, queries, _vectors, k):
+        return [[Passage(id=i, text=t) for i, t in self.listed[q][:k]] for q in queries]
+
+
+def test_additions_about_what_canaries_ask_are_no_takeover():
+    """They come to every rank of the topics' neighbourhoods, far more than to the rest."""
+    rng = np.random.default_rng(1)
+    asked = [f"question {n}" for n in range(40)]
+    listed = {query: [(f"{query}-{n}", f"{query} {n}") for n in range(30)] for query in asked}
+    kb = Store(listed, size=10_000)
+    monitor = CanaryMonitor(asked, kb, quarantine=Quarantine("sqlite://"))
+    monitor.record_baseline()
+    for query in asked:
+        for n in range(4):
+            place = int(rng.integers(18))
+            listed[query].insert(place, (f"new-{query}-{n}", f"new {query} {n}"))
+    kb.entries += 160
+    assert len(monitor.check().flagged) <= 1
+    for n in range(5):  # and poison at the heads is found among them
+        for query in asked[:4]:
+            listed[query].insert(0, (f"bad-{query}-{n}", f"bad {query} {n}"))
+    kb.entries += 20
+    assert set(asked[:4]) <= {drift.query for drift in monitor.check().flagged}
