@@ -342,9 +342,9 @@ def _show(shown: DriftReport, limit: int) -> None:
     if calm and shown.growth > MUCH_GROWTH and all(drift.answer is None for drift in calm):
         console.print(
             Text(
-                f"growth alone would give {shown.growth:.0%} of all places to newcomers: so much "
-                "may hide a takeover. Pass --answerer to have answers compared, or check after smaller "
-                "additions."
+                f"growth alone would give {shown.growth:.0%} of all places to newcomers: so "
+                "much may hide a takeover. Pass --answerer to have answers compared, or check "
+                "after smaller additions."
             )
         )
     if shown.still_served:

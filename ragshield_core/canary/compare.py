@@ -38,9 +38,9 @@ TRIMMED = 0.2
 # Where the size is not known, a knowledge base that more than doubled cannot be told from one whose
 # canaries are all taken over; those of which newcomers hold more than half of the head are flagged.
 MOST_UNCOUNTED, HALF = 0.5, 0.5
-# Additions about what canaries ask are more than their share of the whole: what stands below the
-# head shows how many. Up to this share, so that poison that fills those ranks does not excuse itself.
-MOST_TOPICAL = 0.25
+# Where additions are about what canaries ask, ranks below the head hold more than twice the share
+# of them that the whole has. It is believed up to a quarter: poison could fill those ranks as well.
+TOPICAL, MOST_TOPICAL = 2.0, 0.25
 # Where nearly all canaries, and no fewer than three, are so improbable, it is not by chance: these
 # are all flagged, though each alone would not be.
 EVERYWHERE, NEARLY_ALL, LEAST_EVERYWHERE = 0.05, 0.9, 3
@@ -338,15 +338,15 @@ class Comparison:
         """Return the share of newcomers that each rank would have under mere growth, in (0, 1)."""
         # Growth brings newcomers to every rank alike, poison takes the head: what stands below it
         # shows the growth. Poison that fills these ranks as well aims at a minority of the
-        # canaries: a trimmed mean. One newcomer in two ranks is added, for want of better knowledge
-        # of small suites.
+        # canaries: a trimmed mean.
         below = [flags[min(self.k, len(flags) // 2) :] for flags in new]
         counts = sorted(zip(map(sum, below), map(len, below), strict=True))
         ends = round(TRIMMED * len(counts))
         usual = counts[ends : len(counts) - ends]
-        measured = (sum(n for n, _ in usual) + 1) / (sum(n for _, n in usual) + 2)
+        came, places = sum(n for n, _ in usual), sum(n for _, n in usual)
         if not self.size or then.size is None:
-            return measured
+            # One in two is added, for want of better knowledge of small suites.
+            return (came + 1) / (places + 2)
         fresh = {
             p.id
             for passages, flags in zip(deep, new, strict=True)
@@ -354,7 +354,9 @@ class Comparison:
             if is_new
         }
         added = max(self.size - then.size, len(fresh), 1)
-        return min(max(added / self.size, min(measured, MOST_TOPICAL)), 1.0 - 1e-6)
+        share = min(added / self.size, 1.0 - 1e-6)
+        measured = came / max(1, places)
+        return max(share, min(measured, MOST_TOPICAL)) if measured > TOPICAL * share else share
 
     def _cannot_tell(self, then: Baseline, growth: float) -> bool:
         """Return whether so much is new that growth is no explanation without a known size."""
