@@ -787,7 +787,7 @@ def _decision(suspect: Suspect) -> Decision:
         p_value=None,
         evidence=suspect.why,
         related_ids=suspect.related_ids,
-        taxonomy=("AML.T0070", "AML.T0066", "LLM08:2025", "LLM09:2026"),
+        taxonomy=("AML.T0070", "AML.T0066", "LLM08:2025"),
     )
     return Decision(entry_id=suspect.entry_id, verdict=Verdict.QUARANTINE, findings=(finding,))
 
