@@ -59,7 +59,8 @@ SALAD = (  # noqa: SIM905 - reads better in a row
 
 HEAD = """# All detectors at ingestion
 
-Written by `benchmarks/ingestion.py`. Vectors: all-MiniLM-L6-v2. Mean or share with 95 % interval.
+Written by `benchmarks/ingestion.py`. Vectors: all-MiniLM-L6-v2. Mean or share with 95 % interval,
+within 0 and 1.
 Flipped labels: [label_flipping.md](label_flipping.md).
 """
 PHRASES_HEAD = f"""

@@ -68,29 +68,46 @@ def proportion_interval(hits: int, n: int) -> Interval:
     return Interval(mean=hits / n, low=float(bounds.low), high=float(bounds.high))
 
 
-def mean_interval(values: Sequence[float]) -> Interval:
+def mean_interval(values: Sequence[float], bounds: tuple[float, float] = (0.0, 1.0)) -> Interval:
     """Return mean and 95 % t-interval over repetitions; NaN values are left out.
 
     Parameters
     ----------
     values
         One per repetition, e.g. per random split.
+    bounds
+        Between which values can lie at all: those of shares by default, (-1, 1) for differences of
+        shares. The interval is cut there, for the mean cannot lie beyond.
+
+    Raises
+    ------
+    ValueError
+        If a value lies outside the bounds.
 
     Examples
     --------
     >>> str(mean_interval([0.90, 0.92, 0.94]))
     '0.920 [0.870, 0.970]'
+    >>> str(mean_interval([0.96, 1.0, 1.0]))
+    '0.987 [0.929, 1.000]'
     """
     from scipy.stats import t  # noqa: PLC0415 - slow to import, and not needed to guard
 
     given = np.asarray([value for value in values if not math.isnan(value)])
     if given.size == 0:
         return Interval(mean=math.nan, low=math.nan, high=math.nan)
+    lowest, highest = bounds
+    if given.min() < lowest or given.max() > highest:
+        msg = (
+            f"values go from {given.min():g} to {given.max():g}, expected {lowest:g} to "
+            f"{highest:g}; pass bounds=."
+        )
+        raise ValueError(msg)
     mean = float(given.mean())
     if given.size == 1:
         return Interval(mean=mean, low=math.nan, high=math.nan)
     half = float(t.ppf(0.975, given.size - 1) * given.std(ddof=1) / math.sqrt(given.size))
-    return Interval(mean=mean, low=mean - half, high=mean + half)
+    return Interval(mean=mean, low=max(lowest, mean - half), high=min(highest, mean + half))
 
 
 def _ratio(part: int, whole: int) -> float:

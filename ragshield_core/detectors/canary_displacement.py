@@ -89,7 +89,7 @@ class CanaryDisplacementDetector(Detector):
 
     kind: ClassVar[str] = "canary_displacement"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.EMBEDDING, Need.TEXT})
-    taxonomy: ClassVar[tuple[str, ...]] = ("AML.T0070", "AML.T0066", "LLM08:2025", "LLM09:2026")
+    taxonomy: ClassVar[tuple[str, ...]] = ("AML.T0070", "AML.T0066", "LLM08:2025")
 
     rule_threshold: float = 0.6
     floor: float = 0.3  # one entry at the first rank of one query, of six places

@@ -252,7 +252,7 @@ class CliqueDetector(Detector):
 
     kind: ClassVar[str] = "clique"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.EMBEDDING, Need.TEXT})
-    taxonomy: ClassVar[tuple[str, ...]] = ("AML.T0070", "AML.T0066", "LLM08:2025", "LLM09:2026")
+    taxonomy: ClassVar[tuple[str, ...]] = ("AML.T0070", "AML.T0066", "LLM08:2025")
     # Without a calibration: a group that one clean entry in a thousand would have.
     rule_threshold: float = 6.9
     acts_unfitted = False

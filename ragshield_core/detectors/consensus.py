@@ -81,7 +81,7 @@ class ConsensusDetector(RetrievalDetector):
 
     kind: ClassVar[str] = "consensus"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.TEXT, Need.EMBEDDING})
-    taxonomy: ClassVar[tuple[str, ...]] = ("AML.T0070", "AML.T0066", "LLM08:2025", "LLM09:2026")
+    taxonomy: ClassVar[tuple[str, ...]] = ("AML.T0070", "AML.T0066", "LLM08:2025")
 
     # One in a hundred first-ranked passages reaches it, of Wikipedia's and of HotpotQA's.
     rule_threshold: ClassVar[float] = 1.8

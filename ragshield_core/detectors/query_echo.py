@@ -81,7 +81,7 @@ class QueryEchoDetector(RetrievalDetector):
 
     kind: ClassVar[str] = "query_echo"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.QUERY, Need.TEXT})
-    taxonomy: ClassVar[tuple[str, ...]] = ("AML.T0070", "AML.T0066", "LLM08:2025", "LLM09:2026")
+    taxonomy: ClassVar[tuple[str, ...]] = ("AML.T0070", "AML.T0066", "LLM08:2025")
 
     rule_threshold: ClassVar[float] = 0.8
     # Ordinary answers reach it; below, a calibration would spend the accepted rate on those.

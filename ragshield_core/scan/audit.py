@@ -182,8 +182,12 @@ class ScanReport(Report):
             decision = self.remarkable[row]
             finding = self.strongest(decision)
             p_value = "" if finding.p_value is None else f"{finding.p_value:.4f}"
+            found_by = ", ".join(
+                one.detector for one in sorted(decision.findings, key=self._rarity)
+            )
             numbers = (f"{finding.score:.3f}", f"{finding.threshold:.3f}", p_value)
-            shown.append((decision.entry_id, str(decision.verdict), *numbers, why(decision)))
+            row_shown = (decision.entry_id, str(decision.verdict), found_by, *numbers)
+            shown.append((*row_shown, why(decision)))
         return shown
 
     def strongest(self, decision: Decision) -> Finding:

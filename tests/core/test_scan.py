@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 from types import SimpleNamespace
 
 import numpy as np
@@ -514,3 +515,12 @@ def test_a_report_shows_itself_worst_first():
     assert "kb-billing-0" in shown
     assert "kb-billing-0" in report._repr_html_()
     assert "3 entries audited: 3 found suspicious" in shown
+    heads = re.findall("<th>(.*?)</th>", report._repr_html_())
+    for row in report._repr_html_().split("<tr>")[2:]:
+        cells = dict(zip(heads, re.findall("<td>(.*?)</td>", row), strict=True))
+        assert (cells["verdict"], cells["found by"]) == (
+            "quarantine",
+            report.found[0].findings[0].detector,
+        )
+        assert float(cells["score"]) > float(cells["threshold"])
+        assert cells["p"] == ""

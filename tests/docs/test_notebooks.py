@@ -10,6 +10,7 @@ from nbclient import NotebookClient
 
 FOLDER = Path(__file__).resolve().parents[2] / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
+REPORT_NUMBERS = ["score", "threshold", "p"]
 # Figures that differ from run to run: times, and what depends on them.
 NUMBER = re.compile(r"[\d.,]+")
 
@@ -32,6 +33,33 @@ def printed(notebook):
         ]
         for cell in code_of(notebook)
     ]
+
+
+def tables(notebook):
+    """Return the tables of each code cell: what stands under which head, numbers left out.
+
+    What is found depends on the machine's last digits; that each cell has a head does not.
+    """
+    return [
+        [table_of(html) for html in map("".join, htmls_of(cell)) if "<table" in html]
+        for cell in code_of(notebook)
+    ]
+
+
+def htmls_of(cell):
+    return [output.get("data", {}).get("text/html", "") for output in cell.outputs]
+
+
+def table_of(html):
+    """Return the heads, and the kinds of what stands below each."""
+    heads = re.findall(r"<th>(.*?)</th>", html)
+    rows = [re.findall(r"<td>(.*?)</td>", row, re.DOTALL) for row in html.split("<tr>")[2:]]
+    assert all(len(row) == len(heads) for row in rows)
+    numeric = {
+        head: all(re.fullmatch(r"-?[\d.]*", row[place]) for row in rows)
+        for place, head in enumerate(heads)
+    }
+    return numeric if rows else heads
 
 
 def plots(notebook):
@@ -68,6 +96,7 @@ def test_it_runs_and_prints_what_is_committed(path, tmp_path):
     assert all(o.get("name") != "stderr" for cell in code_of(notebook) for o in cell.outputs)
     assert plots(notebook) == plots(committed) > 0
     assert printed(notebook) == printed(committed)
+    assert tables(notebook) == tables(committed)
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
@@ -76,6 +105,9 @@ def test_what_is_committed_is_a_whole_run_of_it(path):
     counts = [cell.execution_count for cell in code_of(notebook)]
     assert counts == list(range(1, len(counts) + 1))
     assert not any(o.output_type == "error" for cell in code_of(notebook) for o in cell.outputs)
+    for table in (table for cell in tables(notebook) for table in cell if isinstance(table, dict)):
+        if "found by" in table:
+            assert [head for head, numeric in table.items() if numeric] == REPORT_NUMBERS
     text = json.dumps(notebook)
     assert not re.search(r"/(home|root|tmp|work|Users|usr)/", text)
     assert len(text) < 500_000
