@@ -229,8 +229,9 @@ class InstructionDetector(Detector):
     thin out in a long passage; what a model reads with the text, such as a title from metadata
     (the batch's ``contexts``), is judged like the text. The weights of the heaviest rule of each
     family found there are added up; the larger of that and the weight of the ideas, with a third of
-    the lesser, make ``w``, and the score is ``1 - exp(-0.45 * w)``. One trigger word is no evidence:
-    rules need a verb and what it is about, and scores up to :attr:`floor` are never acted on.
+    the lesser, make ``w``, and the score is ``1 - exp(-0.45 * w)``. One trigger word is no
+    evidence: rules need a verb and what it is about, and scores up to :attr:`floor` are never acted
+    on.
 
     Parameters
     ----------
