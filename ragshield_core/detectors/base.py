@@ -20,6 +20,10 @@ from ragshield_core.errors import CalibrationError
 N_FOLDS = 5
 
 
+# How evidence begins that was found beside the text of an entry, in its context.
+BESIDE = "beside the text, in metadata that a model reads"
+
+
 class Scope(StrEnum):
     """What the score of an entry depends on."""
 
@@ -89,7 +93,7 @@ def explained_with_contexts(
     return [
         # No span: that is of the text.
         Evidence(
-            sentence=f"beside the text, in metadata that a model reads: {evidence.sentence}",
+            sentence=f"{BESIDE}: {evidence.sentence}",
             related_ids=evidence.related_ids,
         )
         if b
