@@ -128,6 +128,8 @@ class Detector(ABC):
     learns
         Whether a score depends on the knowledge base. Where False, that of a clean entry is taken
         once and for all.
+    reads_contexts
+        Whether it judges the contexts of entries like their texts.
     exchangeable
         Whether the score of a clean entry can be compared with that of a new one, so that
         calibration applies. Where False, the published rule stays in force.
@@ -141,6 +143,7 @@ class Detector(ABC):
     floor: float = -math.inf
     acts_unfitted: bool = True
     learns: bool = True
+    reads_contexts: bool = False
     scope: Scope = Scope.ENTRY
     exchangeable: bool = True
 

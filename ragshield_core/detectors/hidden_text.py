@@ -59,6 +59,7 @@ class HiddenTextDetector(Detector):
 
     kind: ClassVar[str] = "hidden_text"
     learns = False
+    reads_contexts = True
     needs: ClassVar[frozenset[Need]] = frozenset({Need.TEXT})
     taxonomy: ClassVar[tuple[str, ...]] = ("AML.T0070", "AML.T0068", "LLM01:2025", "LLM01:2026")
 

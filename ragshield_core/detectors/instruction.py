@@ -285,6 +285,7 @@ class InstructionDetector(Detector):
 
     kind: ClassVar[str] = "instruction"
     learns = False
+    reads_contexts = True
     needs: ClassVar[frozenset[Need]] = frozenset({Need.TEXT})
     taxonomy: ClassVar[tuple[str, ...]] = ("AML.T0070", "AML.T0051.001", "LLM01:2025")
     scope = Scope.ENTRY
