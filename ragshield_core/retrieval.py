@@ -247,7 +247,8 @@ class RetrievalGuard:
         report = self._judged(retrieved)
         quarantine = self._filled_quarantine()
         if report.quarantined and quarantine is not None:
-            report = _released(report, quarantine.released_among(judged_passages))
+            among = quarantine.released_among(judged_passages, report.decisions)
+            report = _released(report, among)
         return _with_masked(report, passages, free, masked) if masked else report
 
     def save(self, path: str | Path) -> None:

@@ -17,7 +17,11 @@ from ragshield_llamaindex.retrieval import (
     check_order,
 )
 from ragshield_llamaindex.stable_ids import StableIds
-from ragshield_llamaindex.transformer import PoisonGuard
+from ragshield_llamaindex.transformer import (
+    PoisonGuard,
+    PoisonGuardOrderWarning,
+    check_transformations,
+)
 from ragshield_llamaindex.vectorstore import GuardedVectorStore
 
 __all__ = [
@@ -32,9 +36,11 @@ __all__ = [
     "PoisonFilter",
     "PoisonFilterOrderWarning",
     "PoisonGuard",
+    "PoisonGuardOrderWarning",
     "StableIds",
     "adopt",
     "answering",
     "check_order",
+    "check_transformations",
     "guarded_index_from_documents",
 ]

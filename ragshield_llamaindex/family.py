@@ -16,7 +16,6 @@ from llama_index.core.schema import BaseNode, NodeRelationship
 from llama_index.core.storage.docstore.types import BaseDocumentStore
 
 from ragshield_core import Report, Verdict
-from ragshield_core.detectors.base import BESIDE
 from ragshield_core.findings import Decision, printable
 from ragshield_llamaindex.convert import NODE_KEY, source_of, windows_of
 
@@ -93,7 +92,7 @@ def descendants_of(node: BaseNode, docstore: BaseDocumentStore | None) -> set[st
 
 def _held_for_its_text(decision: Decision) -> bool:
     """Return whether a node is held, and not for its metadata alone: that is the node's own."""
-    beside = [finding.evidence.startswith(BESIDE) for finding in decision.findings]
+    beside = [finding.beside and finding.span is None for finding in decision.findings]
     return decision.verdict is Verdict.QUARANTINE and not (beside and all(beside))
 
 

@@ -92,7 +92,7 @@ class HiddenTextDetector(Detector):
 
     def explain(self, batch: Batch, rows: Sequence[int]) -> list[Evidence]:
         """Return what is hidden, decoded and escaped, the weightiest first."""
-        return explained_with_contexts(batch, rows, _scores, _explained)
+        return explained_with_contexts(batch, rows, _scores, _explained, self.floor)
 
 
 def _scores(texts: Sequence[str]) -> NDArray[np.float64]:

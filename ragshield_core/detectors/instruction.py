@@ -336,7 +336,7 @@ class InstructionDetector(Detector):
 
     def explain(self, batch: Batch, rows: Sequence[int]) -> list[Evidence]:
         """Return rule, family and the words that it found."""
-        return explained_with_contexts(batch, rows, self._scores, self._explained)
+        return explained_with_contexts(batch, rows, self._scores, self._explained, self.floor)
 
     def _scores(self, texts: Sequence[str]) -> NDArray[np.float64]:
         found = [suspicion(text) for text in texts]

@@ -128,7 +128,9 @@ def test_the_pipeline_decides_as_the_langchain_store_does(corpus, by_langchain, 
         pipeline.run(nodes=nodes_of(part, vectors=False))
         decisions += told(pipeline.last_result.report)
     survivors = set(pipeline.vector_store.client.get(include=[])["ids"])
-    held = {held.id: held.entry.text_fingerprint for held in pipeline.vector_store.quarantine.list()}
+    held = {
+        held.id: held.entry.text_fingerprint for held in pipeline.vector_store.quarantine.list()
+    }
     assert (decisions, survivors, held) == by_langchain
 
 
