@@ -17,6 +17,7 @@ from ragshield_llamaindex.retrieval import (
     check_order,
 )
 from ragshield_llamaindex.stable_ids import StableIds
+from ragshield_llamaindex.tools import NOTHING_LEFT, WITHHELD, guarded_tools
 from ragshield_llamaindex.transformer import (
     PoisonGuard,
     PoisonGuardOrderWarning,
@@ -26,6 +27,8 @@ from ragshield_llamaindex.vectorstore import GuardedVectorStore
 
 __all__ = [
     "ALL_DROPPED",
+    "NOTHING_LEFT",
+    "WITHHELD",
     "GuardedIngestionPipeline",
     "GuardedRetriever",
     "GuardedVectorStore",
@@ -43,4 +46,5 @@ __all__ = [
     "check_order",
     "check_transformations",
     "guarded_index_from_documents",
+    "guarded_tools",
 ]
