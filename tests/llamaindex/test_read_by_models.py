@@ -135,6 +135,20 @@ def test_an_index_node_with_an_engine_behind_it_is_refused():
         screened(IndexNode(id_="entry", text=BODY, index_id="x", obj=engine))
 
 
+def test_objects_of_an_index_are_judged_or_named():
+    poisoned = IndexNode(id_="bad", text="Timetable", index_id="x", obj=titled())
+    good = IndexNode(id_="good", text="Timetable", index_id="y", obj=TextNode(text=BODY))
+    index = GuardedVectorStoreIndex(objects=[poisoned, good], guard=guard(), embed_model=MODEL)
+    assert [held.id for held in index.quarantine.list()] == ["bad"]
+    assert [one.text for one in index.as_retriever().retrieve("ferry")] == [BODY]
+    retriever = VectorStoreIndex([TextNode(text=INJECTION)], embed_model=MODEL).as_retriever()
+    engine = IndexNode(text="Timetable", index_id="z", obj=retriever)
+    with pytest.warns(UserWarning, match="objects of type VectorIndexRetriever answer is not"):
+        index = GuardedVectorStoreIndex(objects=[engine], guard=guard(), embed_model=MODEL)
+    assert [one.text for one in index.as_retriever().retrieve("ferry")] == [INJECTION]
+    assert GuardedRetriever(index).retrieve("ferry") == []
+
+
 @pytest.mark.parametrize("kind", ["chroma", "qdrant", "postgres"])
 def test_stores_give_back_the_revision_that_was_judged(kind, make_store):
     store = make_store(kind)
