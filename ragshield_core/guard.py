@@ -692,7 +692,7 @@ class Guard:
                     decision.verdict,
                     entry.id,
                     entry.fingerprint,
-                    ", ".join(evidence) or "not judged",
+                    ", ".join(evidence) or decision.note or "not judged",
                 )
         return report
 

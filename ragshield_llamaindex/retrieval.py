@@ -30,7 +30,7 @@ from pydantic import Field, PrivateAttr
 from ragshield_core import Batch, Quarantine, Report
 from ragshield_core.detectors.base import Detector, Need
 from ragshield_core.errors import InvalidBatchError
-from ragshield_core.findings import Verdict
+from ragshield_core.findings import Verdict, printable
 from ragshield_core.retrieval import RetrievalGuard
 from ragshield_llamaindex.convert import MetadataKeys, context_of, text_of
 from ragshield_llamaindex.events import dispatcher, report_detection
@@ -178,6 +178,7 @@ class PoisonFilter(BaseNodePostprocessor):
         self._look_around()
         if isinstance(query_bundle, str):  # as `engine.retrieve("...")` hands it on
             query_bundle = QueryBundle(query_bundle)
+        nodes = _readable(nodes)
         columns = _columns(nodes)
         vectors: dict[int, Any] = {}
         query_vector = None
@@ -203,6 +204,7 @@ class PoisonFilter(BaseNodePostprocessor):
         self._look_around()
         if isinstance(query_bundle, str):  # as `engine.retrieve("...")` hands it on
             query_bundle = QueryBundle(query_bundle)
+        nodes = _readable(nodes)
         columns = _columns(nodes)
         vectors: dict[int, Any] = {}
         query_vector = None
@@ -599,6 +601,21 @@ def _access(store: VectorStoreIndex | BasePydanticVectorStore | None) -> InnerSt
         return None if store is None else access_to(store)
     except TypeError:  # of no known kind: texts are embedded again
         return None
+
+
+def _readable(nodes: Sequence[NodeWithScore]) -> list[NodeWithScore]:
+    """Return nodes without those whose templates cannot be filled in: they would stop an engine."""
+    kept = []
+    for one in nodes:
+        try:
+            for mode in (MetadataMode.LLM, MetadataMode.EMBED):
+                one.node.get_content(metadata_mode=mode)
+        except Exception as error:  # noqa: BLE001 - whatever a hostile template brings about
+            name, entry_id = type(error).__name__, printable(one.node.node_id)
+            logger.warning("node %s cannot be put into a prompt (%s): dropped", entry_id, name)
+        else:
+            kept.append(one)
+    return kept
 
 
 def _columns(nodes: Sequence[NodeWithScore]) -> _Columns:

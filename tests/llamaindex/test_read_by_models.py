@@ -290,6 +290,15 @@ def test_the_default_filter_drops_instructions_and_hidden_text(poisoned):
     assert ids_of(found) == [clean.node_id]
 
 
+async def test_a_node_that_cannot_be_put_into_a_prompt_costs_itself_alone(caplog):
+    broken = titled("Ferry", text_template="{secret} {metadata_str}")
+    given = scored(broken, TextNode(id_="good", text=BODY))
+    assert ids_of(PoisonFilter().postprocess_nodes(given, query_str="ferry")) == ["good"]
+    assert ids_of(await PoisonFilter().apostprocess_nodes(given, query_str="ferry")) == ["good"]
+    assert "node page cannot be put into a prompt (KeyError)" in caplog.text
+    assert "secret" not in caplog.text
+
+
 def test_a_filter_judges_excluded_metadata_by_no_means():
     hidden = titled(excluded_llm_metadata_keys=["title"], excluded_embed_metadata_keys=["title"])
     assert PoisonFilter().postprocess_nodes(scored(hidden), query_str="ferry")
