@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, ClassVar, Self
 
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from ragshield_core.entries import Batch
 from ragshield_core.errors import CalibrationError
+from ragshield_core.findings import BESIDE
 
 # Five folds hold out a fifth at a time: each score comes from a model of nearly full size, and
 # every fitted entry gives one.
@@ -47,6 +48,64 @@ class Evidence:
     span: tuple[int, int] | None = None
 
 
+def of_texts_and_contexts(
+    batch: Batch, score: Callable[[Sequence[str]], NDArray[np.float64]]
+) -> NDArray[np.float64]:
+    """Return the larger of the scores of each entry's text and of its context, (n_entries,).
+
+    Parameters
+    ----------
+    batch
+        Entries.
+    score
+        Of texts, shape (n_texts,) each.
+    """
+    scores = score(batch.texts)
+    rows = [row for row, context in enumerate(batch.contexts) if context is not None]
+    if rows:
+        beside = score([batch.contexts[row] or "" for row in rows])
+        scores[rows] = np.maximum(scores[rows], beside)
+    return scores
+
+
+def explained_with_contexts(
+    batch: Batch,
+    rows: Sequence[int],
+    score: Callable[[Sequence[str]], NDArray[np.float64]],
+    explain: Callable[[Sequence[str]], list[Evidence]],
+    floor: float,
+) -> list[Evidence]:
+    """Return the evidence of the text or of the context of each row, whichever scores higher.
+
+    Of a text that scores higher it also says whether its context is suspicious as well.
+
+    Parameters
+    ----------
+    batch, rows
+        Entries, and which of them.
+    score, explain
+        Of texts, one each.
+    floor
+        The score up to which a context is not suspicious.
+    """
+    texts = [batch.texts[row] for row in rows]
+    contexts = [batch.contexts[row] or "" for row in rows]
+    of_texts, of_contexts = score(texts), score(contexts)
+    higher = of_contexts > of_texts
+    found = explain([c if h else t for t, c, h in zip(texts, contexts, higher, strict=True)])
+    explained = []
+    for evidence, alone, suspicious in zip(found, higher, of_contexts > floor, strict=True):
+        if alone:  # without a span: that is of the text
+            sentence = f"{BESIDE}: {evidence.sentence}"
+            explained.append(Evidence(sentence=sentence, related_ids=evidence.related_ids))
+        elif suspicious:
+            sentence = f"{BESIDE}, and in the text: {evidence.sentence}"
+            explained.append(replace(evidence, sentence=sentence))
+        else:
+            explained.append(evidence)
+    return explained
+
+
 class Detector(ABC):
     """Base class of all detectors.
 
@@ -73,6 +132,8 @@ class Detector(ABC):
     learns
         Whether a score depends on the knowledge base. Where False, that of a clean entry is taken
         once and for all.
+    reads_contexts
+        Whether it judges the contexts of entries like their texts.
     exchangeable
         Whether the score of a clean entry can be compared with that of a new one, so that
         calibration applies. Where False, the published rule stays in force.
@@ -86,6 +147,7 @@ class Detector(ABC):
     floor: float = -math.inf
     acts_unfitted: bool = True
     learns: bool = True
+    reads_contexts: bool = False
     scope: Scope = Scope.ENTRY
     exchangeable: bool = True
 
