@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from llama_index.core.schema import BaseNode, MetadataMode, NodeRelationship, RelatedNodeInfo
@@ -22,6 +22,9 @@ from ragshield_core.quarantine import HeldEntry
 FLAG_KEY = "ragshield_flag"
 # Metadata key, in the quarantine only, of all that a node is beside its text and metadata.
 NODE_KEY = "_ragshield_node"
+
+# What early versions noted of entries that they held without a vector, as [1.0].
+NO_VECTOR = "held without a vector: to be embedded when it is stored"
 
 NO_ENTRIES = Batch.of(ids=[], texts=[], embeddings=[])
 
@@ -99,7 +102,7 @@ def to_batch(
 
 
 def to_node(held: HeldEntry) -> BaseNode:
-    """Return the node that was held, with its vector."""
+    """Return the node that was held, with its vector if it was held with one."""
     metadata = dict(held.entry.metadata)
     packed = metadata.pop(NODE_KEY, None)
     described = {"type": "TextNode", "content": {"id_": held.id}} if packed is None else packed
@@ -108,8 +111,14 @@ def to_node(held: HeldEntry) -> BaseNode:
         text=held.entry.text,
     )
     node.metadata = metadata
-    node.embedding = held.vector.tolist()
+    node.embedding = held.vector.tolist() if has_vector(held) else None
     return node
+
+
+def has_vector(held: HeldEntry) -> bool:
+    """Return whether an entry was held with a vector; early versions wrote [1.0] for none."""
+    early = held.vector.size == 1 and NO_VECTOR in (held.note or "")
+    return held.vector.size > 0 and not early
 
 
 def source_of(metadata: Mapping[str, Any]) -> str | None:
@@ -119,6 +128,37 @@ def source_of(metadata: Mapping[str, Any]) -> str | None:
         return None
     source = packed["content"].get("relationships", {}).get(NodeRelationship.SOURCE.value)
     return None if source is None else str(source["node_id"])
+
+
+def replacing(batch: Batch, before: Mapping[str, Sequence[BaseNode]]) -> Batch:
+    """Return a batch of which each entry says what its document replaces.
+
+    Parameters
+    ----------
+    batch
+        As :func:`to_batch` made it.
+    before
+        Nodes of the version before, by the id of their document.
+    """
+    if not before:
+        return batch
+    ids = set(batch.ids)
+    left = {
+        document: [node.node_id for node in nodes if node.node_id not in ids]
+        for document, nodes in before.items()
+    }
+    marked = [
+        {**metadata, NODE_KEY: {**metadata[NODE_KEY], "replaces": left[source]}}
+        if (source := source_of(metadata)) in left
+        else metadata
+        for metadata in batch.metadatas
+    ]
+    return replace(batch, metadatas=tuple(marked))
+
+
+def replaced_by(held: HeldEntry) -> list[str]:
+    """Return the ids of nodes that stay only until a held one, and all of its document, is in."""
+    return list(held.entry.metadata.get(NODE_KEY, {}).get("replaces", ()))
 
 
 def embedded(node: BaseNode, vector: Sequence[float]) -> BaseNode:

@@ -9,6 +9,7 @@ from typing import Any, Self
 
 from llama_index.core import StorageContext, VectorStoreIndex
 from llama_index.core.base.base_query_engine import BaseQueryEngine
+from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.callbacks import CallbackManager
 from llama_index.core.data_structs import IndexDict
 from llama_index.core.ingestion.pipeline import arun_transformations, run_transformations
@@ -26,7 +27,7 @@ from ragshield_core import Guard
 from ragshield_llamaindex.convert import MetadataKeys, embedded, relinked, source_of
 from ragshield_llamaindex.events import dispatcher
 from ragshield_llamaindex.inner import InnerStore, access_to, vectors_of
-from ragshield_llamaindex.keeper import Keeper, Kept
+from ragshield_llamaindex.keeper import Embed, Keeper, Kept, embedding_with
 from ragshield_llamaindex.mask import Mask
 from ragshield_llamaindex.stable_ids import StableIds
 from ragshield_llamaindex.vectorstore import GuardedVectorStore
@@ -391,6 +392,9 @@ class GuardedVectorStoreIndex(Kept, VectorStoreIndex):
     def as_query_engine(self, llm: LLMType | None = None, **kwargs: Any) -> BaseQueryEngine:
         """Return a query engine that answers :data:`ALL_DROPPED` where no passage is left."""
         return answering(super().as_query_engine(llm, **kwargs))
+
+    def _embed(self, model: BaseEmbedding | None) -> Embed:
+        return embedding_with(self._embed_model if model is None else model)
 
     def _record(self) -> None:
         """Store which nodes the index holds."""

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import Any, NamedTuple
 
 from llama_index.core.ingestion import DocstoreStrategy, IngestionPipeline
@@ -15,10 +14,10 @@ from llama_index.core.schema import BaseNode, Document, TransformComponent
 from pydantic import PrivateAttr
 
 from ragshield_core import Guard, Report
-from ragshield_core.quarantine import HeldEntry, Quarantine
+from ragshield_core.quarantine import HeldEntry, Status
 from ragshield_llamaindex.convert import NO_ENTRIES, source_of, to_node
 from ragshield_llamaindex.events import dispatcher
-from ragshield_llamaindex.keeper import Keeper
+from ragshield_llamaindex.keeper import Embed, Keeper, embedding_with, nodes_of
 from ragshield_llamaindex.stable_ids import StableIds
 from ragshield_llamaindex.transformer import PoisonGuard
 from ragshield_llamaindex.vectorstore import GuardedVectorStore
@@ -190,7 +189,9 @@ class GuardedIngestionPipeline(IngestionPipeline):
         Sequence[BaseNode]
             The nodes that went in; :attr:`last_result` tells of the rest.
         """
-        plan = self._plan(self._prepare_inputs(documents, nodes))
+        keeper = self._keeper()
+        arrived = frozenset() if keeper is None else keeper.run(keeper.arrived())
+        plan = self._plan(self._prepare_inputs(documents, nodes), arrived)
         before, after = self._steps()
         made = before.run(
             show_progress=show_progress,
@@ -205,7 +206,7 @@ class GuardedIngestionPipeline(IngestionPipeline):
             nodes=list(run_transformations(outcome.nodes, after, in_place=in_place, **kwargs))
         )
         vectors = _with_vectors(outcome.nodes)
-        if (keeper := self._keeper()) is not None:
+        if keeper is not None:
             replaced = [*outcome.replaced, *plan.missing]
             keeper.run(keeper.admit(outcome.result.report, vectors, replaced))
         self._record(plan, outcome, store_doc_text=store_doc_text)
@@ -224,7 +225,10 @@ class GuardedIngestionPipeline(IngestionPipeline):
         **kwargs: Any,
     ) -> Sequence[BaseNode]:
         """Do as :meth:`run` does, by async methods; the document store is told in a thread."""
-        plan = await asyncio.to_thread(self._plan, self._prepare_inputs(documents, nodes))
+        keeper = self._keeper()
+        arrived = frozenset() if keeper is None else await keeper.arun(keeper.arrived())
+        inputs = self._prepare_inputs(documents, nodes)
+        plan = await asyncio.to_thread(self._plan, inputs, arrived)
         before, after = self._steps()
         made = await before.arun(
             show_progress=show_progress,
@@ -238,7 +242,7 @@ class GuardedIngestionPipeline(IngestionPipeline):
         left = await arun_transformations(outcome.nodes, after, in_place=in_place, **kwargs)
         outcome = outcome._replace(nodes=list(left))
         vectors = _with_vectors(outcome.nodes)
-        if (keeper := self._keeper()) is not None:
+        if keeper is not None:
             replaced = [*outcome.replaced, *plan.missing]
             await keeper.arun(keeper.admit(outcome.result.report, vectors, replaced))
         await asyncio.to_thread(self._record, plan, outcome, store_doc_text=store_doc_text)
@@ -265,19 +269,32 @@ class GuardedIngestionPipeline(IngestionPipeline):
             If one of them is not held; nothing is released then.
         """
         guard, keeper = self.poison_guard.guard, self._keeper()
-        nodes = _of_documents(guard.quarantine, ids)
+        nodes = nodes_of(guard.quarantine, ids)
         held = [guard.quarantine.show(entry_id) for entry_id in nodes]
         awaited = {one.id for one in held if self._awaits(to_node(one))}
         noted = [one.id for one in held if keeper is None or one.id in awaited]
         released: tuple[HeldEntry, ...] = ()
         if keeper is not None and len(noted) < len(held):
             rest = [one.id for one in held if one.id not in awaited]
-            released = keeper.run(keeper.release(rest, by, note))
+            released = keeper.run(keeper.release(rest, by, note, self._embed()))
         if noted:
-            released += guard.quarantine.release(noted, by=by, note=note)
+            late = {one.id for one in held if one.status is Status.RELEASED}
+            waiting = [entry_id for entry_id in noted if entry_id not in late]
+            released += guard.quarantine.release(waiting, by=by, note=note)
             guard.unhold(noted)
             guard.trust(noted)
         return released
+
+    def _embed(self) -> Embed:
+        """Return how nodes get vectors that were held without: by the steps after the guard."""
+        _, after = self._steps()
+        model = self.poison_guard.embed_model
+        first = None if model is None else embedding_with(model)
+
+        def embed(nodes: Sequence[BaseNode]) -> Sequence[BaseNode]:
+            return run_transformations(list(nodes if first is None else first(nodes)), after)
+
+        return embed
 
     def _awaits(self, node: BaseNode) -> bool:
         """Return whether a held node is part of an update that was not made."""
@@ -303,7 +320,10 @@ class GuardedIngestionPipeline(IngestionPipeline):
         )
         return before, self.transformations[position + 1 :]
 
-    def _plan(self, inputs: Sequence[BaseNode]) -> _Plan:
+    def _plan(
+        self, inputs: Sequence[BaseNode], arrived: Collection[tuple[str, str | None]]
+    ) -> _Plan:
+        """Sort inputs; of documents that are known, those run whose nodes were released since."""
         plan = _Plan()
         if self.docstore is None:
             plan.run = list(inputs)
@@ -313,7 +333,11 @@ class GuardedIngestionPipeline(IngestionPipeline):
         for node in inputs:
             document = _document(node)
             recorded = self.docstore.get_document_hash(document) if upserts else None
-            if recorded == node.hash or (not upserts and node.hash in hashes):
+            same = recorded == node.hash or (not upserts and node.hash in hashes)
+            if same and (document, node.hash) in arrived:
+                plan.run.append(node)
+                continue
+            if same:
                 plan.unchanged.append(document)
                 continue
             if not upserts:
@@ -376,18 +400,6 @@ class GuardedIngestionPipeline(IngestionPipeline):
         self.docstore.add_documents(outcome.whole, store_text=store_doc_text)
         # Not the text of a document that is held in part: it would be all there.
         self.docstore.set_document_hashes({node.id_: node.hash for node in outcome.partly})
-
-
-def _of_documents(quarantine: Quarantine, ids: Sequence[str]) -> list[str]:
-    """Return ids with those of documents replaced by the ids of their held nodes."""
-    nodes = quarantine.held_ids(ids)
-    by_document: dict[str, list[str]] = {}
-    for one in quarantine.list() if not nodes.issuperset(ids) else ():
-        source = source_of(one.entry.metadata)
-        if source is not None:
-            by_document.setdefault(source, []).append(one.id)
-    wanted = ([i] if i in nodes else by_document.get(i, [i]) for i in ids)
-    return list(dict.fromkeys(chain.from_iterable(wanted)))
 
 
 def _document(node: BaseNode) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import copy
 import hashlib
 import json
 import shutil
@@ -12,7 +11,7 @@ import threading
 import uuid
 import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -22,11 +21,10 @@ from llama_index.core.schema import BaseNode, MetadataMode, TransformComponent
 from pydantic import Field, PrivateAttr, computed_field
 from sqlalchemy import make_url
 
-from ragshield_core import Batch, Guard, Quarantine, Report, Verdict
+from ragshield_core import Batch, Guard, Quarantine, Report
 from ragshield_core import state as saved_state
 from ragshield_core.detectors.base import Detector, Need
 from ragshield_core.errors import PoisonedEntryError, RAGShieldError
-from ragshield_core.findings import Skipped
 from ragshield_core.held import keep_held
 from ragshield_core.metadata_json import dumps, loads
 from ragshield_core.quarantine import HeldEntry
@@ -40,8 +38,6 @@ from ragshield_llamaindex.convert import (
     to_node,
 )
 from ragshield_llamaindex.events import dispatcher, report_detection
-
-NO_VECTOR = "held without a vector: to be embedded when it is stored"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,6 +194,11 @@ class PoisonGuard(TransformComponent):
         return MetadataKeys(label=self.label_key, lineage=self.lineage_key)
 
     @property
+    def embed_model(self) -> BaseEmbedding | None:
+        """For nodes that come without vectors."""
+        return self._embed_model
+
+    @property
     def last_report(self) -> Report:
         """What was decided at the latest call in this process."""
         return self._last_report
@@ -278,7 +279,7 @@ class PoisonGuard(TransformComponent):
         held = self.quarantine.release(ids, by=by, note=note)
         self._guard.unhold(ids)
         self._guard.trust(ids)
-        return [_released(item) for item in held]
+        return [to_node(item) for item in held]
 
     def _screen(
         self, nodes: Sequence[BaseNode], made: dict[str, list[float]]
@@ -325,25 +326,8 @@ class PoisonGuard(TransformComponent):
                 "embedding model in front of the PoisonGuard, or pass embed_model=."
             )
             raise ValueError(msg)
-        # Of one dimension, so that no store can take them for real ones.
-        batch = to_batch(nodes, self.keys, np.ones((len(nodes), 1)))
-        guard = copy.copy(self._guard)  # of the same thresholds, locks and quarantine
-        guard.detectors = able
-        guard._dim = None  # noqa: SLF001 - the vectors are not to be compared with known ones
-        report = guard.screen(batch)
-        skipped = (
-            Skipped(detector=d.name, reason="needs vectors, and the nodes have none")
-            for d in self._guard.detectors
-            if _needs_vectors(d)
-        )
-        noted = {
-            row: replace(decision, note=NO_VECTOR)
-            if decision.verdict is Verdict.QUARANTINE and decision.note is None
-            else decision
-            for row, decision in report.remarkable.items()
-        }
-        report = replace(report, remarkable=noted, skipped=(*report.skipped, *skipped))
-        return keep_held(guard.hold(report), guard)
+        batch = to_batch(nodes, self.keys, np.empty((len(nodes), 0)))
+        return keep_held(self._guard.hold(self._guard.screen(batch)), self._guard)
 
     # Workers: a copy of this object in another process works on a saved copy of the guard, with
     # the same quarantine, and leaves a note of each call in a folder that is read here.
@@ -412,10 +396,13 @@ class PoisonGuard(TransformComponent):
                 values, arrays = saved_state.read(call)
                 held = [self.quarantine.show(entry_id) for entry_id in values["held"]]
                 self._counts = _plus(self._counts, values["screened"], values["flagged"], len(held))
-                if held:
-                    entries = _batch_of(held)
-                    for detector in self._guard.detectors:
-                        detector.hold(entries)
+                for some in (
+                    [item for item in held if item.vector.size],
+                    [item for item in held if not item.vector.size],
+                ):
+                    for detector in self._guard.detectors if some else ():
+                        if some[0].vector.size or not _needs_vectors(detector):
+                            detector.hold(_batch_of(some))
                 columns = ("ids", "texts", "labels", "lineages")
                 self._guard.learn(
                     Batch.of(
@@ -479,14 +466,6 @@ def _batch_of(held: Sequence[HeldEntry]) -> Batch:
         labels=[item.entry.label for item in held],
         lineages=[item.entry.lineage for item in held],
     )
-
-
-def _released(held: HeldEntry) -> BaseNode:
-    """Return a held node; without a vector, if it was held without one."""
-    node = to_node(held)
-    if held.note is not None and NO_VECTOR in held.note:
-        node.embedding = None
-    return node
 
 
 def _contents(nodes: Sequence[BaseNode]) -> list[str]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import warnings
 from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any, Self
 
+from llama_index.core.ingestion import IngestionPipeline
 from llama_index.core.schema import BaseNode
 from llama_index.core.vector_stores.types import (
     BasePydanticVectorStore,
@@ -16,11 +18,17 @@ from llama_index.core.vector_stores.types import (
 )
 from pydantic import Field, PrivateAttr
 
-from ragshield_core import Guard
+from ragshield_core import Guard, Report
+from ragshield_core.findings import printable
+from ragshield_llamaindex.callers import in_update, pipeline_of
 from ragshield_llamaindex.convert import MetadataKeys
 from ragshield_llamaindex.events import dispatcher
 from ragshield_llamaindex.inner import InnerStore, access_to
-from ragshield_llamaindex.keeper import Keeper, Kept, Step
+from ragshield_llamaindex.keeper import Keeper, Kept, Step, Steps
+
+
+class HeldNodesReturnedWarning(UserWarning):
+    """A plain IngestionPipeline returns nodes that its guarded store holds in quarantine."""
 
 
 class GuardedVectorStore(Kept, BasePydanticVectorStore):
@@ -158,26 +166,41 @@ class GuardedVectorStore(Kept, BasePydanticVectorStore):
         PoisonedEntryError
             If nodes are suspicious and the policy says ``on_detect="raise"``.
         """
-        self._keeper.run(self._keeper.add(nodes, kwargs))
+        pipeline = pipeline_of(self)
+        report = self._keeper.run(self._keeper.add(nodes, kwargs))
+        _warn(pipeline, report)
         return [node.node_id for node in nodes]
 
     @dispatcher.span
     async def async_add(self, nodes: Sequence[BaseNode], **kwargs: Any) -> list[str]:
         """Do as :meth:`add` does, by the async methods of the store inside."""
-        await self._keeper.arun(self._keeper.add(nodes, kwargs))
+        pipeline = pipeline_of(self)
+        report = await self._keeper.arun(self._keeper.add(nodes, kwargs))
+        _warn(pipeline, report)
         return [node.node_id for node in nodes]
 
     @dispatcher.span
     def delete(self, ref_doc_id: str, **delete_kwargs: Any) -> None:
-        """Delete the nodes of a document, from quarantine as well; confirmed poison stays there."""
-        self._keeper.run(self._keeper.delete_document(ref_doc_id))
+        """Delete the nodes of a document, from quarantine as well; confirmed poison stays there.
+
+        Where an index calls it to make room for a new version (``update_ref_doc``,
+        ``refresh_ref_docs``), the version before comes back as far as the new one is then held.
+
+        Raises
+        ------
+        TypeError
+            If a plain IngestionPipeline with a document store calls it; says what to use.
+        """
+        pipeline_of(self)
+        self._keeper.run(self._removal(ref_doc_id))
         if delete_kwargs:  # shard keys and the like: the store inside knows what to make of them
             self._inner.delete(ref_doc_id, **delete_kwargs)
 
     @dispatcher.span
     async def adelete(self, ref_doc_id: str, **delete_kwargs: Any) -> None:
         """Do as :meth:`delete` does, by the async methods of the store inside."""
-        await self._keeper.arun(self._keeper.delete_document(ref_doc_id))
+        pipeline_of(self)
+        await self._keeper.arun(self._removal(ref_doc_id))
         if delete_kwargs:
             await self._inner.adelete(ref_doc_id, **delete_kwargs)
 
@@ -307,5 +330,21 @@ class GuardedVectorStore(Kept, BasePydanticVectorStore):
         """Return stored nodes; those that are missing or held are passed over."""
         return self._keeper.mask.visible(await self._inner.aget_nodes(node_ids, filters))
 
+    def _removal(self, ref_doc_id: str) -> Steps[Any]:
+        keeper = self._keeper
+        return keeper.withdraw(ref_doc_id) if in_update() else keeper.delete_document(ref_doc_id)
+
     def _shows(self, _entry_id: str | None, node: BaseNode | None) -> bool:
         return node is None or not self._keeper.mask.hides(node)
+
+
+def _warn(pipeline: IngestionPipeline | None, report: Report) -> None:
+    """Say that a pipeline returns what its store holds."""
+    if pipeline is not None and not report.kept.all():
+        held = report.quarantined
+        msg = (
+            f"what {type(pipeline).__name__}.run() returns contains {len(held)} nodes that its "
+            f"vector store holds in quarantine ({printable(held[0].entry_id)}, ...); do not pass "
+            "it on, or use GuardedIngestionPipeline, which returns what went in."
+        )
+        warnings.warn(msg, HeldNodesReturnedWarning, stacklevel=4)
