@@ -18,7 +18,7 @@ from ragshield_llamaindex.retrieval import (
 )
 from ragshield_llamaindex.stable_ids import StableIds
 from ragshield_llamaindex.transformer import PoisonGuard
-from ragshield_llamaindex.vectorstore import GuardedVectorStore
+from ragshield_llamaindex.vectorstore import GuardedVectorStore, HeldNodesReturnedWarning
 
 __all__ = [
     "ALL_DROPPED",
@@ -26,6 +26,7 @@ __all__ = [
     "GuardedRetriever",
     "GuardedVectorStore",
     "GuardedVectorStoreIndex",
+    "HeldNodesReturnedWarning",
     "InnerStore",
     "PipelineResult",
     "PoisonDetectedEvent",

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 from ragshield_core import Batch
 from ragshield_core.claims import claim_of
 from ragshield_core.errors import InvalidBatchError
-from ragshield_core.findings import Decision
+from ragshield_core.findings import Decision, printable
 from ragshield_core.metadata_json import dumps, loads
 from ragshield_core.quarantine import HeldEntry
 
@@ -236,11 +236,38 @@ def _with_flag(keys: Sequence[str]) -> list[str]:
 
 
 def _packed(node: BaseNode) -> dict[str, Any]:
-    """Return a node's metadata with all else that it takes to make the node again."""
+    """Return a node's metadata with all else that it takes to make the node again.
+
+    What cannot be kept is refused here, at the door: once stored, it could not be recalled.
+    """
     left_out = {"text", "text_resource", "embedding", "metadata"}
-    content = node.model_dump(mode="json", exclude=left_out)
     try:
-        metadata = loads(dumps(node.metadata))  # a copy that shares nothing
-    except (TypeError, ValueError):  # stores keep what pydantic makes of such values
-        metadata = node.model_dump(mode="json", include={"metadata"})["metadata"]
+        content = node.model_dump(mode="json", exclude=left_out)
+        metadata = _plain(node)
+    except ValueError as error:  # pydantic's own are among them, and quote what they are about
+        odd = next((key for key, value in node.metadata.items() if not _keeps(value)), None)
+        where = "" if odd is None else f" in metadata[{printable(str(odd), 50)!r}]"
+        msg = (
+            f"node {printable(node.node_id)!r} holds a value{where} that can be kept neither by a "
+            f"store nor in quarantine ({type(error).__name__}); use strings, numbers, dates, lists "
+            "or dicts."
+        )
+        raise InvalidBatchError(msg) from None
     return {**metadata, NODE_KEY: {"type": node.class_name(), "content": content}}
+
+
+def _plain(node: BaseNode) -> dict[str, Any]:
+    try:
+        return loads(dumps(node.metadata))  # a copy that shares nothing
+    except (TypeError, ValueError):  # stores keep what pydantic makes of such values
+        made: dict[str, Any] = node.model_dump(mode="json", include={"metadata"})["metadata"]
+        return made
+
+
+def _keeps(value: Any) -> bool:
+    """Return whether the quarantine can keep a value of metadata."""
+    try:
+        dumps({"": value})
+    except (TypeError, ValueError):
+        return False
+    return True
