@@ -107,7 +107,7 @@ class Guard:
                 if isinstance(detector, Borrower):
                     detector.borrow(lender.neighbors())
         self._policy = policy if policy is not None else Policy()
-        self.quarantine = quarantine if quarantine is not None else _default_quarantine()
+        self.quarantine = _checked(quarantine)
         self.seed = seed
         self._known: dict[str, str | None] = {}  # id -> label of what was learned
         self._dim: int | None = None
@@ -1137,10 +1137,19 @@ class _Outcome(NamedTuple):
 _NOTHING = _Outcome(np.empty(0), [], [])
 
 
-def _default_quarantine() -> Quarantine:
+def _checked(quarantine: Quarantine | None) -> Quarantine:
+    """Return a quarantine, the default one for ``None``."""
     from ragshield_core.quarantine import Quarantine  # noqa: PLC0415 - SQLAlchemy is slow to import
 
-    return Quarantine()
+    if quarantine is None:
+        return Quarantine()
+    if not isinstance(quarantine, Quarantine):
+        msg = (
+            f"quarantine is of type {type(quarantine).__name__}, expected a Quarantine: "
+            'Quarantine("sqlite:///held.db").'
+        )
+        raise TypeError(msg)
+    return quarantine
 
 
 def _explanations(

@@ -9,6 +9,7 @@ from ragshield_llamaindex.index import (
     guarded_index_from_documents,
 )
 from ragshield_llamaindex.inner import InnerStore
+from ragshield_llamaindex.keeper import UnfittedGuardWarning
 from ragshield_llamaindex.pipeline import GuardedIngestionPipeline, PipelineResult
 from ragshield_llamaindex.retrieval import (
     GuardedRetriever,
@@ -34,6 +35,7 @@ __all__ = [
     "PoisonFilterOrderWarning",
     "PoisonGuard",
     "StableIds",
+    "UnfittedGuardWarning",
     "adopt",
     "answering",
     "check_order",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,12 +12,14 @@ from llama_index.core.schema import BaseNode, MetadataMode, NodeRelationship, Re
 from llama_index.core.vector_stores.utils import metadata_dict_to_node
 from numpy.typing import ArrayLike
 
-from ragshield_core import Batch
+from ragshield_core import Batch, Report
 from ragshield_core.claims import claim_of
 from ragshield_core.errors import InvalidBatchError
-from ragshield_core.findings import Decision, printable
+from ragshield_core.findings import Decision, Unjudged, printable
 from ragshield_core.metadata_json import dumps, loads
 from ragshield_core.quarantine import HeldEntry
+
+logger = logging.getLogger("ragshield")
 
 # The one scalar metadata key that a flagged node gains: the detectors that flagged it.
 FLAG_KEY = "ragshield_flag"
@@ -177,6 +180,33 @@ def flagged(nodes: Sequence[BaseNode], decisions: Sequence[Decision]) -> list[Ba
     return [
         _annotated(node, names[node.node_id]) if node.node_id in names else node for node in nodes
     ]
+
+
+def noting_images(report: Report) -> Report:
+    """Say of nodes that hold an image and no text that they were admitted without being judged."""
+    rows = [
+        row
+        for row, (text, metadata) in enumerate(
+            zip(report.batch.texts, report.batch.metadatas, strict=True)
+        )
+        if not text.strip() and _pictured(metadata) and report.kept[row]
+    ]
+    if not rows:
+        return report
+    logger.warning("%d nodes hold an image and no text: they were not judged", len(rows))
+    noted = {}
+    for row in rows:
+        decision = report.decisions[row]
+        reason = "the node holds an image and no text"
+        item = Unjudged(detector="all", entry_id=decision.entry_id, reason=reason)
+        note = "; ".join(filter(None, (decision.note, "not judged: an image without text")))
+        noted[row] = replace(decision, unjudged=(*decision.unjudged, item), note=note)
+    return replace(report, remarkable={**report.remarkable, **noted})
+
+
+def _pictured(metadata: Mapping[str, Any]) -> bool:
+    content = metadata.get(NODE_KEY, {}).get("content", {})
+    return any(content.get(key) for key in ("image", "image_path", "image_url", "image_resource"))
 
 
 def relinked(survivors: Sequence[BaseNode], dropped: Sequence[BaseNode]) -> list[BaseNode]:

@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import warnings
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import chain
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 import numpy as np
 from llama_index.core.base.embeddings.base import BaseEmbedding
@@ -31,6 +32,7 @@ from ragshield_llamaindex.convert import (
     MetadataKeys,
     embedded,
     flagged,
+    noting_images,
     relinked,
     replaced_by,
     replacing,
@@ -50,8 +52,17 @@ logger = logging.getLogger("ragshield")
 
 # Nodes that are read at a time when a store is adopted.
 PART = 1000
+# How what holds nodes already is taken over.
+ADOPT = {
+    "store": "GuardedVectorStore.adopt(store, guard=guard)",
+    "index": "ragshield_llamaindex.adopt(index, guard=guard)",
+}
 # Seconds between two looks at whether another write is over.
 PAUSE = 0.005
+
+
+class UnfittedGuardWarning(UserWarning):
+    """A guard that knows nothing stands in front of a store that holds nodes."""
 
 
 class Step(NamedTuple):
@@ -76,7 +87,7 @@ class Keeper:
     """
 
     def __init__(self, guard: Guard, access: InnerStore, keys: MetadataKeys) -> None:
-        self.guard = guard
+        self.guard = checked(guard)
         self.access = access
         self.keys = keys
         self.mask = Mask(keys)
@@ -88,6 +99,26 @@ class Keeper:
         # an asynchronous write may end in another thread than the one it began in.
         self._lock = threading.Lock()
         self._running: set[asyncio.Task[Any]] = set()
+
+    def look(self, what: str) -> None:
+        """Warn of a guard that knows nothing of what its store holds."""
+        if self.guard.status().n_known:
+            return
+        try:
+            holds = self.access.holds()
+        except Exception as error:  # noqa: BLE001 - any store's own; the first write will say more
+            logger.warning(
+                "a guard that knows nothing: whether its store holds nodes could not be asked (%s)",
+                type(error).__name__,
+            )
+            return
+        if holds:
+            msg = (
+                f"this guard knows nothing of the nodes that the {what} holds: what is new is "
+                f"compared with nothing. Use Guard.load(folder) where the guard was saved, else "
+                f"adopt the {what}: {ADOPT[what]}."
+            )
+            warnings.warn(msg, UnfittedGuardWarning, stacklevel=3)
 
     # Drivers
 
@@ -381,19 +412,16 @@ class Keeper:
         with self._lock:
             learn_store(self.guard, self._everything(), trusted)
 
-    def scan(
-        self, fpr: float, clean_ids: Iterable[str] | None, seed: int, *, quarantine: bool
-    ) -> ScanReport:
+    def scan(self, fpr: float, clean_ids: Iterable[str] | None, seed: int) -> ScanReport:
         """Audit all that the store holds, each node judged against the others."""
         with self._lock:
             batch = self._everything()
         fresh = [type(detector)(**detector.config()) for detector in self.guard.detectors]
-        report = scan(batch, fresh, fpr=fpr, clean_ids=clean_ids, seed=seed)
-        return self.run(self._take_out(report)) if quarantine and report.found else report
+        return scan(batch, fresh, fpr=fpr, clean_ids=clean_ids, seed=seed)
 
     # Parts
 
-    def _take_out(self, report: ScanReport) -> Steps[ScanReport]:
+    def take_out(self, report: ScanReport) -> Steps[ScanReport]:
         """Hold findings, durably, and delete them; what is another revision by now stays."""
         because = {decision.entry_id: decision for decision in report.found}
         judged = {entry.id: entry.fingerprint for entry in report.batch if entry.id in because}
@@ -424,6 +452,7 @@ class Keeper:
 
     def _judge(self, batch: Batch) -> Report:
         report = keep_held(self.guard.hold(self.guard.screen(batch)), self.guard)
+        report = noting_images(report)
         if not report.kept.all():
             self.mask.add(batch.take(~report.kept))
         return report
@@ -682,9 +711,43 @@ class Kept:
             Findings, worst first. With ``quarantine=True``, those that stayed, because a person has
             released them before or they changed meanwhile, are admitted with a note.
         """
-        report = self._keeper.scan(fpr, clean_ids, seed, quarantine=quarantine)
-        self._record()
+        report = self._keeper.scan(fpr, clean_ids, seed)
+        if quarantine and report.found:
+            report = self._keeper.run(self._keeper.take_out(report))
+            self._record()
         return report
+
+    async def ascan(
+        self,
+        fpr: float = 0.01,
+        clean_ids: Iterable[str] | None = None,
+        *,
+        quarantine: bool = False,
+        seed: int = 0,
+    ) -> ScanReport:
+        """Do as :meth:`scan` does, in a thread; findings are deleted by async methods."""
+        report = await asyncio.to_thread(self._keeper.scan, fpr, clean_ids, seed)
+        if quarantine and report.found:
+            report = await self._keeper.arun(self._keeper.take_out(report))
+            self._record()
+        return report
+
+    @classmethod
+    async def aadopt(cls, inner: Any, **options: Any) -> Self:
+        """Do as ``adopt`` does, in a thread."""
+        return await asyncio.to_thread(partial(cls.adopt, inner, **options))  # type: ignore[attr-defined]
+
+    def __repr__(self) -> str:
+        # Of counts and kinds only: it ends up in logs.
+        guard, kind = self.guard, type(self._keeper.access.inner).__name__
+        return (
+            f"<{type(self).__name__} over {kind}: {len(guard.detectors)} detectors, "
+            f"{guard.status().n_known} entries known, "
+            f"{'calibrated' if guard.calibrated else 'not calibrated'}; {self.quarantine!r}>"
+        )
+
+    def __str__(self) -> str:
+        return repr(self)
 
     def _embed(self, model: BaseEmbedding | None) -> Embed | None:
         """Return how nodes get vectors, if there is a model."""
@@ -751,6 +814,23 @@ def to_batch_of(nodes: Sequence[BaseNode], keys: MetadataKeys) -> Batch:
     # Some stores keep several revisions under one id; the latest counts.
     latest = {node.node_id: node for node in known}
     return to_batch(list(latest.values()), keys) if latest else NO_ENTRIES
+
+
+def checked(guard: object) -> Guard:
+    """Return a guard.
+
+    Raises
+    ------
+    TypeError
+        If it is none.
+    """
+    if isinstance(guard, Guard):
+        return guard
+    msg = (
+        f"guard is of type {type(guard).__name__}, expected a ragshield_core.Guard; "
+        "Guard.default() has all detectors."
+    )
+    raise TypeError(msg)
 
 
 def _work(work: Callable[[], Any]) -> Step:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from llama_index.core.ingestion import DocstoreStrategy, IngestionPipeline
@@ -17,10 +18,12 @@ from ragshield_core import Guard, Report
 from ragshield_core.quarantine import HeldEntry, Status
 from ragshield_llamaindex.convert import NO_ENTRIES, source_of, to_node
 from ragshield_llamaindex.events import dispatcher
-from ragshield_llamaindex.keeper import Embed, Keeper, embedding_with, nodes_of
+from ragshield_llamaindex.keeper import Embed, Keeper, checked, embedding_with, nodes_of
 from ragshield_llamaindex.stable_ids import StableIds
 from ragshield_llamaindex.transformer import PoisonGuard
 from ragshield_llamaindex.vectorstore import GuardedVectorStore
+
+logger = logging.getLogger("ragshield")
 
 UPSERTS = (DocstoreStrategy.UPSERTS, DocstoreStrategy.UPSERTS_AND_DELETE)
 
@@ -33,6 +36,8 @@ class PipelineResult:
     stored: tuple[str, ...] = ()  # all of their nodes went in
     partly_held: tuple[str, ...] = ()  # new ones: the admitted nodes went in
     held: tuple[str, ...] = ()  # new ones of which all nodes are held
+    # Admitted, but not in a vector store, or not all: there is none, or nodes have no vectors.
+    not_stored: tuple[str, ...] = ()
     kept: tuple[str, ...] = ()  # updates that were not made: the version before stays
     unchanged: tuple[str, ...] = ()  # as the document store knows them
 
@@ -55,6 +60,14 @@ class _Outcome(NamedTuple):
     whole: list[BaseNode]  # documents to be stored as LlamaIndex does
     partly: list[BaseNode]  # documents of which only the hash is kept
     result: PipelineResult
+
+    def written(self, nodes: Sequence[BaseNode]) -> _Outcome:
+        """Return the outcome, whose result names as stored what is among these nodes."""
+        made, stored = (Counter(map(_document, some)) for some in (self.nodes, nodes))
+        whole = [one for one in self.result.stored if 0 < made[one] == stored[one]]
+        rest = tuple(one for one in self.result.stored if one not in set(whole))
+        result = replace(self.result, stored=tuple(whole), not_stored=rest)
+        return self._replace(result=result)
 
 
 class GuardedIngestionPipeline(IngestionPipeline):
@@ -140,6 +153,7 @@ class GuardedIngestionPipeline(IngestionPipeline):
             )
             raise ValueError(msg)
         if guard is not None:
+            checked(guard)
             steps.append(PoisonGuard(guard))
         poison_guard = next(step for step in steps if isinstance(step, PoisonGuard))
         store = kwargs.get("vector_store")
@@ -206,6 +220,7 @@ class GuardedIngestionPipeline(IngestionPipeline):
             nodes=list(run_transformations(outcome.nodes, after, in_place=in_place, **kwargs))
         )
         vectors = _with_vectors(outcome.nodes)
+        outcome = outcome.written([] if keeper is None else vectors)
         if keeper is not None:
             replaced = [*outcome.replaced, *plan.missing]
             keeper.run(keeper.admit(outcome.result.report, vectors, replaced))
@@ -242,6 +257,7 @@ class GuardedIngestionPipeline(IngestionPipeline):
         left = await arun_transformations(outcome.nodes, after, in_place=in_place, **kwargs)
         outcome = outcome._replace(nodes=list(left))
         vectors = _with_vectors(outcome.nodes)
+        outcome = outcome.written([] if keeper is None else vectors)
         if keeper is not None:
             replaced = [*outcome.replaced, *plan.missing]
             await keeper.arun(keeper.admit(outcome.result.report, vectors, replaced))
@@ -408,4 +424,11 @@ def _document(node: BaseNode) -> str:
 
 
 def _with_vectors(nodes: Sequence[BaseNode]) -> list[BaseNode]:
-    return [node for node in nodes if node.embedding is not None]
+    known = [node for node in nodes if node.embedding is not None]
+    if len(known) < len(nodes):
+        logger.warning(
+            "%d of %d admitted nodes have no vector, without which no vector store takes them: put "
+            "the embedding model among the transformations",
+            *(len(nodes) - len(known), len(nodes)),
+        )
+    return known

@@ -33,11 +33,13 @@ from ragshield_llamaindex.convert import (
     MetadataKeys,
     embedded,
     flagged,
+    noting_images,
     relinked,
     to_batch,
     to_node,
 )
 from ragshield_llamaindex.events import dispatcher, report_detection
+from ragshield_llamaindex.keeper import checked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +136,7 @@ class PoisonGuard(TransformComponent):
         lineage_key: str = "source",
     ) -> None:
         super().__init__(learn=learn, label_key=label_key, lineage_key=lineage_key)  # type: ignore[call-arg]
-        self._guard = guard
+        self._guard = checked(guard)
         self._embed_model = embed_model
         self._last_report = Report(batch=NO_ENTRIES)
         self._counts = Counts()
@@ -292,7 +294,7 @@ class PoisonGuard(TransformComponent):
         with self._lock:
             self._collect()
             try:
-                report = self._judge(nodes)
+                report = noting_images(self._judge(nodes))
             except PoisonedEntryError as error:
                 if not self._in_worker:
                     raise

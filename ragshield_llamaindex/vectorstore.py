@@ -50,7 +50,9 @@ class GuardedVectorStore(Kept, BasePydanticVectorStore):
             keeps texts. SimpleVectorStore and FaissVectorStore keep vectors only: guard their index
             with :class:`~ragshield_llamaindex.GuardedVectorStoreIndex`.
         guard: Guard
-            New for a new store. For one that holds nodes already, see :meth:`adopt`.
+            New for a new store. For one that holds nodes already, the guard that was saved
+            (``Guard.load``), else see :meth:`adopt`; a guard that knows nothing of them is warned
+            of (:class:`~ragshield_llamaindex.UnfittedGuardWarning`).
         label_key: str
             Metadata key of a node's label; default ``"label"``.
         lineage_key: str
@@ -112,10 +114,7 @@ class GuardedVectorStore(Kept, BasePydanticVectorStore):
         lineage_key: str = "source",
         inner_store: InnerStore | None = None,
     ) -> None:
-        if isinstance(inner, GuardedVectorStore):
-            msg = "the store inside is a GuardedVectorStore already, expected a bare one; use it."
-            raise TypeError(msg)
-        access = access_to(inner) if inner_store is None else inner_store
+        access = _access(inner, inner_store)
         super().__init__(
             stores_text=True,
             is_embedding_query=inner.is_embedding_query,
@@ -124,6 +123,7 @@ class GuardedVectorStore(Kept, BasePydanticVectorStore):
         )
         self._inner = inner
         self._keeper = Keeper(guard, access, MetadataKeys(label=label_key, lineage=lineage_key))
+        self._keeper.look("store")
 
     @classmethod
     def class_name(cls) -> str:
@@ -294,15 +294,16 @@ class GuardedVectorStore(Kept, BasePydanticVectorStore):
         CalibrationError
             If there are too few ``clean_ids``; says how many would do.
         """
-        store = cls(
+        guard = Guard.default() if guard is None else guard
+        keys = MetadataKeys(label=label_key, lineage=lineage_key)
+        Keeper(guard, _access(inner, inner_store), keys).adopt(clean_ids)
+        return cls(
             inner,
-            guard=Guard.default() if guard is None else guard,
+            guard=guard,
             label_key=label_key,
             lineage_key=lineage_key,
             inner_store=inner_store,
         )
-        store._keeper.adopt(clean_ids)
-        return store
 
     # Reads
 
@@ -336,6 +337,20 @@ class GuardedVectorStore(Kept, BasePydanticVectorStore):
 
     def _shows(self, _entry_id: str | None, node: BaseNode | None) -> bool:
         return node is None or not self._keeper.mask.hides(node)
+
+
+def _access(inner: object, inner_store: InnerStore | None) -> InnerStore:
+    """Return access to a bare store."""
+    if isinstance(inner, GuardedVectorStore):
+        msg = "the store inside is a GuardedVectorStore already, expected a bare one; use it."
+        raise TypeError(msg)
+    if not isinstance(inner, BasePydanticVectorStore):
+        msg = (
+            f"the store inside is of type {type(inner).__name__}, expected a vector store of "
+            "LlamaIndex, such as ChromaVectorStore; guard an index with GuardedVectorStoreIndex."
+        )
+        raise TypeError(msg)
+    return access_to(inner) if inner_store is None else inner_store
 
 
 def _warn(pipeline: IngestionPipeline | None, report: Report) -> None:
