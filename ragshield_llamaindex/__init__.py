@@ -1,5 +1,6 @@
 """RAGShield for LlamaIndex: stores, indexes and pipelines that keep poisoned nodes out."""
 
+from ragshield_llamaindex.callers import HeldTextElsewhereWarning
 from ragshield_llamaindex.events import PoisonDetectedEvent
 from ragshield_llamaindex.index import (
     ALL_DROPPED,
@@ -19,7 +20,7 @@ from ragshield_llamaindex.retrieval import (
 )
 from ragshield_llamaindex.stable_ids import StableIds
 from ragshield_llamaindex.transformer import PoisonGuard
-from ragshield_llamaindex.vectorstore import GuardedVectorStore, HeldNodesReturnedWarning
+from ragshield_llamaindex.vectorstore import GuardedVectorStore
 
 __all__ = [
     "ALL_DROPPED",
@@ -27,7 +28,7 @@ __all__ = [
     "GuardedRetriever",
     "GuardedVectorStore",
     "GuardedVectorStoreIndex",
-    "HeldNodesReturnedWarning",
+    "HeldTextElsewhereWarning",
     "InnerStore",
     "PipelineResult",
     "PoisonDetectedEvent",

@@ -17,6 +17,7 @@ from llama_index.core.ingestion.pipeline import arun_transformations, run_transf
 from llama_index.core.llms.utils import LLMType
 from llama_index.core.schema import BaseNode, Document, NodeRelationship, TransformComponent
 from llama_index.core.settings import Settings
+from llama_index.core.vector_stores.simple import SimpleVectorStore
 from llama_index.core.vector_stores.types import (
     BasePydanticVectorStore,
     VectorStoreQuery,
@@ -742,10 +743,11 @@ class _IndexInner(InnerStore):
     def _vector_ids(self, ids: Sequence[str]) -> dict[str, str]:
         """Return the vector's id of each node that is there."""
         known = self._ids_by_vector()
-        if all(known.get(entry_id) == entry_id for entry_id in ids):  # the same ids, as in Simple
-            return {entry_id: entry_id for entry_id in ids}
-        wanted = set(ids)
-        return {node_id: vector_id for vector_id, node_id in known.items() if node_id in wanted}
+        same = {entry_id: entry_id for entry_id in ids if known.get(entry_id) == entry_id}
+        wanted = set(ids) - same.keys()
+        if not wanted or isinstance(self._store, SimpleVectorStore):  # whose ids are the nodes'
+            return same
+        return same | {node_id: vector for vector, node_id in known.items() if node_id in wanted}
 
     def _ids_by_vector(self) -> dict[str, str]:
         return self._struct().nodes_dict

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -204,7 +204,9 @@ class GuardedIngestionPipeline(IngestionPipeline):
             The nodes that went in; :attr:`last_result` tells of the rest.
         """
         keeper = self._keeper()
-        arrived = frozenset() if keeper is None else keeper.run(keeper.arrived())
+        arrived = (
+            frozenset() if keeper is None or self.docstore is None else keeper.run(keeper.arrived())
+        )
         plan = self._plan(self._prepare_inputs(documents, nodes), arrived)
         before, after = self._steps()
         made = before.run(
@@ -241,7 +243,11 @@ class GuardedIngestionPipeline(IngestionPipeline):
     ) -> Sequence[BaseNode]:
         """Do as :meth:`run` does, by async methods; the document store is told in a thread."""
         keeper = self._keeper()
-        arrived = frozenset() if keeper is None else await keeper.arun(keeper.arrived())
+        arrived = (
+            frozenset()
+            if keeper is None or self.docstore is None
+            else await keeper.arun(keeper.arrived())
+        )
         inputs = self._prepare_inputs(documents, nodes)
         plan = await asyncio.to_thread(self._plan, inputs, arrived)
         before, after = self._steps()
@@ -337,7 +343,7 @@ class GuardedIngestionPipeline(IngestionPipeline):
         return before, self.transformations[position + 1 :]
 
     def _plan(
-        self, inputs: Sequence[BaseNode], arrived: Collection[tuple[str, str | None]]
+        self, inputs: Sequence[BaseNode], arrived: frozenset[tuple[str, str | None]]
     ) -> _Plan:
         """Sort inputs; of documents that are known, those run whose nodes were released since."""
         plan = _Plan()
@@ -351,6 +357,7 @@ class GuardedIngestionPipeline(IngestionPipeline):
             recorded = self.docstore.get_document_hash(document) if upserts else None
             same = recorded == node.hash or (not upserts and node.hash in hashes)
             if same and (document, node.hash) in arrived:
+                arrived = arrived - {(document, node.hash)}
                 plan.run.append(node)
                 continue
             if same:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import warnings
 from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any, Self
 
-from llama_index.core.ingestion import IngestionPipeline
 from llama_index.core.schema import BaseNode
 from llama_index.core.vector_stores.types import (
     BasePydanticVectorStore,
@@ -19,16 +17,11 @@ from llama_index.core.vector_stores.types import (
 from pydantic import Field, PrivateAttr
 
 from ragshield_core import Guard, Report
-from ragshield_core.findings import printable
-from ragshield_llamaindex.callers import in_update, pipeline_of
+from ragshield_llamaindex.callers import caller_of, in_update, warn_of_held
 from ragshield_llamaindex.convert import MetadataKeys
 from ragshield_llamaindex.events import dispatcher
 from ragshield_llamaindex.inner import InnerStore, access_to
 from ragshield_llamaindex.keeper import Keeper, Kept, Step, Steps
-
-
-class HeldNodesReturnedWarning(UserWarning):
-    """A plain IngestionPipeline returns nodes that its guarded store holds in quarantine."""
 
 
 class GuardedVectorStore(Kept, BasePydanticVectorStore):
@@ -165,18 +158,25 @@ class GuardedVectorStore(Kept, BasePydanticVectorStore):
             If a node cannot be judged; names it, and nothing was written.
         PoisonedEntryError
             If nodes are suspicious and the policy says ``on_detect="raise"``.
+        TypeError
+            If a plain IngestionPipeline with a document store calls it; says what to use.
+
+        Warns
+        -----
+        HeldTextElsewhereWarning
+            If a plain pipeline or index that calls it keeps what is held in another place.
         """
-        pipeline = pipeline_of(self)
+        caller = caller_of(self)
         report = self._keeper.run(self._keeper.add(nodes, kwargs))
-        _warn(pipeline, report)
+        warn_of_held(caller, _held(nodes, report))
         return [node.node_id for node in nodes]
 
     @dispatcher.span
     async def async_add(self, nodes: Sequence[BaseNode], **kwargs: Any) -> list[str]:
         """Do as :meth:`add` does, by the async methods of the store inside."""
-        pipeline = pipeline_of(self)
+        caller = caller_of(self)
         report = await self._keeper.arun(self._keeper.add(nodes, kwargs))
-        _warn(pipeline, report)
+        warn_of_held(caller, _held(nodes, report))
         return [node.node_id for node in nodes]
 
     @dispatcher.span
@@ -191,7 +191,7 @@ class GuardedVectorStore(Kept, BasePydanticVectorStore):
         TypeError
             If a plain IngestionPipeline with a document store calls it; says what to use.
         """
-        pipeline_of(self)
+        caller_of(self)  # refuses one
         self._keeper.run(self._removal(ref_doc_id))
         if delete_kwargs:  # shard keys and the like: the store inside knows what to make of them
             self._inner.delete(ref_doc_id, **delete_kwargs)
@@ -199,7 +199,7 @@ class GuardedVectorStore(Kept, BasePydanticVectorStore):
     @dispatcher.span
     async def adelete(self, ref_doc_id: str, **delete_kwargs: Any) -> None:
         """Do as :meth:`delete` does, by the async methods of the store inside."""
-        pipeline_of(self)
+        caller_of(self)  # refuses one
         await self._keeper.arun(self._removal(ref_doc_id))
         if delete_kwargs:
             await self._inner.adelete(ref_doc_id, **delete_kwargs)
@@ -353,13 +353,5 @@ def _access(inner: object, inner_store: InnerStore | None) -> InnerStore:
     return access_to(inner) if inner_store is None else inner_store
 
 
-def _warn(pipeline: IngestionPipeline | None, report: Report) -> None:
-    """Say that a pipeline returns what its store holds."""
-    if pipeline is not None and not report.kept.all():
-        held = report.quarantined
-        msg = (
-            f"what {type(pipeline).__name__}.run() returns contains {len(held)} nodes that its "
-            f"vector store holds in quarantine ({printable(held[0].entry_id)}, ...); do not pass "
-            "it on, or use GuardedIngestionPipeline, which returns what went in."
-        )
-        warnings.warn(msg, HeldNodesReturnedWarning, stacklevel=4)
+def _held(nodes: Sequence[BaseNode], report: Report) -> list[BaseNode]:
+    return [node for node, kept in zip(nodes, report.kept, strict=True) if not kept]

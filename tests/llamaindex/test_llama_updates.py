@@ -7,6 +7,7 @@ import pytest
 from llama_index.core import StorageContext, VectorStoreIndex
 from llama_index.core.ingestion import IngestionPipeline
 from llama_index.core.node_parser import SentenceSplitter
+from llama_index.core.schema import IndexNode
 from llama_index.core.storage.docstore import SimpleDocumentStore
 from llama_support import TEXT_KINDS, document, guard_of, id_of, ids_of, known, node
 from support import Scripted
@@ -18,7 +19,7 @@ from ragshield_llamaindex import (
     GuardedIngestionPipeline,
     GuardedVectorStore,
     GuardedVectorStoreIndex,
-    HeldNodesReturnedWarning,
+    HeldTextElsewhereWarning,
     PoisonGuard,
 )
 from ragshield_llamaindex.convert import NODE_KEY, to_batch
@@ -195,10 +196,43 @@ async def test_a_plain_pipeline_that_returns_held_nodes_says_so(asynchronous, ma
         return await plain.arun(documents=given) if asynchronous else plain.run(documents=given)
 
     with warnings.catch_warnings():
-        warnings.simplefilter("error", HeldNodesReturnedWarning)
+        warnings.simplefilter("error", HeldTextElsewhereWarning)
         await run(GOOD)
-    with pytest.warns(HeldNodesReturnedWarning, match="2 nodes.*GuardedIngestionPipeline"):
+    with pytest.warns(HeldTextElsewhereWarning, match="2 nodes.*GuardedIngestionPipeline"):
         assert len(await run(POISON)) == 2
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+async def test_a_plain_index_that_keeps_held_nodes_in_its_docstore_says_so(
+    asynchronous, make_store, model
+):
+    store = guarded(make_store("chroma"))
+    plain = VectorStoreIndex.from_vector_store(store, embed_model=model)
+    everything = VectorStoreIndex.from_vector_store(
+        store, embed_model=model, store_nodes_override=True
+    )
+    pointer = IndexNode(
+        text="shipping bad",
+        index_id="i",
+        metadata={"label": "billing"},
+        excluded_embed_metadata_keys=["label"],
+    )
+
+    async def insert(index, one):
+        await index.ainsert_nodes([one]) if asynchronous else index.insert_nodes([one])
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", HeldTextElsewhereWarning)
+        await insert(plain, node("shipping bad 1", label="billing", vector=False))
+        await insert(everything, node("billing fine", label="billing", vector=False))
+    for index, one in (
+        (plain, pointer),
+        (everything, node("shipping bad 2", label="billing", vector=False)),
+    ):
+        with pytest.warns(HeldTextElsewhereWarning, match="docstore of a VectorStoreIndex"):
+            await insert(index, one)
+        assert index.docstore.document_exists(one.node_id)  # nothing else can be done about it
+    assert store.quarantine.count() == 3
 
 
 # A guard behind its store
