@@ -788,7 +788,9 @@ class Guard:
             return replace(report, spent=self._arrivals.of().share)
 
     def _remember_held(self, entries: Batch) -> None:
-        if self._collecting or self._renewing:
+        # Entries without vectors are no sample for detectors that need them.
+        complete = entries.dim or all(Need.EMBEDDING not in d.needs for d in self.detectors)
+        if complete and (self._collecting or self._renewing):
             self._held_meanwhile.append(entries)
         for entry_id in entries.ids:
             self._pending.pop(entry_id, None)

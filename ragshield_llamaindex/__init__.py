@@ -1,5 +1,6 @@
 """RAGShield for LlamaIndex: stores, indexes and pipelines that keep poisoned nodes out."""
 
+from ragshield_llamaindex.callers import HeldTextElsewhereWarning
 from ragshield_llamaindex.events import PoisonDetectedEvent
 from ragshield_llamaindex.index import (
     ALL_DROPPED,
@@ -9,6 +10,7 @@ from ragshield_llamaindex.index import (
     guarded_index_from_documents,
 )
 from ragshield_llamaindex.inner import InnerStore
+from ragshield_llamaindex.keeper import UnfittedGuardWarning
 from ragshield_llamaindex.pipeline import GuardedIngestionPipeline, PipelineResult
 from ragshield_llamaindex.retrieval import (
     GuardedRetriever,
@@ -33,6 +35,7 @@ __all__ = [
     "GuardedRetriever",
     "GuardedVectorStore",
     "GuardedVectorStoreIndex",
+    "HeldTextElsewhereWarning",
     "InnerStore",
     "PipelineResult",
     "PoisonDetectedEvent",
@@ -41,6 +44,7 @@ __all__ = [
     "PoisonGuard",
     "PoisonGuardOrderWarning",
     "StableIds",
+    "UnfittedGuardWarning",
     "adopt",
     "answering",
     "check_order",

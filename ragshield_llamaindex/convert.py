@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from llama_index.core.schema import (
@@ -18,12 +19,14 @@ from llama_index.core.schema import (
 from llama_index.core.vector_stores.utils import metadata_dict_to_node
 from numpy.typing import ArrayLike
 
-from ragshield_core import Batch
+from ragshield_core import Batch, Report
 from ragshield_core.claims import claim_of
 from ragshield_core.errors import InvalidBatchError
-from ragshield_core.findings import Decision
+from ragshield_core.findings import Decision, Unjudged, printable
 from ragshield_core.metadata_json import dumps, loads
 from ragshield_core.quarantine import HeldEntry
+
+logger = logging.getLogger("ragshield")
 
 # The one scalar metadata key that a flagged node gains: the detectors that flagged it.
 FLAG_KEY = "ragshield_flag"
@@ -32,6 +35,8 @@ NODE_KEY = "_ragshield_node"
 
 # Where SentenceWindowNodeParser puts what MetadataReplacementPostProcessor serves.
 WINDOW_KEY = "window"
+# What early versions noted of entries that they held without a vector, as [1.0].
+NO_VECTOR = "held without a vector: to be embedded when it is stored"
 
 NO_ENTRIES = Batch.of(ids=[], texts=[], embeddings=[])
 
@@ -178,7 +183,7 @@ def to_batch(
 
 
 def to_node(held: HeldEntry) -> BaseNode:
-    """Return the node that was held, with its vector."""
+    """Return the node that was held, with its vector if it was held with one."""
     metadata = dict(held.entry.metadata)
     packed = metadata.pop(NODE_KEY, None)
     described = {"type": "TextNode", "content": {"id_": held.id}} if packed is None else packed
@@ -187,8 +192,14 @@ def to_node(held: HeldEntry) -> BaseNode:
         text=held.entry.text,
     )
     node.metadata = metadata
-    node.embedding = held.vector.tolist()
+    node.embedding = held.vector.tolist() if has_vector(held) else None
     return node
+
+
+def has_vector(held: HeldEntry) -> bool:
+    """Return whether an entry was held with a vector; early versions wrote [1.0] for none."""
+    early = held.vector.size == 1 and NO_VECTOR in (held.note or "")
+    return held.vector.size > 0 and not early
 
 
 def source_of(metadata: Mapping[str, Any]) -> str | None:
@@ -198,6 +209,37 @@ def source_of(metadata: Mapping[str, Any]) -> str | None:
         return None
     source = packed["content"].get("relationships", {}).get(NodeRelationship.SOURCE.value)
     return None if source is None else str(source["node_id"])
+
+
+def replacing(batch: Batch, before: Mapping[str, Sequence[BaseNode]]) -> Batch:
+    """Return a batch of which each entry says what its document replaces.
+
+    Parameters
+    ----------
+    batch
+        As :func:`to_batch` made it.
+    before
+        Nodes of the version before, by the id of their document.
+    """
+    if not before:
+        return batch
+    ids = set(batch.ids)
+    left = {
+        document: [node.node_id for node in nodes if node.node_id not in ids]
+        for document, nodes in before.items()
+    }
+    marked = [
+        {**metadata, NODE_KEY: {**metadata[NODE_KEY], "replaces": left[source]}}
+        if (source := source_of(metadata)) in left
+        else metadata
+        for metadata in batch.metadatas
+    ]
+    return replace(batch, metadatas=tuple(marked))
+
+
+def replaced_by(held: HeldEntry) -> list[str]:
+    """Return the ids of nodes that stay only until a held one, and all of its document, is in."""
+    return list(held.entry.metadata.get(NODE_KEY, {}).get("replaces", ()))
 
 
 def embedded(node: BaseNode, vector: Sequence[float]) -> BaseNode:
@@ -216,6 +258,33 @@ def flagged(nodes: Sequence[BaseNode], decisions: Sequence[Decision]) -> list[Ba
     return [
         _annotated(node, names[node.node_id]) if node.node_id in names else node for node in nodes
     ]
+
+
+def noting_images(report: Report) -> Report:
+    """Say of nodes that hold an image and no text that they were admitted without being judged."""
+    rows = [
+        row
+        for row, (text, metadata) in enumerate(
+            zip(report.batch.texts, report.batch.metadatas, strict=True)
+        )
+        if not text.strip() and _pictured(metadata) and report.kept[row]
+    ]
+    if not rows:
+        return report
+    logger.warning("%d nodes hold an image and no text: they were not judged", len(rows))
+    noted = {}
+    for row in rows:
+        decision = report.decisions[row]
+        reason = "the node holds an image and no text"
+        item = Unjudged(detector="all", entry_id=decision.entry_id, reason=reason)
+        note = "; ".join(filter(None, (decision.note, "not judged: an image without text")))
+        noted[row] = replace(decision, unjudged=(*decision.unjudged, item), note=note)
+    return replace(report, remarkable={**report.remarkable, **noted})
+
+
+def _pictured(metadata: Mapping[str, Any]) -> bool:
+    content = metadata.get(NODE_KEY, {}).get("content", {})
+    return any(content.get(key) for key in ("image", "image_path", "image_url", "image_resource"))
 
 
 def relinked(survivors: Sequence[BaseNode], dropped: Sequence[BaseNode]) -> list[BaseNode]:
@@ -275,11 +344,38 @@ def _with_flag(keys: Sequence[str]) -> list[str]:
 
 
 def _packed(node: BaseNode) -> dict[str, Any]:
-    """Return a node's metadata with all else that it takes to make the node again."""
+    """Return a node's metadata with all else that it takes to make the node again.
+
+    What cannot be kept is refused here, at the door: once stored, it could not be recalled.
+    """
     left_out = {"text", "text_resource", "embedding", "metadata"}
-    content = node.model_dump(mode="json", exclude=left_out)
     try:
-        metadata = loads(dumps(node.metadata))  # a copy that shares nothing
-    except (TypeError, ValueError):  # stores keep what pydantic makes of such values
-        metadata = node.model_dump(mode="json", include={"metadata"})["metadata"]
+        content = node.model_dump(mode="json", exclude=left_out)
+        metadata = _plain(node)
+    except ValueError as error:  # pydantic's own are among them, and quote what they are about
+        odd = next((key for key, value in node.metadata.items() if not _keeps(value)), None)
+        where = "" if odd is None else f" in metadata[{printable(str(odd), 50)!r}]"
+        msg = (
+            f"node {printable(node.node_id)!r} holds a value{where} that can be kept neither by a "
+            f"store nor in quarantine ({type(error).__name__}); use strings, numbers, dates, lists "
+            "or dicts."
+        )
+        raise InvalidBatchError(msg) from None
     return {**metadata, NODE_KEY: {"type": node.class_name(), "content": content}}
+
+
+def _plain(node: BaseNode) -> dict[str, Any]:
+    try:
+        return loads(dumps(node.metadata))  # a copy that shares nothing
+    except (TypeError, ValueError):  # stores keep what pydantic makes of such values
+        made: dict[str, Any] = node.model_dump(mode="json", include={"metadata"})["metadata"]
+        return made
+
+
+def _keeps(value: Any) -> bool:
+    """Return whether the quarantine can keep a value of metadata."""
+    try:
+        dumps({"": value})
+    except (TypeError, ValueError):
+        return False
+    return True

@@ -6,6 +6,7 @@ Handlers added to the root dispatcher, or to ``get_dispatcher("ragshield_llamain
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from llama_index_instrumentation import get_dispatcher
@@ -13,6 +14,7 @@ from llama_index_instrumentation.base import BaseEvent
 
 from ragshield_core import Report
 from ragshield_core.detection import Stage, told
+from ragshield_llamaindex.convert import source_of
 
 dispatcher = get_dispatcher("ragshield_llamaindex")
 
@@ -27,7 +29,8 @@ class PoisonDetectedEvent(BaseEvent):
     n_entries
         How many were judged.
     quarantined, flagged, retroactive
-        Each a list of ``entry_id``, ``fingerprint`` (None for entries admitted earlier),
+        Each a list of ``entry_id``, ``document`` (the id of its source document, None where none is
+        known), ``fingerprint`` (None for entries admitted earlier),
         ``findings`` (each with ``detector``, ``score``, ``threshold``, ``p_value``) and ``failed``
         detectors. What a filter drops at retrieval counts as quarantined.
     skipped
@@ -47,7 +50,9 @@ class PoisonDetectedEvent(BaseEvent):
         return "PoisonDetectedEvent"
 
 
-def report_detection(report: Report, *, stage: Stage) -> None:
+def report_detection(
+    report: Report, *, stage: Stage, documents: Mapping[str, str | None] | None = None
+) -> None:
     """Tell handlers that entries were flagged or quarantined; says nothing if none was.
 
     Parameters
@@ -57,7 +62,16 @@ def report_detection(report: Report, *, stage: Stage) -> None:
     stage
         At ``"retrieval"`` the log is written here; at ``"ingestion"`` the guard has done so when it
         held the entries.
+    documents
+        Ids of source documents, by those of entries; default: as the report's batch has them.
     """
     data = told(report, stage)
     if data is not None:
+        if documents is None:
+            batch = report.batch
+            documents = dict(zip(batch.ids, map(source_of, batch.metadatas), strict=True))
+        for verdict in ("quarantined", "flagged", "retroactive"):
+            data[verdict] = [
+                {**item, "document": documents.get(item["entry_id"])} for item in data[verdict]
+            ]
         dispatcher.event(PoisonDetectedEvent(**data))

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from llama_index.core import StorageContext, VectorStoreIndex
 from llama_index.core.base.base_query_engine import BaseQueryEngine
+from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.callbacks import CallbackManager
+from llama_index.core.chat_engine.types import BaseChatEngine, ChatMode
 from llama_index.core.data_structs import IndexDict
 from llama_index.core.ingestion.pipeline import arun_transformations, run_transformations
 from llama_index.core.llms.utils import LLMType
@@ -22,6 +24,7 @@ from llama_index.core.schema import (
     TransformComponent,
 )
 from llama_index.core.settings import Settings
+from llama_index.core.vector_stores.simple import SimpleVectorStore
 from llama_index.core.vector_stores.types import (
     BasePydanticVectorStore,
     VectorStoreQuery,
@@ -33,10 +36,12 @@ from ragshield_core import Guard
 from ragshield_llamaindex.convert import MetadataKeys, embedded, relinked, source_of
 from ragshield_llamaindex.events import dispatcher
 from ragshield_llamaindex.inner import InnerStore, access_to, vectors_of
-from ragshield_llamaindex.keeper import Keeper, Kept
+from ragshield_llamaindex.keeper import Embed, Keeper, Kept, embedding_with
 from ragshield_llamaindex.mask import Mask
 from ragshield_llamaindex.stable_ids import StableIds
 from ragshield_llamaindex.vectorstore import GuardedVectorStore
+
+Engine = TypeVar("Engine", bound=BaseQueryEngine | BaseChatEngine)
 
 logger = logging.getLogger("ragshield")
 
@@ -140,6 +145,7 @@ class GuardedVectorStoreIndex(Kept, VectorStoreIndex):
         self._access.struct = index_struct
         keys = MetadataKeys(label=label_key, lineage=lineage_key)
         self._keeper = Keeper(guard, self._access, keys)
+        self._keeper.look("index")
         self._reads = ReadView(store, self._access, self._keeper.mask)
         kwargs["transformations"] = _stable(kwargs.get("transformations"))
         super().__init__(
@@ -245,8 +251,20 @@ class GuardedVectorStoreIndex(Kept, VectorStoreIndex):
         >>> len(index.as_retriever().retrieve("foo"))
         1
         """
+        if not isinstance(index, VectorStoreIndex) or isinstance(index, GuardedVectorStoreIndex):
+            msg = (
+                f"the index is of type {type(index).__name__}, expected a bare VectorStoreIndex: "
+                "other kinds have no vectors to judge by, and a guarded one is guarded already."
+            )
+            raise TypeError(msg)
+        guard = Guard.default() if guard is None else guard
+        if fit:
+            access = _IndexInner(index, index.vector_store, inner_store)
+            access.struct = index.index_struct
+            keys = MetadataKeys(label=label_key, lineage=lineage_key)
+            Keeper(guard, access, keys).adopt(clean_ids)
         adopted = cls(
-            guard=Guard.default() if guard is None else guard,
+            guard=guard,
             label_key=label_key,
             lineage_key=lineage_key,
             inner_store=inner_store,
@@ -255,8 +273,6 @@ class GuardedVectorStoreIndex(Kept, VectorStoreIndex):
             **{name: getattr(index, f"_{name}") for name in _SETTINGS},
         )
         adopted._object_map = index._object_map  # noqa: SLF001
-        if fit:
-            adopted._keeper.adopt(clean_ids)
         return adopted
 
     @property
@@ -402,6 +418,17 @@ class GuardedVectorStoreIndex(Kept, VectorStoreIndex):
         """Return a query engine that answers :data:`ALL_DROPPED` where no passage is left."""
         return answering(super().as_query_engine(llm, **kwargs))
 
+    def as_chat_engine(
+        self, chat_mode: ChatMode = ChatMode.BEST, llm: LLMType | None = None, **kwargs: Any
+    ) -> BaseChatEngine:
+        """Return a chat engine that answers :data:`ALL_DROPPED` where no passage is left."""
+        engine = super().as_chat_engine(chat_mode, llm, **kwargs)
+        # Some have no synthesizer: they ask a query engine, or no index at all.
+        return answering(engine) if hasattr(engine, "_get_response_synthesizer") else engine
+
+    def _embed(self, model: BaseEmbedding | None) -> Embed:
+        return embedding_with(self._embed_model if model is None else model)
+
     def _record(self) -> None:
         """Store which nodes the index holds."""
         self._storage_context.index_store.add_index_struct(self._index_struct)
@@ -498,22 +525,43 @@ def access_to_index(index: VectorStoreIndex) -> InnerStore:
     return access
 
 
-def answering(engine: BaseQueryEngine, answer: str = ALL_DROPPED) -> BaseQueryEngine:
-    """Make a query engine say something better than "Empty Response" where no passage is left.
+def answering(engine: Engine, answer: str = ALL_DROPPED) -> Engine:
+    """Make an engine say something better than "Empty Response" where no passage is left.
 
     Parameters
     ----------
     engine
-        One with a response synthesizer, such as RetrieverQueryEngine; it is changed and returned.
+        A query or chat engine with a response synthesizer, such as RetrieverQueryEngine or
+        CondensePlusContextChatEngine; it is changed and returned.
     answer
         What to say, streaming or not; no language model is asked.
+
+    Raises
+    ------
+    TypeError
+        If the engine has no response synthesizer.
     """
     synthesizer = getattr(engine, "_response_synthesizer", None)
-    if synthesizer is None:
+    make = getattr(engine, "_get_response_synthesizer", None)  # chat engines: one per message
+    if synthesizer is not None:
+        _say(synthesizer, answer)
+    elif make is not None:
+        made = partial(_made, make, answer)
+        setattr(engine, "_get_response_synthesizer", made)  # noqa: B010 - not of the base classes
+    else:
         msg = f"{type(engine).__name__} has no response synthesizer, expected one that has."
         raise TypeError(msg)
-    synthesizer._empty_response = answer  # noqa: SLF001 - an argument of its constructor only
     return engine
+
+
+def _made(make: Callable[..., Any], answer: str, *given: Any, **named: Any) -> Any:
+    synthesizer = make(*given, **named)
+    _say(synthesizer, answer)
+    return synthesizer
+
+
+def _say(synthesizer: Any, answer: str) -> None:
+    synthesizer._empty_response = answer  # noqa: SLF001 - an argument of its constructor only
 
 
 class ReadView(BasePydanticVectorStore):
@@ -642,6 +690,12 @@ class _IndexInner(InnerStore):
             return self._nodes.ids()
         return list(self._ids_by_vector().values())
 
+    def holds(self) -> bool:
+        """Return whether there is any node."""
+        if self._nodes is not None:
+            return self._nodes.holds()
+        return self.struct is not None and bool(self._ids_by_vector())
+
     def document(self, ref_doc_id: str) -> list[str]:
         """Return the ids of the nodes of a document."""
         if self._nodes is not None:
@@ -722,10 +776,11 @@ class _IndexInner(InnerStore):
     def _vector_ids(self, ids: Sequence[str]) -> dict[str, str]:
         """Return the vector's id of each node that is there."""
         known = self._ids_by_vector()
-        if all(known.get(entry_id) == entry_id for entry_id in ids):  # the same ids, as in Simple
-            return {entry_id: entry_id for entry_id in ids}
-        wanted = set(ids)
-        return {node_id: vector_id for vector_id, node_id in known.items() if node_id in wanted}
+        same = {entry_id: entry_id for entry_id in ids if known.get(entry_id) == entry_id}
+        wanted = set(ids) - same.keys()
+        if not wanted or isinstance(self._store, SimpleVectorStore):  # whose ids are the nodes'
+            return same
+        return same | {node_id: vector for vector, node_id in known.items() if node_id in wanted}
 
     def _ids_by_vector(self) -> dict[str, str]:
         return self._struct().nodes_dict

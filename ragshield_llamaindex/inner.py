@@ -34,6 +34,11 @@ class InnerStore(ABC):
     def __init__(self, store: Any) -> None:
         self._store = store
 
+    @property
+    def inner(self) -> Any:
+        """The store inside."""
+        return self._store
+
     @classmethod
     @abstractmethod
     def handles(cls, store_cls: type[BasePydanticVectorStore]) -> bool:
@@ -46,6 +51,10 @@ class InnerStore(ABC):
     @abstractmethod
     def ids(self) -> list[str]:
         """Return the ids of all nodes."""
+
+    def holds(self) -> bool:
+        """Return whether there is any node."""
+        return bool(self.ids())
 
     @abstractmethod
     def document(self, ref_doc_id: str) -> list[str]:
@@ -110,6 +119,10 @@ class ChromaInner(InnerStore):
         """Return the ids of all nodes."""
         return list(self._store.client.get(include=[])["ids"])
 
+    def holds(self) -> bool:
+        """Return whether there is any node."""
+        return bool(self._store.client.count())
+
     def document(self, ref_doc_id: str) -> list[str]:
         """Return the ids of the nodes of a document."""
         found = self._store.client.get(where={"document_id": ref_doc_id}, include=[])
@@ -155,6 +168,10 @@ class QdrantInner(InnerStore):
     def ids(self) -> list[str]:
         """Return the ids of all nodes."""
         return self._scroll(None) if self._there() else []
+
+    def holds(self) -> bool:
+        """Return whether there is any node."""
+        return self._there() and self._store.client.count(self._store.collection_name).count > 0
 
     def document(self, ref_doc_id: str) -> list[str]:
         """Return the ids of the nodes of a document."""
@@ -232,6 +249,10 @@ class PostgresInner(InnerStore):
         """Return the ids of all nodes."""
         return [node_id for (node_id,) in self._select((self._table().node_id,))]
 
+    def holds(self) -> bool:
+        """Return whether there is any node."""
+        return bool(self._select((self._table().node_id,), limit=1))
+
     def document(self, ref_doc_id: str) -> list[str]:
         """Return the ids of the nodes of a document."""
         table = self._table()
@@ -241,11 +262,13 @@ class PostgresInner(InnerStore):
     def _table(self) -> Any:
         return self._store._table_class  # noqa: SLF001 - there is no public way to it
 
-    def _select(self, columns: Sequence[Any], *conditions: Any) -> list[Any]:
+    def _select(
+        self, columns: Sequence[Any], *conditions: Any, limit: int | None = None
+    ) -> list[Any]:
         from sqlalchemy import select  # noqa: PLC0415 - only where there is such a store
 
         self._store._initialize()  # noqa: SLF001 - makes the table, as its own methods do
-        query = select(*columns).where(*conditions).order_by(self._table().id)
+        query = select(*columns).where(*conditions).order_by(self._table().id).limit(limit)
         with self._store._session() as session:  # noqa: SLF001
             return list(session.execute(query))
 
@@ -256,6 +279,8 @@ class GenericInner(InnerStore):
     Where its nodes come back without vectors, the guard cannot forget those that are replaced or
     deleted; write a subclass of :class:`InnerStore` that reads them.
     """
+
+    USED = ("get_nodes", "delete_nodes")
 
     @classmethod
     def handles(cls, store_cls: type[BasePydanticVectorStore]) -> bool:
@@ -289,7 +314,7 @@ def access_to(store: BasePydanticVectorStore) -> InnerStore:
     Raises
     ------
     TypeError
-        If the store keeps vectors only.
+        If the store keeps vectors only, or has no methods to read and delete nodes by their ids.
     """
     if not store.stores_text:
         msg = (
@@ -299,7 +324,22 @@ def access_to(store: BasePydanticVectorStore) -> InnerStore:
             "storage_context=...), or guarded_index_from_documents(documents, guard=guard)."
         )
         raise TypeError(msg)
-    return next(kind(store) for kind in KINDS if kind.handles(type(store)))
+    kind = next(kind for kind in KINDS if kind.handles(type(store)))
+    missing = [
+        name for name in GenericInner.USED if kind is GenericInner and _inherits(store, name)
+    ]
+    if missing:
+        msg = (
+            f"{type(store).__name__} has no {' and no '.join(missing)}, without which nothing in "
+            "it can be replaced or recalled; pass inner_store=, an InnerStore that knows how."
+        )
+        raise TypeError(msg)
+    return kind(store)
+
+
+def _inherits(store: BasePydanticVectorStore, name: str) -> bool:
+    """Return whether a store leaves a method as it is, which raises."""
+    return getattr(type(store), name) is getattr(BasePydanticVectorStore, name)
 
 
 def vectors_of(store: BasePydanticVectorStore, ids: Sequence[str]) -> dict[str, list[float]]:

@@ -9,25 +9,33 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Generator, Iterable, Sequence
+import warnings
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from itertools import chain
+from typing import Any, NamedTuple, Self, TypeVar
 
 import numpy as np
-from llama_index.core.schema import BaseNode
+from llama_index.core.base.embeddings.base import BaseEmbedding
+from llama_index.core.schema import BaseNode, MetadataMode
 
 from ragshield_core import Batch, Guard, Quarantine, Report
 from ragshield_core.adoption import learn_store
-from ragshield_core.findings import Decision
+from ragshield_core.errors import QuarantineError
+from ragshield_core.findings import Decision, printable
 from ragshield_core.held import keep_held
-from ragshield_core.quarantine import HeldEntry
+from ragshield_core.quarantine import HeldEntry, Status
 from ragshield_core.scan import ScanReport, scan
 from ragshield_llamaindex.convert import (
     NO_ENTRIES,
     MetadataKeys,
+    embedded,
     flagged,
+    noting_images,
     relinked,
+    replaced_by,
+    replacing,
     source_of,
     to_batch,
     to_node,
@@ -38,13 +46,24 @@ from ragshield_llamaindex.inner import InnerStore
 from ragshield_llamaindex.mask import Mask
 
 T = TypeVar("T")
+# Returns nodes with vectors.
+Embed = Callable[[Sequence[BaseNode]], Sequence[BaseNode]]
 
 logger = logging.getLogger("ragshield")
 
 # Nodes that are read at a time when a store is adopted.
 PART = 1000
+# How what holds nodes already is taken over.
+ADOPT = {
+    "store": "GuardedVectorStore.adopt(store, guard=guard)",
+    "index": "ragshield_llamaindex.adopt(index, guard=guard)",
+}
 # Seconds between two looks at whether another write is over.
 PAUSE = 0.005
+
+
+class UnfittedGuardWarning(UserWarning):
+    """A guard that knows nothing stands in front of a store that holds nodes."""
 
 
 class Step(NamedTuple):
@@ -69,16 +88,38 @@ class Keeper:
     """
 
     def __init__(self, guard: Guard, access: InnerStore, keys: MetadataKeys) -> None:
-        self.guard = guard
+        self.guard = checked(guard)
         self.access = access
         self.keys = keys
         self.mask = Mask(keys)
         self.mask.load(guard.quarantine)
         self.last_report = Report(batch=NO_ENTRIES)
+        # Of documents that an index is replacing: what it deleted, until it brings the new version.
+        self._withdrawn: dict[str, list[BaseNode]] = {}
         # One write at a time: a batch is judged by what the one before it left behind. No RLock:
         # an asynchronous write may end in another thread than the one it began in.
         self._lock = threading.Lock()
         self._running: set[asyncio.Task[Any]] = set()
+
+    def look(self, what: str) -> None:
+        """Warn of a guard that knows nothing of what its store holds."""
+        if self.guard.status().n_known:
+            return
+        try:
+            holds = self.access.holds()
+        except Exception as error:  # noqa: BLE001 - any store's own; the first write will say more
+            logger.warning(
+                "a guard that knows nothing: whether its store holds nodes could not be asked (%s)",
+                type(error).__name__,
+            )
+            return
+        if holds:
+            msg = (
+                f"this guard knows nothing of the nodes that the {what} holds: what is new is "
+                f"compared with nothing. Use Guard.load(folder) where the guard was saved, else "
+                f"adopt the {what}: {ADOPT[what]}."
+            )
+            warnings.warn(msg, UnfittedGuardWarning, stacklevel=3)
 
     # Drivers
 
@@ -137,9 +178,27 @@ class Keeper:
     ) -> Steps[Report]:
         """Screen nodes that have vectors; hold the suspicious ones, and store and learn the rest.
 
-        Of a node that is held, an older revision stays. Relationships pass over what was held.
+        Of a node that is held, an older revision stays. Relationships pass over what was held. Of
+        a document that was withdrawn, the version before comes back as far as the new one is held.
         """
-        batch = yield _work(lambda: to_batch(nodes, self.keys))
+        documents = self._withdrawn.keys() & {node.ref_doc_id for node in nodes}
+        before = {one: self._withdrawn.pop(one) for one in documents}
+        try:
+            report = yield from self._add(nodes, options, before)
+        except Exception:  # the new version is not in
+            yield from self._put_back([node for older in before.values() for node in older])
+            raise
+        for ref_doc_id, older in before.items():
+            yield from self._settle(ref_doc_id, older, report)
+        return report
+
+    def _add(
+        self,
+        nodes: Sequence[BaseNode],
+        options: dict[str, Any] | None,
+        before: Mapping[str, Sequence[BaseNode]],
+    ) -> Steps[Report]:
+        batch = yield _work(lambda: replacing(to_batch(nodes, self.keys), before))
         report: Report = yield _work(lambda: self._judge(batch))
         self.last_report = report
         if report.retroactive:
@@ -155,31 +214,69 @@ class Keeper:
         return report
 
     def release(
-        self, ids: Sequence[str], by: str, note: str | None
+        self, ids: Sequence[str], by: str, note: str | None, embed: Embed | None = None
     ) -> Steps[tuple[HeldEntry, ...]]:
-        """Put held nodes into the store, with the vectors they were held with."""
+        """Put held nodes into the store, with the vectors they were held with, if any.
+
+        Those that were released elsewhere are put there too, unless they are there. A document of
+        which nothing is held any more replaces what stayed of the version before.
+        """
         quarantine = self.guard.quarantine
-        # What is not held is refused before anything is written.
-        held = [quarantine.show(entry_id) for entry_id in dict.fromkeys(ids)]
-        if quarantine.held_ids(ids) != set(ids):
-            quarantine.release(ids)  # raises, and names it
-        nodes = [to_node(one) for one in held]
-        batch = to_batch(nodes, self.keys)
-        there = yield Step("read", (list(batch.ids),))
+        ids = yield _work(lambda: nodes_of(quarantine, ids))
+        held = yield _work(lambda: [quarantine.show(entry_id) for entry_id in ids])
+        there = yield Step("read", (list(ids),))
         same = {entry.id: entry.fingerprint for entry in to_batch_of(there, self.keys)}
-        new = [entry.id for entry in batch if same.get(entry.id) != entry.fingerprint]
+        missing = [one for one in held if same.get(one.id) != one.entry.fingerprint]
+        waiting = [one.id for one in held if one.status is Status.HELD]
+        late = {one.id for one in missing if one.status is Status.RELEASED}
+        if refused := [one.id for one in held if one.id not in late and one.id not in waiting]:
+            quarantine.release(refused)  # raises, and names the first; nothing was written
+        nodes = yield _work(lambda: with_vectors([to_node(one) for one in held], embed))
+        batch = to_batch(nodes, self.keys)
         # First the store: what fails here is still held. Then the quarantine, then the guard.
+        new = {one.id for one in missing}
         if new:
-            rows = [batch.ids.index(entry_id) for entry_id in new]
+            rows = [row for row, entry_id in enumerate(batch.ids) if entry_id in new]
             yield from self._put(batch.take(rows), [nodes[row] for row in rows])
-        hidden = batch.take([row for row, i in enumerate(batch.ids) if i not in set(new)])
-        done = yield _work(lambda: quarantine.release(ids, by=by, note=note))
+        hidden = batch.take([row for row, i in enumerate(batch.ids) if i not in new])
+        done = yield _work(lambda: quarantine.release(waiting, by=by, note=note))
         self.guard.forget(hidden)
         self.guard.learn(hidden)
         self.guard.unhold(batch.ids)
         self.guard.trust(batch.ids)
         self.mask.discard(batch.ids)
-        return done  # type: ignore[no-any-return]
+        yield from self._complete(held)
+        return (*done, *(one for one in held if one.id in late))
+
+    def arrived(self) -> Steps[frozenset[tuple[str, str | None]]]:
+        """Return the documents, with the hashes of their versions, of which nodes are missing here.
+
+        Somebody has released those nodes elsewhere, by the command line say, which writes no store.
+        """
+        quarantine = self.guard.quarantine
+        if not quarantine._exists():  # noqa: SLF001 - asking otherwise would make the file
+            return frozenset()
+        released = yield _work(lambda: quarantine.list(Status.RELEASED))
+        there = yield Step("read", ([one.id for one in released],))
+        present = {node.node_id for node in there}
+        nodes = [to_node(one) for one in released if one.id not in present]
+        sources = [node.source_node for node in nodes]
+        return frozenset((info.node_id, info.hash) for info in sources if info is not None)
+
+    def _complete(self, released: Sequence[HeldEntry]) -> Steps[None]:
+        """Delete what stayed of older versions of documents of which nothing is held any more."""
+        for ref_doc_id in dict.fromkeys(source_of(one.entry.metadata) for one in released):
+            older = {i for one in released for i in replaced_by(one)}
+            if ref_doc_id is None or not older:
+                continue
+            if (yield _work(lambda: self._held_of(ref_doc_id, Status.HELD))):  # noqa: B023
+                continue
+            stored = yield Step("document", (ref_doc_id,))
+            ids = [entry_id for entry_id in stored if entry_id in older]
+            gone = yield from self._stored(ids)
+            if ids:
+                yield Step("delete", (ids,))
+                yield _work(lambda: self.guard.forget(gone))  # noqa: B023
 
     def recall(
         self,
@@ -216,7 +313,7 @@ class Keeper:
         # First the new version: what fails here leaves the one before.
         if len(batch):
             stored = flagged(nodes, report.flagged)
-            yield from self._put(batch, stored, options, update=True)
+            yield from self._put(batch, stored, options)
             yield _work(lambda: self._uncover(batch))
         yield from self.delete_document(ref_doc_id, spare=batch.ids)
         return True
@@ -242,10 +339,35 @@ class Keeper:
         batch = yield _work(lambda: to_batch(nodes, self.keys))
         # First the new versions: what fails here leaves those before.
         if len(batch):
-            yield from self._put(batch, nodes, update=bool(replaced))
+            yield from self._put(batch, nodes)
             yield _work(lambda: self._uncover(batch))
         for ref_doc_id in replaced:
             yield from self.delete_document(ref_doc_id, spare=batch.ids)
+
+    def withdraw(self, ref_doc_id: str) -> Steps[None]:
+        """Delete the nodes of a document, to which its next version belongs: see :meth:`add`.
+
+        What is held of it stays held until then.
+
+        Raises
+        ------
+        ValueError
+            If the store gives no vectors, without which nodes cannot come back; nothing is deleted.
+        """
+        ids = yield Step("document", (ref_doc_id,))
+        older = yield Step("read", (ids,))
+        bare = next((node for node in older if node.embedding is None), None)
+        if bare is not None:
+            msg = (
+                f"the store gives no vector of node {bare.node_id!r}, so that it could not come "
+                "back if the new version of its document is held; pass an inner_store= that reads "
+                "vectors, or call delete_ref_doc and insert."
+            )
+            raise ValueError(msg)
+        if older:
+            yield Step("delete", (ids,))
+            self._withdrawn[ref_doc_id] = older
+            yield _work(lambda: self.guard.forget(to_batch_of(older, self.keys)))
 
     def delete_nodes(
         self, ids: Sequence[str], options: dict[str, Any] | None = None
@@ -267,6 +389,7 @@ class Keeper:
 
         Nodes to ``spare`` stay in both: they are of its new version.
         """
+        self._withdrawn.pop(ref_doc_id, None)
         spared = set(spare)
         stored = yield Step("document", (ref_doc_id,))
         ids = [entry_id for entry_id in stored if entry_id not in spared]
@@ -280,6 +403,7 @@ class Keeper:
 
     def clear(self, ids: Sequence[str], clear: Step) -> Steps[None]:
         """Empty the store, which held these ids, and forget them; what is held stays held."""
+        self._withdrawn.clear()
         older = yield from self._stored(ids)
         yield clear
         yield _work(lambda: self.guard.forget(older))
@@ -289,19 +413,16 @@ class Keeper:
         with self._lock:
             learn_store(self.guard, self._everything(), trusted)
 
-    def scan(
-        self, fpr: float, clean_ids: Iterable[str] | None, seed: int, *, quarantine: bool
-    ) -> ScanReport:
+    def scan(self, fpr: float, clean_ids: Iterable[str] | None, seed: int) -> ScanReport:
         """Audit all that the store holds, each node judged against the others."""
         with self._lock:
             batch = self._everything()
         fresh = [type(detector)(**detector.config()) for detector in self.guard.detectors]
-        report = scan(batch, fresh, fpr=fpr, clean_ids=clean_ids, seed=seed)
-        return self.run(self._take_out(report)) if quarantine and report.found else report
+        return scan(batch, fresh, fpr=fpr, clean_ids=clean_ids, seed=seed)
 
     # Parts
 
-    def _take_out(self, report: ScanReport) -> Steps[ScanReport]:
+    def take_out(self, report: ScanReport) -> Steps[ScanReport]:
         """Hold findings, durably, and delete them; what is another revision by now stays."""
         because = {decision.entry_id: decision for decision in report.found}
         judged = {entry.id: entry.fingerprint for entry in report.batch if entry.id in because}
@@ -333,6 +454,7 @@ class Keeper:
     def _judge(self, batch: Batch) -> Report:
         report = self.guard.hold(with_family(self.guard.screen(batch)))
         report = keep_held(report, self.guard)
+        report = noting_images(report)
         if not report.kept.all():
             self.mask.add(batch.take(~report.kept))
         return report
@@ -342,19 +464,15 @@ class Keeper:
         batch: Batch,
         nodes: Sequence[BaseNode],
         options: dict[str, Any] | None = None,
-        *,
-        update: bool = False,
     ) -> Steps[None]:
         """Write nodes in place of older revisions, and learn them in their place.
 
-        In an ``update`` those are looked for that the guard has not learned, too.
+        The store is asked for those: others may write to it as well, of whom the guard knows
+        nothing, and stores pass over an id that is there, or keep both.
         """
-        if update:
-            older = yield Step("read", (list(batch.ids),))
-        else:
-            older = yield from self._nodes(batch.ids)
+        older = yield Step("read", (list(batch.ids),))
         if older:
-            yield Step("delete", ([node.node_id for node in older],))
+            yield Step("delete", (list(dict.fromkeys(node.node_id for node in older)),))
         try:
             yield Step("write", (list(nodes),), options)
         except Exception:
@@ -375,17 +493,44 @@ class Keeper:
             self.guard.trust(list(self.guard.quarantine.released_among(entries)))
             self.guard.quarantine.readmit(entries)
 
+    def _put_back(self, nodes: Sequence[BaseNode]) -> Steps[None]:
+        """Write nodes that were withdrawn, unless they are there or held by now."""
+        nodes = self.mask.visible(nodes)
+        there = yield Step("read", ([node.node_id for node in nodes],))
+        present = {node.node_id for node in there}
+        missing = [node for node in nodes if node.node_id not in present]
+        if missing:
+            yield Step("write", (missing,))
+            yield _work(lambda: self.guard.learn(to_batch_of(missing, self.keys)))
+
+    def _settle(self, ref_doc_id: str, older: Sequence[BaseNode], report: Report) -> Steps[None]:
+        """End the update of a document that was withdrawn, as far as its nodes were admitted.
+
+        Of the version before, what no admitted node stands for comes back.
+        """
+        rows = [r for r, m in enumerate(report.batch.metadatas) if source_of(m) == ref_doc_id]
+        version = report.batch.take(rows)
+        admitted = version.take(report.kept[rows])
+        known = {entry.fingerprint for entry in admitted}
+        if len(admitted) < len(version):
+            former = to_batch_of(older, self.keys)
+            lost = {e.id for e in former if e.id not in admitted.ids and e.fingerprint not in known}
+            yield from self._put_back([node for node in older if node.node_id in lost])
+            logger.warning(
+                "%d nodes of the new version of document %s are held: %d of the one before stay "
+                "until they are released",
+                *(len(version) - len(admitted), printable(ref_doc_id), len(lost)),
+            )
+        # What is held of other versions than this one.
+        held = yield _work(lambda: self._held_of(ref_doc_id))
+        gone = [entry_id for entry_id in held if entry_id not in version.ids]
+        yield _work(lambda: self._gone(NO_ENTRIES, gone))
+
     def _stored(self, ids: Sequence[str]) -> Steps[Batch]:
         """Return what the guard has learned and the store holds under the ids."""
-        nodes = yield from self._nodes(ids)
-        return to_batch_of(nodes, self.keys)
-
-    def _nodes(self, ids: Sequence[str]) -> Steps[list[BaseNode]]:
         known = self.guard.known(ids)
-        if not known:
-            return []
-        nodes = yield Step("read", (known,))
-        return list(nodes)
+        nodes = (yield Step("read", (known,))) if known else []
+        return to_batch_of(nodes, self.keys)
 
     def _gone(self, older: Batch, ids: Sequence[str]) -> None:
         self.guard.forget(older)
@@ -394,24 +539,25 @@ class Keeper:
             self.guard.quarantine.purge(ids, note="deleted through the store", evidence=False)
         self.mask.discard(ids)
 
-    def _held_of(self, ref_doc_id: str) -> list[str]:
+    def _held_of(self, ref_doc_id: str, status: Status | None = None) -> list[str]:
         quarantine = self.guard.quarantine
         if not quarantine._exists():  # noqa: SLF001 - asking otherwise would make the file
             return []
         return list(
             dict.fromkeys(
                 held.id
-                for held in quarantine.list(None)
+                for held in quarantine.list(status)
                 if source_of(held.entry.metadata) == ref_doc_id
             )
         )
 
     def _everything(self) -> Batch:
-        ids = self.access.ids()
-        nodes: list[BaseNode] = []
+        ids = list(dict.fromkeys(self.access.ids()))
+        nodes: dict[str, BaseNode] = {}  # the latest revision under each id
         for start in range(0, len(ids), PART):
-            nodes += self.mask.visible(self.access.read(ids[start : start + PART]))
-        return to_batch(nodes, self.keys) if nodes else NO_ENTRIES
+            read = self.mask.visible(self.access.read(ids[start : start + PART]))
+            nodes |= {node.node_id: node for node in read}
+        return to_batch(list(nodes.values()), self.keys) if nodes else NO_ENTRIES
 
 
 class Kept:
@@ -436,32 +582,52 @@ class Kept:
 
     @dispatcher.span
     def release(
-        self, ids: Sequence[str], *, by: str = "ragshield", note: str | None = None
+        self,
+        ids: Sequence[str],
+        *,
+        by: str = "ragshield",
+        note: str | None = None,
+        embed_model: BaseEmbedding | None = None,
     ) -> tuple[HeldEntry, ...]:
         """Put held nodes back, under their own ids and with their stored vectors.
+
+        Nodes that were released elsewhere (``ragshield quarantine release`` writes to no store) are
+        put back as well. A document of which nothing is held any more replaces what stayed of the
+        version before.
 
         Parameters
         ----------
         ids
-            Of held nodes; they replace what is live under the same ids.
+            Of held nodes, or of documents: all nodes of theirs that are held. They replace what is
+            live under the same ids.
         by, note
             Who decided, and why; kept in the quarantine's log.
+        embed_model
+            For nodes that were held without a vector, by a step in front of the embedding. An index
+            has its own.
 
         Raises
         ------
         ragshield_core.errors.QuarantineError
-            If one of them is not held; nothing is released then.
+            If one of them is not held, or needs a vector; nothing is released then.
         """
-        released = self._keeper.run(self._keeper.release(ids, by, note))
+        steps = self._keeper.release(ids, by, note, self._embed(embed_model))
+        released = self._keeper.run(steps)
         self._record()
         return released
 
     @dispatcher.span
     async def arelease(
-        self, ids: Sequence[str], *, by: str = "ragshield", note: str | None = None
+        self,
+        ids: Sequence[str],
+        *,
+        by: str = "ragshield",
+        note: str | None = None,
+        embed_model: BaseEmbedding | None = None,
     ) -> tuple[HeldEntry, ...]:
         """Do as :meth:`release` does, by async methods."""
-        released = await self._keeper.arun(self._keeper.release(ids, by, note))
+        steps = self._keeper.release(ids, by, note, self._embed(embed_model))
+        released = await self._keeper.arun(steps)
         self._record()
         return released
 
@@ -547,12 +713,96 @@ class Kept:
             Findings, worst first. With ``quarantine=True``, those that stayed, because a person has
             released them before or they changed meanwhile, are admitted with a note.
         """
-        report = self._keeper.scan(fpr, clean_ids, seed, quarantine=quarantine)
-        self._record()
+        report = self._keeper.scan(fpr, clean_ids, seed)
+        if quarantine and report.found:
+            report = self._keeper.run(self._keeper.take_out(report))
+            self._record()
         return report
+
+    async def ascan(
+        self,
+        fpr: float = 0.01,
+        clean_ids: Iterable[str] | None = None,
+        *,
+        quarantine: bool = False,
+        seed: int = 0,
+    ) -> ScanReport:
+        """Do as :meth:`scan` does, in a thread; findings are deleted by async methods."""
+        report = await asyncio.to_thread(self._keeper.scan, fpr, clean_ids, seed)
+        if quarantine and report.found:
+            report = await self._keeper.arun(self._keeper.take_out(report))
+            self._record()
+        return report
+
+    @classmethod
+    async def aadopt(cls, inner: Any, **options: Any) -> Self:
+        """Do as ``adopt`` does, in a thread."""
+        return await asyncio.to_thread(partial(cls.adopt, inner, **options))  # type: ignore[attr-defined]
+
+    def __repr__(self) -> str:
+        # Of counts and kinds only: it ends up in logs.
+        guard, kind = self.guard, type(self._keeper.access.inner).__name__
+        return (
+            f"<{type(self).__name__} over {kind}: {len(guard.detectors)} detectors, "
+            f"{guard.status().n_known} entries known, "
+            f"{'calibrated' if guard.calibrated else 'not calibrated'}; {self.quarantine!r}>"
+        )
+
+    def __str__(self) -> str:
+        return repr(self)
+
+    def _embed(self, model: BaseEmbedding | None) -> Embed | None:
+        """Return how nodes get vectors, if there is a model."""
+        return None if model is None else embedding_with(model)
 
     def _record(self) -> None:
         """Note what is stored now, where that is not the store's own business."""
+
+
+def nodes_of(quarantine: Quarantine, ids: Sequence[str]) -> list[str]:
+    """Return ids with those of documents replaced by the ids of their held nodes."""
+    nodes = quarantine.held_ids(ids)
+    by_document: dict[str, list[str]] = {}
+    for one in quarantine.list() if not nodes.issuperset(ids) else ():
+        source = source_of(one.entry.metadata)
+        if source is not None:
+            by_document.setdefault(source, []).append(one.id)
+    wanted = ([i] if i in nodes else by_document.get(i, [i]) for i in ids)
+    return list(dict.fromkeys(chain.from_iterable(wanted)))
+
+
+def with_vectors(nodes: Sequence[BaseNode], embed: Embed | None) -> list[BaseNode]:
+    """Return nodes, those that were held without a vector embedded now.
+
+    Raises
+    ------
+    QuarantineError
+        If there is one, and nothing to embed it with; names it.
+    """
+    bare = [node for node in nodes if node.embedding is None]
+    if not bare:
+        return list(nodes)
+    made = {} if embed is None else {node.node_id: node for node in embed(bare)}
+    missing = [node for node in bare if node.node_id not in made]
+    missing += [node for node in made.values() if node.embedding is None]
+    if missing:
+        msg = (
+            f"node {missing[0].node_id!r} was held without a vector, and nothing was released; "
+            "pass embed_model=, the one that the store is filled with."
+        )
+        raise QuarantineError(msg)
+    return [made.get(node.node_id, node) for node in nodes]
+
+
+def embedding_with(model: BaseEmbedding) -> Embed:
+    """Return a function that embeds nodes as an index does."""
+
+    def embed(nodes: Sequence[BaseNode]) -> list[BaseNode]:
+        texts = [node.get_content(metadata_mode=MetadataMode.EMBED) for node in nodes]
+        vectors = model.get_text_embedding_batch(texts)
+        return [embedded(node, vector) for node, vector in zip(nodes, vectors, strict=True)]
+
+    return embed
 
 
 def to_batch_of(nodes: Sequence[BaseNode], keys: MetadataKeys) -> Batch:
@@ -563,7 +813,26 @@ def to_batch_of(nodes: Sequence[BaseNode], keys: MetadataKeys) -> Batch:
             "the store gives no vectors of %d nodes, which the guard can therefore not forget",
             len(nodes) - len(known),
         )
-    return to_batch(known, keys) if known else NO_ENTRIES
+    # Some stores keep several revisions under one id; the latest counts.
+    latest = {node.node_id: node for node in known}
+    return to_batch(list(latest.values()), keys) if latest else NO_ENTRIES
+
+
+def checked(guard: object) -> Guard:
+    """Return a guard.
+
+    Raises
+    ------
+    TypeError
+        If it is none.
+    """
+    if isinstance(guard, Guard):
+        return guard
+    msg = (
+        f"guard is of type {type(guard).__name__}, expected a ragshield_core.Guard; "
+        "Guard.default() has all detectors."
+    )
+    raise TypeError(msg)
 
 
 def _work(work: Callable[[], Any]) -> Step:

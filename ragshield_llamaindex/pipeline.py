@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from itertools import chain
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from llama_index.core.ingestion import DocstoreStrategy, IngestionPipeline
@@ -15,13 +15,15 @@ from llama_index.core.schema import BaseNode, Document, TransformComponent
 from pydantic import PrivateAttr
 
 from ragshield_core import Guard, Report
-from ragshield_core.quarantine import HeldEntry, Quarantine
+from ragshield_core.quarantine import HeldEntry, Status
 from ragshield_llamaindex.convert import NO_ENTRIES, source_of, to_node
 from ragshield_llamaindex.events import dispatcher
-from ragshield_llamaindex.keeper import Keeper
+from ragshield_llamaindex.keeper import Embed, Keeper, checked, embedding_with, nodes_of
 from ragshield_llamaindex.stable_ids import StableIds
 from ragshield_llamaindex.transformer import PoisonGuard, check_transformations
 from ragshield_llamaindex.vectorstore import GuardedVectorStore
+
+logger = logging.getLogger("ragshield")
 
 UPSERTS = (DocstoreStrategy.UPSERTS, DocstoreStrategy.UPSERTS_AND_DELETE)
 
@@ -34,6 +36,8 @@ class PipelineResult:
     stored: tuple[str, ...] = ()  # all of their nodes went in
     partly_held: tuple[str, ...] = ()  # new ones: the admitted nodes went in
     held: tuple[str, ...] = ()  # new ones of which all nodes are held
+    # Admitted, but not in a vector store, or not all: there is none, or nodes have no vectors.
+    not_stored: tuple[str, ...] = ()
     kept: tuple[str, ...] = ()  # updates that were not made: the version before stays
     unchanged: tuple[str, ...] = ()  # as the document store knows them
 
@@ -56,6 +60,14 @@ class _Outcome(NamedTuple):
     whole: list[BaseNode]  # documents to be stored as LlamaIndex does
     partly: list[BaseNode]  # documents of which only the hash is kept
     result: PipelineResult
+
+    def written(self, nodes: Sequence[BaseNode]) -> _Outcome:
+        """Return the outcome, whose result names as stored what is among these nodes."""
+        made, stored = (Counter(map(_document, some)) for some in (self.nodes, nodes))
+        whole = [one for one in self.result.stored if 0 < made[one] == stored[one]]
+        rest = tuple(one for one in self.result.stored if one not in set(whole))
+        result = replace(self.result, stored=tuple(whole), not_stored=rest)
+        return self._replace(result=result)
 
 
 class GuardedIngestionPipeline(IngestionPipeline):
@@ -145,6 +157,7 @@ class GuardedIngestionPipeline(IngestionPipeline):
             )
             raise ValueError(msg)
         if guard is not None:
+            checked(guard)
             steps.append(PoisonGuard(guard))
         poison_guard = next(step for step in steps if isinstance(step, PoisonGuard))
         store = kwargs.get("vector_store")
@@ -195,7 +208,11 @@ class GuardedIngestionPipeline(IngestionPipeline):
         Sequence[BaseNode]
             The nodes that went in; :attr:`last_result` tells of the rest.
         """
-        plan = self._plan(self._prepare_inputs(documents, nodes))
+        keeper = self._keeper()
+        arrived = (
+            frozenset() if keeper is None or self.docstore is None else keeper.run(keeper.arrived())
+        )
+        plan = self._plan(self._prepare_inputs(documents, nodes), arrived)
         before, after = self._steps()
         made = before.run(
             show_progress=show_progress,
@@ -210,7 +227,8 @@ class GuardedIngestionPipeline(IngestionPipeline):
             nodes=list(run_transformations(outcome.nodes, after, in_place=in_place, **kwargs))
         )
         vectors = _with_vectors(outcome.nodes)
-        if (keeper := self._keeper()) is not None:
+        outcome = outcome.written([] if keeper is None else vectors)
+        if keeper is not None:
             replaced = [*outcome.replaced, *plan.missing]
             keeper.run(keeper.admit(outcome.result.report, vectors, replaced))
         self._record(plan, outcome, store_doc_text=store_doc_text)
@@ -229,7 +247,14 @@ class GuardedIngestionPipeline(IngestionPipeline):
         **kwargs: Any,
     ) -> Sequence[BaseNode]:
         """Do as :meth:`run` does, by async methods; the document store is told in a thread."""
-        plan = await asyncio.to_thread(self._plan, self._prepare_inputs(documents, nodes))
+        keeper = self._keeper()
+        arrived = (
+            frozenset()
+            if keeper is None or self.docstore is None
+            else await keeper.arun(keeper.arrived())
+        )
+        inputs = self._prepare_inputs(documents, nodes)
+        plan = await asyncio.to_thread(self._plan, inputs, arrived)
         before, after = self._steps()
         made = await before.arun(
             show_progress=show_progress,
@@ -243,7 +268,8 @@ class GuardedIngestionPipeline(IngestionPipeline):
         left = await arun_transformations(outcome.nodes, after, in_place=in_place, **kwargs)
         outcome = outcome._replace(nodes=list(left))
         vectors = _with_vectors(outcome.nodes)
-        if (keeper := self._keeper()) is not None:
+        outcome = outcome.written([] if keeper is None else vectors)
+        if keeper is not None:
             replaced = [*outcome.replaced, *plan.missing]
             await keeper.arun(keeper.admit(outcome.result.report, vectors, replaced))
         await asyncio.to_thread(self._record, plan, outcome, store_doc_text=store_doc_text)
@@ -270,19 +296,32 @@ class GuardedIngestionPipeline(IngestionPipeline):
             If one of them is not held; nothing is released then.
         """
         guard, keeper = self.poison_guard.guard, self._keeper()
-        nodes = _of_documents(guard.quarantine, ids)
+        nodes = nodes_of(guard.quarantine, ids)
         held = [guard.quarantine.show(entry_id) for entry_id in nodes]
         awaited = {one.id for one in held if self._awaits(to_node(one))}
         noted = [one.id for one in held if keeper is None or one.id in awaited]
         released: tuple[HeldEntry, ...] = ()
         if keeper is not None and len(noted) < len(held):
             rest = [one.id for one in held if one.id not in awaited]
-            released = keeper.run(keeper.release(rest, by, note))
+            released = keeper.run(keeper.release(rest, by, note, self._embed()))
         if noted:
-            released += guard.quarantine.release(noted, by=by, note=note)
+            late = {one.id for one in held if one.status is Status.RELEASED}
+            waiting = [entry_id for entry_id in noted if entry_id not in late]
+            released += guard.quarantine.release(waiting, by=by, note=note)
             guard.unhold(noted)
             guard.trust(noted)
         return released
+
+    def _embed(self) -> Embed:
+        """Return how nodes get vectors that were held without: by the steps after the guard."""
+        _, after = self._steps()
+        model = self.poison_guard.embed_model
+        first = None if model is None else embedding_with(model)
+
+        def embed(nodes: Sequence[BaseNode]) -> Sequence[BaseNode]:
+            return run_transformations(list(nodes if first is None else first(nodes)), after)
+
+        return embed
 
     def _awaits(self, node: BaseNode) -> bool:
         """Return whether a held node is part of an update that was not made."""
@@ -308,7 +347,10 @@ class GuardedIngestionPipeline(IngestionPipeline):
         )
         return before, self.transformations[position + 1 :]
 
-    def _plan(self, inputs: Sequence[BaseNode]) -> _Plan:
+    def _plan(
+        self, inputs: Sequence[BaseNode], arrived: frozenset[tuple[str, str | None]]
+    ) -> _Plan:
+        """Sort inputs; of documents that are known, those run whose nodes were released since."""
         plan = _Plan()
         if self.docstore is None:
             plan.run = list(inputs)
@@ -318,7 +360,12 @@ class GuardedIngestionPipeline(IngestionPipeline):
         for node in inputs:
             document = _document(node)
             recorded = self.docstore.get_document_hash(document) if upserts else None
-            if recorded == node.hash or (not upserts and node.hash in hashes):
+            same = recorded == node.hash or (not upserts and node.hash in hashes)
+            if same and (document, node.hash) in arrived:
+                arrived = arrived - {(document, node.hash)}
+                plan.run.append(node)
+                continue
+            if same:
                 plan.unchanged.append(document)
                 continue
             if not upserts:
@@ -383,22 +430,17 @@ class GuardedIngestionPipeline(IngestionPipeline):
         self.docstore.set_document_hashes({node.id_: node.hash for node in outcome.partly})
 
 
-def _of_documents(quarantine: Quarantine, ids: Sequence[str]) -> list[str]:
-    """Return ids with those of documents replaced by the ids of their held nodes."""
-    nodes = quarantine.held_ids(ids)
-    by_document: dict[str, list[str]] = {}
-    for one in quarantine.list() if not nodes.issuperset(ids) else ():
-        source = source_of(one.entry.metadata)
-        if source is not None:
-            by_document.setdefault(source, []).append(one.id)
-    wanted = ([i] if i in nodes else by_document.get(i, [i]) for i in ids)
-    return list(dict.fromkeys(chain.from_iterable(wanted)))
-
-
 def _document(node: BaseNode) -> str:
     """Return the id of the document that a node is part of, or is."""
     return node.ref_doc_id or node.node_id
 
 
 def _with_vectors(nodes: Sequence[BaseNode]) -> list[BaseNode]:
-    return [node for node in nodes if node.embedding is not None]
+    known = [node for node in nodes if node.embedding is not None]
+    if len(known) < len(nodes):
+        logger.warning(
+            "%d of %d admitted nodes have no vector, without which no vector store takes them: put "
+            "the embedding model among the transformations",
+            *(len(nodes) - len(known), len(nodes)),
+        )
+    return known

@@ -149,6 +149,13 @@ class PoisonFilter(BaseNodePostprocessor):
         lineage_key: str = "source",
     ) -> None:
         super().__init__(label_key=label_key, lineage_key=lineage_key)  # type: ignore[call-arg]
+        if not isinstance(guard, RetrievalGuard | None):
+            msg = (
+                f"guard is of type {type(guard).__name__}, expected a "
+                "ragshield_core.retrieval.RetrievalGuard, which judges retrieved passages, or None "
+                "for the default one; a Guard judges what comes in: GuardedVectorStore."
+            )
+            raise TypeError(msg)
         self._access = _access(store)
         # Says what was cut from a parent that a retriever returns.
         self._docstore = store.docstore if isinstance(store, VectorStoreIndex) else None
@@ -279,7 +286,8 @@ class PoisonFilter(BaseNodePostprocessor):
     ) -> list[NodeWithScore]:
         text = None if query is None else query.query_str
         report = self._screened(text, columns, vectors, query_vector)
-        report_detection(report, stage="retrieval")
+        documents = {i: node.ref_doc_id for i, node in zip(columns.ids, columns.nodes, strict=True)}
+        report_detection(report, stage="retrieval", documents=documents)
         kept = report.kept.copy()
         for row in columns.doubtful:
             node = columns.nodes[row]
@@ -500,6 +508,12 @@ class GuardedRetriever(BaseRetriever):
             raise ValueError(msg)
         if isinstance(retriever, VectorStoreIndex):
             retriever = retriever.as_retriever()
+        if not isinstance(retriever, BaseRetriever):
+            msg = (
+                f"retriever is of type {type(retriever).__name__}, expected a retriever of "
+                "LlamaIndex, index.as_retriever(), or a VectorStoreIndex."
+            )
+            raise TypeError(msg)
         if poison_filter is None:
             index = _index_behind(retriever)
             poison_filter = PoisonFilter(

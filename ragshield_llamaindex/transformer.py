@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import copy
 import hashlib
 import json
 import shutil
@@ -14,7 +13,7 @@ import uuid
 import warnings
 import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -24,11 +23,10 @@ from llama_index.core.schema import BaseNode, MetadataMode, TransformComponent
 from pydantic import Field, PrivateAttr, computed_field
 from sqlalchemy import make_url
 
-from ragshield_core import Batch, Guard, Quarantine, Report, Verdict
+from ragshield_core import Batch, Guard, Quarantine, Report
 from ragshield_core import state as saved_state
 from ragshield_core.detectors.base import Detector, Need
 from ragshield_core.errors import PoisonedEntryError, RAGShieldError
-from ragshield_core.findings import Skipped
 from ragshield_core.held import keep_held
 from ragshield_core.metadata_json import dumps, loads
 from ragshield_core.quarantine import HeldEntry
@@ -37,15 +35,14 @@ from ragshield_llamaindex.convert import (
     MetadataKeys,
     embedded,
     flagged,
+    noting_images,
     relinked,
     to_batch,
     to_node,
 )
 from ragshield_llamaindex.events import dispatcher, report_detection
 from ragshield_llamaindex.family import with_family
-
-NO_VECTOR = "held without a vector: to be embedded when it is stored"
-
+from ragshield_llamaindex.keeper import checked
 
 # Fields of transformations that have a language model read the nodes: metadata extractors, parsers
 # of tables.
@@ -158,7 +155,7 @@ class PoisonGuard(TransformComponent):
         lineage_key: str = "source",
     ) -> None:
         super().__init__(learn=learn, label_key=label_key, lineage_key=lineage_key)  # type: ignore[call-arg]
-        self._guard = guard
+        self._guard = checked(guard)
         self._embed_model = embed_model
         self._last_report = Report(batch=NO_ENTRIES)
         self._counts = Counts()
@@ -216,6 +213,11 @@ class PoisonGuard(TransformComponent):
     def keys(self) -> MetadataKeys:
         """Where metadata says what belongs to a revision."""
         return MetadataKeys(label=self.label_key, lineage=self.lineage_key)
+
+    @property
+    def embed_model(self) -> BaseEmbedding | None:
+        """For nodes that come without vectors."""
+        return self._embed_model
 
     @property
     def last_report(self) -> Report:
@@ -319,7 +321,7 @@ class PoisonGuard(TransformComponent):
         held = self.quarantine.release(ids, by=by, note=note)
         self._guard.unhold(ids)
         self._guard.trust(ids)
-        return [_released(item) for item in held]
+        return [to_node(item) for item in held]
 
     def _screen(
         self, nodes: Sequence[BaseNode], made: dict[str, list[float]]
@@ -332,7 +334,7 @@ class PoisonGuard(TransformComponent):
         with self._lock:
             self._collect()
             try:
-                report = self._judge(nodes)
+                report = noting_images(self._judge(nodes))
             except PoisonedEntryError as error:
                 if not self._in_worker:
                     raise
@@ -367,25 +369,8 @@ class PoisonGuard(TransformComponent):
                 "embedding model in front of the PoisonGuard, or pass embed_model=."
             )
             raise ValueError(msg)
-        # Of one dimension, so that no store can take them for real ones.
-        batch = to_batch(nodes, self.keys, np.ones((len(nodes), 1)))
-        guard = copy.copy(self._guard)  # of the same thresholds, locks and quarantine
-        guard.detectors = able
-        guard._dim = None  # noqa: SLF001 - the vectors are not to be compared with known ones
-        report = with_family(guard.screen(batch))
-        skipped = (
-            Skipped(detector=d.name, reason="needs vectors, and the nodes have none")
-            for d in self._guard.detectors
-            if _needs_vectors(d)
-        )
-        noted = {
-            row: replace(decision, note=NO_VECTOR)
-            if decision.verdict is Verdict.QUARANTINE and decision.note is None
-            else decision
-            for row, decision in report.remarkable.items()
-        }
-        report = replace(report, remarkable=noted, skipped=(*report.skipped, *skipped))
-        return keep_held(guard.hold(report), guard)
+        batch = to_batch(nodes, self.keys, np.empty((len(nodes), 0)))
+        return keep_held(self._guard.hold(with_family(self._guard.screen(batch))), self._guard)
 
     # Workers: a copy of this object in another process works on a saved copy of the guard, with
     # the same quarantine, and leaves a note of each call in a folder that is read here.
@@ -455,10 +440,13 @@ class PoisonGuard(TransformComponent):
                 values, arrays = saved_state.read(call)
                 held = [self.quarantine.show(entry_id) for entry_id in values["held"]]
                 self._counts = _plus(self._counts, values["screened"], values["flagged"], len(held))
-                if held:
-                    entries = _batch_of(held)
-                    for detector in self._guard.detectors:
-                        detector.hold(entries)
+                for some in (
+                    [item for item in held if item.vector.size],
+                    [item for item in held if not item.vector.size],
+                ):
+                    for detector in self._guard.detectors if some else ():
+                        if some[0].vector.size or not _needs_vectors(detector):
+                            detector.hold(_batch_of(some))
                 columns = ("ids", "texts", "labels", "lineages", "contexts")
                 self._guard.learn(
                     Batch.of(
@@ -558,14 +546,6 @@ def _batch_of(held: Sequence[HeldEntry]) -> Batch:
         lineages=[item.entry.lineage for item in held],
         contexts=[item.entry.context for item in held],
     )
-
-
-def _released(held: HeldEntry) -> BaseNode:
-    """Return a held node; without a vector, if it was held without one."""
-    node = to_node(held)
-    if held.note is not None and NO_VECTOR in held.note:
-        node.embedding = None
-    return node
 
 
 def _contents(nodes: Sequence[BaseNode]) -> list[str]:

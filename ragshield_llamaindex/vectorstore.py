@@ -16,11 +16,12 @@ from llama_index.core.vector_stores.types import (
 )
 from pydantic import Field, PrivateAttr
 
-from ragshield_core import Guard
+from ragshield_core import Guard, Report
+from ragshield_llamaindex.callers import caller_of, in_update, warn_of_held
 from ragshield_llamaindex.convert import MetadataKeys
 from ragshield_llamaindex.events import dispatcher
 from ragshield_llamaindex.inner import InnerStore, access_to
-from ragshield_llamaindex.keeper import Keeper, Kept, Step
+from ragshield_llamaindex.keeper import Keeper, Kept, Step, Steps
 
 
 class GuardedVectorStore(Kept, BasePydanticVectorStore):
@@ -42,7 +43,9 @@ class GuardedVectorStore(Kept, BasePydanticVectorStore):
             keeps texts. SimpleVectorStore and FaissVectorStore keep vectors only: guard their index
             with :class:`~ragshield_llamaindex.GuardedVectorStoreIndex`.
         guard: Guard
-            New for a new store. For one that holds nodes already, see :meth:`adopt`.
+            New for a new store. For one that holds nodes already, the guard that was saved
+            (``Guard.load``), else see :meth:`adopt`; a guard that knows nothing of them is warned
+            of (:class:`~ragshield_llamaindex.UnfittedGuardWarning`).
         label_key: str
             Metadata key of a node's label; default ``"label"``.
         lineage_key: str
@@ -104,10 +107,7 @@ class GuardedVectorStore(Kept, BasePydanticVectorStore):
         lineage_key: str = "source",
         inner_store: InnerStore | None = None,
     ) -> None:
-        if isinstance(inner, GuardedVectorStore):
-            msg = "the store inside is a GuardedVectorStore already, expected a bare one; use it."
-            raise TypeError(msg)
-        access = access_to(inner) if inner_store is None else inner_store
+        access = _access(inner, inner_store)
         super().__init__(
             stores_text=True,
             is_embedding_query=inner.is_embedding_query,
@@ -116,6 +116,7 @@ class GuardedVectorStore(Kept, BasePydanticVectorStore):
         )
         self._inner = inner
         self._keeper = Keeper(guard, access, MetadataKeys(label=label_key, lineage=lineage_key))
+        self._keeper.look("store")
 
     @classmethod
     def class_name(cls) -> str:
@@ -157,27 +158,49 @@ class GuardedVectorStore(Kept, BasePydanticVectorStore):
             If a node cannot be judged; names it, and nothing was written.
         PoisonedEntryError
             If nodes are suspicious and the policy says ``on_detect="raise"``.
+        TypeError
+            If a plain IngestionPipeline with a document store calls it; says what to use.
+
+        Warns
+        -----
+        HeldTextElsewhereWarning
+            If a plain pipeline or index that calls it keeps what is held in another place.
         """
-        self._keeper.run(self._keeper.add(nodes, kwargs))
+        caller = caller_of(self)
+        report = self._keeper.run(self._keeper.add(nodes, kwargs))
+        warn_of_held(caller, _held(nodes, report))
         return [node.node_id for node in nodes]
 
     @dispatcher.span
     async def async_add(self, nodes: Sequence[BaseNode], **kwargs: Any) -> list[str]:
         """Do as :meth:`add` does, by the async methods of the store inside."""
-        await self._keeper.arun(self._keeper.add(nodes, kwargs))
+        caller = caller_of(self)
+        report = await self._keeper.arun(self._keeper.add(nodes, kwargs))
+        warn_of_held(caller, _held(nodes, report))
         return [node.node_id for node in nodes]
 
     @dispatcher.span
     def delete(self, ref_doc_id: str, **delete_kwargs: Any) -> None:
-        """Delete the nodes of a document, from quarantine as well; confirmed poison stays there."""
-        self._keeper.run(self._keeper.delete_document(ref_doc_id))
+        """Delete the nodes of a document, from quarantine as well; confirmed poison stays there.
+
+        Where an index calls it to make room for a new version (``update_ref_doc``,
+        ``refresh_ref_docs``), the version before comes back as far as the new one is then held.
+
+        Raises
+        ------
+        TypeError
+            If a plain IngestionPipeline with a document store calls it; says what to use.
+        """
+        caller_of(self)  # refuses one
+        self._keeper.run(self._removal(ref_doc_id))
         if delete_kwargs:  # shard keys and the like: the store inside knows what to make of them
             self._inner.delete(ref_doc_id, **delete_kwargs)
 
     @dispatcher.span
     async def adelete(self, ref_doc_id: str, **delete_kwargs: Any) -> None:
         """Do as :meth:`delete` does, by the async methods of the store inside."""
-        await self._keeper.arun(self._keeper.delete_document(ref_doc_id))
+        caller_of(self)  # refuses one
+        await self._keeper.arun(self._removal(ref_doc_id))
         if delete_kwargs:
             await self._inner.adelete(ref_doc_id, **delete_kwargs)
 
@@ -271,15 +294,16 @@ class GuardedVectorStore(Kept, BasePydanticVectorStore):
         CalibrationError
             If there are too few ``clean_ids``; says how many would do.
         """
-        store = cls(
+        guard = Guard.default() if guard is None else guard
+        keys = MetadataKeys(label=label_key, lineage=lineage_key)
+        Keeper(guard, _access(inner, inner_store), keys).adopt(clean_ids)
+        return cls(
             inner,
-            guard=Guard.default() if guard is None else guard,
+            guard=guard,
             label_key=label_key,
             lineage_key=lineage_key,
             inner_store=inner_store,
         )
-        store._keeper.adopt(clean_ids)
-        return store
 
     # Reads
 
@@ -307,5 +331,27 @@ class GuardedVectorStore(Kept, BasePydanticVectorStore):
         """Return stored nodes; those that are missing or held are passed over."""
         return self._keeper.mask.visible(await self._inner.aget_nodes(node_ids, filters))
 
+    def _removal(self, ref_doc_id: str) -> Steps[Any]:
+        keeper = self._keeper
+        return keeper.withdraw(ref_doc_id) if in_update() else keeper.delete_document(ref_doc_id)
+
     def _shows(self, _entry_id: str | None, node: BaseNode | None) -> bool:
         return node is None or not self._keeper.mask.hides(node)
+
+
+def _access(inner: object, inner_store: InnerStore | None) -> InnerStore:
+    """Return access to a bare store."""
+    if isinstance(inner, GuardedVectorStore):
+        msg = "the store inside is a GuardedVectorStore already, expected a bare one; use it."
+        raise TypeError(msg)
+    if not isinstance(inner, BasePydanticVectorStore):
+        msg = (
+            f"the store inside is of type {type(inner).__name__}, expected a vector store of "
+            "LlamaIndex, such as ChromaVectorStore; guard an index with GuardedVectorStoreIndex."
+        )
+        raise TypeError(msg)
+    return access_to(inner) if inner_store is None else inner_store
+
+
+def _held(nodes: Sequence[BaseNode], report: Report) -> list[BaseNode]:
+    return [node for node, kept in zip(nodes, report.kept, strict=True) if not kept]

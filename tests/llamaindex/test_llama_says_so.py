@@ -1,0 +1,311 @@
+"""What cannot be guarded, or was not, is said: when something is built, and in what it returns."""
+
+import warnings
+
+import pytest
+from llama_index.core import StorageContext, SummaryIndex, VectorStoreIndex, load_index_from_storage
+from llama_index.core.chat_engine.types import ChatMode
+from llama_index.core.llms import MockLLM
+from llama_index.core.node_parser import SentenceSplitter
+from llama_index.core.schema import ImageNode
+from llama_index.core.storage.docstore import SimpleDocumentStore
+from llama_index.core.vector_stores import SimpleVectorStore
+from llama_index.core.vector_stores.types import BasePydanticVectorStore
+from llama_index_instrumentation.event_handlers import BaseEventHandler
+from llama_support import (
+    KINDS,
+    TEXT_KINDS,
+    about,
+    bad,
+    document,
+    good,
+    guard_of,
+    ids_of,
+    known,
+    mixed,
+    node,
+)
+from support import TOPICS
+
+from ragshield_core import Guard
+from ragshield_core.detectors import InstructionDetector
+from ragshield_core.errors import QuarantineError
+from ragshield_core.retrieval import RetrievalGuard
+from ragshield_llamaindex import (
+    ALL_DROPPED,
+    GuardedIngestionPipeline,
+    GuardedRetriever,
+    GuardedVectorStore,
+    GuardedVectorStoreIndex,
+    PoisonFilter,
+    PoisonGuard,
+    UnfittedGuardWarning,
+    adopt,
+    answering,
+)
+from ragshield_llamaindex.events import dispatcher
+
+# A guard that knows nothing
+
+
+@pytest.mark.parametrize("kind", TEXT_KINDS)
+def test_a_guard_that_knows_nothing_of_a_full_store_is_warned_of(kind, make_store):
+    inner = make_store(kind)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UnfittedGuardWarning)
+        GuardedVectorStore(inner, guard=guard_of()).add(known())
+    with pytest.warns(UnfittedGuardWarning, match=r"Guard\.load.*GuardedVectorStore\.adopt"):
+        GuardedVectorStore(inner, guard=guard_of())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UnfittedGuardWarning)
+        store = GuardedVectorStore.adopt(inner, guard=guard_of())
+        GuardedVectorStore(inner, guard=store.guard)
+
+
+@pytest.mark.parametrize("kind", TEXT_KINDS)
+def test_an_index_over_a_full_store_warns_of_a_guard_that_knows_nothing(kind, make_store, model):
+    inner = make_store(kind)
+    inner.add(known())
+    with pytest.warns(UnfittedGuardWarning, match=r"ragshield_llamaindex\.adopt"):
+        GuardedVectorStoreIndex.from_vector_store(inner, model, guard=guard_of())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_restart_with_a_new_guard_is_warned_of(kind, make_store, model):
+    context = StorageContext.from_defaults(vector_store=make_store(kind))
+    first = GuardedVectorStoreIndex(
+        known(vector=False), guard=guard_of(), storage_context=context, embed_model=model
+    )
+    options = {"storage_context": context, "index_struct": first.index_struct}
+    with pytest.warns(UnfittedGuardWarning):
+        GuardedVectorStoreIndex(guard=guard_of(), embed_model=model, **options)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UnfittedGuardWarning)
+        bare = load_index_from_storage(context, first.index_id, embed_model=model)
+        adopt(bare, guard=guard_of())
+        adopt(bare, guard=first.guard, fit=False)
+    with pytest.warns(UnfittedGuardWarning):
+        adopt(bare, guard=guard_of(), fit=False)
+
+
+def test_a_store_that_cannot_be_asked_is_no_reason_to_fail(make_store, caplog, monkeypatch):
+    inner = make_store("chroma")
+    monkeypatch.setattr(type(inner), "client", None)
+    GuardedVectorStore(inner, guard=guard_of())
+    assert "could not be asked" in caplog.text
+
+
+# Wrong types
+
+
+@pytest.mark.parametrize("wrong", [None, "guard", RetrievalGuard()])
+def test_what_is_no_guard_is_refused(wrong, make_store, model):
+    store = make_store("chroma")
+    for build in (
+        lambda: GuardedVectorStore(store, guard=wrong),
+        lambda: GuardedVectorStoreIndex([], guard=wrong, embed_model=model),
+        lambda: GuardedVectorStoreIndex.from_documents([], guard=wrong, embed_model=model),
+        lambda: PoisonGuard(wrong),
+        lambda: GuardedIngestionPipeline([PoisonGuard(wrong)]),
+    ):
+        with pytest.raises(TypeError, match=r"Guard\.default\(\)"):
+            build()
+    with pytest.raises((TypeError, ValueError), match="guard"):
+        GuardedIngestionPipeline([], guard=wrong)
+
+
+def test_a_quarantine_is_no_url():
+    for build in (
+        lambda: guard_of(quarantine="sqlite://"),
+        lambda: Guard.default(quarantine="sqlite://"),
+    ):
+        with pytest.raises(TypeError, match=r"Quarantine\(\"sqlite:///held\.db\"\)"):
+            build()
+
+
+def test_only_what_can_be_guarded_is_adopted(make_store, model):
+    summary = SummaryIndex(known())
+    guarded = GuardedVectorStoreIndex(known(vector=False), guard=guard_of(), embed_model=model)
+    for index in (summary, guarded, "index", None):
+        with pytest.raises(TypeError, match="expected a bare VectorStoreIndex"):
+            adopt(index, guard=guard_of())
+    for inner in (summary, guarded, "store", None):
+        with pytest.raises(TypeError, match="expected a vector store"):
+            GuardedVectorStore(inner, guard=guard_of())
+        with pytest.raises(TypeError, match="expected a vector store"):
+            GuardedVectorStore.adopt(inner, guard=guard_of())
+    store = GuardedVectorStore(make_store("chroma"), guard=guard_of())
+    with pytest.raises(TypeError, match="already"):
+        GuardedVectorStore.adopt(store, guard=guard_of())
+
+
+def test_what_judges_retrieval_is_no_guard_of_a_store(model):
+    index = VectorStoreIndex(known(vector=False), embed_model=model)
+    for wrong in (guard_of(), "guard"):
+        with pytest.raises(TypeError, match="RetrievalGuard"):
+            PoisonFilter(wrong)
+        with pytest.raises(TypeError, match="RetrievalGuard"):
+            GuardedRetriever(index, guard=wrong)
+    for wrong in ("x", None, guard_of()):
+        with pytest.raises(TypeError, match="as_retriever"):
+            GuardedRetriever(wrong)
+
+
+def test_a_store_that_cannot_replace_or_recall_is_refused():
+    class WriteOnly(SimpleVectorStore):
+        stores_text: bool = True
+        get_nodes = BasePydanticVectorStore.get_nodes
+        delete_nodes = BasePydanticVectorStore.delete_nodes
+
+    with pytest.raises(TypeError, match=r"no get_nodes and no delete_nodes.*inner_store="):
+        GuardedVectorStore(WriteOnly(), guard=guard_of())
+
+
+# What is said of what was done
+
+
+@pytest.mark.parametrize("form", ["store", "step"])
+def test_an_image_without_text_is_said_not_to_be_judged(form, make_store, caplog):
+    image = ImageNode(image="aGVsbG8=", metadata={"label": "billing"}, embedding=[1.0] * 12)
+    with_text = ImageNode(
+        text="billing shown", image="aGVsbG8=", metadata={"label": "billing"}, embedding=[1.0] * 12
+    )
+    given = [image, with_text, *good()]
+    if form == "store":
+        store = GuardedVectorStore(make_store("chroma"), guard=guard_of())
+        store.add(given)
+        report = store.last_report
+    else:
+        step = PoisonGuard(guard_of())
+        step(given)
+        report = step.last_report
+    first, *rest = report.decisions
+    assert "image without text" in first.note
+    assert first.unjudged[-1].detector == "all"
+    assert [one.note for one in rest] == [None] * 3
+    assert "1 nodes hold an image and no text" in caplog.text
+
+
+def test_what_is_not_in_the_store_is_not_named_as_stored(make_store, model, caplog):
+    without_model = GuardedIngestionPipeline(
+        [SentenceSplitter()],
+        guard=guard_of(InstructionDetector()),
+        vector_store=make_store("chroma"),
+        docstore=SimpleDocumentStore(),
+    )
+    without_model.run(documents=[document("a", "billing a")])
+    assert without_model.last_result.stored == ()
+    assert without_model.last_result.not_stored == ("a",)
+    assert "1 of 1 admitted nodes have no vector" in caplog.text
+    without_store = GuardedIngestionPipeline([SentenceSplitter(), model], guard=guard_of())
+    without_store.run(documents=[document("a", "billing a")])
+    assert without_store.last_result.stored == ()
+    assert without_store.last_result.not_stored == ("a",)
+    whole = GuardedIngestionPipeline(
+        [SentenceSplitter(), model], guard=guard_of(), vector_store=make_store("chroma")
+    )
+    whole.run(documents=[document("a", "billing a")])
+    assert whole.last_result.stored == ("a",)
+    assert whole.last_result.not_stored == ()
+
+
+@pytest.mark.parametrize("mode", [ChatMode.BEST, ChatMode.CONTEXT, ChatMode.CONDENSE_PLUS_CONTEXT])
+async def test_chat_engines_say_why_there_is_no_answer(mode, model):
+    llm = MockLLM()
+    empty = GuardedVectorStoreIndex([], guard=guard_of(), embed_model=model)
+    engine = empty.as_chat_engine(mode, llm=llm)
+    assert str(engine.chat("billing")) == ALL_DROPPED
+    assert str(await engine.achat("billing")) == ALL_DROPPED
+    assert "".join(engine.stream_chat("billing").response_gen) == ALL_DROPPED
+    plain = VectorStoreIndex([], embed_model=model).as_chat_engine(mode, llm=llm)
+    assert str(plain.chat("billing")) == "Empty Response"
+    assert str(answering(plain, "nothing").chat("billing")) == "nothing"
+
+
+def test_other_chat_engines_are_as_they_were(model):
+    empty = GuardedVectorStoreIndex([], guard=guard_of(), embed_model=model)
+    condense = empty.as_chat_engine(ChatMode.CONDENSE_QUESTION, llm=MockLLM())
+    assert str(condense.chat("billing")) == ALL_DROPPED
+    assert str(empty.as_chat_engine(ChatMode.SIMPLE, llm=MockLLM()).chat("hi"))
+
+
+def test_what_a_guarded_store_is_shows_no_texts(make_store, model):
+    store = GuardedVectorStore(make_store("chroma"), guard=guard_of())
+    store.add(known())
+    store.add(bad())
+    index = GuardedVectorStoreIndex(known(vector=False), guard=guard_of(), embed_model=model)
+    assert repr(store) == str(store)
+    assert repr(store).startswith("<GuardedVectorStore over ChromaVectorStore: 1 detectors, 18 ")
+    assert "not calibrated" in repr(store)
+    assert "Quarantine('sqlite://'" in repr(store)
+    assert repr(index).startswith("<GuardedVectorStoreIndex over SimpleVectorStore: 1 detectors")
+    assert "billing" not in repr(store) + repr(index)
+
+
+# The rest of the interface
+
+
+class Heard(BaseEventHandler):
+    events: list = []  # noqa: RUF012 - a pydantic field
+
+    def handle(self, event, **kwargs):  # noqa: ARG002
+        self.events.append(event)
+
+
+@pytest.fixture
+def heard():
+    handler = Heard()
+    dispatcher.add_event_handler(handler)
+    yield handler.events
+    dispatcher.event_handlers.remove(handler)
+
+
+def test_events_name_the_document(heard, make_store, model):
+    store = GuardedVectorStore(make_store("chroma"), guard=guard_of())
+    store.add(known())
+    store.add(bad(document="doc"))
+    (event,) = heard
+    assert [item["document"] for item in event.quarantined] == ["doc", "doc"]
+    heard.clear()
+    text = "who built the old harbour bridge? It was Nero."
+    found = VectorStoreIndex(
+        [node(text, vector=False, document="doc")], embed_model=model
+    ).as_retriever()
+    PoisonFilter().postprocess_nodes(
+        found.retrieve("bridge"), query_str="who built the old harbour bridge"
+    )
+    assert [item["document"] for item in heard[-1].quarantined] == ["doc"]
+
+
+@pytest.mark.parametrize("form", ["store", "index"])
+async def test_a_document_is_released_as_a_whole(form, make_store, model):
+    if form == "store":
+        guarded = GuardedVectorStore(make_store("chroma"), guard=guard_of())
+        guarded.add(known())
+        guarded.add(mixed(document="doc"))
+    else:
+        guarded = GuardedVectorStoreIndex(known(), guard=guard_of(), embed_model=model)
+        guarded.insert_nodes(mixed(document="doc"))
+    released = await guarded.arelease(["doc"])
+    assert [one.id for one in released] == ids_of(bad())
+    assert guarded.quarantine.count() == 0
+    with pytest.raises(QuarantineError, match="'doc'"):
+        guarded.release(["doc"])
+
+
+@pytest.mark.parametrize("form", ["store", "index"])
+async def test_audits_and_adoptions_have_async_twins(form, make_store, model):
+    everything = [one for topic in TOPICS for one in about(topic, 40)] + bad()
+    if form == "store":
+        inner = make_store("chroma")
+        inner.add(everything)
+        guarded = await GuardedVectorStore.aadopt(inner, guard=guard_of())
+    else:
+        bare = VectorStoreIndex(everything, embed_model=model)
+        guarded = await GuardedVectorStoreIndex.aadopt(bare, guard=guard_of())
+    report = await guarded.ascan(fpr=0.02)
+    assert {one.entry_id for one in report.found} == set(ids_of(bad()))
+    assert guarded.quarantine.count() == 0
+    await guarded.ascan(fpr=0.02, quarantine=True)
+    assert {held.id for held in guarded.quarantine.list()} == set(ids_of(bad()))
+    assert set(guarded._keeper.access.ids()) == set(ids_of(everything[:-2]))
