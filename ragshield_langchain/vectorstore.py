@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import copy_context
@@ -209,6 +209,7 @@ class GuardedVectorStore(VectorStore):
         ids: Sequence[str | None] | None = None,
         *,
         batch_size: int | None = None,
+        replacing: Collection[str] = (),
         on_report: OnReport | None = None,
         **kwargs: Any,  # noqa: ARG002 - of the indexing API, and of stores
     ) -> list[str]:
@@ -225,6 +226,10 @@ class GuardedVectorStore(VectorStore):
             Embed, screen and write so many at a time, each judged by what those before left
             behind; default: all at once. The report tells of all of them. If one fails, those
             before it are written.
+        replacing
+            Ids of stored documents that you will delete once these are written, e.g. the chunks of
+            an earlier version. What these resemble them by is no evidence then. Delete them only
+            after a look at the report: where new ones are held, the old ones are all there is.
         on_report
             Called once with what was decided; where others write as well, :attr:`last_report` may
             be about theirs.
@@ -243,7 +248,7 @@ class GuardedVectorStore(VectorStore):
             If documents are suspicious and the policy says ``on_detect="raise"``.
         """
         columns = _columns(documents, ids)
-        return self._add(*columns, batch_size=batch_size, on_report=on_report)
+        return self._add(*columns, batch_size=batch_size, replacing=replacing, on_report=on_report)
 
     async def aadd_documents(
         self,
@@ -251,12 +256,15 @@ class GuardedVectorStore(VectorStore):
         ids: Sequence[str | None] | None = None,
         *,
         batch_size: int | None = None,
+        replacing: Collection[str] = (),
         on_report: OnReport | None = None,
         **kwargs: Any,  # noqa: ARG002 - as in add_documents
     ) -> list[str]:
         """Do as :meth:`add_documents` does, with the model's own async embedding."""
         columns = _columns(documents, ids)
-        return await self._aadd(*columns, batch_size=batch_size, on_report=on_report)
+        return await self._aadd(
+            *columns, batch_size=batch_size, replacing=replacing, on_report=on_report
+        )
 
     def add_texts(
         self,
@@ -1063,6 +1071,7 @@ class GuardedVectorStore(VectorStore):
         vectors: ArrayLike | None = None,
         *,
         batch_size: int | None = None,
+        replacing: Collection[str] = (),
         on_report: OnReport | None = None,
     ) -> list[str]:
         """Embed and write part by part; the report is one of all parts."""
@@ -1073,7 +1082,8 @@ class GuardedVectorStore(VectorStore):
             for part in parts(entry_ids, batch_size):
                 listed = list(texts[part])
                 found = self._embed(listed) if vectors is None else vectors[part]  # type: ignore[index]
-                reports.append(self._write(listed, metadatas[part], entry_ids[part], found))
+                columns = listed, metadatas[part], entry_ids[part], found
+                reports.append(self._write(*columns, replacing))
         finally:
             self._tell(reports, on_report)
         report_detection(joined(reports), stage="ingestion")
@@ -1087,6 +1097,7 @@ class GuardedVectorStore(VectorStore):
         vectors: ArrayLike | None = None,
         *,
         batch_size: int | None = None,
+        replacing: Collection[str] = (),
         on_report: OnReport | None = None,
     ) -> list[str]:
         """Do as :meth:`_add` does, with the model's own async embedding."""
@@ -1096,11 +1107,8 @@ class GuardedVectorStore(VectorStore):
             for part in parts(entry_ids, batch_size):
                 listed = list(texts[part])
                 found = await self._aembed(listed) if vectors is None else vectors[part]  # type: ignore[index]
-                reports.append(
-                    await self._off_loop(
-                        partial(self._write, listed, metadatas[part], entry_ids[part], found)
-                    )
-                )
+                columns = listed, metadatas[part], entry_ids[part], found
+                reports.append(await self._off_loop(partial(self._write, *columns, replacing)))
         finally:
             self._tell(reports, on_report)
         await areport_detection(joined(reports), stage="ingestion")
@@ -1135,11 +1143,13 @@ class GuardedVectorStore(VectorStore):
         metadatas: Sequence[Mapping[str, Any]],
         ids: Sequence[str],
         vectors: ArrayLike,
+        replacing: Collection[str] = (),
     ) -> Report:
         """Screen, hold (durably), write, learn: in this order, so that nothing gets lost."""
         batch = to_batch(ids, texts, metadatas, vectors, self._keys)
         with self._alone():
-            report = keep_held(self._guard.hold(self._guard.screen(batch)), self._guard)
+            screened = self._guard.screen(batch, replacing=replacing)
+            report = keep_held(self._guard.hold(screened), self._guard)
             admitted = batch
             if not report.kept.all():
                 self._mask.add(batch.take(~report.kept))
@@ -1150,6 +1160,16 @@ class GuardedVectorStore(VectorStore):
                 self._put(admitted, report.flagged)
                 self._uncover(admitted, report)
         return report
+
+    def _judge_again(self, ids: Sequence[str]) -> tuple[str, ...]:
+        """Judge stored documents among all others; recall what is suspicious, return its ids."""
+        with self._alone():
+            report = self._guard.screen(read_back(self._access, ids, self._keys))
+            found = report.quarantined
+            return self.recall([decision.entry_id for decision in found], found)
+
+    async def _ajudge_again(self, ids: Sequence[str]) -> tuple[str, ...]:
+        return await self._off_loop(lambda: self._judge_again(ids))
 
     def _uncover(self, admitted: Batch, report: Report) -> None:
         """Show what was held, and released or purged elsewhere, now that it is written again."""
