@@ -36,6 +36,7 @@ class Claims(NamedTuple):
     text: str
     label: str | None
     lineage: str | None
+    context: str | None = None
 
 
 class Mask(ABC, Generic[Item]):
@@ -158,15 +159,14 @@ class Mask(ABC, Generic[Item]):
                 held = self._held.get(entry_id, NONE_HELD)
                 if not held and not self._confirmed:
                     continue
-                fingerprint = entries[row].fingerprint
-                if fingerprint in held:
+                prints = {entries[row].fingerprint, entries[row].text_fingerprint}
+                if prints & held:
                     shown.append(entry_id)
-                    if rest := held - {fingerprint}:
+                    if rest := held - prints:
                         self._held[entry_id] = rest
                     else:
                         del self._held[entry_id]
-                if fingerprint in self._confirmed:
-                    self._confirmed -= {fingerprint}
+                self._confirmed -= prints
         return shown
 
     def hides(self, item: Item) -> bool:
@@ -175,12 +175,19 @@ class Mask(ABC, Generic[Item]):
         if not held and not self._confirmed:
             return False
         try:
-            text, label, lineage = self.claims_of(item)
+            text, label, lineage, context = self.claims_of(item)
         except InvalidBatchError:  # no such revision was ever held
             return False
-        entry = Entry(id="", text=text, embedding=NO_VECTOR, label=label, lineage=lineage)
-        fingerprint = entry.fingerprint  # the id is no part of it
-        return fingerprint in held or fingerprint in self._confirmed
+        entry = Entry(  # the id is no part of a fingerprint
+            id="",
+            text=text,
+            embedding=NO_VECTOR,
+            label=label,
+            lineage=lineage,
+            context=context,
+        )
+        prints = {entry.fingerprint, entry.text_fingerprint}
+        return not (prints.isdisjoint(held) and prints.isdisjoint(self._confirmed))
 
     @property
     def spare(self) -> int:

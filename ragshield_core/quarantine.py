@@ -27,6 +27,7 @@ from sqlalchemy import (
     event,
     func,
     insert,
+    inspect,
     make_url,
     select,
 )
@@ -42,7 +43,7 @@ from ragshield_core.findings import Decision, Finding, finding_from_dict, findin
 T = TypeVar("T")
 
 DEFAULT_URL = "sqlite:///ragshield.db"
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2  # since 2, entries have contexts
 
 # Bound parameters of one statement; SQLite's own limit is 32,766, older builds allow 999.
 CHUNK = 500
@@ -82,6 +83,7 @@ class _Held(_Base):
     label: Mapped[str | None] = mapped_column(Text)
     lineage: Mapped[str | None] = mapped_column(Text)
     entry_metadata: Mapped[str] = mapped_column(Text)
+    context: Mapped[bytes | None] = mapped_column(LargeBinary)  # as the text
     findings: Mapped[str] = mapped_column(Text)
     note: Mapped[str | None] = mapped_column(Text)
     held_at: Mapped[str] = mapped_column(String(32))  # ISO 8601, UTC
@@ -439,7 +441,8 @@ class Quarantine:
     def confirmed_among(self, batch: Batch) -> dict[str, str]:
         """Return those entries that somebody confirmed as poisoned, with a remark by whom.
 
-        The same text with the same label and lineage counts under any id.
+        The same text with the same label and lineage counts under any id, and where the text was
+        confirmed by itself, in any context.
         """
         if not self._exists():
             return {}
@@ -452,8 +455,8 @@ class Quarantine:
         with self._lock, self._open().connect() as connection:
             if connection.scalar(any_confirmed) is None:
                 return {}
-        prints = {entry.id: entry.fingerprint for entry in batch}
-        wanted = list(set(prints.values()))
+        prints = {entry.id: (entry.fingerprint, entry.text_fingerprint) for entry in batch}
+        wanted = list({revision for both in prints.values() for revision in both})
         remarks: dict[str, str] = {}
         with self._read() as session:
             for start in range(0, len(wanted), CHUNK):
@@ -467,7 +470,12 @@ class Quarantine:
                     remarks[row.fingerprint] = (
                         f"confirmed as poisoned by {row.reviewed_by} on {row.reviewed_at}"
                     )
-        return {i: remarks[revision] for i, revision in prints.items() if revision in remarks}
+        return {
+            i: remarks[revision]
+            for i, both in prints.items()
+            for revision in both
+            if revision in remarks
+        }
 
     def readmit(self, batch: Batch, *, by: str = "ragshield") -> tuple[str, ...]:
         """Note that superseded revisions were found admissible, and are in the store.
@@ -569,11 +577,12 @@ class Quarantine:
             "entry_id": entry.id,
             "fingerprint": entry.fingerprint,
             "status": Status.HELD,
-            "text": entry.text.encode("utf-8", "surrogatepass"),
+            "text": _encoded(entry.text),
             "vector": np.asarray(vector, dtype="<f4").tobytes(),
             "label": entry.label,
             "lineage": entry.lineage,
             "entry_metadata": metadata,
+            "context": None if entry.context is None else _encoded(entry.context),
             "findings": json.dumps([finding_to_dict(finding) for finding in findings]),
             "note": "; ".join(notes) or None,
             "held_at": _now(),
@@ -725,8 +734,17 @@ def _prepare_schema(engine: Engine) -> None:
     with Session(engine) as session, session.begin():
         connection = session.connection(execution_options={_WRITES: True})
         _Base.metadata.create_all(connection)
-        version = session.scalar(select(func.max(_Schema.version)))
+        known = session.scalars(select(_Schema).with_for_update()).all()
+        version = max((row.version for row in known), default=None)
         if version is None:
+            session.add(_Schema(version=SCHEMA_VERSION))
+        elif version < SCHEMA_VERSION:
+            columns = inspect(connection).get_columns(_Held.__tablename__)
+            if "context" not in {column["name"] for column in columns}:
+                kind = _Held.context.type.compile(connection.dialect)
+                connection.exec_driver_sql(
+                    f"ALTER TABLE {_Held.__tablename__} ADD COLUMN context {kind}"
+                )
             session.add(_Schema(version=SCHEMA_VERSION))
         elif version > SCHEMA_VERSION:
             msg = (
@@ -764,12 +782,13 @@ def _to_held(row: _Held) -> HeldEntry:
     return HeldEntry(
         entry=Entry(
             id=row.entry_id,
-            text=row.text.decode("utf-8", "surrogatepass"),
+            text=_decoded(row.text),
             # Of no dimension, and no length, where it was held without a vector.
             embedding=vector / np.float32(np.linalg.norm(vector.astype(np.float64)) or 1.0),
             label=row.label,
             lineage=row.lineage,
             metadata=metadata_json.loads(row.entry_metadata),
+            context=None if row.context is None else _decoded(row.context),
         ),
         vector=vector,
         findings=tuple(finding_from_dict(values) for values in json.loads(row.findings)),
@@ -790,7 +809,16 @@ def _to_batch(held: Sequence[HeldEntry]) -> Batch:
         labels=[item.entry.label for item in held],
         lineages=[item.entry.lineage for item in held],
         metadatas=[item.entry.metadata for item in held],
+        contexts=[item.entry.context for item in held],
     )
+
+
+def _encoded(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
+
+
+def _decoded(data: bytes) -> str:
+    return data.decode("utf-8", "surrogatepass")
 
 
 def _digest(line: Mapping[str, Any], before: str) -> str:

@@ -33,6 +33,7 @@ from ragshield_llamaindex.convert import (
     to_node,
 )
 from ragshield_llamaindex.events import dispatcher, report_detection
+from ragshield_llamaindex.family import with_family
 from ragshield_llamaindex.inner import InnerStore
 from ragshield_llamaindex.mask import Mask
 
@@ -330,7 +331,8 @@ class Keeper:
         return gone  # type: ignore[no-any-return]
 
     def _judge(self, batch: Batch) -> Report:
-        report = keep_held(self.guard.hold(self.guard.screen(batch)), self.guard)
+        report = self.guard.hold(with_family(self.guard.screen(batch)))
+        report = keep_held(report, self.guard)
         if not report.kept.all():
             self.mask.add(batch.take(~report.kept))
         return report

@@ -40,6 +40,7 @@ from ragshield_llamaindex.convert import (
     to_node,
 )
 from ragshield_llamaindex.events import dispatcher, report_detection
+from ragshield_llamaindex.family import with_family
 
 NO_VECTOR = "held without a vector: to be embedded when it is stored"
 
@@ -307,7 +308,8 @@ class PoisonGuard(TransformComponent):
     def _judge(self, nodes: Sequence[BaseNode]) -> Report:
         if any(node.embedding is None for node in nodes):
             return self._without_vectors(nodes)
-        report = self._guard.hold(self._guard.screen(to_batch(nodes, self.keys)))
+        screened = with_family(self._guard.screen(to_batch(nodes, self.keys)))
+        report = self._guard.hold(screened)
         report = keep_held(report, self._guard)
         if self.learn:
             self._guard.admit(report)
@@ -330,7 +332,7 @@ class PoisonGuard(TransformComponent):
         guard = copy.copy(self._guard)  # of the same thresholds, locks and quarantine
         guard.detectors = able
         guard._dim = None  # noqa: SLF001 - the vectors are not to be compared with known ones
-        report = guard.screen(batch)
+        report = with_family(guard.screen(batch))
         skipped = (
             Skipped(detector=d.name, reason="needs vectors, and the nodes have none")
             for d in self._guard.detectors
@@ -397,6 +399,7 @@ class PoisonGuard(TransformComponent):
             "labels": kept.labels,
             "lineages": kept.lineages,
             "metadatas": [dumps(metadata) for metadata in kept.metadatas],
+            "contexts": kept.contexts,
         }
         saved_state.write(self._shared() / "calls" / uuid.uuid4().hex, values, {"v": kept.vectors})
 
@@ -416,7 +419,7 @@ class PoisonGuard(TransformComponent):
                     entries = _batch_of(held)
                     for detector in self._guard.detectors:
                         detector.hold(entries)
-                columns = ("ids", "texts", "labels", "lineages")
+                columns = ("ids", "texts", "labels", "lineages", "contexts")
                 self._guard.learn(
                     Batch.of(
                         embeddings=arrays["v"],
@@ -478,6 +481,7 @@ def _batch_of(held: Sequence[HeldEntry]) -> Batch:
         embeddings=[item.vector for item in held],
         labels=[item.entry.label for item in held],
         lineages=[item.entry.lineage for item in held],
+        contexts=[item.entry.context for item in held],
     )
 
 
