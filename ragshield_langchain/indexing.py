@@ -52,7 +52,7 @@ class GuardedIndexingResult(IndexingResult):
     num_kept: int
     """Out-of-date documents that cleanup left, because what was to replace them is held."""
     reports: list[Report]
-    """One per batch that was written, cut down to what was flagged or held, in order."""
+    """One per batch that was written, cut down to what was flagged, held or noted, in order."""
 
 
 def guarded_index(  # noqa: PLR0913 - LangChain's own arguments
@@ -682,7 +682,7 @@ def _remarkable(report: Report) -> Report:
     rows = [
         row
         for row, decision in sorted(report.remarkable.items())
-        if decision.verdict is not Verdict.ADMIT
+        if decision.verdict is not Verdict.ADMIT or decision.note
     ]
     decisions: Mapping[int, Any] = {n: report.remarkable[row] for n, row in enumerate(rows)}
     return replace(
