@@ -643,7 +643,7 @@ class CliqueDetector(Detector):
     def _learn_trusted(self, entries: Batch) -> None:
         """Take over a knowledge base, and measure what is usual in it once it is large enough."""
         graph = self._fitted()
-        if len(graph):
+        if graph.n_slots:  # of which all may have been forgotten
             self._remove([entry_id for entry_id in entries.ids if entry_id in graph.index])
             graph.learn(entries.ids, graph.overlay(entries))
         else:

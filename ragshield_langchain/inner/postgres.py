@@ -179,7 +179,8 @@ class PostgresInner(InnerStore):
 
         async def there() -> list[Document]:
             await self._prepared()
-            return await self._store.asimilarity_search_by_vector(vector, k=k)
+            found: list[Document] = await self._store.asimilarity_search_by_vector(vector, k=k)
+            return found
 
         return asyncio.run_coroutine_threadsafe(there(), loop).result()
 
