@@ -291,12 +291,12 @@ def finding_to_dict(finding: Finding) -> dict[str, Any]:
     return {
         "detector": finding.detector,
         "entry_id": finding.entry_id,
-        "score": finding.score,
-        "threshold": finding.threshold,
-        "p_value": finding.p_value,
+        "score": float(finding.score),  # plug-ins may give NumPy's
+        "threshold": float(finding.threshold),
+        "p_value": None if finding.p_value is None else float(finding.p_value),
         "evidence": finding.evidence,
         "related_ids": list(finding.related_ids),
-        "span": None if finding.span is None else list(finding.span),
+        "span": None if finding.span is None else [int(end) for end in finding.span],
         "taxonomy": list(finding.taxonomy),
     }
 

@@ -21,7 +21,13 @@ from ragshield_core.arrivals import Arrivals, Spent, Status
 from ragshield_core.calibration import Calibration, JointCalibration
 from ragshield_core.clean_sample import CleanSample, first_size, latest
 from ragshield_core.detectors.base import Detector, Evidence, Need
-from ragshield_core.detectors.registry import built_in_detectors, detector_class
+from ragshield_core.detectors.registry import (
+    built_in_detectors,
+    check_detectors,
+    check_loadable,
+    detectors_from,
+    saved_form,
+)
 from ragshield_core.entries import Batch
 from ragshield_core.errors import (
     CalibrationError,
@@ -92,6 +98,8 @@ class Guard:
         quarantine: Quarantine | None = None,
         seed: int = 0,
     ) -> None:
+        check_detectors(detectors)
+        _check_parts(policy, quarantine)
         names = [detector.name for detector in detectors]
         if not names:
             msg = "detectors is empty, expected at least one; try [LabelCentroidDetector()]."
@@ -868,12 +876,29 @@ class Guard:
             for entry_id in known.ids:
                 del self._known[entry_id]
 
-    def save(self, path: str | Path) -> None:
+    def save(
+        self, path: str | Path, *, detectors: Sequence[Detector | type[Detector]] = ()
+    ) -> None:
         """Write what was learned into a folder, as JSON and npz with checksums, never pickle.
 
         The quarantine is a database of its own and is not part of it. An existing state in the
         folder is replaced in one step: a crash leaves the old one.
+
+        Parameters
+        ----------
+        path
+            The folder.
+        detectors
+            What :meth:`load` will be given: detectors that are not registered, or that hold
+            something that cannot be saved.
+
+        Raises
+        ------
+        StateError
+            If a detector could not be loaded again; nothing is written then.
         """
+        check_detectors(detectors, classes=True)
+        check_loadable(self.detectors, detectors)
         with self._lock:
             values: dict[str, Any] = {
                 "policy": self.policy.model_dump(mode="json"),
@@ -910,9 +935,7 @@ class Guard:
                 arrays |= {f"{name}.{key}": array for key, array in columns.items()}
             for number, detector in enumerate(self.detectors):
                 learned, columns = detector.state()
-                values["detectors"].append(
-                    {"kind": detector.kind, "config": detector.config(), "learned": learned}
-                )
+                values["detectors"].append(saved_form(detector) | {"learned": learned})
                 for key, array in columns.items():
                     arrays[f"detector.{number}.{key}"] = array
                 if detector.name in self._held_out:
@@ -922,7 +945,13 @@ class Guard:
             state.write(Path(path), values, arrays)
 
     @classmethod
-    def load(cls, path: str | Path, *, quarantine: Quarantine | None = None) -> Self:
+    def load(
+        cls,
+        path: str | Path,
+        *,
+        quarantine: Quarantine | None = None,
+        detectors: Sequence[Detector | type[Detector]] = (),
+    ) -> Self:
         """Return the guard that :meth:`save` wrote.
 
         Parameters
@@ -931,15 +960,20 @@ class Guard:
             The folder.
         quarantine
             As for the constructor; it is not saved with the guard.
+        detectors
+            Classes of detectors that are not registered, and detectors, with the same options as
+            when the guard was saved, that hold something that is not saved, such as a classifier.
 
         Raises
         ------
         StateError
-            If files are missing, damaged, changed by hand, or of a newer format.
+            If files are missing, damaged, changed by hand, or of a newer format; or if a detector
+            is neither registered nor given.
         """
+        check_detectors(detectors, classes=True)
         values, arrays = state.read(Path(path))
         with state.reading(Path(path)):
-            detectors = [detector_class(d["kind"])(**d["config"]) for d in values["detectors"]]
+            detectors = detectors_from(values["detectors"], detectors)
             guard = cls(
                 detectors,
                 policy=Policy.model_validate(values["policy"]),
@@ -1153,6 +1187,32 @@ class _Outcome(NamedTuple):
 
 
 _NOTHING = _Outcome(np.empty(0), [], [])
+
+
+def _check_parts(policy: object, quarantine: object) -> None:
+    """Refuse what would fail only when something is to be held.
+
+    Raises
+    ------
+    TypeError
+        If one is of another type; says what to pass.
+    """
+    if policy is not None and not isinstance(policy, Policy):
+        msg = f"policy is a {type(policy).__name__}, expected a Policy, such as Policy()."
+        raise TypeError(msg)
+    if quarantine is None:
+        return
+    if isinstance(quarantine, str):
+        msg = "quarantine is a str, expected a Quarantine: Quarantine(url)."
+        raise TypeError(msg)
+    needed = ("hold", "held_ids", "released_among", "confirmed_among")
+    if isinstance(quarantine, type) or not all(hasattr(quarantine, name) for name in needed):
+        msg = f"quarantine is {_kind_of(quarantine)}, expected a Quarantine, such as Quarantine()."
+        raise TypeError(msg)
+
+
+def _kind_of(value: object) -> str:
+    return f"the class {value.__name__}" if isinstance(value, type) else f"a {type(value).__name__}"
 
 
 def _default_quarantine() -> Quarantine:

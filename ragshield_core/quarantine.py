@@ -32,14 +32,21 @@ from sqlalchemy import (
     make_url,
     select,
 )
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy.engine import ExceptionContext
+from sqlalchemy.exc import ArgumentError, IntegrityError, SQLAlchemyError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 from sqlalchemy.pool import StaticPool
 
 from ragshield_core import metadata_json
 from ragshield_core.entries import Batch, Entry
 from ragshield_core.errors import QuarantineError
-from ragshield_core.findings import Decision, Finding, finding_from_dict, finding_to_dict
+from ragshield_core.findings import (
+    Decision,
+    Finding,
+    finding_from_dict,
+    finding_to_dict,
+    printable,
+)
 
 T = TypeVar("T")
 
@@ -48,6 +55,8 @@ SCHEMA_VERSION = 2  # since 2, entries have contexts
 
 # Bound parameters of one statement; SQLite's own limit is 32,766, older builds allow 999.
 CHUNK = 500
+# Ids that errors name, and characters of each.
+SHOWN_IDS, SHOWN_ID = 5, 60
 # Execution option of a transaction that is going to write.
 _WRITES = "ragshield_writes"
 # How often a write to the log is tried again when another process took its number.
@@ -179,6 +188,13 @@ class Quarantine:
     namespace
         Of a tenant: entries, statuses and logs of others in the same database are not seen.
 
+    Raises
+    ------
+    QuarantineError
+        If the URL can never work: it is none, nothing is installed for such a database, or the
+        folder of an SQLite file does not exist. Later, of every method: if the database cannot be
+        used; ``__cause__`` is the driver's own error. Neither quotes texts or metadata.
+
     Examples
     --------
     >>> quarantine = Quarantine("sqlite://")  # in memory: for tests
@@ -191,6 +207,7 @@ class Quarantine:
     """
 
     def __init__(self, url: str = DEFAULT_URL, *, namespace: str = "default") -> None:
+        _check_url(url)
         self.url = url
         self.namespace = namespace
         self._engine: Engine | None = None
@@ -227,7 +244,8 @@ class Quarantine:
         Raises
         ------
         QuarantineError
-            If the metadata of an entry is of a type that cannot be stored; names the entry.
+            If the metadata of an entry is of a type that cannot be stored, see :meth:`unkeepable`,
+            or the database cannot be written; names the entry.
         """
         reasons = [None] * len(batch) if decisions is None else list(decisions)
         rows = [
@@ -265,7 +283,42 @@ class Quarantine:
             self._log(session, events, by, None)
             return released
 
-        return self._write(work)
+        with _naming(batch.ids):
+            return self._write(work)
+
+    @staticmethod
+    def unkeepable(batch: Batch) -> dict[int, str]:
+        """Return the rows that :meth:`hold` would refuse, each with the reason.
+
+        Ask before entries are written: one that is admitted and cannot be held later, when others
+        show it in another light, could not be recalled.
+
+        Parameters
+        ----------
+        batch
+            Any entries, with or without vectors.
+
+        Returns
+        -------
+        dict[int, str]
+            One sentence per row; names the key of the metadata and the type, never a value. No
+            database is opened for it.
+
+        Examples
+        --------
+        >>> batch = Batch.of(ids=["a", "b"], texts=["x", "y"], embeddings=None,
+        ...                  metadatas=[{"page": 1}, {"page": 1j}])
+        >>> list(Quarantine.unkeepable(batch))
+        [1]
+        """
+        reasons = {}
+        for row, metadata in enumerate(batch.metadatas):
+            if metadata:
+                try:
+                    _metadata_text(metadata)
+                except QuarantineError as error:
+                    reasons[row] = str(error)
+        return reasons
 
     def list(
         self,
@@ -635,10 +688,10 @@ class Quarantine:
     def _row(self, entry: Entry, vector: Any, decision: Decision | None, by: str) -> dict[str, Any]:
         """Return the columns of a newly held entry."""
         try:
-            metadata = metadata_json.dumps(entry.metadata)
-        except (TypeError, ValueError) as error:
+            metadata = _metadata_text(entry.metadata)
+        except QuarantineError as error:
             msg = f"entry {entry.id!r} cannot be held, and nothing was: {error}"
-            raise QuarantineError(msg) from error
+            raise QuarantineError(msg) from None
         findings = () if decision is None else decision.findings
         notes = []
         if decision is not None:
@@ -656,7 +709,7 @@ class Quarantine:
             "entry_metadata": metadata,
             "context": None if entry.context is None else _encoded(entry.context),
             "findings": json.dumps([finding_to_dict(finding) for finding in findings]),
-            "note": "; ".join(notes) or None,
+            "note": _storable("; ".join(notes)) or None,
             "held_at": _now(),
             "held_by": by,
             "reviewed_at": None,
@@ -794,9 +847,9 @@ class Quarantine:
                     with Session(self._open()) as session, session.begin():
                         session.connection(execution_options={_WRITES: True})
                         return work(session)
-                except IntegrityError:
+                except IntegrityError as error:
                     if not tries_left:
-                        raise
+                        raise QuarantineError(_unusable(self.url, error)) from error
             raise AssertionError  # pragma: no cover - the last try returns or raises
 
     def _exists(self) -> bool:
@@ -817,18 +870,100 @@ def _table(mapped: type[_Base]) -> Table:
     return cast("Table", mapped.__table__)
 
 
+@contextmanager
+def _naming(ids: Sequence[str]) -> Iterator[None]:
+    """Say of an error of the database which entries were to be held."""
+    try:
+        yield
+    except QuarantineError as error:
+        shown = ", ".join(repr(printable(entry_id, SHOWN_ID)) for entry_id in ids[:SHOWN_IDS])
+        more = f" and {len(ids) - SHOWN_IDS} more" if len(ids) > SHOWN_IDS else ""
+        msg = f"entries cannot be held, and none was ({shown}{more}): {error}"
+        raise QuarantineError(msg) from error.__cause__
+
+
+def _metadata_text(metadata: Mapping[str, Any]) -> str:
+    """Return metadata as it is kept.
+
+    Raises
+    ------
+    QuarantineError
+        If it cannot be.
+    """
+    try:
+        return metadata_json.dumps(metadata)
+    except (TypeError, ValueError) as error:
+        raise QuarantineError(str(error)) from None
+    except Exception as error:  # noqa: BLE001 - values of classes of their own may do anything
+        # What they say may quote them.
+        msg = f"metadata cannot be read ({type(error).__name__}); use strings, numbers or dates."
+        raise QuarantineError(msg) from None
+
+
+def _storable(text: str) -> str:
+    """Return text that any database keeps: a plug-in's remark may hold what comes from an entry."""
+    return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")
+
+
+def _check_url(url: object) -> None:
+    """Refuse a database that can never be used, before anything is to be held in it."""
+    if not isinstance(url, str):
+        msg = (
+            f"the quarantine's URL is of type {type(url).__name__}, expected a str such as "
+            f"{DEFAULT_URL!r}."
+        )
+        raise QuarantineError(msg)
+    try:
+        parsed = make_url(url)
+        parsed.get_dialect().import_dbapi()
+    except (SQLAlchemyError, ImportError, ValueError) as error:
+        shown = printable(url.split("@")[-1], 100)  # without name and password
+        # What make_url says quotes the URL.
+        reason = "it is no URL" if isinstance(error, ArgumentError) else str(error)
+        msg = (
+            f"no quarantine can be kept at {shown!r} ({printable(reason, 200)}); expected an "
+            f"SQLAlchemy URL of a database whose driver is installed, such as {DEFAULT_URL!r}."
+        )
+        raise QuarantineError(msg) from None
+    file = parsed.database
+    if parsed.get_backend_name() != "sqlite" or file in (None, "", ":memory:"):
+        return
+    if file.startswith("file:"):  # the driver's own URIs
+        return
+    if not Path(file).absolute().parent.is_dir():
+        msg = f"the quarantine's folder {str(Path(file).parent)!r} does not exist; make it first."
+        raise QuarantineError(msg)
+
+
+def _unusable(url: str, error: BaseException) -> str:
+    """Return what is said of a database that cannot be used: its own words, in one line."""
+    said = next(iter(str(getattr(error, "orig", None) or error).splitlines()), "")
+    shown = make_url(url).render_as_string(hide_password=True)
+    return (
+        f"the quarantine's database {shown!r} cannot be used ({type(error).__name__}: "
+        f"{printable(said, 200)}); check that it is there, can be written and has room."
+    )
+
+
 def _connect(url: str) -> Engine:
     """Return an engine on a database that has the tables."""
     parsed = make_url(url)
-    if parsed.get_backend_name() != "sqlite":
-        engine = create_engine(parsed)
-    elif parsed.database in (None, "", ":memory:"):
+    # Errors must not quote what was to be written: texts and metadata.
+    options: dict[str, Any] = {"hide_parameters": True}
+    if parsed.get_backend_name() == "sqlite" and parsed.database in (None, "", ":memory:"):
         # One connection for all threads: each new one would be a new, empty database.
-        engine = create_engine(
-            parsed, poolclass=StaticPool, connect_args={"check_same_thread": False}
-        )
-    else:
-        engine = create_engine(parsed)
+        options |= {"poolclass": StaticPool, "connect_args": {"check_same_thread": False}}
+    engine = create_engine(parsed, **options)
+
+    def explain(context: ExceptionContext) -> None:
+        error = context.original_exception
+        # Those of a log's number, taken by another process, are tried again.
+        if isinstance(error, Exception) and not isinstance(
+            context.sqlalchemy_exception, IntegrityError
+        ):
+            raise QuarantineError(_unusable(url, error))
+
+    event.listen(engine, "handle_error", explain)
     if parsed.get_backend_name() == "sqlite":
         event.listen(engine, "connect", _prepare_sqlite)
         event.listen(engine, "begin", _begin_sqlite)

@@ -149,6 +149,14 @@ class Detector(ABC):
         """The name in findings; unique within a guard."""
         return self.kind
 
+    @property
+    def unsaved(self) -> str | None:
+        """What a saved guard cannot hold of this detector, such as a model of yours; mostly None.
+
+        Where there is such a thing, this very detector is asked for again when a guard is loaded.
+        """
+        return None
+
     @abstractmethod
     def config(self) -> dict[str, Any]:
         """Return the keyword arguments that build this detector again, JSON-ready."""

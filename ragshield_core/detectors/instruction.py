@@ -238,7 +238,7 @@ class InstructionDetector(Detector):
     classifier
         An optional second opinion: any callable from a list of texts to one probability each, in
         [0, 1], that the text is an injection. The score is the larger of both. It is not saved:
-        set :attr:`classifier` again after loading a guard.
+        give this detector to ``Guard.save`` and a like one to ``Guard.load``, as ``detectors=``.
     classify
         Which sentences it is asked about: ``"suspicious"`` ones, that some rule matched, or
         ``"all"``. The default because models of this kind take milliseconds per sentence.
@@ -308,6 +308,11 @@ class InstructionDetector(Detector):
     def config(self) -> dict[str, Any]:
         """Return the keyword arguments that build this detector again, but for the classifier."""
         return {"classify": self.classify}
+
+    @property
+    def unsaved(self) -> str | None:
+        """The classifier, if there is one: any callable, which only pickle could write."""
+        return None if self.classifier is None else "classifier"
 
     def reset(self) -> None:
         """Do nothing: rules learn nothing."""
