@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import copy
+import logging
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import NoneType
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from langchain_core.documents import Document
@@ -17,7 +18,12 @@ from ragshield_core import Batch, Entry, Report
 from ragshield_core.claims import claim_of
 from ragshield_core.entries import together
 from ragshield_core.errors import InvalidBatchError
-from ragshield_core.findings import Decision
+from ragshield_core.findings import Decision, printable
+
+if TYPE_CHECKING:
+    from ragshield_core.quarantine import Quarantine
+
+logger = logging.getLogger("ragshield")  # ids and counts, never text
 
 # The one scalar metadata key that a flagged document gains: the detectors that flagged it.
 FLAG_KEY = "ragshield_flag"
@@ -142,6 +148,54 @@ def copied(metadata: Mapping[str, Any]) -> dict[str, Any]:
     if IMMUTABLE.issuperset(map(type, metadata.values())):  # nearly always, and much quicker
         return dict(metadata)
     return copy.deepcopy(dict(metadata))
+
+
+class Keepable(NamedTuple):
+    """Entries as the quarantine can keep them."""
+
+    entries: Batch
+    cut: frozenset[str]  # ids of those that lack some of their metadata
+
+
+def keepable(entries: Batch, quarantine: Quarantine) -> Keepable:
+    """Return entries without metadata that the quarantine could not keep."""
+    cut = quarantine.unkeepable(entries)
+    if not cut:
+        return Keepable(entries, frozenset())
+    metadatas = list(entries.metadatas)
+    for row in cut:
+        items = {key: {key: value} for key, value in entries.metadatas[row].items()}
+        alone = Batch.of(
+            ids=[str(number) for number in range(len(items))],
+            texts=[""] * len(items),
+            embeddings=None,
+            metadatas=list(items.values()),
+        )
+        unfit = quarantine.unkeepable(alone)
+        metadatas[row] = {
+            key: value
+            for number, (key, value) in enumerate(entries.metadatas[row].items())
+            if number not in unfit
+        }
+    logger.warning(
+        "the quarantine cannot keep all metadata of %d entries, such as %r",
+        *(len(cut), printable(entries.ids[next(iter(cut))])),
+    )
+    whole = replace(entries, metadatas=tuple(metadatas))
+    return Keepable(whole, frozenset(entries.ids[row] for row in cut))
+
+
+def check_keepable(entries: Batch, quarantine: Quarantine) -> None:
+    """Refuse entries that could not be held, now or when others show them in another light.
+
+    Raises
+    ------
+    InvalidBatchError
+        Names the first of them.
+    """
+    for row, reason in quarantine.unkeepable(entries).items():
+        msg = f"entry {entries.ids[row]!r} could not be held, and nothing was written: {reason}"
+        raise InvalidBatchError(msg)
 
 
 def stored_metadatas(batch: Batch, flagged: Sequence[Decision]) -> list[dict[str, Any]]:

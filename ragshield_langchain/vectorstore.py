@@ -31,9 +31,11 @@ from ragshield_core.scan import ScanReport, scan
 from ragshield_langchain.audit import NO_ENTRIES, read_all, read_back, shown, take_out
 from ragshield_langchain.convert import (
     MetadataKeys,
+    check_keepable,
     complete_ids,
     copied,
     joined,
+    keepable,
     parts,
     stored_metadatas,
     to_batch,
@@ -580,11 +582,13 @@ class GuardedVectorStore(VectorStore):
 
         Raises
         ------
-        ragshield_core.errors.InvalidBatchError
-            If metadata holds a label or lineage that is no scalar; names the document, and nothing
-            left.
         ValueError
             If there are decisions, but not one per id.
+
+        Notes
+        -----
+        Of a document that came past the guard, the quarantine keeps what metadata it can; such a
+        document is hidden, and not deleted, so that nothing of it gets lost.
 
         Examples
         --------
@@ -603,11 +607,13 @@ class GuardedVectorStore(VectorStore):
         """
         because = None if decisions is None else dict(zip(ids, decisions, strict=True))
         with self._alone():
-            entries = read_back(self._access, list(dict.fromkeys(ids)), self._keys)
+            entries, cut = keepable(self._stored(ids), self.quarantine)
             reasons = None if because is None else [because[i] for i in entries.ids]
-            return self._mask.recall(
-                self._guard, entries, reasons, self._take_away, by=by, note=note
-            )
+
+            def take_away(ids: Sequence[str]) -> None:
+                self._take_away([entry_id for entry_id in ids if entry_id not in cut])
+
+            return self._mask.recall(self._guard, entries, reasons, take_away, by=by, note=note)
 
     async def arecall(
         self,
@@ -1234,6 +1240,7 @@ class GuardedVectorStore(VectorStore):
     ) -> Report:
         """Screen, hold (durably), write, learn: in this order, so that nothing gets lost."""
         batch = to_batch(ids, texts, metadatas, vectors, self._keys)
+        check_keepable(batch, self.quarantine)
         with self._alone():
             screened = self._of_copies(self._guard.screen(batch, replacing=replacing))
             report = keep_held(self._guard.hold(screened), self._guard)
@@ -1278,7 +1285,8 @@ class GuardedVectorStore(VectorStore):
                 named = ", ".join(repr(printable(entry_id)) for entry_id in copies)
                 notes[entry.id] = f"the very same is in the store under {named}, and stays there"
         if standing:
-            self.quarantine.stand(self._stored(sorted(standing)))
+            found = keepable(self._stored(sorted(standing)), self.quarantine).entries
+            self.quarantine.stand(found)
         return report.noted(notes)
 
     def _judge_again(self, ids: Sequence[str]) -> tuple[str, ...]:
@@ -1314,7 +1322,8 @@ class GuardedVectorStore(VectorStore):
         # First the store: what fails here is still held, and detectors must know. What is in there
         # as it was, because it was hidden only, needs no second write.
         older = self._stored(batch.ids)
-        there = {entry.id: (entry.fingerprint, dict(entry.metadata)) for entry in older}
+        found = keepable(older, self.quarantine).entries
+        there = {entry.id: (entry.fingerprint, dict(entry.metadata)) for entry in found}
         same = [there.get(e.id) == (e.fingerprint, dict(e.metadata)) for e in batch]
         hidden = batch.take(np.array(same, dtype=np.bool_))
         if len(hidden) < len(batch):
@@ -1352,6 +1361,7 @@ class GuardedVectorStore(VectorStore):
                 )
         if notes:
             kept = older.take([row for row, entry_id in enumerate(older.ids) if entry_id in notes])
+            kept = keepable(kept, self.quarantine).entries
             self.quarantine.replace(kept, [notes[entry_id] for entry_id in kept.ids])
             logger.warning(
                 "%d entries are replaced by others of another lineage, such as %r",

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from support import DIM, CountingEmbeddings, Scripted, vector_of
 
-from ragshield_core import Guard, Quarantine
+from ragshield_core import Guard
 from ragshield_langchain import GuardedVectorStore
 
 with warnings.catch_warnings():
