@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -156,6 +156,18 @@ class Report:
     def _with(self, verdict: Verdict) -> tuple[Decision, ...]:
         rows = sorted(self.remarkable)
         return tuple(self.remarkable[r] for r in rows if self.remarkable[r].verdict is verdict)
+
+    def noted(self, notes: Mapping[str, str]) -> Report:
+        """Return the report with remarks on entries, by id, beside what their decisions say."""
+        if not notes:
+            return self
+        changed = dict(self.remarkable)
+        for row, entry_id in enumerate(self.batch.ids):
+            if entry_id in notes:
+                decision = self.decisions[row]
+                note = "; ".join(filter(None, (decision.note, notes[entry_id])))
+                changed[row] = replace(decision, note=note)
+        return replace(self, remarkable=changed)
 
     def to_records(self) -> list[dict[str, Any]]:
         """Return one flat dict per entry: id, verdict, and the strongest finding."""

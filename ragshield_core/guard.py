@@ -7,7 +7,8 @@ import math
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
@@ -589,13 +590,17 @@ class Guard:
             found = [(i, f) for i, f in self._pending.items() if i in self._known]
             return tuple(self.policy.decide(entry_id, findings) for entry_id, findings in found)
 
-    def screen(self, batch: Batch) -> Report:
+    def screen(self, batch: Batch, *, replacing: Collection[str] = ()) -> Report:
         """Judge entries; changes nothing.
 
         Parameters
         ----------
         batch
             New entries, or new revisions of known ones.
+        replacing
+            Ids of known entries that will leave once the batch is written, e.g. the chunks of an
+            earlier version of a document. What a new version resembles them by is no evidence
+            against it, nor is it against them; an id that the batch has itself need not be named.
 
         Returns
         -------
@@ -607,7 +612,7 @@ class Guard:
         InvalidBatchError
             If the vectors are of another dimension than those of the knowledge base.
         """
-        with self._lock:
+        with self._lock, self._overlooking(replacing):
             self._check_dim(batch)
             findings: dict[int, list[Finding]] = {}
             unjudged: dict[int, list[Unjudged]] = {}
@@ -648,7 +653,8 @@ class Guard:
             condemned = np.zeros(len(batch), dtype=np.bool_)
             rows = [r for r, d in remarkable.items() if d.verdict is Verdict.QUARANTINE]
             condemned[rows] = True
-            earlier = self._against_earlier(batch, outcomes, condemned, skipped, timings)
+            leaving = {*batch.ids, *replacing}
+            earlier = self._against_earlier(outcomes, condemned, leaving, skipped, timings)
         return Report(
             batch=batch,
             remarkable=remarkable,
@@ -657,6 +663,20 @@ class Guard:
             timings=timings,
             retroactive=tuple(self.policy.decide(i, found) for i, found in earlier.items()),
         )
+
+    @contextmanager
+    def _overlooking(self, ids: Collection[str]) -> Iterator[None]:
+        """Have detectors leave entries out of account meanwhile."""
+        if not ids:
+            yield
+            return
+        for detector in self.detectors:
+            detector.overlook(ids)
+        try:
+            yield
+        finally:
+            for detector in self.detectors:
+                detector.overlook(())
 
     def hold(self, report: Report, *, by: str = "ragshield") -> Report:
         """Put the quarantined entries of a report into the quarantine, durably.
@@ -1105,16 +1125,16 @@ class Guard:
 
     def _against_earlier(
         self,
-        batch: Batch,
         outcomes: Mapping[str, _Outcome],
         condemned: NDArray[np.bool_],
+        leaving: Collection[str],
         skipped: list[Skipped],
         timings: dict[str, float],
     ) -> dict[str, list[Finding]]:
-        """Return findings against entries admitted earlier, by their ids."""
+        """Return findings against entries admitted earlier, by their ids, unless these leave."""
         earlier: dict[str, list[Finding]] = {}
         for entry_id, found in self._pending.items():
-            if entry_id in self._known and entry_id not in batch.ids:
+            if entry_id in self._known and entry_id not in leaving:
                 earlier.setdefault(entry_id, []).extend(found)
         for detector in self.detectors:
             outcome = outcomes.get(detector.name, _NOTHING)
@@ -1129,7 +1149,7 @@ class Guard:
                 skipped.append(Skipped(detector=detector.name, reason=reason))
                 continue
             for finding in found:
-                if finding.entry_id not in batch.ids:  # a new revision is judged by itself
+                if finding.entry_id not in leaving:  # a new revision is judged by itself
                     earlier.setdefault(finding.entry_id, []).append(finding)
             timings[detector.name] += time.perf_counter() - start
         return earlier

@@ -8,10 +8,11 @@ import json
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -69,7 +70,12 @@ class Status(StrEnum):
     RELEASED = "released"  # judged good, back in the store
     CONFIRMED = "confirmed"  # judged poisoned, kept as evidence
     SUPERSEDED = "superseded"  # a later revision under the same id is held
-    READMITTED = "readmitted"  # was superseded, came again and was found admissible
+    READMITTED = "readmitted"  # was superseded and came again, or was there before a held copy
+    REPLACED = "replaced"  # left the store for a text of another lineage; can be put back
+
+
+# Revisions that are in the store under their own id, whatever is said of copies of them.
+LET_IN = frozenset({Status.RELEASED, Status.READMITTED})
 
 
 class _Base(DeclarativeBase):
@@ -350,8 +356,15 @@ class Quarantine:
         with self._read() as session:
             return int(session.scalar(query) or 0)
 
-    def show(self, entry_id: str) -> HeldEntry:
-        """Return the latest revision kept under an id, whatever its status.
+    def show(self, entry_id: str, status: Status | str | None = None) -> HeldEntry:
+        """Return the revision held under an id; without one the latest, whatever its status.
+
+        Parameters
+        ----------
+        entry_id
+            Of an entry.
+        status
+            Only the latest revision of that status.
 
         Raises
         ------
@@ -359,11 +372,14 @@ class Quarantine:
             If there is none.
         """
         with self._read() as session:
-            rows = self._find(session, [entry_id]).get(entry_id)
+            wanted = None if status is None else Status(status)
+            rows = self._find(session, [entry_id], wanted).get(entry_id)
             if not rows:
-                msg = f"entry {entry_id!r} is not in {self!r}; list() names what is."
+                what = "" if wanted is None else f"{wanted} "
+                msg = f"entry {entry_id!r} is not {what}in {self!r}; list() names what is."
                 raise QuarantineError(msg)
-            return _to_held(max(rows, key=lambda row: (row.held_at, row.number)))
+            held_first = max(rows, key=lambda r: (r.status == Status.HELD, r.held_at, r.number))
+            return _to_held(held_first)
 
     def held_ids(self, ids: Sequence[str]) -> set[str]:
         """Return which of the ids are held."""
@@ -410,17 +426,7 @@ class Quarantine:
         QuarantineError
             If one of the ids is not held; nothing is released then.
         """
-
-        def put_back(held: Sequence[HeldEntry]) -> None:
-            # Those that were screened without a vector are a batch of their own.
-            for some in (
-                [h for h in held if h.vector.size],
-                [h for h in held if not h.vector.size],
-            ):
-                if write is not None and some:
-                    write(_to_batch(some))
-
-        return self._review(ids, Status.RELEASED, by, note, put_back)
+        return self._review(ids, Status.RELEASED, by, note, partial(_put_back, write))
 
     def confirm(
         self, ids: Sequence[str], *, by: str = "ragshield", note: str | None = None
@@ -434,6 +440,58 @@ class Quarantine:
         """
         return self._review(ids, Status.CONFIRMED, by, note)
 
+    def stand(self, batch: Batch, *, by: str = "ragshield") -> None:
+        """Note revisions that are in the store, and of which copies are held under other ids.
+
+        Who confirms a copy as poisoned condemns its text under any id, but not under these.
+
+        Parameters
+        ----------
+        batch
+            Entries of the store; what somebody has judged under the same id stands.
+        by
+            Who found them.
+        """
+        self._keep(batch, Status.READMITTED, "stand", None, by, over=(Status.REPLACED,))
+
+    def replace(self, batch: Batch, notes: Sequence[str], *, by: str = "ragshield") -> None:
+        """Keep revisions that texts of another lineage take the place of; see :meth:`restore`.
+
+        Parameters
+        ----------
+        batch
+            As the store has them.
+        notes
+            By what, one per entry.
+        by
+            Who replaces them.
+
+        Raises
+        ------
+        QuarantineError
+            If the metadata of an entry is of a type that cannot be stored; names the entry.
+        """
+        over = (Status.RELEASED, Status.READMITTED, Status.REPLACED)
+        self._keep(batch, Status.REPLACED, "replace", notes, by, over=over)
+
+    def restore(
+        self,
+        ids: Sequence[str],
+        write: Callable[[Batch], object] | None = None,
+        *,
+        by: str = "ragshield",
+        note: str | None = None,
+    ) -> tuple[HeldEntry, ...]:
+        """Put back what was replaced by texts of another lineage; as :meth:`release` otherwise.
+
+        Raises
+        ------
+        QuarantineError
+            If nothing was replaced under one of the ids; nothing is put back then.
+        """
+        put_back = partial(_put_back, write)
+        return self._review(ids, Status.RELEASED, by, note, put_back, of=Status.REPLACED)
+
     def purge(
         self,
         ids: Sequence[str],
@@ -441,6 +499,7 @@ class Quarantine:
         by: str = "ragshield",
         note: str | None = None,
         evidence: bool = True,
+        held_only: bool = False,
     ) -> int:
         """Delete every revision of entries for good; only the log remembers that they were here.
 
@@ -452,19 +511,26 @@ class Quarantine:
             Who decided, and why.
         evidence
             Whether confirmed revisions, which are evidence, go as well.
+        held_only
+            Whether only those go that are held, or were until a later one was.
 
         Returns
         -------
         int
             How many revisions were deleted.
         """
+        going = set(Status)
+        if held_only:
+            going = {Status.HELD, Status.SUPERSEDED}
+        elif not evidence:
+            going.remove(Status.CONFIRMED)
 
         def work(session: Session) -> int:
             rows = [
                 row
                 for found in self._find(session, ids).values()
                 for row in found
-                if evidence or row.status != Status.CONFIRMED
+                if row.status in going
             ]
             events = [_Event("purge", row.entry_id, row.fingerprint) for row in rows]
             self._log(session, events, by, note)
@@ -518,7 +584,7 @@ class Quarantine:
         """Return those entries that somebody confirmed as poisoned, with a remark by whom.
 
         The same text with the same label and lineage counts under any id, and where the text was
-        confirmed by itself, in any context.
+        confirmed by itself, in any context; but not where it stood in the store before.
         """
         if not self._exists():
             return {}
@@ -546,22 +612,27 @@ class Quarantine:
                     remarks[row.fingerprint] = (
                         f"confirmed as poisoned by {row.reviewed_by} on {row.reviewed_at}"
                     )
-        return {
-            i: remarks[revision]
-            for i, both in prints.items()
-            for revision in both
-            if revision in remarks
-        }
+            condemned = {
+                i: remarks[revision]
+                for i, both in prints.items()
+                for revision in both
+                if revision in remarks
+            }
+            for entry_id, rows in self._find(session, list(condemned)).items():
+                let_in = {r.fingerprint for r in rows if r.status in LET_IN}
+                if not let_in.isdisjoint(prints[entry_id]):  # it stood there before its copy
+                    del condemned[entry_id]
+        return condemned
 
     def readmit(self, batch: Batch, *, by: str = "ragshield") -> tuple[str, ...]:
-        """Note that superseded revisions were found admissible, and are in the store.
+        """Note that superseded or replaced revisions were admitted, and are in the store.
 
         Otherwise whoever reads the quarantine next would take them for held, and hide them.
 
         Parameters
         ----------
         batch
-            Entries that were written; those that are not superseded here are passed over.
+            Entries that were written; those that are neither here are passed over.
         by
             Who wrote them.
 
@@ -573,12 +644,13 @@ class Quarantine:
         prints = dict(zip(batch.ids, (entry.fingerprint for entry in batch), strict=True))
 
         def work(session: Session) -> tuple[str, ...]:
-            found = self._find(session, batch.ids, Status.SUPERSEDED, lock=True)
+            found = self._find(session, batch.ids, lock=True)
             rows = [
                 row
                 for entry_id, old in found.items()
                 for row in old
                 if row.fingerprint == prints[entry_id]
+                and row.status in (Status.SUPERSEDED, Status.REPLACED)
             ]
             for row in rows:
                 row.status, row.reviewed_at, row.reviewed_by = Status.READMITTED, _now(), by
@@ -667,6 +739,43 @@ class Quarantine:
             "reviewed_by": None,
         }
 
+    def _keep(
+        self,
+        batch: Batch,
+        status: Status,
+        action: str,
+        notes: Sequence[str] | None,
+        by: str,
+        over: Collection[Status],
+    ) -> None:
+        """Note revisions of the store; ``over`` which earlier statuses, but for those."""
+        if not len(batch):
+            return
+        rows = [self._row(e, v, None, by) for e, v in zip(batch, batch.vectors, strict=True)]
+        for number, row in enumerate(rows):
+            row["status"] = status
+            row["note"] = None if notes is None else notes[number]
+
+        def work(session: Session) -> None:
+            present = self._find(session, batch.ids)
+            new, events = [], []
+            for row in rows:
+                revisions = {old.fingerprint: old for old in present.get(row["entry_id"], ())}
+                known = revisions.get(row["fingerprint"])
+                if known is None:
+                    new.append(row)
+                elif known.status in over:
+                    for column, value in row.items():
+                        setattr(known, column, value)
+                else:
+                    continue
+                events.append(_Event(action, row["entry_id"], row["fingerprint"]))
+            if new:
+                session.execute(insert(_table(_Held)), new)
+            self._log(session, events, by, None)
+
+        self._write(work)
+
     def _review(
         self,
         ids: Sequence[str],
@@ -674,19 +783,20 @@ class Quarantine:
         by: str,
         note: str | None,
         before: Callable[[Sequence[HeldEntry]], None] | None = None,
+        of: Status = Status.HELD,
     ) -> tuple[HeldEntry, ...]:
         """Mark held entries as judged; ``before`` runs in the same transaction."""
 
         def work(session: Session) -> tuple[HeldEntry, ...]:
-            found = self._find(session, ids, Status.HELD, lock=True)
+            found = self._find(session, ids, of, lock=True)
             missing = [entry_id for entry_id in ids if entry_id not in found]
             if missing:
                 msg = (
-                    f"entry {missing[0]!r} is not held in {self!r}, nothing was {status}; list() "
-                    "names what is."
+                    f"entry {missing[0]!r} is not {of} in {self!r}, nothing was {status}; "
+                    f"list({'' if of is Status.HELD else repr(str(of))}) names what is."
                 )
                 raise QuarantineError(msg)
-            rows = [found[entry_id][-1] for entry_id in dict.fromkeys(ids)]
+            rows = [max(found[i], key=lambda r: (r.held_at, r.number)) for i in dict.fromkeys(ids)]
             held = tuple(_to_held(row) for row in rows)
             if before is not None:
                 before(held)
@@ -694,6 +804,7 @@ class Quarantine:
             for row in rows:
                 row.status, row.reviewed_at, row.reviewed_by = status, _now(), by
                 action = "release" if status is Status.RELEASED else "confirm"
+                action = "restore" if of is Status.REPLACED else action
                 events.append(_Event(action, row.entry_id, row.fingerprint))
             self._log(session, events, by, note)
             return held
@@ -957,6 +1068,13 @@ def _to_held(row: _Held) -> HeldEntry:
         reviewed_at=None if row.reviewed_at is None else dt.datetime.fromisoformat(row.reviewed_at),
         reviewed_by=row.reviewed_by,
     )
+
+
+def _put_back(write: Callable[[Batch], object] | None, held: Sequence[HeldEntry]) -> None:
+    # Those that were screened without a vector are a batch of their own.
+    for some in ([h for h in held if h.vector.size], [h for h in held if not h.vector.size]):
+        if write is not None and some:
+            write(_to_batch(some))
 
 
 def _to_batch(held: Sequence[HeldEntry]) -> Batch:

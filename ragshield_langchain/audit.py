@@ -10,7 +10,7 @@ import numpy as np
 from ragshield_core import Batch, Guard
 from ragshield_core.errors import InvalidBatchError
 from ragshield_core.scan import ScanReport
-from ragshield_langchain.convert import MetadataKeys, to_batch
+from ragshield_langchain.convert import MetadataKeys, keepable, to_batch
 from ragshield_langchain.inner import InnerStore
 from ragshield_langchain.mask import Mask
 
@@ -130,7 +130,12 @@ def take_out(
         np.array([e.fingerprint == fingerprints[e.id] for e in present], dtype=np.bool_)
     )
     decisions = [decision_of[entry_id] for entry_id in unchanged.ids]
-    gone = set(mask.recall(guard, unchanged, decisions, delete, by="scan"))
+    entries, cut = keepable(unchanged, guard.quarantine)
+
+    def take_away(ids: Sequence[str]) -> None:
+        delete([entry_id for entry_id in ids if entry_id not in cut])
+
+    gone = set(mask.recall(guard, entries, decisions, take_away, by="scan"))
     staying = {i: "released by a person before" for i in unchanged.ids if i not in gone}
     changed = decision_of.keys() - set(unchanged.ids)
     return report.overruled(

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import copy
+import logging
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import NoneType
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from langchain_core.documents import Document
 from numpy.typing import ArrayLike
 
-from ragshield_core import Batch, Report
+from ragshield_core import Batch, Entry, Report
 from ragshield_core.claims import claim_of
 from ragshield_core.entries import together
 from ragshield_core.errors import InvalidBatchError
-from ragshield_core.findings import Decision
+from ragshield_core.findings import Decision, printable
+
+if TYPE_CHECKING:
+    from ragshield_core.quarantine import Quarantine
+
+logger = logging.getLogger("ragshield")  # ids and counts, never text
 
 # The one scalar metadata key that a flagged document gains: the detectors that flagged it.
 FLAG_KEY = "ragshield_flag"
@@ -45,6 +52,21 @@ class MetadataKeys:
         if set(map(type, values)) <= {str, NoneType}:
             return values
         return [claim_of(key, entry_id, value) for entry_id, value in zip(ids, values, strict=True)]
+
+    def tolerant(
+        self, key: str, metadatas: Sequence[Mapping[str, Any]], ids: Sequence[str]
+    ) -> list[str | None]:
+        """Return the same of documents that came past the guard; None where it could not be."""
+        claims: list[str | None] = []
+        for metadata, entry_id in zip(metadatas, ids, strict=True):
+            try:
+                (claim,) = self.read(key, [metadata], [entry_id])
+                if claim is not None:
+                    claim.encode()  # halves of surrogate pairs
+            except ValueError:  # InvalidBatchError is one, so is UnicodeEncodeError
+                claim = None
+            claims.append(None if claim is None or "\0" in claim else claim)
+        return claims
 
 
 def complete_ids(ids: Sequence[str | None] | None, n: int) -> list[str]:
@@ -116,11 +138,64 @@ def to_batch(
     )
 
 
+def to_document(entry: Entry) -> Document:
+    """Return an entry as a document."""
+    return Document(id=entry.id, page_content=entry.text, metadata=copied(entry.metadata))
+
+
 def copied(metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Return metadata that shares nothing with the original which could be changed."""
     if IMMUTABLE.issuperset(map(type, metadata.values())):  # nearly always, and much quicker
         return dict(metadata)
     return copy.deepcopy(dict(metadata))
+
+
+class Keepable(NamedTuple):
+    """Entries as the quarantine can keep them."""
+
+    entries: Batch
+    cut: frozenset[str]  # ids of those that lack some of their metadata
+
+
+def keepable(entries: Batch, quarantine: Quarantine) -> Keepable:
+    """Return entries without metadata that the quarantine could not keep."""
+    cut = quarantine.unkeepable(entries)
+    if not cut:
+        return Keepable(entries, frozenset())
+    metadatas = list(entries.metadatas)
+    for row in cut:
+        items = {key: {key: value} for key, value in entries.metadatas[row].items()}
+        alone = Batch.of(
+            ids=[str(number) for number in range(len(items))],
+            texts=[""] * len(items),
+            embeddings=None,
+            metadatas=list(items.values()),
+        )
+        unfit = quarantine.unkeepable(alone)
+        metadatas[row] = {
+            key: value
+            for number, (key, value) in enumerate(entries.metadatas[row].items())
+            if number not in unfit
+        }
+    logger.warning(
+        "the quarantine cannot keep all metadata of %d entries, such as %r",
+        *(len(cut), printable(entries.ids[next(iter(cut))])),
+    )
+    whole = replace(entries, metadatas=tuple(metadatas))
+    return Keepable(whole, frozenset(entries.ids[row] for row in cut))
+
+
+def check_keepable(entries: Batch, quarantine: Quarantine) -> None:
+    """Refuse entries that could not be held, now or when others show them in another light.
+
+    Raises
+    ------
+    InvalidBatchError
+        Names the first of them.
+    """
+    for row, reason in quarantine.unkeepable(entries).items():
+        msg = f"entry {entries.ids[row]!r} could not be held, and nothing was written: {reason}"
+        raise InvalidBatchError(msg)
 
 
 def stored_metadatas(batch: Batch, flagged: Sequence[Decision]) -> list[dict[str, Any]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, ClassVar, Self
@@ -209,6 +209,13 @@ class Detector(ABC):
 
     def unhold(self, ids: Sequence[str]) -> None:  # noqa: B027
         """Forget held entries: they were released, or deleted for good."""
+
+    def overlook(self, ids: Collection[str]) -> None:  # noqa: B027 - most compare with no entry
+        """Leave known entries out of account in what is scored from now on; none brings them back.
+
+        They are what the batch at hand replaces: what a new revision resembles its older one by is
+        no evidence against it. Statistics over the whole knowledge base may go on counting them.
+        """
 
     def retroactive(
         self,

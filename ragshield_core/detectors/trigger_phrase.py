@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Collection, Mapping, Sequence, Sized
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -236,6 +236,7 @@ class TriggerPhraseDetector(Detector):
         self._lineages: Counter[str] = Counter()  # entries of the knowledge base, by lineage
         self._confirmed: set[str] = set()  # held, and judged poisoned by a person
         self._latest: tuple[Batch, Grams, _Judgement] | None = None
+        self._overlooked: frozenset[str] = frozenset()
 
     # Learning
 
@@ -270,6 +271,11 @@ class TriggerPhraseDetector(Detector):
         if not self._ready or not len(entries):
             return
         self._arrive(entries, held=True)
+
+    def overlook(self, ids: Collection[str]) -> None:
+        """Count nothing for recent entries that the batch replaces."""
+        if self._overlooked != set(ids):
+            self._overlooked, self._latest = frozenset(ids), None
 
     def unhold(self, ids: Sequence[str]) -> None:
         """Count held entries no longer."""
@@ -563,7 +569,7 @@ class TriggerPhraseDetector(Detector):
         arrivals = self._recent.arrivals
         age = np.arange(len(arrivals), 0, -1)
         weights = np.exp2(-age / self.half_life)
-        again = set(batch.ids)  # a new revision counts instead of the old one
+        again = {*batch.ids, *self._overlooked}  # a new revision counts instead of the old one
         weights[[row for row, arrival in enumerate(arrivals) if arrival.id in again]] = 0.0
         return np.concatenate([np.ones(len(batch)), weights])
 

@@ -7,7 +7,6 @@ import pytest
 from support import DIM, LENGTH, CountingEmbeddings, Scripted, vector_of
 
 from ragshield_core import Decision, Guard, Quarantine, Verdict
-from ragshield_core.errors import InvalidBatchError
 from ragshield_langchain import GuardedVectorStore
 
 KINDS = ("memory", "faiss", "chroma", "qdrant", "postgres")
@@ -70,13 +69,12 @@ def test_a_person_overrules_a_release_and_a_program_does_not(store):
     assert len(store.get_by_ids(["b3", "b4"])) == 2
 
 
-def test_what_cannot_be_judged_is_named_and_nothing_leaves(make_store):
+def test_what_came_past_the_guard_with_an_odd_claim_leaves_as_well(make_store):
     store = guarded(make_store, "memory")
     store.inner.add_texts(["odd"], [{"source": ["a", "list"]}], ids=["odd"])
-    with pytest.raises(InvalidBatchError, match="'odd'"):
-        store.recall(["b1", "odd"])
-    assert len(store.get_by_ids(["b1", "odd"])) == 2
-    assert store.quarantine.count() == 0
+    assert store.recall(["b1", "odd"]) == ("b1", "odd")
+    assert store.inner.get_by_ids(["odd"]) == []
+    assert store.quarantine.show("odd").entry.metadata == {"source": ["a", "list"]}
 
 
 def test_what_the_store_fails_to_delete_is_held_and_hidden(make_store):

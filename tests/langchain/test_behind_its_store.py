@@ -1,0 +1,112 @@
+"""A guard that knows less than its store: what is in the store is asked of the store."""
+
+import numpy as np
+import pytest
+from langchain_core.documents import Document
+from support import DIM, CountingEmbeddings, Scripted, group, join, passages, prose
+
+from ragshield_core import Guard, Quarantine
+from ragshield_core.detectors import CliqueDetector
+from ragshield_core.errors import InvalidBatchError
+from ragshield_langchain import GuardedVectorStore
+
+
+def text(n):
+    """Return words that no other text has."""
+    return " ".join(f"{chr(97 + n)}{word}" for word in prose(np.random.default_rng(n)).split())
+
+
+@pytest.fixture(params=["memory", "faiss", "chroma"])
+def inner(request, make_store):
+    return make_store(request.param, CountingEmbeddings(), DIM)
+
+
+def worker(inner, url):
+    """Return the store as another process has it: with a guard and a mask of its own."""
+    return GuardedVectorStore(inner, guard=Guard.default(quarantine=Quarantine(url)))
+
+
+def live(inner, *ids):
+    store = GuardedVectorStore(inner, guard=Guard([Scripted()], quarantine=Quarantine("sqlite://")))
+    return {d.id: d.page_content for d in store.get_by_ids(ids)}
+
+
+def add(store, **documents):
+    store.add_documents([Document(id=i, page_content=t) for i, t in documents.items()])
+
+
+def test_two_workers_write_update_and_delete_in_one_store(inner, on_file):
+    first, second = worker(inner, on_file), worker(inner, on_file)
+    add(first, a=text(1), b=text(2), c=text(3))
+    add(second, a=text(4), d=text(5))
+    add(first, a=text(6), d=text(7))
+    add(second, a=text(8), c=text(9))
+    assert live(inner, *"abcd") == {"a": text(8), "b": text(2), "c": text(9), "d": text(7)}
+    first.delete(["c"])
+    second.delete(["c", "d"])
+    assert second.recall(["a"]) == ("a",)
+    assert live(inner, *"abcd") == {"b": text(2)}
+    assert first.recall(["a", "b"]) == ("b",)
+    first.release(["a", "b"])
+    assert live(inner, *"abcd") == {"a": text(8), "b": text(2)}
+    add(second, a=text(10), b=text(11), c=text(12))
+    assert live(inner, *"abcd") == {"a": text(10), "b": text(11), "c": text(12)}
+
+
+def test_a_guard_that_was_not_saved_since_goes_on(inner, on_file, tmp_path):
+    store = worker(inner, on_file)
+    add(store, a=text(1), b=text(2))
+    store.guard.save(tmp_path)
+    add(store, a=text(3), c=text(4))
+    store.delete(["b"])
+    guard = Guard.load(tmp_path, quarantine=Quarantine(on_file))  # after a crash
+    again = GuardedVectorStore(inner, guard=guard)
+    add(again, a=text(5), b=text(6), c=text(7))
+    again.delete(["b"])
+    assert again.recall(["c"]) == ("c",)
+    assert live(inner, *"abc") == {"a": text(5)}
+
+
+# What the quarantine cannot keep
+
+
+class Odd:
+    """No type that can be kept without pickling it."""
+
+
+@pytest.mark.parametrize("value", [Odd(), np.arange(3), {"deep": [Odd()]}], ids=type)
+def test_what_could_not_be_held_is_refused_at_the_door(make_store, quarantine, value):
+    inner = make_store("memory", CountingEmbeddings(), DIM)
+    store = GuardedVectorStore(inner, guard=Guard([Scripted()], quarantine=quarantine))
+    good = Document(id="good", page_content="billing")
+    odd = Document(id="odd", page_content="shipping", metadata={"page": value})
+    with pytest.raises(InvalidBatchError, match=r"entry 'odd' could not be held.*'page'"):
+        store.add_documents([good, odd])
+    assert inner.store == {}
+    add(store, good="billing")
+
+
+def test_an_entry_from_before_that_cannot_be_held_whole_blocks_nothing(make_store, on_file):
+    """Its group completes: it is held without its odd metadata, and hidden with it."""
+    known, bad = passages(300, 1), group(3, 3)
+    store = GuardedVectorStore(
+        make_store("memory", CountingEmbeddings(), DIM),
+        guard=Guard([CliqueDetector()], quarantine=Quarantine(on_file)),
+    )
+    store.guard.fit(join(known)).calibrate(fpr=0.01)
+    rows = [{"source": lineage} for lineage in bad.lineages]
+    # As an earlier version let it in.
+    first = bad.take([0])
+    odd = {**rows[0], "page": np.arange(3)}
+    store._access.write(first, [odd])
+    store.guard.learn(first)
+    pairs = list(zip(bad.texts, bad.vectors.tolist(), strict=True))
+    store.add_embeddings(pairs[1:], rows[1:], list(bad.ids[1:]))
+    assert store.last_report.retroactive[0].entry_id == bad.ids[0]
+    assert store.quarantine.held_ids(bad.ids) == set(bad.ids)
+    assert store.quarantine.show(bad.ids[0]).entry.metadata == rows[0]
+    assert store.get_by_ids(bad.ids) == []
+    store.release(bad.ids)
+    (back, *_) = store.get_by_ids(bad.ids)
+    assert back.metadata is not rows[0]
+    np.testing.assert_array_equal(back.metadata["page"], np.arange(3))
