@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import copy_context
+from dataclasses import replace
 from functools import partial
 from typing import Any, NoReturn, Self, TypeVar
 
@@ -1259,6 +1260,10 @@ class GuardedVectorStore(VectorStore):
                     rows = [row for row, i in enumerate(admitted.ids) if i in replaced]
                     self.quarantine.readmit(admitted.take(rows))
                     report = report.noted(replaced)
+            # What came before a first calibration, in this batch perhaps.
+            if overdue := self._guard.overdue():
+                self.recall([d.entry_id for d in overdue], overdue)
+                report = replace(report, retroactive=(*report.retroactive, *overdue))
         return report
 
     def _of_copies(self, report: Report) -> Report:

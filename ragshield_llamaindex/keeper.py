@@ -12,6 +12,7 @@ import threading
 import warnings
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple, Self, TypeVar
@@ -210,6 +211,8 @@ class Keeper:
             admitted = batch if report.kept.all() else batch.take(report.kept)
             yield from self._put(admitted, stored, options)
             yield _work(lambda: self._uncover(admitted))
+        report = yield from self._judged_again(report)
+        self.last_report = report
         yield _work(lambda: report_detection(report, stage="ingestion"))
         return report
 
@@ -294,6 +297,13 @@ class Keeper:
         entries = to_batch_of(nodes, self.keys)
         reasons = None if because is None else [because[entry_id] for entry_id in entries.ids]
         return (yield from self._away(entries, reasons, by, note))
+
+    def _judged_again(self, report: Report) -> Steps[Report]:
+        """Recall what came before a first calibration, in this batch perhaps, and say so."""
+        overdue = self.guard.overdue()
+        if overdue:
+            yield from self.recall([d.entry_id for d in overdue], overdue)
+        return replace(report, retroactive=(*report.retroactive, *overdue))
 
     def update(
         self, ref_doc_id: str, nodes: Sequence[BaseNode], options: dict[str, Any] | None = None

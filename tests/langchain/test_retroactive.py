@@ -39,7 +39,8 @@ def store_of(cls, known=KNOWN, guard=None, **policy):
         )
         guard.fit(known).calibrate(fpr=0.01)
     guarded = GuardedVectorStore(inner, guard=guard)
-    guarded._access.write(known, [{"source": lineage} for lineage in known.lineages])
+    if len(known):
+        guarded._access.write(known, [{"source": lineage} for lineage in known.lineages])
     return guarded
 
 
@@ -299,3 +300,21 @@ def test_what_was_deleted_behind_the_guards_back_can_be_written_again(store):
     write(store, CLEAN[0])
     assert set(CLEAN[0].ids) <= live(store)
     assert len(store.guard.detectors[0]._graph) == len(KNOWN) + len(CLEAN[0])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_large_first_batch_into_an_empty_store_is_judged_by_itself(kind):
+    guard = Guard(
+        [CliqueDetector()], policy=Policy(quarantine_at=0.05), quarantine=Quarantine("sqlite://")
+    )
+    store = store_of(KINDS[kind], KNOWN.take([]), guard)
+    first = join(KNOWN, POISON)
+    report = write(store, first.take(np.random.default_rng(0).permutation(len(first))))
+    recalled = {decision.entry_id for decision in report.retroactive}
+    assert len(recalled & BAD) >= 4
+    assert len(recalled - BAD) <= 0.02 * len(KNOWN)
+    assert store.quarantine.held_ids(list(first.ids)) == recalled
+    assert {document.id for document in store.get_by_ids(list(first.ids))} == (
+        set(first.ids) - recalled
+    )
+    assert guard.overdue() == ()

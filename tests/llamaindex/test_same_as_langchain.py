@@ -11,9 +11,9 @@ from langchain_core.vectorstores import InMemoryVectorStore
 from llama_index.core.schema import TextNode
 from llama_index.core.storage.docstore import SimpleDocumentStore
 from llama_support import TableEmbedding, ids_of
-from support import join
+from support import group, join, passages
 
-from ragshield_core import Batch, Guard, Quarantine
+from ragshield_core import Batch, Guard, Policy, Quarantine
 from ragshield_core.detectors import CliqueDetector, HiddenTextDetector, LeadingQuestionDetector
 from ragshield_langchain import GuardedVectorStore
 from ragshield_llamaindex import (
@@ -160,3 +160,19 @@ def test_one_step_decides_as_the_other_transformer_does(corpus):
     ours = PoisonGuard(guard_for(known))
     assert ids_of(ours(nodes_of(part))) == [d.id for d in theirs.transform_documents(documents)]
     assert told(ours.last_report) == told(theirs.last_report)
+
+
+def test_a_large_first_batch_into_an_empty_index_is_judged_by_itself():
+    poison = group(5, 3)
+    first = join(passages(300, 1), poison)
+    first = first.take(np.random.default_rng(0).permutation(len(first)))
+    policy = Policy(quarantine_at=0.05)
+    guard = Guard([CliqueDetector()], policy=policy, quarantine=Quarantine("sqlite://"))
+    index = GuardedVectorStoreIndex(
+        nodes=nodes_of(first), guard=guard, embed_model=TableEmbedding(first.texts, first.vectors)
+    )
+    recalled = {decision.entry_id for decision in index.last_report.retroactive}
+    assert len(recalled & set(poison.ids)) >= 4
+    assert guard.quarantine.held_ids(list(first.ids)) == recalled
+    found = index.as_retriever(similarity_top_k=len(first)).retrieve(poison.texts[0])
+    assert not recalled & set(ids_of([item.node for item in found]))
