@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Mapping
 from pathlib import PurePath
+from typing import Any
 
 import numpy as np
 
@@ -36,3 +39,42 @@ def claim_of(key: str, entry_id: str, value: object) -> str | None:
         "a str, a number or nothing; store one scalar under that key, or name another key."
     )
     raise InvalidBatchError(msg)
+
+
+# Where readers say which file or document an entry was cut from, the surest first: LlamaIndex's
+# file readers, LangChain's loaders, splitters into parents and children.
+_NAME = re.compile(r"[^\s\d]")
+LINEAGE_KEYS = ("file_path", "source", "url", "file_name", "filename", "parent_id", "doc_id")
+
+
+def lineage_of(
+    metadata: Mapping[str, Any], entry_id: str, key: str | None = None
+) -> tuple[str | None, str | None]:
+    """Return what an entry was cut from, as its metadata says, and the key that says it.
+
+    Readers that make a document of each page name the file as well: pages of one file resemble each
+    other, and are of one lineage.
+
+    Parameters
+    ----------
+    metadata
+        Of the entry.
+    entry_id
+        For messages.
+    key
+        The only key to look at. ``None`` takes the first of :data:`LINEAGE_KEYS` whose value is
+        a name: no page number, which some readers put under ``source``.
+
+    Raises
+    ------
+    InvalidBatchError
+        If a key that was named has a value that is no scalar; names the entry.
+    """
+    if key is not None:
+        claimed = claim_of(key, entry_id, metadata.get(key))
+        return claimed, key if claimed is not None else None
+    for one in LINEAGE_KEYS:
+        value = metadata.get(one)
+        if isinstance(value, str | PurePath) and _NAME.search(str(value)):
+            return str(value), one
+    return None, None

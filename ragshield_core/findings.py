@@ -75,10 +75,14 @@ class Decision:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Skipped:
-    """A detector that did not take part in a screening at all."""
+    """A detector that did not take part in a screening at all.
+
+    ``waiting`` if it will by itself: once enough is known, or once what comes is as usual again.
+    """
 
     detector: str
     reason: str
+    waiting: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -209,18 +213,37 @@ class Report:
                 "decisions": [_decision_to_dict(decision) for decision in self.decisions],
                 "retroactive": [_decision_to_dict(decision) for decision in self.retroactive],
                 "spent": self.spent,
-                "skipped": [{"detector": s.detector, "reason": s.reason} for s in self.skipped],
+                "skipped": [
+                    {"detector": s.detector, "reason": s.reason, "waiting": s.waiting}
+                    for s in self.skipped
+                ],
                 "timings": dict(self.timings),
             }
         )
 
+    def not_judged(self) -> tuple[str, ...]:
+        """Return the ids of entries that no detector had an opinion about."""
+        if not len(self.batch):
+            return ()
+        none = np.ones(len(self.batch), dtype=np.bool_)
+        for column in self.scores.values():
+            none &= np.isnan(column)
+        return tuple(self.batch.ids[row] for row in np.flatnonzero(none).tolist())
+
     def summary(self) -> str:
-        """Return the counts in one line, without any text of an entry."""
+        """Return the counts in one line, without any text of an entry.
+
+        It says which detectors do not act yet, and how many entries none had an opinion about.
+        """
+        missing = len(self.not_judged()) if self.scores else 0
+        waiting = [skipped.detector for skipped in self.skipped if skipped.waiting]
         return (
             f"{len(self.batch)} entries: "
             f"{len(self.batch) - len(self.flagged) - len(self.quarantined)} admitted, "
             f"{len(self.flagged)} flagged, {len(self.quarantined)} quarantined"
             + (f", {len(self.retroactive)} of earlier ones as well" if self.retroactive else "")
+            + (f"; {missing} judged by no detector" if missing else "")
+            + (f"; for now without {', '.join(waiting)}" if waiting else "")
         )
 
     def __repr__(self) -> str:

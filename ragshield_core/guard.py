@@ -44,6 +44,7 @@ from ragshield_core.findings import (
     Verdict,
     finding_from_dict,
     finding_to_dict,
+    printable,
 )
 from ragshield_core.known_neighbors import Borrower, Lender
 from ragshield_core.policy import Bars, Policy
@@ -136,6 +137,7 @@ class Guard:
         self._held_meanwhile: list[Batch] = []
         self._fixed: dict[str, dict[str, float]] = {}  # scores of the sample that never change
         self._arrivals = Arrivals()
+        self._told = False  # that it is not calibrated
         self._pending: dict[str, list[Finding]] = {}  # against entries admitted while collecting
         self._lock = threading.RLock()
         self._on_admit: list[Callable[[Batch], object]] = []
@@ -624,12 +626,15 @@ class Guard:
                 try:
                     reason = self._skip_reason(detector, batch)
                     if reason is not None:
-                        skipped.append(Skipped(detector=detector.name, reason=reason))
+                        waiting = self._collecting and not detector.acts_unfitted
+                        skipped.append(
+                            Skipped(detector=detector.name, reason=reason, waiting=waiting)
+                        )
                         continue
                     outcome = self._run(detector, batch)
                     why = self._arrivals.abstaining.get(detector.name)
                     if why is not None:
-                        skipped.append(Skipped(detector=detector.name, reason=why))
+                        skipped.append(Skipped(detector=detector.name, reason=why, waiting=True))
                 except Exception as error:  # noqa: BLE001 - any crash, of any detector
                     outcome = _failure(detector, batch, error)
                 outcomes[detector.name] = outcome
@@ -702,6 +707,7 @@ class Guard:
         PoisonedEntryError
             If entries are to be quarantined and the policy says ``on_detect="raise"``.
         """
+        self._say_what_is_not_guarded(report)
         confirmed = self.quarantine.confirmed_among(report.batch)
         report = _overrule(report, confirmed, Verdict.QUARANTINE)
         if report.retroactive and self.policy.on_detect == "raise":
@@ -737,6 +743,21 @@ class Guard:
                     ", ".join(evidence) or decision.note or "not judged",
                 )
         return report
+
+    def _say_what_is_not_guarded(self, report: Report) -> None:
+        if missing := report.not_judged():
+            logger.warning(
+                "%d of %d entries, such as %r, were judged by no detector; the report says why",
+                *(len(missing), len(report.batch), printable(missing[0], 80)),
+            )
+        if self._known and not (self._told or self._collecting or self.calibrated):
+            self._told = True
+            if self._exchangeable:
+                logger.warning(
+                    "not calibrated: detectors go by their published rules, and the accepted rate "
+                    "of %g is not in force; call calibrate(), or adopt() on what the store holds",
+                    self.policy.quarantine_at,
+                )
 
     def recall(
         self,

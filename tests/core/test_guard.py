@@ -11,7 +11,7 @@ import pytest
 from support import Scripted, gaussian, join, knowledge_base, saved, scored, snapshot, topical
 
 from ragshield_core import Batch, Guard, PoisonedEntryError, Policy, Quarantine, Verdict
-from ragshield_core.detectors import LabelCentroidDetector
+from ragshield_core.detectors import DisfluencyDetector, LabelCentroidDetector
 from ragshield_core.detectors.registry import built_in_detectors
 from ragshield_core.errors import CalibrationError, InvalidBatchError, NotFittedError
 from ragshield_core.findings import Finding, Unjudged
@@ -544,3 +544,18 @@ def test_a_guard_behind_its_store_forgets_what_another_process_wrote():
     guard.forget(of_others)
     assert guard.known(KNOWN.ids) == list(KNOWN.ids[5:])
     assert not guard.screen(CLEAN).quarantined
+
+
+def test_what_is_not_guarded_is_said(caplog):
+    guard = guard_of().fit(KNOWN)
+    unlabelled = Batch.of(ids=["odd"], texts=["?"], embeddings=CLEAN.embeddings[:1])
+    for _ in range(2):
+        report = guard.hold(guard.screen(join(CLEAN, unlabelled)))
+    assert report.not_judged() == ("odd",)
+    assert report.summary().endswith("; 1 judged by no detector")
+    told = [record.getMessage() for record in caplog.records]
+    assert sum("'odd', were judged by no detector" in line for line in told) == 2
+    assert sum("accepted rate of 0.01 is not in force" in line for line in told) == 1
+    waiting = guard_of(DisfluencyDetector())
+    assert "for now without disfluency" in repr(waiting.screen(CLEAN))
+    assert json.loads(waiting.screen(CLEAN).to_json())["skipped"][0]["waiting"] is True
