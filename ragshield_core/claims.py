@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import re
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from pathlib import PurePath
 from typing import Any
 
 import numpy as np
 
 from ragshield_core.errors import InvalidBatchError
+
+logger = logging.getLogger("ragshield")
 
 
 def claim_of(key: str, entry_id: str, value: object) -> str | None:
@@ -41,9 +45,9 @@ def claim_of(key: str, entry_id: str, value: object) -> str | None:
     raise InvalidBatchError(msg)
 
 
+_NAME = re.compile(r"[^\s\d]")  # in it, at least
 # Where readers say which file or document an entry was cut from, the surest first: LlamaIndex's
 # file readers, LangChain's loaders, splitters into parents and children.
-_NAME = re.compile(r"[^\s\d]")
 LINEAGE_KEYS = ("file_path", "source", "url", "file_name", "filename", "parent_id", "doc_id")
 
 
@@ -78,3 +82,11 @@ def lineage_of(
         if isinstance(value, str | PurePath) and _NAME.search(str(value)):
             return str(value), one
     return None, None
+
+
+def tell_lineages(keys: Iterable[str | None]) -> None:
+    """Log which metadata lineages were taken from: names of keys and counts only."""
+    if logger.isEnabledFor(logging.INFO):
+        counts = Counter("no key" if key is None else key for key in keys)
+        taken = ", ".join(f"{key} ({n})" for key, n in counts.most_common())
+        logger.info("lineages are taken from: %s", taken or "nothing")

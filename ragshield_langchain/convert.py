@@ -8,14 +8,14 @@ import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import NoneType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 from langchain_core.documents import Document
 from numpy.typing import ArrayLike
 
 from ragshield_core import Batch, Entry, Report
-from ragshield_core.claims import claim_of
+from ragshield_core.claims import claim_of, lineage_of, tell_lineages
 from ragshield_core.entries import together
 from ragshield_core.errors import InvalidBatchError
 from ragshield_core.findings import Decision, printable
@@ -33,10 +33,30 @@ IMMUTABLE = frozenset({str, int, float, bool, NoneType})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataKeys:
-    """Where a document's metadata says what is claimed about it."""
+    """Where a document's metadata says what is claimed about it.
+
+    A ``lineage`` of ``None`` is found where readers put it, see
+    :func:`ragshield_core.claims.lineage_of`.
+    """
 
     label: str
-    lineage: str
+    lineage: str | None = None
+
+    def lineages(
+        self, metadatas: Sequence[Mapping[str, Any]], ids: Sequence[str]
+    ) -> list[str | None]:
+        """Return what every document was cut from, or None where nothing says so; logs which key.
+
+        Raises
+        ------
+        InvalidBatchError
+            As of :meth:`read`.
+        """
+        if self.lineage is not None:
+            return self.read(self.lineage, metadatas, ids)
+        found = [lineage_of(m, entry_id) for m, entry_id in zip(metadatas, ids, strict=True)]
+        tell_lineages(key for _, key in found)
+        return [lineage for lineage, _ in found]
 
     def read(
         self, key: str, metadatas: Sequence[Mapping[str, Any]], ids: Sequence[str]
@@ -54,13 +74,19 @@ class MetadataKeys:
         return [claim_of(key, entry_id, value) for entry_id, value in zip(ids, values, strict=True)]
 
     def tolerant(
-        self, key: str, metadatas: Sequence[Mapping[str, Any]], ids: Sequence[str]
+        self,
+        what: Literal["label", "lineage"],
+        metadatas: Sequence[Mapping[str, Any]],
+        ids: Sequence[str],
     ) -> list[str | None]:
-        """Return the same of documents that came past the guard; None where it could not be."""
+        """Return labels or lineages of documents past the guard; None where it could not be."""
         claims: list[str | None] = []
         for metadata, entry_id in zip(metadatas, ids, strict=True):
             try:
-                (claim,) = self.read(key, [metadata], [entry_id])
+                if what == "label":
+                    claim = claim_of(self.label, entry_id, metadata.get(self.label))
+                else:
+                    claim, _ = lineage_of(metadata, entry_id, self.lineage)
                 if claim is not None:
                     claim.encode()  # halves of surrogate pairs
             except ValueError:  # InvalidBatchError is one, so is UnicodeEncodeError
@@ -133,7 +159,7 @@ def to_batch(
         texts=texts,
         embeddings=vectors,
         labels=keys.read(keys.label, copies, ids),
-        lineages=keys.read(keys.lineage, copies, ids),
+        lineages=keys.lineages(copies, ids),
         metadatas=copies,
     )
 

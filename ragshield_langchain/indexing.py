@@ -32,6 +32,7 @@ from langchain_core.runnables.config import run_in_executor
 from langchain_core.vectorstores import VectorStore
 
 from ragshield_core import Report
+from ragshield_core.claims import lineage_of
 from ragshield_core.errors import InvalidBatchError, QuarantineError
 from ragshield_core.findings import Verdict
 from ragshield_core.quarantine import HeldEntry
@@ -408,7 +409,7 @@ class _Run:
         """Return what the store takes for the document's lineage."""
         keys = self.store.keys
         try:
-            return keys.read(keys.lineage, [document.metadata], [str(document.id)])[0]
+            return lineage_of(document.metadata, str(document.id), keys.lineage)[0]
         except InvalidBatchError:  # written past the guard, which would have refused it
             return None
 

@@ -41,8 +41,8 @@ class Mask(CoreMask[Document]):
     def claims_of(self, item: Document) -> Claims:
         """Return text, label and lineage of a document."""
         where = [item.metadata], [self.id_of(item)]
-        (label,) = self._keys.tolerant(self._keys.label, *where)
-        (lineage,) = self._keys.tolerant(self._keys.lineage, *where)
+        (label,) = self._keys.tolerant("label", *where)
+        (lineage,) = self._keys.tolerant("lineage", *where)
         return Claims(item.page_content, label, lineage)
 
     def visible(self, results: Sequence[T]) -> list[T]:

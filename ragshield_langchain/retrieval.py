@@ -114,7 +114,7 @@ class PoisonFilter(BaseDocumentCompressor):
     store: VectorStore | None = None
     quarantine: Quarantine | None = None
     label_key: str = "label"
-    lineage_key: str = "source"
+    lineage_key: str | None = None
 
     _access: InnerStore | None = PrivateAttr(default=None)
     _screener: RetrievalGuard = PrivateAttr()
@@ -267,8 +267,8 @@ class PoisonFilter(BaseDocumentCompressor):
         given = [vectors.get(row) for row in range(n)]
         keys = MetadataKeys(label=self.label_key, lineage=self.lineage_key)
         metadatas = [document.metadata for document in columns.documents]
-        labels = keys.tolerant(keys.label, metadatas, columns.ids)
-        lineages = keys.tolerant(keys.lineage, metadatas, columns.ids)
+        labels = keys.tolerant("label", metadatas, columns.ids)
+        lineages = keys.tolerant("lineage", metadatas, columns.ids)
 
         def batch(embeddings: Any) -> Batch:
             return Batch.of(

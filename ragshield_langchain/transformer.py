@@ -78,7 +78,7 @@ class PoisonGuardTransformer(BaseDocumentTransformer):
         *,
         learn: bool = False,
         label_key: str = "label",
-        lineage_key: str = "source",
+        lineage_key: str | None = None,
     ) -> None:
         if embeddings is None and learn:
             msg = "learn=True needs vectors to learn; pass embeddings=, the model of the store."

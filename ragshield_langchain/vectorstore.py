@@ -80,8 +80,10 @@ class GuardedVectorStore(VectorStore):
             New for a new store. For one that holds documents already, see :meth:`adopt`.
         label_key: str
             Metadata key of a document's label; default ``"label"``.
-        lineage_key: str
-            Metadata key of what a document was cut from; default ``"source"``, which loaders set.
+        lineage_key: str | None
+            Metadata key of what a document was cut from. The default ``None`` looks where loaders
+            put the file or page: ``file_path``, ``source`` (unless that is a number), ``url`` and
+            others, see :data:`ragshield_core.claims.LINEAGE_KEYS`.
         inner_store: InnerStore | None
             How to write and read vectors, for other kinds of stores.
 
@@ -148,7 +150,7 @@ class GuardedVectorStore(VectorStore):
         *,
         guard: Guard,
         label_key: str = "label",
-        lineage_key: str = "source",
+        lineage_key: str | None = None,
         inner_store: InnerStore | None = None,
     ) -> None:
         self._inner = inner
@@ -702,7 +704,7 @@ class GuardedVectorStore(VectorStore):
         batch_size: int = 1000,
         progress: bool = True,
         label_key: str = "label",
-        lineage_key: str = "source",
+        lineage_key: str | None = None,
         inner_store: InnerStore | None = None,
     ) -> Self:
         """Guard a store that holds documents already.
@@ -753,7 +755,7 @@ class GuardedVectorStore(VectorStore):
         True
         """
         guard = guard if guard is not None else Guard.default()
-        keys = {"label_key": label_key, "lineage_key": lineage_key}
+        keys: dict[str, Any] = {"label_key": label_key, "lineage_key": lineage_key}
         store = cls(inner, guard=guard, inner_store=inner_store, **keys)
         store._learn(clean_ids, batch_size, progress=progress)
         return store
@@ -768,12 +770,12 @@ class GuardedVectorStore(VectorStore):
         batch_size: int = 1000,
         progress: bool = True,
         label_key: str = "label",
-        lineage_key: str = "source",
+        lineage_key: str | None = None,
         inner_store: InnerStore | None = None,
     ) -> Self:
         """Do as :meth:`adopt` does, off the event loop."""
         guard = guard if guard is not None else Guard.default()
-        keys = {"label_key": label_key, "lineage_key": lineage_key}
+        keys: dict[str, Any] = {"label_key": label_key, "lineage_key": lineage_key}
         store = cls(inner, guard=guard, inner_store=inner_store, **keys)
         await store._off_loop(lambda: store._learn(clean_ids, batch_size, progress=progress))
         return store
@@ -789,7 +791,7 @@ class GuardedVectorStore(VectorStore):
         vectorstore_cls: type[VectorStore] | None = None,
         guard: Guard | None = None,
         label_key: str = "label",
-        lineage_key: str = "source",
+        lineage_key: str | None = None,
         **kwargs: Any,
     ) -> Self:
         """Make a new guarded store and write texts into it.
@@ -829,7 +831,7 @@ class GuardedVectorStore(VectorStore):
         vectorstore_cls: type[VectorStore] | None = None,
         guard: Guard | None = None,
         label_key: str = "label",
-        lineage_key: str = "source",
+        lineage_key: str | None = None,
         **kwargs: Any,
     ) -> Self:
         """Do as :meth:`from_texts` does, with the model's own async embedding."""
@@ -852,7 +854,7 @@ class GuardedVectorStore(VectorStore):
         vectorstore_cls: type[VectorStore] | None = None,
         guard: Guard | None = None,
         label_key: str = "label",
-        lineage_key: str = "source",
+        lineage_key: str | None = None,
         **kwargs: Any,
     ) -> Self:
         """Make a new guarded store and write texts into it whose vectors are known.
@@ -877,7 +879,7 @@ class GuardedVectorStore(VectorStore):
         vectorstore_cls: type[VectorStore] | None = None,
         guard: Guard | None = None,
         label_key: str = "label",
-        lineage_key: str = "source",
+        lineage_key: str | None = None,
         **kwargs: Any,
     ) -> Self:
         """Do as :meth:`from_embeddings` does, off the event loop."""
@@ -1389,8 +1391,8 @@ class GuardedVectorStore(VectorStore):
             ids=ids,
             texts=[document.page_content for document in documents],
             embeddings=vectors,
-            labels=self._keys.tolerant(self._keys.label, metadatas, ids),
-            lineages=self._keys.tolerant(self._keys.lineage, metadatas, ids),
+            labels=self._keys.tolerant("label", metadatas, ids),
+            lineages=self._keys.tolerant("lineage", metadatas, ids),
             metadatas=[copied(metadata) for metadata in metadatas],
         )
 

@@ -20,7 +20,7 @@ from llama_index.core.vector_stores.utils import metadata_dict_to_node
 from numpy.typing import ArrayLike
 
 from ragshield_core import Batch, Report
-from ragshield_core.claims import claim_of
+from ragshield_core.claims import claim_of, lineage_of
 from ragshield_core.errors import InvalidBatchError
 from ragshield_core.findings import Decision, Unjudged, printable
 from ragshield_core.metadata_json import dumps, loads
@@ -43,10 +43,14 @@ NO_ENTRIES = Batch.of(ids=[], texts=[], embeddings=[])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataKeys:
-    """Where a node's metadata says what is claimed about it."""
+    """Where a node's metadata says what is claimed about it.
+
+    A ``lineage`` of ``None`` is found where readers put it, see
+    :func:`ragshield_core.claims.lineage_of`.
+    """
 
     label: str
-    lineage: str
+    lineage: str | None = None
 
     def label_of(self, node: BaseNode) -> str | None:
         """Return the label.
@@ -66,7 +70,7 @@ class MetadataKeys:
         InvalidBatchError
             If metadata says something that is no scalar; names the node.
         """
-        claimed = claim_of(self.lineage, node.node_id, node.metadata.get(self.lineage))
+        claimed, _ = lineage_of(node.metadata, node.node_id, self.lineage)
         return claimed if claimed is not None else node.ref_doc_id
 
 

@@ -72,9 +72,11 @@ class GuardedVectorStoreIndex(Kept, VectorStoreIndex):
             New for a new index. For an index that exists, see :meth:`adopt`.
         label_key: str
             Metadata key of a node's label; default ``"label"``.
-        lineage_key: str
-            Metadata key of what a node was cut from; default ``"source"``. Where metadata says
-            nothing, the node's source document.
+        lineage_key: str | None
+            Metadata key of what a node was cut from. The default ``None`` looks where readers put
+            the file or page: ``file_path``, ``source`` (unless that is a number), ``url`` and
+            others, see :data:`ragshield_core.claims.LINEAGE_KEYS`. Where metadata says nothing, the
+            node's source document.
         inner_store: InnerStore | None
             How to read nodes of the vector store, for kinds that are not known.
         **kwargs
@@ -125,7 +127,7 @@ class GuardedVectorStoreIndex(Kept, VectorStoreIndex):
         *,
         guard: Guard,
         label_key: str = "label",
-        lineage_key: str = "source",
+        lineage_key: str | None = None,
         inner_store: InnerStore | None = None,
         storage_context: StorageContext | None = None,
         index_struct: IndexDict | None = None,
@@ -205,7 +207,7 @@ class GuardedVectorStoreIndex(Kept, VectorStoreIndex):
         guard: Guard | None = None,
         clean_ids: Iterable[str] | None = None,
         label_key: str = "label",
-        lineage_key: str = "source",
+        lineage_key: str | None = None,
         inner_store: InnerStore | None = None,
         fit: bool = True,
     ) -> Self:

@@ -128,8 +128,9 @@ class PoisonFilter(BaseNodePostprocessor):
     """
 
     label_key: str = Field(default="label", description="Metadata key of a node's label.")
-    lineage_key: str = Field(
-        default="source", description="Metadata key of what a node was cut from."
+    lineage_key: str | None = Field(
+        default=None,
+        description="Metadata key of what a node was cut from; None where readers put it.",
     )
 
     _guard: RetrievalGuard = PrivateAttr()
@@ -146,7 +147,7 @@ class PoisonFilter(BaseNodePostprocessor):
         store: VectorStoreIndex | BasePydanticVectorStore | None = None,
         quarantine: Quarantine | None = None,
         label_key: str = "label",
-        lineage_key: str = "source",
+        lineage_key: str | None = None,
     ) -> None:
         super().__init__(label_key=label_key, lineage_key=lineage_key)  # type: ignore[call-arg]
         if not isinstance(guard, RetrievalGuard | None):

@@ -130,8 +130,9 @@ class PoisonGuard(TransformComponent):
     """
 
     label_key: str = Field(default="label", description="Metadata key of a node's label.")
-    lineage_key: str = Field(
-        default="source", description="Metadata key of what a node was cut from."
+    lineage_key: str | None = Field(
+        default=None,
+        description="Metadata key of what a node was cut from; None where readers put it.",
     )
     learn: bool = Field(default=False, description="Whether the guard learns what is passed on.")
 
@@ -152,7 +153,7 @@ class PoisonGuard(TransformComponent):
         *,
         learn: bool = False,
         label_key: str = "label",
-        lineage_key: str = "source",
+        lineage_key: str | None = None,
     ) -> None:
         super().__init__(learn=learn, label_key=label_key, lineage_key=lineage_key)  # type: ignore[call-arg]
         self._guard = checked(guard)

@@ -48,9 +48,11 @@ class GuardedVectorStore(Kept, BasePydanticVectorStore):
             of (:class:`~ragshield_llamaindex.UnfittedGuardWarning`).
         label_key: str
             Metadata key of a node's label; default ``"label"``.
-        lineage_key: str
-            Metadata key of what a node was cut from; default ``"source"``. Where metadata says
-            nothing, the node's source document.
+        lineage_key: str | None
+            Metadata key of what a node was cut from. The default ``None`` looks where readers put
+            the file or page: ``file_path``, ``source`` (unless that is a number), ``url`` and
+            others, see :data:`ragshield_core.claims.LINEAGE_KEYS`. Where metadata says nothing, the
+            node's source document.
         inner_store: InnerStore | None
             How to read vectors, for other kinds of stores.
 
@@ -91,8 +93,9 @@ class GuardedVectorStore(Kept, BasePydanticVectorStore):
     stores_text: bool = True
     is_embedding_query: bool = True
     label_key: str = Field(default="label", description="Metadata key of a node's label.")
-    lineage_key: str = Field(
-        default="source", description="Metadata key of what a node was cut from."
+    lineage_key: str | None = Field(
+        default=None,
+        description="Metadata key of what a node was cut from; None where readers put it.",
     )
 
     _inner: BasePydanticVectorStore = PrivateAttr()
@@ -104,7 +107,7 @@ class GuardedVectorStore(Kept, BasePydanticVectorStore):
         *,
         guard: Guard,
         label_key: str = "label",
-        lineage_key: str = "source",
+        lineage_key: str | None = None,
         inner_store: InnerStore | None = None,
     ) -> None:
         access = _access(inner, inner_store)
@@ -264,7 +267,7 @@ class GuardedVectorStore(Kept, BasePydanticVectorStore):
         guard: Guard | None = None,
         clean_ids: Iterable[str] | None = None,
         label_key: str = "label",
-        lineage_key: str = "source",
+        lineage_key: str | None = None,
         inner_store: InnerStore | None = None,
     ) -> Self:
         """Guard a store that holds nodes already.

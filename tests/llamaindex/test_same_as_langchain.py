@@ -176,3 +176,29 @@ def test_a_large_first_batch_into_an_empty_index_is_judged_by_itself():
     assert guard.quarantine.held_ids(list(first.ids)) == recalled
     found = index.as_retriever(similarity_top_k=len(first)).retrieve(poison.texts[0])
     assert not recalled & set(ids_of([item.node for item in found]))
+
+
+def test_pages_of_a_file_are_of_one_lineage_in_both():
+    batch = passages(6, 1)
+    metadatas = [
+        {"file_path": "/docs/a.pdf", "file_name": "a.pdf", "page_label": str(page), "source": page}
+        for page in range(6)
+    ]
+    store = GuardedVectorStore(
+        InMemoryVectorStore(DeterministicFakeEmbedding(size=8)),
+        guard=Guard([CliqueDetector()], quarantine=Quarantine("sqlite://")),
+    )
+    store.add_texts(list(batch.texts), metadatas)
+    nodes = [
+        TextNode(id_=i, text=text, metadata=metadata, embedding=vector.tolist())
+        for i, text, metadata, vector in zip(
+            batch.ids, batch.texts, metadatas, batch.vectors, strict=True
+        )
+    ]
+    index = GuardedVectorStoreIndex(
+        nodes=nodes,
+        guard=Guard([CliqueDetector()], quarantine=Quarantine("sqlite://")),
+        embed_model=TableEmbedding(batch.texts, batch.vectors),
+    )
+    for report in (store.last_report, index.last_report):
+        assert set(report.batch.lineages) == {"/docs/a.pdf"}
