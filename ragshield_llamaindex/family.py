@@ -8,16 +8,16 @@ another.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from llama_index.core.schema import BaseNode, NodeRelationship
+from llama_index.core.schema import BaseNode, IndexNode, NodeRelationship, RelatedNodeInfo
 from llama_index.core.storage.docstore.types import BaseDocumentStore
 
 from ragshield_core import Report, Verdict
 from ragshield_core.findings import Decision, printable
-from ragshield_llamaindex.convert import NODE_KEY, source_of, windows_of
+from ragshield_llamaindex.convert import NODE_KEY, source_of, text_of, windows_of
 
 logger = logging.getLogger("ragshield")  # ids and counts, never text
 
@@ -73,6 +73,20 @@ def with_family(report: Report) -> Report:
             len(away),
         )
     return replace(report, remarkable={**report.remarkable, **changed})
+
+
+def relatives_of(nodes: Sequence[BaseNode]) -> list[str]:
+    """Return the ids of nodes that may serve the text of some: parents, and sentences beside."""
+    ids = []
+    for node in nodes:
+        kinds = [NodeRelationship.PARENT]
+        if windows_of(node.metadata, text_of(node)):
+            kinds += [NodeRelationship.PREVIOUS, NodeRelationship.NEXT]
+        related = (node.relationships.get(kind) for kind in kinds)
+        ids += [one.node_id for one in related if isinstance(one, RelatedNodeInfo)]
+        if isinstance(node, IndexNode):
+            ids.append(node.index_id)
+    return ids
 
 
 def descendants_of(node: BaseNode, docstore: BaseDocumentStore | None) -> set[str]:

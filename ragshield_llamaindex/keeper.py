@@ -24,7 +24,7 @@ from llama_index.core.schema import BaseNode, MetadataMode
 from ragshield_core import Batch, Guard, Quarantine, Report
 from ragshield_core.adoption import learn_store
 from ragshield_core.errors import QuarantineError
-from ragshield_core.findings import Decision, printable
+from ragshield_core.findings import Decision, Verdict, printable
 from ragshield_core.held import keep_held
 from ragshield_core.quarantine import HeldEntry, Status
 from ragshield_core.scan import ScanReport, scan
@@ -42,7 +42,7 @@ from ragshield_llamaindex.convert import (
     to_node,
 )
 from ragshield_llamaindex.events import dispatcher, report_detection
-from ragshield_llamaindex.family import with_family
+from ragshield_llamaindex.family import relatives_of, with_family
 from ragshield_llamaindex.inner import InnerStore
 from ragshield_llamaindex.mask import Mask
 
@@ -52,6 +52,8 @@ Embed = Callable[[Sequence[BaseNode]], Sequence[BaseNode]]
 
 logger = logging.getLogger("ragshield")
 
+# How far away the windows are that may hold a sentence, and the parents of parents.
+HOPS = 5
 # Nodes that are read at a time when a store is adopted.
 PART = 1000
 # How what holds nodes already is taken over.
@@ -290,13 +292,12 @@ class Keeper:
     ) -> Steps[tuple[str, ...]]:
         """Move nodes from the store into quarantine; return the ids of those that left.
 
-        Without decisions, one per id, a person decides, whatever people have released before.
+        Without decisions, one per id, a person decides, whatever people have released before. What
+        serves the text of one of them, a parent or a window, leaves with it.
         """
-        because = None if decisions is None else dict(zip(ids, decisions, strict=True))
         nodes = yield Step("read", (list(dict.fromkeys(ids)),))
-        entries = to_batch_of(nodes, self.keys)
-        reasons = None if because is None else [because[entry_id] for entry_id in entries.ids]
-        return (yield from self._away(entries, reasons, by, note))
+        entries, reasons = yield from self._and_family(nodes, decisions or ())
+        return (yield from self._away(entries, reasons if decisions else None, by, note))
 
     def _judged_again(self, report: Report) -> Steps[Report]:
         """Recall what came before a first calibration, in this batch perhaps, and say so."""
@@ -441,8 +442,9 @@ class Keeper:
         unchanged = present.take(
             np.array([entry.fingerprint == judged[entry.id] for entry in present], dtype=np.bool_)
         )
-        decisions = [because[entry_id] for entry_id in unchanged.ids]
-        gone = yield from self._away(unchanged, decisions, "scan")
+        leaving = [node for node in nodes if node.node_id in set(unchanged.ids)]
+        entries, decisions = yield from self._and_family(leaving, report.found)
+        gone = yield from self._away(entries, decisions, "scan")
         staying = {i: "released by a person before" for i in unchanged.ids if i not in gone}
         changed = because.keys() - set(unchanged.ids)
         return report.overruled(
@@ -535,6 +537,32 @@ class Keeper:
         held = yield _work(lambda: self._held_of(ref_doc_id))
         gone = [entry_id for entry_id in held if entry_id not in version.ids]
         yield _work(lambda: self._gone(NO_ENTRIES, gone))
+
+    def _and_family(
+        self, nodes: Sequence[BaseNode], decisions: Sequence[Decision]
+    ) -> Steps[tuple[Batch, Sequence[Decision]]]:
+        """Return nodes that are to leave with those that serve their text, each with a decision."""
+        seen, found = {node.node_id for node in nodes}, list(nodes)
+        leaving, new = set(seen), list(nodes)
+        for _ in range(HOPS):
+            wanted = [i for i in dict.fromkeys(relatives_of(new)) if i not in seen]
+            if not wanted:
+                break
+            new = yield Step("read", (wanted,))
+            seen.update(wanted)
+            found += new
+        batch = to_batch_of(found, self.keys)
+        because = {decision.entry_id: decision for decision in decisions}
+        plain = (
+            because.get(i, Decision(entry_id=i, verdict=Verdict.QUARANTINE)) for i in batch.ids
+        )
+        held = {
+            row: replace(decision, verdict=Verdict.QUARANTINE)
+            for row, decision in enumerate(plain)
+            if decision.entry_id in leaving
+        }
+        report = with_family(Report(batch=batch, remarkable=held))
+        return batch.take(~report.kept), report.quarantined
 
     def _stored(self, ids: Sequence[str]) -> Steps[Batch]:
         """Return what the guard has learned and the store holds under the ids."""

@@ -19,9 +19,11 @@ from llama_index.core.schema import (
 )
 from llama_support import guard_of, ids_of, node
 
+from ragshield_core import Verdict
 from ragshield_core.detectors import HiddenTextDetector, InstructionDetector
 from ragshield_core.detectors.base import Evidence
 from ragshield_core.errors import InvalidBatchError
+from ragshield_core.findings import Decision
 from ragshield_core.retrieval import RetrievalGuard
 from ragshield_llamaindex import (
     GuardedRetriever,
@@ -177,6 +179,9 @@ class Marked(InstructionDetector):
         super().__init__()
         self.text = text
 
+    def config(self):
+        return {"text": self.text}
+
     def score(self, batch):
         return np.array([float(text.strip() == self.text) for text in batch.texts])
 
@@ -248,6 +253,45 @@ def test_what_a_held_index_node_stands_for_is_held_with_it():
     assert [BODY in one.text for one in served.retrieve("ferry")] == [True]
     filtered = PoisonFilter(RetrievalGuard([HiddenTextDetector()]), store=index)
     assert GuardedRetriever(served, poison_filter=filtered).retrieve("ferry") == []
+
+
+@pytest.mark.parametrize("by_hand", [True, False])
+@pytest.mark.parametrize("kind", ["simple", "chroma"])
+def test_what_serves_a_recalled_node_leaves_with_it(kind, by_hand, make_store):
+    window = SentenceWindowNodeParser.from_defaults(window_size=1)
+    sentences = [f"This is the {number} ferry." for number in NUMBERS]
+    nodes = window([Document(id_="ferries", text=" ".join(sentences))])
+    tree = hierarchy()
+    for given, poison, n_gone in ((nodes, nodes[4], 3), (tree, get_leaf_nodes(tree)[0], 3)):
+        index = GuardedVectorStoreIndex(
+            given,
+            guard=guard(),
+            storage_context=StorageContext.from_defaults(vector_store=make_store(kind)),
+            embed_model=MODEL,
+        )
+        why = None
+        if not by_hand:
+            why = [Decision(entry_id=poison.node_id, verdict=Verdict.QUARANTINE, note="late")]
+        gone = index.recall([poison.node_id], why)
+        assert len(gone) == n_gone
+        left = index.as_retriever(similarity_top_k=100).retrieve("ferry")
+        assert len(left) == len(given) - n_gone
+        served = [one.node.metadata.get("window", "") + one.text for one in left]
+        assert not any(poison.text.strip() in text for text in served)
+        index.release(gone)
+        assert len(index.as_retriever(similarity_top_k=100).retrieve("ferry")) == len(given)
+
+
+def test_what_a_scan_takes_out_takes_its_parents_along():
+    nodes = hierarchy()
+    poison = get_leaf_nodes(nodes)[0]
+    index = GuardedVectorStoreIndex(nodes, guard=guard(), embed_model=MODEL)
+    index.guard.detectors = (Marked(poison.text),)
+    report = index.scan(quarantine=True)
+    assert [decision.entry_id for decision in report.found] == [poison.node_id]
+    assert index.quarantine.count() == 3
+    left = index.as_retriever(similarity_top_k=100).retrieve("bridge")
+    assert not any(poison.text in one.text for one in left)
 
 
 def test_a_child_alone_cannot_have_a_parent_held():
