@@ -101,6 +101,8 @@ class CleanSample:
                 "labels": part.labels,
                 "lineages": part.lineages,
             }
+            if any(context is not None for context in part.contexts):
+                values[name]["contexts"] = part.contexts
             arrays[name] = part.embeddings
         return values, arrays
 

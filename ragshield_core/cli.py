@@ -46,7 +46,7 @@ def list_held(
     database: Database = DEFAULT_URL,
     namespace: Namespace = "default",
     status: Annotated[
-        str, typer.Option(help="held, released, confirmed, superseded, readmitted")
+        str, typer.Option(help="held, released, confirmed, superseded, readmitted, replaced")
     ] = "held",
     limit: Annotated[int, typer.Option(help="Rows to show.")] = LIMIT,
 ) -> None:

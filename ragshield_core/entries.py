@@ -27,21 +27,22 @@ class Entry:
     label: str | None = None
     lineage: str | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    context: str | None = None  # what a model reads with the text, where that is more
 
     @property
     def fingerprint(self) -> str:
-        """Identify this revision: a hash of the text, the label and the lineage.
+        """Identify this revision: a hash of the text, its context, the label and the lineage.
 
-        Metadata and vector are left out: a new time stamp or another build of the embedding model
-        does not make a new revision.
+        Metadata that no model reads and the vector are left out: a new time stamp or another build
+        of the embedding model does not make a new revision.
         """
-        digest = hashlib.blake2b(digest_size=16)
-        for part in (self.text, self.label, self.lineage):
-            # A length in front of each part, so that text cannot imitate the border to the label.
-            data = b"" if part is None else part.encode("utf-8", "surrogatepass")
-            digest.update(f"{part is None}{len(data)}:".encode())
-            digest.update(data)
-        return digest.hexdigest()
+        claims = (self.text, self.label, self.lineage)
+        return _digest(claims if self.context is None else (*claims, self.context))
+
+    @property
+    def text_fingerprint(self) -> str:
+        """Identify the revision but for its context: who condemns a text condemns it in any."""
+        return _digest((self.text, self.label, self.lineage))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -63,6 +64,11 @@ class Batch:
         cut from; it is a claim of whoever brought the entry.
     metadatas
         One mapping per id.
+    contexts
+        Per id, what a model reads with the text, such as the title and other metadata that a
+        framework puts into the prompt, without the text itself; ``None`` where that is nothing.
+        Detectors that look for instructions and hidden text judge it like the text. Part of the
+        revision: fill it in wherever a batch of the same entries is made, or not at all.
     vectors
         Shape (n_entries, dim), float32: the vectors as the embedder gave them, of any length: what
         stores keep. The same array as ``embeddings`` where those were of unit length already.
@@ -88,11 +94,12 @@ class Batch:
     lineages: tuple[str | None, ...]
     metadatas: tuple[Mapping[str, Any], ...]
     vectors: NDArray[np.float32]
+    contexts: tuple[str | None, ...]
 
     def __post_init__(self) -> None:
         _check_ids(self.ids)
         n = len(self.ids)
-        for name in ("texts", "labels", "lineages", "metadatas"):
+        for name in ("texts", "labels", "lineages", "metadatas", "contexts"):
             if len(getattr(self, name)) != n:
                 msg = (
                     f"{name} has {len(getattr(self, name))} items for {n} ids, expected {n}; "
@@ -102,6 +109,7 @@ class Batch:
         _check_types(self.ids, "texts", self.texts, str, "a str")
         _check_types(self.ids, "labels", self.labels, (str, type(None)), "a str or None")
         _check_types(self.ids, "lineages", self.lineages, (str, type(None)), "a str or None")
+        _check_types(self.ids, "contexts", self.contexts, (str, type(None)), "a str or None")
         for name in ("ids", "labels", "lineages"):
             _check_storable(self.ids, name, getattr(self, name))
         _check_types(self.ids, "metadatas", self.metadatas, Mapping, "a mapping")
@@ -131,12 +139,13 @@ class Batch:
         labels: Sequence[str | None] | None = None,
         lineages: Sequence[str | None] | None = None,
         metadatas: Sequence[Mapping[str, Any]] | None = None,
+        contexts: Sequence[str | None] | None = None,
     ) -> Self:
         """Build a batch from ordinary sequences.
 
         Parameters
         ----------
-        ids, texts, labels, lineages, metadatas
+        ids, texts, labels, lineages, metadatas, contexts
             As the columns of the class; ``None`` for a column that is not there.
         embeddings
             Shape (n_entries, dim), any float type, any length but zero. Rows are brought to unit
@@ -160,6 +169,7 @@ class Batch:
             lineages=(None,) * n if lineages is None else tuple(lineages),
             metadatas=tuple({} for _ in range(n)) if metadatas is None else tuple(metadatas),
             vectors=vectors,
+            contexts=(None,) * n if contexts is None else tuple(contexts),
         )
 
     def __len__(self) -> int:
@@ -173,6 +183,7 @@ class Batch:
             label=self.labels[row],
             lineage=self.lineages[row],
             metadata=self.metadatas[row],
+            context=self.contexts[row],
         )
 
     def __iter__(self) -> Iterator[Entry]:
@@ -211,6 +222,7 @@ class Batch:
             ("lineages", tuple(self.lineages[row] for row in chosen)),
             ("metadatas", tuple(self.metadatas[row] for row in chosen)),
             ("vectors", embeddings if same else self.vectors[index]),
+            ("contexts", tuple(self.contexts[row] for row in chosen)),
         ):
             object.__setattr__(taken, name, value)
         _check_ids(taken.ids)
@@ -229,7 +241,18 @@ def together(batches: Sequence[Batch]) -> Batch:
         labels=[label for batch in batches for label in batch.labels],
         lineages=[lineage for batch in batches for lineage in batch.lineages],
         metadatas=[metadata for batch in batches for metadata in batch.metadatas],
+        contexts=[context for batch in batches for context in batch.contexts],
     )
+
+
+def _digest(parts: Sequence[str | None]) -> str:
+    digest = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        # A length in front of each part, so that text cannot imitate the border to the label.
+        data = b"" if part is None else part.encode("utf-8", "surrogatepass")
+        digest.update(f"{part is None}{len(data)}:".encode())
+        digest.update(data)
+    return digest.hexdigest()
 
 
 def _check_ids(ids: tuple[str, ...]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -148,6 +148,18 @@ class Report:
         rows = sorted(self.remarkable)
         return tuple(self.remarkable[r] for r in rows if self.remarkable[r].verdict is verdict)
 
+    def noted(self, notes: Mapping[str, str]) -> Report:
+        """Return the report with remarks on entries, by id, beside what their decisions say."""
+        if not notes:
+            return self
+        changed = dict(self.remarkable)
+        for row, entry_id in enumerate(self.batch.ids):
+            if entry_id in notes:
+                decision = self.decisions[row]
+                note = "; ".join(filter(None, (decision.note, notes[entry_id])))
+                changed[row] = replace(decision, note=note)
+        return replace(self, remarkable=changed)
+
     def to_records(self) -> list[dict[str, Any]]:
         """Return one flat dict per entry: id, verdict, and the strongest finding."""
         records = []
@@ -279,12 +291,12 @@ def finding_to_dict(finding: Finding) -> dict[str, Any]:
     return {
         "detector": finding.detector,
         "entry_id": finding.entry_id,
-        "score": finding.score,
-        "threshold": finding.threshold,
-        "p_value": finding.p_value,
+        "score": float(finding.score),  # plug-ins may give NumPy's
+        "threshold": float(finding.threshold),
+        "p_value": None if finding.p_value is None else float(finding.p_value),
         "evidence": finding.evidence,
         "related_ids": list(finding.related_ids),
-        "span": None if finding.span is None else list(finding.span),
+        "span": None if finding.span is None else [int(end) for end in finding.span],
         "taxonomy": list(finding.taxonomy),
     }
 

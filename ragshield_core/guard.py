@@ -7,7 +7,8 @@ import math
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
@@ -20,7 +21,13 @@ from ragshield_core.arrivals import Arrivals, Spent, Status
 from ragshield_core.calibration import Calibration, JointCalibration
 from ragshield_core.clean_sample import CleanSample, first_size, latest
 from ragshield_core.detectors.base import Detector, Evidence, Need
-from ragshield_core.detectors.registry import built_in_detectors, detector_class
+from ragshield_core.detectors.registry import (
+    built_in_detectors,
+    check_detectors,
+    check_loadable,
+    detectors_from,
+    saved_form,
+)
 from ragshield_core.entries import Batch
 from ragshield_core.errors import (
     CalibrationError,
@@ -91,6 +98,8 @@ class Guard:
         quarantine: Quarantine | None = None,
         seed: int = 0,
     ) -> None:
+        check_detectors(detectors)
+        _check_parts(policy, quarantine)
         names = [detector.name for detector in detectors]
         if not names:
             msg = "detectors is empty, expected at least one; try [LabelCentroidDetector()]."
@@ -107,7 +116,7 @@ class Guard:
                 if isinstance(detector, Borrower):
                     detector.borrow(lender.neighbors())
         self._policy = policy if policy is not None else Policy()
-        self.quarantine = _checked(quarantine)
+        self.quarantine = quarantine if quarantine is not None else _default_quarantine()
         self.seed = seed
         self._known: dict[str, str | None] = {}  # id -> label of what was learned
         self._dim: int | None = None
@@ -567,13 +576,17 @@ class Guard:
                 *(len(self._pending), len(entries)),
             )
 
-    def screen(self, batch: Batch) -> Report:
+    def screen(self, batch: Batch, *, replacing: Collection[str] = ()) -> Report:
         """Judge entries; changes nothing.
 
         Parameters
         ----------
         batch
             New entries, or new revisions of known ones.
+        replacing
+            Ids of known entries that will leave once the batch is written, e.g. the chunks of an
+            earlier version of a document. What a new version resembles them by is no evidence
+            against it, nor is it against them; an id that the batch has itself need not be named.
 
         Returns
         -------
@@ -585,7 +598,7 @@ class Guard:
         InvalidBatchError
             If the vectors are of another dimension than those of the knowledge base.
         """
-        with self._lock:
+        with self._lock, self._overlooking(replacing):
             self._check_dim(batch)
             findings: dict[int, list[Finding]] = {}
             unjudged: dict[int, list[Unjudged]] = {}
@@ -626,7 +639,8 @@ class Guard:
             condemned = np.zeros(len(batch), dtype=np.bool_)
             rows = [r for r, d in remarkable.items() if d.verdict is Verdict.QUARANTINE]
             condemned[rows] = True
-            earlier = self._against_earlier(batch, outcomes, condemned, skipped, timings)
+            leaving = {*batch.ids, *replacing}
+            earlier = self._against_earlier(outcomes, condemned, leaving, skipped, timings)
         return Report(
             batch=batch,
             remarkable=remarkable,
@@ -635,6 +649,20 @@ class Guard:
             timings=timings,
             retroactive=tuple(self.policy.decide(i, found) for i, found in earlier.items()),
         )
+
+    @contextmanager
+    def _overlooking(self, ids: Collection[str]) -> Iterator[None]:
+        """Have detectors leave entries out of account meanwhile."""
+        if not ids:
+            yield
+            return
+        for detector in self.detectors:
+            detector.overlook(ids)
+        try:
+            yield
+        finally:
+            for detector in self.detectors:
+                detector.overlook(())
 
     def hold(self, report: Report, *, by: str = "ragshield") -> Report:
         """Put the quarantined entries of a report into the quarantine, durably.
@@ -850,12 +878,29 @@ class Guard:
             for entry_id in known.ids:
                 del self._known[entry_id]
 
-    def save(self, path: str | Path) -> None:
+    def save(
+        self, path: str | Path, *, detectors: Sequence[Detector | type[Detector]] = ()
+    ) -> None:
         """Write what was learned into a folder, as JSON and npz with checksums, never pickle.
 
         The quarantine is a database of its own and is not part of it. An existing state in the
         folder is replaced in one step: a crash leaves the old one.
+
+        Parameters
+        ----------
+        path
+            The folder.
+        detectors
+            What :meth:`load` will be given: detectors that are not registered, or that hold
+            something that cannot be saved.
+
+        Raises
+        ------
+        StateError
+            If a detector could not be loaded again; nothing is written then.
         """
+        check_detectors(detectors, classes=True)
+        check_loadable(self.detectors, detectors)
         with self._lock:
             values: dict[str, Any] = {
                 "policy": self.policy.model_dump(mode="json"),
@@ -892,9 +937,7 @@ class Guard:
                 arrays |= {f"{name}.{key}": array for key, array in columns.items()}
             for number, detector in enumerate(self.detectors):
                 learned, columns = detector.state()
-                values["detectors"].append(
-                    {"kind": detector.kind, "config": detector.config(), "learned": learned}
-                )
+                values["detectors"].append(saved_form(detector) | {"learned": learned})
                 for key, array in columns.items():
                     arrays[f"detector.{number}.{key}"] = array
                 if detector.name in self._held_out:
@@ -904,7 +947,13 @@ class Guard:
             state.write(Path(path), values, arrays)
 
     @classmethod
-    def load(cls, path: str | Path, *, quarantine: Quarantine | None = None) -> Self:
+    def load(
+        cls,
+        path: str | Path,
+        *,
+        quarantine: Quarantine | None = None,
+        detectors: Sequence[Detector | type[Detector]] = (),
+    ) -> Self:
         """Return the guard that :meth:`save` wrote.
 
         Parameters
@@ -913,15 +962,20 @@ class Guard:
             The folder.
         quarantine
             As for the constructor; it is not saved with the guard.
+        detectors
+            Classes of detectors that are not registered, and detectors, with the same options as
+            when the guard was saved, that hold something that is not saved, such as a classifier.
 
         Raises
         ------
         StateError
-            If files are missing, damaged, changed by hand, or of a newer format.
+            If files are missing, damaged, changed by hand, or of a newer format; or if a detector
+            is neither registered nor given.
         """
+        check_detectors(detectors, classes=True)
         values, arrays = state.read(Path(path))
         with state.reading(Path(path)):
-            detectors = [detector_class(d["kind"])(**d["config"]) for d in values["detectors"]]
+            detectors = detectors_from(values["detectors"], detectors)
             guard = cls(
                 detectors,
                 policy=Policy.model_validate(values["policy"]),
@@ -1056,16 +1110,16 @@ class Guard:
 
     def _against_earlier(
         self,
-        batch: Batch,
         outcomes: Mapping[str, _Outcome],
         condemned: NDArray[np.bool_],
+        leaving: Collection[str],
         skipped: list[Skipped],
         timings: dict[str, float],
     ) -> dict[str, list[Finding]]:
-        """Return findings against entries admitted earlier, by their ids."""
+        """Return findings against entries admitted earlier, by their ids, unless these leave."""
         earlier: dict[str, list[Finding]] = {}
         for entry_id, found in self._pending.items():
-            if entry_id in self._known and entry_id not in batch.ids:
+            if entry_id in self._known and entry_id not in leaving:
                 earlier.setdefault(entry_id, []).extend(found)
         for detector in self.detectors:
             outcome = outcomes.get(detector.name, _NOTHING)
@@ -1080,7 +1134,7 @@ class Guard:
                 skipped.append(Skipped(detector=detector.name, reason=reason))
                 continue
             for finding in found:
-                if finding.entry_id not in batch.ids:  # a new revision is judged by itself
+                if finding.entry_id not in leaving:  # a new revision is judged by itself
                     earlier.setdefault(finding.entry_id, []).append(finding)
             timings[detector.name] += time.perf_counter() - start
         return earlier
@@ -1137,19 +1191,36 @@ class _Outcome(NamedTuple):
 _NOTHING = _Outcome(np.empty(0), [], [])
 
 
-def _checked(quarantine: Quarantine | None) -> Quarantine:
-    """Return a quarantine, the default one for ``None``."""
+def _check_parts(policy: object, quarantine: object) -> None:
+    """Refuse what would fail only when something is to be held.
+
+    Raises
+    ------
+    TypeError
+        If one is of another type; says what to pass.
+    """
+    if policy is not None and not isinstance(policy, Policy):
+        msg = f"policy is a {type(policy).__name__}, expected a Policy, such as Policy()."
+        raise TypeError(msg)
+    if quarantine is None:
+        return
+    if isinstance(quarantine, str):
+        msg = "quarantine is a str, expected a Quarantine: Quarantine(url)."
+        raise TypeError(msg)
+    needed = ("hold", "held_ids", "released_among", "confirmed_among")
+    if isinstance(quarantine, type) or not all(hasattr(quarantine, name) for name in needed):
+        msg = f"quarantine is {_kind_of(quarantine)}, expected a Quarantine, such as Quarantine()."
+        raise TypeError(msg)
+
+
+def _kind_of(value: object) -> str:
+    return f"the class {value.__name__}" if isinstance(value, type) else f"a {type(value).__name__}"
+
+
+def _default_quarantine() -> Quarantine:
     from ragshield_core.quarantine import Quarantine  # noqa: PLC0415 - SQLAlchemy is slow to import
 
-    if quarantine is None:
-        return Quarantine()
-    if not isinstance(quarantine, Quarantine):
-        msg = (
-            f"quarantine is of type {type(quarantine).__name__}, expected a Quarantine: "
-            'Quarantine("sqlite:///held.db").'
-        )
-        raise TypeError(msg)
-    return quarantine
+    return Quarantine()
 
 
 def _explanations(

@@ -53,7 +53,7 @@ def keep_held(report: Report, guard: Guard) -> Report:
         if item is None:
             continue
         since = f"held by {item.held_by} since {item.held_at.isoformat()}"
-        if item.entry.fingerprint == entry.fingerprint:
+        if item.entry.fingerprint in (entry.fingerprint, entry.text_fingerprint):
             stay += 1
             note = f"{since}, and nobody has released it"
             changed[row] = replace(decision, verdict=Verdict.QUARANTINE, note=note)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -66,6 +66,10 @@ class NeighborSource(Protocol):
         """Return the unit vectors of known entries, shape (n, dim)."""
         ...
 
+    def overlook(self, ids: Collection[str]) -> None:
+        """Name no neighbours among these entries from now on, until called with none."""
+        ...
+
 
 @runtime_checkable
 class Lender(Protocol):
@@ -115,6 +119,7 @@ class KnownEntries:
     def reset(self) -> None:
         """Forget everything."""
         self._index: NeighborIndex | None = None
+        self._overlooked: frozenset[str] = frozenset()
         self._last: tuple[Batch, KnownNeighbors] | None = None
 
     def learn(self, entries: Batch) -> None:
@@ -156,6 +161,11 @@ class KnownEntries:
             raise InvalidBatchError(msg)
         return index.vectors(slots)
 
+    def overlook(self, ids: Collection[str]) -> None:
+        """Name no neighbours among these entries from now on, until called with none."""
+        if self._overlooked != set(ids):
+            self._overlooked, self._last = frozenset(ids), None
+
     def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """Return everything, as JSON-ready values and arrays."""
         if self._index is None:
@@ -188,7 +198,11 @@ class KnownEntries:
     def _search(self, batch: Batch, k: int) -> KnownNeighbors:
         if not len(batch):
             return KnownNeighbors(np.empty((0, k), np.object_), np.empty((0, k), np.float32))
-        slots = self._nearest(batch, k + 1 + SPARE)
+        # Each entry is near to a few of those at the most.
+        slots = self._nearest(batch, k + 1 + SPARE + min(len(self._overlooked), k))
+        if self._overlooked:
+            hidden = self._fitted().slots_of(list(self._overlooked))
+            slots = np.where(np.isin(slots, hidden), -1, slots)
         return self._ranked(batch.ids, batch.embeddings, slots, k)
 
     def _nearest(self, batch: Batch, k: int) -> NDArray[np.int64]:
@@ -262,6 +276,10 @@ class LabelledEntries:
             )
             raise ValueError(msg)
         self._borrowed = source
+
+    def overlook(self, ids: Collection[str]) -> None:
+        """Name no neighbours among these entries from now on, until called with none."""
+        self.source.overlook(ids)
 
     def reset(self) -> None:
         """Forget everything, but not whose index is used."""

@@ -13,7 +13,7 @@ from ragshield_core.entries import Batch, Entry
 from ragshield_core.errors import InvalidBatchError
 from ragshield_core.findings import Decision, Verdict
 from ragshield_core.guard import Guard
-from ragshield_core.quarantine import Quarantine, Status
+from ragshield_core.quarantine import LET_IN, Quarantine, Status
 
 Item = TypeVar("Item")
 
@@ -36,13 +36,15 @@ class Claims(NamedTuple):
     text: str
     label: str | None
     lineage: str | None
+    context: str | None = None
 
 
 class Mask(ABC, Generic[Item]):
     """Knows which revisions are held.
 
     A revision is hidden under the id it is held under, and one that was confirmed as poisoned under
-    any. Another revision under the same id, such as the older one of a rejected update, is not.
+    any but those under which it stood before. Another revision under the same id, such as the older
+    one of a rejected update, is not.
 
     An adapter says of its own kind of document under which id it stands and what it claims. Many
     threads may read while others write.
@@ -51,6 +53,7 @@ class Mask(ABC, Generic[Item]):
     def __init__(self) -> None:
         self._held: dict[str, frozenset[str]] = {}  # id -> fingerprints of its held revisions
         self._confirmed: frozenset[str] = frozenset()
+        self._let_in: dict[str, frozenset[str]] = {}  # id -> fingerprints, whatever is confirmed
         self._met = 0.0  # hidden results that searches met, the latest counting most
         self._changing = threading.Lock()  # what is added while a quarantine is read must stay
 
@@ -74,6 +77,7 @@ class Mask(ABC, Generic[Item]):
     def load(self, quarantine: Quarantine) -> None:
         """Take over what a quarantine holds; an SQLite file that is not there is not made."""
         held: dict[str, frozenset[str]] = {}
+        let_in: dict[str, frozenset[str]] = {}
         confirmed = set()
         with self._changing:
             if quarantine._exists():  # noqa: SLF001 - asking otherwise would make the file
@@ -81,14 +85,16 @@ class Mask(ABC, Generic[Item]):
                 while page := quarantine.list(None, limit=PAGE, offset=offset):
                     offset += len(page)
                     for item in page:
-                        if item.status in (Status.RELEASED, Status.READMITTED):
-                            continue
                         fingerprint = item.entry.fingerprint
+                        if item.status in LET_IN:
+                            let_in[item.id] = let_in.get(item.id, NONE_HELD) | {fingerprint}
+                        if item.status in (*LET_IN, Status.REPLACED):
+                            continue
                         held[item.id] = held.get(item.id, NONE_HELD) | {fingerprint}
                         if item.status is Status.CONFIRMED:
                             confirmed.add(fingerprint)
             # Replaced, never changed, since reads go on meanwhile.
-            self._held, self._confirmed = held, frozenset(confirmed)
+            self._held, self._confirmed, self._let_in = held, frozenset(confirmed), let_in
 
     def add(self, entries: Batch) -> None:
         """Hide revisions from now on."""
@@ -158,15 +164,14 @@ class Mask(ABC, Generic[Item]):
                 held = self._held.get(entry_id, NONE_HELD)
                 if not held and not self._confirmed:
                     continue
-                fingerprint = entries[row].fingerprint
-                if fingerprint in held:
+                prints = {entries[row].fingerprint, entries[row].text_fingerprint}
+                if prints & held:
                     shown.append(entry_id)
-                    if rest := held - {fingerprint}:
+                    if rest := held - prints:
                         self._held[entry_id] = rest
                     else:
                         del self._held[entry_id]
-                if fingerprint in self._confirmed:
-                    self._confirmed -= {fingerprint}
+                self._confirmed -= prints
         return shown
 
     def hides(self, item: Item) -> bool:
@@ -175,12 +180,22 @@ class Mask(ABC, Generic[Item]):
         if not held and not self._confirmed:
             return False
         try:
-            text, label, lineage = self.claims_of(item)
+            text, label, lineage, context = self.claims_of(item)
         except InvalidBatchError:  # no such revision was ever held
             return False
-        entry = Entry(id="", text=text, embedding=NO_VECTOR, label=label, lineage=lineage)
-        fingerprint = entry.fingerprint  # the id is no part of it
-        return fingerprint in held or fingerprint in self._confirmed
+        entry = Entry(  # the id is no part of a fingerprint
+            id="",
+            text=text,
+            embedding=NO_VECTOR,
+            label=label,
+            lineage=lineage,
+            context=context,
+        )
+        prints = {entry.fingerprint, entry.text_fingerprint}
+        if not prints.isdisjoint(held):
+            return True
+        let_in = self._let_in.get(self.id_of(item), NONE_HELD)
+        return not prints.isdisjoint(self._confirmed) and prints.isdisjoint(let_in)
 
     @property
     def spare(self) -> int:

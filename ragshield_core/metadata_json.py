@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from ragshield_core.findings import printable
+
 # A value that JSON has no type for becomes {TAG: [type name, JSON value]}.
 TAG = "$ragshield"
 
@@ -22,9 +24,19 @@ _COLLECTIONS: dict[str, type[tuple[Any, ...] | set[Any] | frozenset[Any]]] = {
     "frozenset": frozenset,
 }
 
+
+def _written(when: dt.datetime) -> str:
+    # A data frame's NaT is a datetime, which would be written as one of the year 1.
+    return "" if when != when else dt.datetime.isoformat(when)  # noqa: PLR0124
+
+
+def _read(text: str) -> dt.datetime | None:
+    return dt.datetime.fromisoformat(text) if text else None
+
+
 _TYPES: dict[str, tuple[type, Callable[[Any], Any], Callable[[Any], Any]]] = {
     # datetime before date: every datetime is a date.
-    "datetime": (dt.datetime, dt.datetime.isoformat, dt.datetime.fromisoformat),
+    "datetime": (dt.datetime, _written, _read),
     "date": (dt.date, dt.date.isoformat, dt.date.fromisoformat),
     "time": (dt.time, dt.time.isoformat, dt.time.fromisoformat),
     "uuid": (uuid.UUID, str, uuid.UUID),
@@ -37,12 +49,12 @@ _TYPES: dict[str, tuple[type, Callable[[Any], Any], Callable[[Any], Any]]] = {
 def dumps(metadata: Mapping[str, Any]) -> str:
     """Return metadata as JSON text that :func:`loads` turns back into equal values.
 
-    NumPy scalars come back as the Python numbers they stand for.
+    NumPy scalars come back as the Python numbers they stand for, and pandas' NaT as None.
 
     Raises
     ------
     TypeError
-        If a value is of a type that could only be pickled; names the key.
+        If a value is of a type that could only be pickled; names the key, never a value.
     ValueError
         If a value contains itself, or is a number too long to write.
 
@@ -77,8 +89,8 @@ def _encode(value: Any, where: str) -> Any:
             return {TAG: [name, [_encode(item, f"{where}[...]") for item in value]]}
     if isinstance(value, Mapping):
         if all(isinstance(key, str) for key in value) and TAG not in value:
-            return {key: _encode(item, f"{where}[{key!r}]") for key, item in value.items()}
-        pairs = [[_encode(k, where), _encode(v, f"{where}[{k!r}]")] for k, v in value.items()]
+            return {key: _encode(item, f"{where}[{_named(key)}]") for key, item in value.items()}
+        pairs = [[_encode(k, where), _encode(v, f"{where}[{_named(k)}]")] for k, v in value.items()]
         return {TAG: ["dict", pairs]}
     for name, (kind, encode, _) in _TYPES.items():
         if isinstance(value, kind):
@@ -88,6 +100,11 @@ def _encode(value: Any, where: str) -> Any:
         "pickling it; use strings, numbers, dates, lists or dicts."
     )
     raise TypeError(msg)
+
+
+def _named(key: Any) -> str:
+    """Return a key as errors name it: metadata is hostile, its keys as well."""
+    return printable(repr(key) if isinstance(key, str | int | float) else type(key).__name__, 60)
 
 
 def _decode(value: Any) -> Any:

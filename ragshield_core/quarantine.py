@@ -8,10 +8,11 @@ import json
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -27,25 +28,35 @@ from sqlalchemy import (
     event,
     func,
     insert,
+    inspect,
     make_url,
     select,
 )
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy.engine import ExceptionContext
+from sqlalchemy.exc import ArgumentError, IntegrityError, SQLAlchemyError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 from sqlalchemy.pool import StaticPool
 
 from ragshield_core import metadata_json
 from ragshield_core.entries import Batch, Entry
 from ragshield_core.errors import QuarantineError
-from ragshield_core.findings import Decision, Finding, finding_from_dict, finding_to_dict
+from ragshield_core.findings import (
+    Decision,
+    Finding,
+    finding_from_dict,
+    finding_to_dict,
+    printable,
+)
 
 T = TypeVar("T")
 
 DEFAULT_URL = "sqlite:///ragshield.db"
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2  # since 2, entries have contexts
 
 # Bound parameters of one statement; SQLite's own limit is 32,766, older builds allow 999.
 CHUNK = 500
+# Ids that errors name, and characters of each.
+SHOWN_IDS, SHOWN_ID = 5, 60
 # Execution option of a transaction that is going to write.
 _WRITES = "ragshield_writes"
 # How often a write to the log is tried again when another process took its number.
@@ -59,7 +70,12 @@ class Status(StrEnum):
     RELEASED = "released"  # judged good, back in the store
     CONFIRMED = "confirmed"  # judged poisoned, kept as evidence
     SUPERSEDED = "superseded"  # a later revision under the same id is held
-    READMITTED = "readmitted"  # was superseded, came again and was found admissible
+    READMITTED = "readmitted"  # was superseded and came again, or was there before a held copy
+    REPLACED = "replaced"  # left the store for a text of another lineage; can be put back
+
+
+# Revisions that are in the store under their own id, whatever is said of copies of them.
+LET_IN = frozenset({Status.RELEASED, Status.READMITTED})
 
 
 class _Base(DeclarativeBase):
@@ -82,6 +98,7 @@ class _Held(_Base):
     label: Mapped[str | None] = mapped_column(Text)
     lineage: Mapped[str | None] = mapped_column(Text)
     entry_metadata: Mapped[str] = mapped_column(Text)
+    context: Mapped[bytes | None] = mapped_column(LargeBinary)  # as the text
     findings: Mapped[str] = mapped_column(Text)
     note: Mapped[str | None] = mapped_column(Text)
     held_at: Mapped[str] = mapped_column(String(32))  # ISO 8601, UTC
@@ -171,6 +188,13 @@ class Quarantine:
     namespace
         Of a tenant: entries, statuses and logs of others in the same database are not seen.
 
+    Raises
+    ------
+    QuarantineError
+        If the URL can never work: it is none, nothing is installed for such a database, or the
+        folder of an SQLite file does not exist. Later, of every method: if the database cannot be
+        used; ``__cause__`` is the driver's own error. Neither quotes texts or metadata.
+
     Examples
     --------
     >>> quarantine = Quarantine("sqlite://")  # in memory: for tests
@@ -183,6 +207,7 @@ class Quarantine:
     """
 
     def __init__(self, url: str = DEFAULT_URL, *, namespace: str = "default") -> None:
+        _check_url(url)
         self.url = url
         self.namespace = namespace
         self._engine: Engine | None = None
@@ -219,7 +244,8 @@ class Quarantine:
         Raises
         ------
         QuarantineError
-            If the metadata of an entry is of a type that cannot be stored; names the entry.
+            If the metadata of an entry is of a type that cannot be stored, see :meth:`unkeepable`,
+            or the database cannot be written; names the entry.
         """
         reasons = [None] * len(batch) if decisions is None else list(decisions)
         rows = [
@@ -257,7 +283,42 @@ class Quarantine:
             self._log(session, events, by, None)
             return released
 
-        return self._write(work)
+        with _naming(batch.ids):
+            return self._write(work)
+
+    @staticmethod
+    def unkeepable(batch: Batch) -> dict[int, str]:
+        """Return the rows that :meth:`hold` would refuse, each with the reason.
+
+        Ask before entries are written: one that is admitted and cannot be held later, when others
+        show it in another light, could not be recalled.
+
+        Parameters
+        ----------
+        batch
+            Any entries, with or without vectors.
+
+        Returns
+        -------
+        dict[int, str]
+            One sentence per row; names the key of the metadata and the type, never a value. No
+            database is opened for it.
+
+        Examples
+        --------
+        >>> batch = Batch.of(ids=["a", "b"], texts=["x", "y"], embeddings=None,
+        ...                  metadatas=[{"page": 1}, {"page": 1j}])
+        >>> list(Quarantine.unkeepable(batch))
+        [1]
+        """
+        reasons = {}
+        for row, metadata in enumerate(batch.metadatas):
+            if metadata:
+                try:
+                    _metadata_text(metadata)
+                except QuarantineError as error:
+                    reasons[row] = str(error)
+        return reasons
 
     def list(
         self,
@@ -291,8 +352,15 @@ class Quarantine:
         with self._read() as session:
             return int(session.scalar(query) or 0)
 
-    def show(self, entry_id: str) -> HeldEntry:
-        """Return the latest revision kept under an id, whatever its status.
+    def show(self, entry_id: str, status: Status | str | None = None) -> HeldEntry:
+        """Return the revision held under an id; without one the latest, whatever its status.
+
+        Parameters
+        ----------
+        entry_id
+            Of an entry.
+        status
+            Only the latest revision of that status.
 
         Raises
         ------
@@ -300,11 +368,14 @@ class Quarantine:
             If there is none.
         """
         with self._read() as session:
-            rows = self._find(session, [entry_id]).get(entry_id)
+            wanted = None if status is None else Status(status)
+            rows = self._find(session, [entry_id], wanted).get(entry_id)
             if not rows:
-                msg = f"entry {entry_id!r} is not in {self!r}; list() names what is."
+                what = "" if wanted is None else f"{wanted} "
+                msg = f"entry {entry_id!r} is not {what}in {self!r}; list() names what is."
                 raise QuarantineError(msg)
-            return _to_held(max(rows, key=lambda row: (row.held_at, row.number)))
+            held_first = max(rows, key=lambda r: (r.status == Status.HELD, r.held_at, r.number))
+            return _to_held(held_first)
 
     def held_ids(self, ids: Sequence[str]) -> set[str]:
         """Return which of the ids are held."""
@@ -351,17 +422,7 @@ class Quarantine:
         QuarantineError
             If one of the ids is not held; nothing is released then.
         """
-
-        def put_back(held: Sequence[HeldEntry]) -> None:
-            # Those that were screened without a vector are a batch of their own.
-            for some in (
-                [h for h in held if h.vector.size],
-                [h for h in held if not h.vector.size],
-            ):
-                if write is not None and some:
-                    write(_to_batch(some))
-
-        return self._review(ids, Status.RELEASED, by, note, put_back)
+        return self._review(ids, Status.RELEASED, by, note, partial(_put_back, write))
 
     def confirm(
         self, ids: Sequence[str], *, by: str = "ragshield", note: str | None = None
@@ -375,6 +436,58 @@ class Quarantine:
         """
         return self._review(ids, Status.CONFIRMED, by, note)
 
+    def stand(self, batch: Batch, *, by: str = "ragshield") -> None:
+        """Note revisions that are in the store, and of which copies are held under other ids.
+
+        Who confirms a copy as poisoned condemns its text under any id, but not under these.
+
+        Parameters
+        ----------
+        batch
+            Entries of the store; what somebody has judged under the same id stands.
+        by
+            Who found them.
+        """
+        self._keep(batch, Status.READMITTED, "stand", None, by, over=(Status.REPLACED,))
+
+    def replace(self, batch: Batch, notes: Sequence[str], *, by: str = "ragshield") -> None:
+        """Keep revisions that texts of another lineage take the place of; see :meth:`restore`.
+
+        Parameters
+        ----------
+        batch
+            As the store has them.
+        notes
+            By what, one per entry.
+        by
+            Who replaces them.
+
+        Raises
+        ------
+        QuarantineError
+            If the metadata of an entry is of a type that cannot be stored; names the entry.
+        """
+        over = (Status.RELEASED, Status.READMITTED, Status.REPLACED)
+        self._keep(batch, Status.REPLACED, "replace", notes, by, over=over)
+
+    def restore(
+        self,
+        ids: Sequence[str],
+        write: Callable[[Batch], object] | None = None,
+        *,
+        by: str = "ragshield",
+        note: str | None = None,
+    ) -> tuple[HeldEntry, ...]:
+        """Put back what was replaced by texts of another lineage; as :meth:`release` otherwise.
+
+        Raises
+        ------
+        QuarantineError
+            If nothing was replaced under one of the ids; nothing is put back then.
+        """
+        put_back = partial(_put_back, write)
+        return self._review(ids, Status.RELEASED, by, note, put_back, of=Status.REPLACED)
+
     def purge(
         self,
         ids: Sequence[str],
@@ -382,6 +495,7 @@ class Quarantine:
         by: str = "ragshield",
         note: str | None = None,
         evidence: bool = True,
+        held_only: bool = False,
     ) -> int:
         """Delete every revision of entries for good; only the log remembers that they were here.
 
@@ -393,19 +507,26 @@ class Quarantine:
             Who decided, and why.
         evidence
             Whether confirmed revisions, which are evidence, go as well.
+        held_only
+            Whether only those go that are held, or were until a later one was.
 
         Returns
         -------
         int
             How many revisions were deleted.
         """
+        going = set(Status)
+        if held_only:
+            going = {Status.HELD, Status.SUPERSEDED}
+        elif not evidence:
+            going.remove(Status.CONFIRMED)
 
         def work(session: Session) -> int:
             rows = [
                 row
                 for found in self._find(session, ids).values()
                 for row in found
-                if evidence or row.status != Status.CONFIRMED
+                if row.status in going
             ]
             events = [_Event("purge", row.entry_id, row.fingerprint) for row in rows]
             self._log(session, events, by, note)
@@ -439,7 +560,8 @@ class Quarantine:
     def confirmed_among(self, batch: Batch) -> dict[str, str]:
         """Return those entries that somebody confirmed as poisoned, with a remark by whom.
 
-        The same text with the same label and lineage counts under any id.
+        The same text with the same label and lineage counts under any id, and where the text was
+        confirmed by itself, in any context; but not where it stood in the store before.
         """
         if not self._exists():
             return {}
@@ -452,8 +574,8 @@ class Quarantine:
         with self._lock, self._open().connect() as connection:
             if connection.scalar(any_confirmed) is None:
                 return {}
-        prints = {entry.id: entry.fingerprint for entry in batch}
-        wanted = list(set(prints.values()))
+        prints = {entry.id: (entry.fingerprint, entry.text_fingerprint) for entry in batch}
+        wanted = list({revision for both in prints.values() for revision in both})
         remarks: dict[str, str] = {}
         with self._read() as session:
             for start in range(0, len(wanted), CHUNK):
@@ -467,17 +589,27 @@ class Quarantine:
                     remarks[row.fingerprint] = (
                         f"confirmed as poisoned by {row.reviewed_by} on {row.reviewed_at}"
                     )
-        return {i: remarks[revision] for i, revision in prints.items() if revision in remarks}
+            condemned = {
+                i: remarks[revision]
+                for i, both in prints.items()
+                for revision in both
+                if revision in remarks
+            }
+            for entry_id, rows in self._find(session, list(condemned)).items():
+                let_in = {r.fingerprint for r in rows if r.status in LET_IN}
+                if not let_in.isdisjoint(prints[entry_id]):  # it stood there before its copy
+                    del condemned[entry_id]
+        return condemned
 
     def readmit(self, batch: Batch, *, by: str = "ragshield") -> tuple[str, ...]:
-        """Note that superseded revisions were found admissible, and are in the store.
+        """Note that superseded or replaced revisions were admitted, and are in the store.
 
         Otherwise whoever reads the quarantine next would take them for held, and hide them.
 
         Parameters
         ----------
         batch
-            Entries that were written; those that are not superseded here are passed over.
+            Entries that were written; those that are neither here are passed over.
         by
             Who wrote them.
 
@@ -489,12 +621,13 @@ class Quarantine:
         prints = dict(zip(batch.ids, (entry.fingerprint for entry in batch), strict=True))
 
         def work(session: Session) -> tuple[str, ...]:
-            found = self._find(session, batch.ids, Status.SUPERSEDED, lock=True)
+            found = self._find(session, batch.ids, lock=True)
             rows = [
                 row
                 for entry_id, old in found.items()
                 for row in old
                 if row.fingerprint == prints[entry_id]
+                and row.status in (Status.SUPERSEDED, Status.REPLACED)
             ]
             for row in rows:
                 row.status, row.reviewed_at, row.reviewed_by = Status.READMITTED, _now(), by
@@ -555,10 +688,10 @@ class Quarantine:
     def _row(self, entry: Entry, vector: Any, decision: Decision | None, by: str) -> dict[str, Any]:
         """Return the columns of a newly held entry."""
         try:
-            metadata = metadata_json.dumps(entry.metadata)
-        except (TypeError, ValueError) as error:
+            metadata = _metadata_text(entry.metadata)
+        except QuarantineError as error:
             msg = f"entry {entry.id!r} cannot be held, and nothing was: {error}"
-            raise QuarantineError(msg) from error
+            raise QuarantineError(msg) from None
         findings = () if decision is None else decision.findings
         notes = []
         if decision is not None:
@@ -569,18 +702,56 @@ class Quarantine:
             "entry_id": entry.id,
             "fingerprint": entry.fingerprint,
             "status": Status.HELD,
-            "text": entry.text.encode("utf-8", "surrogatepass"),
+            "text": _encoded(entry.text),
             "vector": np.asarray(vector, dtype="<f4").tobytes(),
             "label": entry.label,
             "lineage": entry.lineage,
             "entry_metadata": metadata,
+            "context": None if entry.context is None else _encoded(entry.context),
             "findings": json.dumps([finding_to_dict(finding) for finding in findings]),
-            "note": "; ".join(notes) or None,
+            "note": _storable("; ".join(notes)) or None,
             "held_at": _now(),
             "held_by": by,
             "reviewed_at": None,
             "reviewed_by": None,
         }
+
+    def _keep(
+        self,
+        batch: Batch,
+        status: Status,
+        action: str,
+        notes: Sequence[str] | None,
+        by: str,
+        over: Collection[Status],
+    ) -> None:
+        """Note revisions of the store; ``over`` which earlier statuses, but for those."""
+        if not len(batch):
+            return
+        rows = [self._row(e, v, None, by) for e, v in zip(batch, batch.vectors, strict=True)]
+        for number, row in enumerate(rows):
+            row["status"] = status
+            row["note"] = None if notes is None else notes[number]
+
+        def work(session: Session) -> None:
+            present = self._find(session, batch.ids)
+            new, events = [], []
+            for row in rows:
+                revisions = {old.fingerprint: old for old in present.get(row["entry_id"], ())}
+                known = revisions.get(row["fingerprint"])
+                if known is None:
+                    new.append(row)
+                elif known.status in over:
+                    for column, value in row.items():
+                        setattr(known, column, value)
+                else:
+                    continue
+                events.append(_Event(action, row["entry_id"], row["fingerprint"]))
+            if new:
+                session.execute(insert(_table(_Held)), new)
+            self._log(session, events, by, None)
+
+        self._write(work)
 
     def _review(
         self,
@@ -589,19 +760,20 @@ class Quarantine:
         by: str,
         note: str | None,
         before: Callable[[Sequence[HeldEntry]], None] | None = None,
+        of: Status = Status.HELD,
     ) -> tuple[HeldEntry, ...]:
         """Mark held entries as judged; ``before`` runs in the same transaction."""
 
         def work(session: Session) -> tuple[HeldEntry, ...]:
-            found = self._find(session, ids, Status.HELD, lock=True)
+            found = self._find(session, ids, of, lock=True)
             missing = [entry_id for entry_id in ids if entry_id not in found]
             if missing:
                 msg = (
-                    f"entry {missing[0]!r} is not held in {self!r}, nothing was {status}; list() "
-                    "names what is."
+                    f"entry {missing[0]!r} is not {of} in {self!r}, nothing was {status}; "
+                    f"list({'' if of is Status.HELD else repr(str(of))}) names what is."
                 )
                 raise QuarantineError(msg)
-            rows = [found[entry_id][-1] for entry_id in dict.fromkeys(ids)]
+            rows = [max(found[i], key=lambda r: (r.held_at, r.number)) for i in dict.fromkeys(ids)]
             held = tuple(_to_held(row) for row in rows)
             if before is not None:
                 before(held)
@@ -609,6 +781,7 @@ class Quarantine:
             for row in rows:
                 row.status, row.reviewed_at, row.reviewed_by = status, _now(), by
                 action = "release" if status is Status.RELEASED else "confirm"
+                action = "restore" if of is Status.REPLACED else action
                 events.append(_Event(action, row.entry_id, row.fingerprint))
             self._log(session, events, by, note)
             return held
@@ -674,9 +847,9 @@ class Quarantine:
                     with Session(self._open()) as session, session.begin():
                         session.connection(execution_options={_WRITES: True})
                         return work(session)
-                except IntegrityError:
+                except IntegrityError as error:
                     if not tries_left:
-                        raise
+                        raise QuarantineError(_unusable(self.url, error)) from error
             raise AssertionError  # pragma: no cover - the last try returns or raises
 
     def _exists(self) -> bool:
@@ -697,18 +870,100 @@ def _table(mapped: type[_Base]) -> Table:
     return cast("Table", mapped.__table__)
 
 
+@contextmanager
+def _naming(ids: Sequence[str]) -> Iterator[None]:
+    """Say of an error of the database which entries were to be held."""
+    try:
+        yield
+    except QuarantineError as error:
+        shown = ", ".join(repr(printable(entry_id, SHOWN_ID)) for entry_id in ids[:SHOWN_IDS])
+        more = f" and {len(ids) - SHOWN_IDS} more" if len(ids) > SHOWN_IDS else ""
+        msg = f"entries cannot be held, and none was ({shown}{more}): {error}"
+        raise QuarantineError(msg) from error.__cause__
+
+
+def _metadata_text(metadata: Mapping[str, Any]) -> str:
+    """Return metadata as it is kept.
+
+    Raises
+    ------
+    QuarantineError
+        If it cannot be.
+    """
+    try:
+        return metadata_json.dumps(metadata)
+    except (TypeError, ValueError) as error:
+        raise QuarantineError(str(error)) from None
+    except Exception as error:  # noqa: BLE001 - values of classes of their own may do anything
+        # What they say may quote them.
+        msg = f"metadata cannot be read ({type(error).__name__}); use strings, numbers or dates."
+        raise QuarantineError(msg) from None
+
+
+def _storable(text: str) -> str:
+    """Return text that any database keeps: a plug-in's remark may hold what comes from an entry."""
+    return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")
+
+
+def _check_url(url: object) -> None:
+    """Refuse a database that can never be used, before anything is to be held in it."""
+    if not isinstance(url, str):
+        msg = (
+            f"the quarantine's URL is of type {type(url).__name__}, expected a str such as "
+            f"{DEFAULT_URL!r}."
+        )
+        raise QuarantineError(msg)
+    try:
+        parsed = make_url(url)
+        parsed.get_dialect().import_dbapi()
+    except (SQLAlchemyError, ImportError, ValueError) as error:
+        shown = printable(url.split("@")[-1], 100)  # without name and password
+        # What make_url says quotes the URL.
+        reason = "it is no URL" if isinstance(error, ArgumentError) else str(error)
+        msg = (
+            f"no quarantine can be kept at {shown!r} ({printable(reason, 200)}); expected an "
+            f"SQLAlchemy URL of a database whose driver is installed, such as {DEFAULT_URL!r}."
+        )
+        raise QuarantineError(msg) from None
+    file = parsed.database
+    if parsed.get_backend_name() != "sqlite" or file in (None, "", ":memory:"):
+        return
+    if file.startswith("file:"):  # the driver's own URIs
+        return
+    if not Path(file).absolute().parent.is_dir():
+        msg = f"the quarantine's folder {str(Path(file).parent)!r} does not exist; make it first."
+        raise QuarantineError(msg)
+
+
+def _unusable(url: str, error: BaseException) -> str:
+    """Return what is said of a database that cannot be used: its own words, in one line."""
+    said = next(iter(str(getattr(error, "orig", None) or error).splitlines()), "")
+    shown = make_url(url).render_as_string(hide_password=True)
+    return (
+        f"the quarantine's database {shown!r} cannot be used ({type(error).__name__}: "
+        f"{printable(said, 200)}); check that it is there, can be written and has room."
+    )
+
+
 def _connect(url: str) -> Engine:
     """Return an engine on a database that has the tables."""
     parsed = make_url(url)
-    if parsed.get_backend_name() != "sqlite":
-        engine = create_engine(parsed)
-    elif parsed.database in (None, "", ":memory:"):
+    # Errors must not quote what was to be written: texts and metadata.
+    options: dict[str, Any] = {"hide_parameters": True}
+    if parsed.get_backend_name() == "sqlite" and parsed.database in (None, "", ":memory:"):
         # One connection for all threads: each new one would be a new, empty database.
-        engine = create_engine(
-            parsed, poolclass=StaticPool, connect_args={"check_same_thread": False}
-        )
-    else:
-        engine = create_engine(parsed)
+        options |= {"poolclass": StaticPool, "connect_args": {"check_same_thread": False}}
+    engine = create_engine(parsed, **options)
+
+    def explain(context: ExceptionContext) -> None:
+        error = context.original_exception
+        # Those of a log's number, taken by another process, are tried again.
+        if isinstance(error, Exception) and not isinstance(
+            context.sqlalchemy_exception, IntegrityError
+        ):
+            raise QuarantineError(_unusable(url, error))
+
+    event.listen(engine, "handle_error", explain)
     if parsed.get_backend_name() == "sqlite":
         event.listen(engine, "connect", _prepare_sqlite)
         event.listen(engine, "begin", _begin_sqlite)
@@ -725,8 +980,17 @@ def _prepare_schema(engine: Engine) -> None:
     with Session(engine) as session, session.begin():
         connection = session.connection(execution_options={_WRITES: True})
         _Base.metadata.create_all(connection)
-        version = session.scalar(select(func.max(_Schema.version)))
+        known = session.scalars(select(_Schema).with_for_update()).all()
+        version = max((row.version for row in known), default=None)
         if version is None:
+            session.add(_Schema(version=SCHEMA_VERSION))
+        elif version < SCHEMA_VERSION:
+            columns = inspect(connection).get_columns(_Held.__tablename__)
+            if "context" not in {column["name"] for column in columns}:
+                kind = _Held.context.type.compile(connection.dialect)
+                connection.exec_driver_sql(
+                    f"ALTER TABLE {_Held.__tablename__} ADD COLUMN context {kind}"
+                )
             session.add(_Schema(version=SCHEMA_VERSION))
         elif version > SCHEMA_VERSION:
             msg = (
@@ -764,12 +1028,13 @@ def _to_held(row: _Held) -> HeldEntry:
     return HeldEntry(
         entry=Entry(
             id=row.entry_id,
-            text=row.text.decode("utf-8", "surrogatepass"),
+            text=_decoded(row.text),
             # Of no dimension, and no length, where it was held without a vector.
             embedding=vector / np.float32(np.linalg.norm(vector.astype(np.float64)) or 1.0),
             label=row.label,
             lineage=row.lineage,
             metadata=metadata_json.loads(row.entry_metadata),
+            context=None if row.context is None else _decoded(row.context),
         ),
         vector=vector,
         findings=tuple(finding_from_dict(values) for values in json.loads(row.findings)),
@@ -782,6 +1047,13 @@ def _to_held(row: _Held) -> HeldEntry:
     )
 
 
+def _put_back(write: Callable[[Batch], object] | None, held: Sequence[HeldEntry]) -> None:
+    # Those that were screened without a vector are a batch of their own.
+    for some in ([h for h in held if h.vector.size], [h for h in held if not h.vector.size]):
+        if write is not None and some:
+            write(_to_batch(some))
+
+
 def _to_batch(held: Sequence[HeldEntry]) -> Batch:
     return Batch.of(
         ids=[item.id for item in held],
@@ -790,7 +1062,16 @@ def _to_batch(held: Sequence[HeldEntry]) -> Batch:
         labels=[item.entry.label for item in held],
         lineages=[item.entry.lineage for item in held],
         metadatas=[item.entry.metadata for item in held],
+        contexts=[item.entry.context for item in held],
     )
+
+
+def _encoded(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
+
+
+def _decoded(data: bytes) -> str:
+    return data.decode("utf-8", "surrogatepass")
 
 
 def _digest(line: Mapping[str, Any], before: str) -> str:

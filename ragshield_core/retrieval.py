@@ -359,16 +359,17 @@ class RetrievalGuard:
             return {}
         masked = dict(quarantine.confirmed_among(passages))
         held = quarantine.held_ids(passages.ids)
-        for entry_id, text in zip(passages.ids, passages.texts, strict=True):
-            if entry_id in held and self.masks(entry_id, text):
+        columns = (passages.ids, passages.texts, passages.contexts)
+        for entry_id, text, context in zip(*columns, strict=True):
+            if entry_id in held and self.masks(entry_id, text, context):
                 masked.setdefault(entry_id, "held in the quarantine")
         return masked
 
-    def masks(self, entry_id: str, text: str) -> bool:
-        """Return whether the quarantine holds this text under this id.
+    def masks(self, entry_id: str, text: str, context: str | None = None) -> bool:
+        """Return whether the quarantine holds this text, in this context, under this id.
 
-        Where it holds another text under it, a rejected update, the older revision is what was
-        retrieved, and passes.
+        Where it holds another text under it, or this one for what stood beside it, a rejected
+        update, the older revision is what was retrieved, and passes.
         """
         quarantine = self._filled_quarantine()
         if quarantine is None or not quarantine.held_ids([entry_id]):
@@ -377,7 +378,8 @@ class RetrievalGuard:
             held = quarantine.show(entry_id)
         except QuarantineError:  # purged since
             return True
-        return str(held.status) != "held" or held.entry.text == text
+        same = held.entry.text == text and held.entry.context in (None, context)
+        return str(held.status) != "held" or same
 
 
 def screen_retrieved(

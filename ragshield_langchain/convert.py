@@ -10,9 +10,10 @@ from types import NoneType
 from typing import Any
 
 import numpy as np
+from langchain_core.documents import Document
 from numpy.typing import ArrayLike
 
-from ragshield_core import Batch, Report
+from ragshield_core import Batch, Entry, Report
 from ragshield_core.claims import claim_of
 from ragshield_core.entries import together
 from ragshield_core.errors import InvalidBatchError
@@ -45,6 +46,21 @@ class MetadataKeys:
         if set(map(type, values)) <= {str, NoneType}:
             return values
         return [claim_of(key, entry_id, value) for entry_id, value in zip(ids, values, strict=True)]
+
+    def tolerant(
+        self, key: str, metadatas: Sequence[Mapping[str, Any]], ids: Sequence[str]
+    ) -> list[str | None]:
+        """Return the same of documents that came past the guard; None where it could not be."""
+        claims: list[str | None] = []
+        for metadata, entry_id in zip(metadatas, ids, strict=True):
+            try:
+                (claim,) = self.read(key, [metadata], [entry_id])
+                if claim is not None:
+                    claim.encode()  # halves of surrogate pairs
+            except ValueError:  # InvalidBatchError is one, so is UnicodeEncodeError
+                claim = None
+            claims.append(None if claim is None or "\0" in claim else claim)
+        return claims
 
 
 def complete_ids(ids: Sequence[str | None] | None, n: int) -> list[str]:
@@ -114,6 +130,11 @@ def to_batch(
         lineages=keys.read(keys.lineage, copies, ids),
         metadatas=copies,
     )
+
+
+def to_document(entry: Entry) -> Document:
+    """Return an entry as a document."""
+    return Document(id=entry.id, page_content=entry.text, metadata=copied(entry.metadata))
 
 
 def copied(metadata: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,14 +6,24 @@ deletes the good version that it was to replace. Here the same function runs bet
 go-betweens:
 
 - a document is recorded if, and only if, the store holds it;
-- while a source has documents that were held, or taken back, its earlier documents are kept.
+- while a source has documents that were held, or taken back, its earlier documents are kept;
+- what a cleanup is going to delete is no evidence against what replaces it.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Generator,
+    Iterable,
+    Mapping,
+    Sequence,
+)
+from contextlib import suppress
 from dataclasses import replace
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal, NamedTuple, NoReturn
 
 from langchain_core.document_loaders import BaseLoader
 from langchain_core.documents import Document
@@ -42,7 +52,7 @@ class GuardedIndexingResult(IndexingResult):
     num_kept: int
     """Out-of-date documents that cleanup left, because what was to replace them is held."""
     reports: list[Report]
-    """One per batch that was written, cut down to what was flagged or held, in order."""
+    """One per batch that was written, cut down to what was flagged, held or noted, in order."""
 
 
 def guarded_index(  # noqa: PLR0913 - LangChain's own arguments
@@ -78,7 +88,9 @@ def guarded_index(  # noqa: PLR0913 - LangChain's own arguments
         Metadata key of, or function for, what a document was cut from. Needed for
         ``"incremental"`` and ``"scoped_full"``. With ``"full"`` it says which earlier documents
         are kept when one is held; without it, that is decided by the store's lineage key, and
-        where a held document has neither, nothing is deleted in that run.
+        where a held document has neither, nothing is deleted in that run. With it, and any cleanup,
+        the earlier documents of a source are no evidence against its new ones, which replace them;
+        without it, nobody knows beforehand what replaces what.
     cleanup_batch_size
         Documents that are deleted together.
     force_update
@@ -127,12 +139,12 @@ def guarded_index(  # noqa: PLR0913 - LangChain's own arguments
     >>> done["num_added"], done["num_quarantined"]
     (1, 0)
     """
-    run = _Run(vector_store, source_id_key)
+    run = _Run(vector_store, source_id_key, replaces=cleanup is not None)
     vector_store.refresh()  # a person may have released documents since
     counts = index(
         docs_source,
         _Records(record_manager, run),
-        _Destination(run),
+        _Destination(run, record_manager),
         batch_size=batch_size,
         cleanup=_deferred(cleanup),
         source_id_key=source_id_key,
@@ -158,12 +170,12 @@ async def aguarded_index(  # noqa: PLR0913 - as above
     upsert_kwargs: dict[str, Any] | None = None,
 ) -> GuardedIndexingResult:
     """Do as :func:`guarded_index` does, with asynchronous sources, records and writes."""
-    run = _Run(vector_store, source_id_key)
+    run = _Run(vector_store, source_id_key, replaces=cleanup is not None)
     await run_in_executor(None, vector_store.refresh)
     counts = await aindex(
         docs_source,
         _Records(record_manager, run),
-        _Destination(run),
+        _Destination(run, record_manager),
         batch_size=batch_size,
         cleanup=_deferred(cleanup),
         source_id_key=source_id_key,
@@ -239,10 +251,49 @@ async def arelease_indexed(
     return released
 
 
+class _Step(NamedTuple):
+    """A call, and its asynchronous twin."""
+
+    call: Callable[..., Any]
+    acall: Callable[..., Awaitable[Any]]
+    argument: Sequence[str] | None = None
+    options: Mapping[str, Any] = {}
+
+    def now(self) -> Any:
+        return self.call(*self._arguments, **self.options)
+
+    async def later(self) -> Any:
+        return await self.acall(*self._arguments, **self.options)
+
+    @property
+    def _arguments(self) -> tuple[Sequence[str], ...]:
+        return () if self.argument is None else (self.argument,)
+
+
+# Each is sent the answer to the one before.
+Steps = Generator[_Step, Any, None]
+
+
+def _done(steps: Steps) -> None:
+    answer = None
+    with suppress(StopIteration):
+        while True:
+            answer = steps.send(answer).now()
+
+
+async def _adone(steps: Steps) -> None:
+    answer = None
+    with suppress(StopIteration):
+        while True:
+            answer = await steps.send(answer).later()
+
+
 class _Run:
     """What the two go-betweens of one run know of each other."""
 
-    def __init__(self, store: GuardedVectorStore, source_id_key: SourceIdKey) -> None:
+    def __init__(
+        self, store: GuardedVectorStore, source_id_key: SourceIdKey, *, replaces: bool
+    ) -> None:
         if not isinstance(store, GuardedVectorStore):
             msg = (
                 f"vector_store is a {type(store).__name__}, expected a GuardedVectorStore: what "
@@ -251,7 +302,10 @@ class _Run:
             raise TypeError(msg)
         self.store = store
         self.source_id_key = source_id_key
+        self.replaces = replaces and source_id_key is not None  # earlier documents of a source
+        self.start: float | None = None  # when the run began, by the clock of the records
         # Of the batch at hand:
+        self.keys: set[str] = set()
         self.recorded: set[str] = set()  # whether or not the store still holds them
         self.existing: set[str] = set()  # recorded, and in the store
         self.absent: set[str] = set()  # written, but not in the store
@@ -264,9 +318,12 @@ class _Run:
         self.reports: list[Report] = []
         self.sources: set[str] = set()  # that have held documents
         self.lineages: set[str | None] = set()  # of held documents
+        self.written: dict[str, Document] = {}
+        self.overlooked: set[str] = set()  # what was to be deleted when new ones were judged
 
     def begin(self, keys: Sequence[str], recorded: Sequence[bool]) -> list[str]:
         """Start a batch; return the keys that are recorded."""
+        self.keys = set(keys)
         self.recorded = {key for key, known in zip(keys, recorded, strict=True) if known}
         self.absent, self.recalled = set(), {}
         return [key for key in keys if key in self.recorded]
@@ -293,6 +350,8 @@ class _Run:
         for entry_id, document in zip(ids, documents, strict=True):
             if entry_id in held:
                 self.protect(document)
+            else:
+                self.written[entry_id] = document
         for decision in report.retroactive:
             try:
                 entry = self.store.quarantine.show(decision.entry_id).entry
@@ -300,6 +359,24 @@ class _Run:
                 continue
             document = Document(page_content=entry.text, metadata=dict(entry.metadata))
             self.recalled[decision.entry_id] = document
+
+    def groups_replaced(self, documents: Sequence[Document]) -> list[str]:
+        """Return the sources whose earlier documents leave if these are admitted."""
+        found = _groups(documents, self.source_id_key) if self.replaces else []
+        return [source for source in dict.fromkeys(found) if source is not None]
+
+    def overlook(self, earlier: Sequence[str]) -> list[str]:
+        """Return which recorded documents the batch at hand replaces."""
+        replaced = [key for key in earlier if key not in self.keys]
+        self.overlooked.update(replaced)
+        return replaced
+
+    def beside(self, staying: Sequence[Document]) -> list[str]:
+        """Return what was written, of the sources of documents that stay against expectation."""
+        sources = set(_groups(staying, self.source_id_key))
+        documents = list(self.written.values())
+        of = _groups(documents, self.source_id_key)
+        return [key for key, source in zip(self.written, of, strict=True) if source in sources]
 
     def left(self, present: Sequence[Document]) -> list[str]:
         """Return which of the recalled ones have really left: a person's release stands."""
@@ -321,6 +398,11 @@ class _Run:
             self.sources.add(source)
         if source is None or lineage is not None:
             self.lineages.add(lineage)
+
+    @property
+    def as_expected(self) -> bool:
+        """Whether all that is out of date can go: nothing was held, nothing was overlooked."""
+        return not (self.sources or self.lineages or self.overlooked)
 
     def lineage(self, document: Document) -> str | None:
         """Return what the store takes for the document's lineage."""
@@ -361,10 +443,14 @@ class _Records(RecordManager):
         await self._records.acreate_schema()
 
     def get_time(self) -> float:
-        return self._records.get_time()
+        now = self._records.get_time()
+        self._run.start = now if self._run.start is None else self._run.start
+        return now
 
     async def aget_time(self) -> float:
-        return await self._records.aget_time()
+        now = await self._records.aget_time()
+        self._run.start = now if self._run.start is None else self._run.start
+        return now
 
     def exists(self, keys: Sequence[str]) -> list[bool]:
         recorded = self._run.begin(keys, self._records.exists(keys))
@@ -419,20 +505,11 @@ class _Records(RecordManager):
         group_ids: Sequence[str] | None = None,
         limit: int | None = None,
     ) -> list[str]:
-        run = self._run
-        if not (run.sources or run.lineages):  # nothing was held: the usual case
-            return self._records.list_keys(
-                before=before, after=after, group_ids=group_ids, limit=limit
-            )
+        where = {"before": before, "after": after, "group_ids": group_ids}
+        if self._run.as_expected:  # nearly always, and nothing to decide
+            return self._records.list_keys(**where, limit=limit)  # type: ignore[arg-type]
         if not self._listed:
-            stale = self._records.list_keys(before=before, after=after, group_ids=group_ids)
-            kept: set[str] = set()
-            if run.sources:
-                kept = set(self._records.list_keys(before=before, group_ids=list(run.sources)))
-            if group_ids is None:
-                for keys in _parts([key for key in stale if key not in kept], limit):
-                    kept |= self._same_lineage(run.store.get_by_ids(keys))
-            self._spare(stale, kept)
+            _done(self._decided(where, limit))
         return self._next(limit)
 
     async def alist_keys(
@@ -443,21 +520,11 @@ class _Records(RecordManager):
         group_ids: Sequence[str] | None = None,
         limit: int | None = None,
     ) -> list[str]:
-        run = self._run
-        if not (run.sources or run.lineages):
-            return await self._records.alist_keys(
-                before=before, after=after, group_ids=group_ids, limit=limit
-            )
+        where = {"before": before, "after": after, "group_ids": group_ids}
+        if self._run.as_expected:
+            return await self._records.alist_keys(**where, limit=limit)  # type: ignore[arg-type]
         if not self._listed:
-            stale = await self._records.alist_keys(before=before, after=after, group_ids=group_ids)
-            kept: set[str] = set()
-            if run.sources:
-                sources = list(run.sources)
-                kept = set(await self._records.alist_keys(before=before, group_ids=sources))
-            if group_ids is None:
-                for keys in _parts([key for key in stale if key not in kept], limit):
-                    kept |= self._same_lineage(await run.store.aget_by_ids(keys))
-            self._spare(stale, kept)
+            await _adone(self._decided(where, limit))
         return self._next(limit)
 
     def delete_keys(self, keys: Sequence[str]) -> None:
@@ -466,17 +533,44 @@ class _Records(RecordManager):
     async def adelete_keys(self, keys: Sequence[str]) -> None:
         await self._records.adelete_keys(keys)
 
+    def _decided(self, where: dict[str, Any], limit: int | None) -> Steps:
+        """Decide what cleanup is to delete, and what is to leave with it."""
+        run, records, store = self._run, self._records, self._run.store
+        stale = yield _Step(records.list_keys, records.alist_keys, options=where)
+        kept: set[str] = set()
+        judged: set[str] = set()
+        while True:
+            if run.sources:
+                of = {"before": where["before"], "group_ids": list(run.sources)}
+                kept |= set((yield _Step(records.list_keys, records.alist_keys, options=of)))
+            if run.lineages and where["group_ids"] is None:
+                for keys in _parts([key for key in stale if key not in kept], limit):
+                    found = yield _Step(store.get_by_ids, store.aget_by_ids, keys)
+                    kept |= self._same_lineage(found)
+            # New documents were judged as if those were gone: a group could come in piece by piece,
+            # each time with something that is held and keeps the earlier pieces.
+            staying = run.overlooked - set(stale).difference(kept)
+            found = yield _Step(store.get_by_ids, store.aget_by_ids, sorted(staying))
+            beside = [key for key in run.beside(found) if key not in judged]
+            if not beside:
+                break
+            judged.update(beside)
+            gone = yield _Step(store._judge_again, store._ajudge_again, beside)  # noqa: SLF001
+            for key in gone:
+                run.protect(run.written.pop(key))
+            run.n_recalled += len(gone)
+            if gone:
+                yield _Step(records.delete_keys, records.adelete_keys, gone)
+        self._listed = True
+        self._stale = [key for key in stale if key not in kept]
+        run.n_kept = len(stale) - len(self._stale)
+
     def _same_lineage(self, documents: Sequence[Document]) -> set[str]:
         """Return the ids of documents that may be earlier versions of held ones."""
         lineages = self._run.lineages
         if None in lineages:  # of that one nobody knows where it belongs
             return set(_ids(documents))
         return {str(d.id) for d in documents if self._run.lineage(d) in lineages}
-
-    def _spare(self, stale: Sequence[str], kept: set[str]) -> None:
-        self._listed = True
-        self._stale = [key for key in stale if key not in kept]
-        self._run.n_kept = len(stale) - len(self._stale)
 
     def _next(self, limit: int | None) -> list[str]:
         """Return what is to be deleted next; LangChain asks until there is no more."""
@@ -488,20 +582,28 @@ class _Records(RecordManager):
 class _Destination(VectorStore):
     """Between LangChain and the store: notes what was held, deletes only what is stored."""
 
-    def __init__(self, run: _Run) -> None:
-        self._run = run
+    def __init__(self, run: _Run, records: RecordManager) -> None:
+        self._run, self._records = run, records
 
     def add_documents(self, documents: list[Document], **kwargs: Any) -> list[str]:
         store = self._run.store
         reports, kwargs = _reported(kwargs)
-        ids = store.add_documents(documents, **kwargs)
+        replacing: list[str] = []
+        if groups := self._run.groups_replaced(documents):
+            earlier = self._records.list_keys(before=self._run.start, group_ids=groups)
+            replacing = self._run.overlook(earlier)
+        ids = store.add_documents(documents, replacing=replacing, **kwargs)
         self._run.wrote(documents, ids, store.get_by_ids(ids), reports[0])
         return ids
 
     async def aadd_documents(self, documents: list[Document], **kwargs: Any) -> list[str]:
         store = self._run.store
         reports, kwargs = _reported(kwargs)
-        ids = await store.aadd_documents(documents, **kwargs)
+        replacing: list[str] = []
+        if groups := self._run.groups_replaced(documents):
+            earlier = await self._records.alist_keys(before=self._run.start, group_ids=groups)
+            replacing = self._run.overlook(earlier)
+        ids = await store.aadd_documents(documents, replacing=replacing, **kwargs)
         live = await store.aget_by_ids(ids)
         await run_in_executor(None, self._run.wrote, documents, ids, live, reports[0])
         return ids
@@ -580,7 +682,7 @@ def _remarkable(report: Report) -> Report:
     rows = [
         row
         for row, decision in sorted(report.remarkable.items())
-        if decision.verdict is not Verdict.ADMIT
+        if decision.verdict is not Verdict.ADMIT or decision.note
     ]
     decisions: Mapping[int, Any] = {n: report.remarkable[row] for n, row in enumerate(rows)}
     return replace(

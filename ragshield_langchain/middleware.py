@@ -1,12 +1,12 @@
-"""Agents: what retriever tools return is screened before the model sees it. Needs `langchain` 1."""
+"""Agents: what tools return is screened before the model sees it. Needs `langchain` 1."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Collection, Generator, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 from langchain_core.documents import Document
-from langchain_core.messages import ToolMessage
+from langchain_core.messages import ToolMessage, convert_to_messages
 from langchain_core.prompts import BasePromptTemplate, PromptTemplate, format_document
 
 from ragshield_langchain.retrieval import PoisonFilter
@@ -24,13 +24,25 @@ QUERY_ARGUMENTS = ("query", "question", "input", "search_query", "q")
 
 # What the model is told where nothing is left: an empty message some models refuse.
 NOTHING_LEFT = "No relevant documents were found."
+# Of a tool that returns text: it may have done something, so the model must know that it ran.
+WITHHELD = "The tool has run, but what it returned was withheld because it looks suspicious."
+
+T = TypeVar("T")
+# Yields documents to judge and the query, is sent those that are kept, returns the message.
+Screening = Generator[tuple[list[Document], str], list[Document], ToolMessage]
 
 
 class PoisonGuardMiddleware(AgentMiddleware[Any, Any, Any]):
-    """Agent middleware that drops suspicious documents from what retriever tools return.
+    """Agent middleware that drops what is suspicious from what tools return.
 
     A tool with ``response_format="content_and_artifact"`` hands documents on twice, as text in the
-    content and as they are in the artifact: both are filtered. Other messages pass unchanged.
+    content and as they are in the artifact: both are filtered. Text that is not made of such
+    documents, of retriever tools with the default ``response_format="content"`` and of all other
+    tools, is cut at ``document_separator``, and its parts are judged, then what is left of them as
+    a whole. A part has no id, so that the quarantine cannot be asked: prefer artifacts.
+
+    Not guarded: tools that the model's provider runs itself, messages other than tool messages in
+    the ``Command`` of a tool, and other state that it sets.
 
     Setup:
         Install ``ragshield[agents]``.
@@ -39,11 +51,9 @@ class PoisonGuardMiddleware(AgentMiddleware[Any, Any, Any]):
         poison_filter: PoisonFilter | None
             Default: a new one with published rules and without vectors. Give it ``store=`` to look
             for groups too, and ``quarantine=`` to keep held documents out.
-        text_tools: Collection[str]
-            Names of retriever tools that return text only (``response_format="content"``, the
-            default of ``create_retriever_tool``). Their text is cut at ``document_separator`` and
-            the parts are judged; a part has no id, so that the quarantine cannot be asked, and a
-            document with blank lines in it is judged in pieces. Prefer artifacts.
+        exempt_tools: Collection[str]
+            Names of tools whose results are handed on as they are, e.g. of those that return what
+            the user wrote. A name that no tool has exempts nothing.
         document_prompt, document_separator:
             As given to ``create_retriever_tool``; the content is made anew with them where
             documents were dropped.
@@ -66,22 +76,36 @@ class PoisonGuardMiddleware(AgentMiddleware[Any, Any, Any]):
 
     Async:
         ``await agent.ainvoke(...)`` uses the filter's async methods.
+
+    Raises
+    ------
+    TypeError
+        If ``poison_filter`` is something else, e.g. a store, or ``exempt_tools`` is a str.
     """
 
     def __init__(
         self,
         poison_filter: PoisonFilter | None = None,
         *,
-        text_tools: Collection[str] = (),
+        exempt_tools: Collection[str] = (),
         document_prompt: BasePromptTemplate[str] | None = None,
         document_separator: str = "\n\n",
     ) -> None:
         super().__init__()
-        if isinstance(text_tools, str):
-            msg = f"text_tools is the str {text_tools!r}, expected a list of names."
+        if poison_filter is not None and not isinstance(poison_filter, PoisonFilter):
+            msg = (
+                f"poison_filter is of type {type(poison_filter).__name__}, expected a PoisonFilter;"
+                " of a store, make one: PoisonFilter(store=store)."
+            )
             raise TypeError(msg)
+        if isinstance(exempt_tools, str):
+            msg = f"exempt_tools is the str {exempt_tools!r}, expected a list of names."
+            raise TypeError(msg)
+        if not document_separator:
+            msg = "document_separator is empty, expected what stands between two documents."
+            raise ValueError(msg)
         self.poison_filter = PoisonFilter() if poison_filter is None else poison_filter
-        self._text_tools = frozenset(text_tools)
+        self._exempt = frozenset(exempt_tools)
         self._prompt = document_prompt or PromptTemplate.from_template("{page_content}")
         self._separator = document_separator
 
@@ -90,14 +114,12 @@ class PoisonGuardMiddleware(AgentMiddleware[Any, Any, Any]):
         request: ToolCallRequest,
         handler: Callable[[ToolCallRequest], ToolMessage | Command[Any]],
     ) -> ToolMessage | Command[Any]:
-        """Run the tool, and return its message without suspicious documents."""
+        """Run the tool, and return its message without what is suspicious."""
         result = handler(request)
-        query = _query(request)
-        kept = {
-            number: self.poison_filter.compress_documents(documents, query)
-            for number, documents in enumerate(self._found(result))
-        }
-        return self._replaced(result, kept)
+        if request.tool_call["name"] in self._exempt:
+            return result
+        screened = [self._screened(message, request) for message in _messages(result)]
+        return _replaced(result, screened)
 
     async def awrap_tool_call(
         self,
@@ -106,79 +128,112 @@ class PoisonGuardMiddleware(AgentMiddleware[Any, Any, Any]):
     ) -> ToolMessage | Command[Any]:
         """Do as :meth:`wrap_tool_call` does, with async methods."""
         result = await handler(request)
-        query = _query(request)
-        kept = {
-            number: await self.poison_filter.acompress_documents(documents, query)
-            for number, documents in enumerate(self._found(result))
-        }
-        return self._replaced(result, kept)
-
-    def _found(self, result: ToolMessage | Command[Any]) -> list[list[Document]]:
-        """Return the documents of each message, in the order of the messages."""
-        return [self._documents(message) for message in _messages(result)]
-
-    def _documents(self, message: ToolMessage) -> list[Document]:
-        documents = _in_artifact(message.artifact)
-        if not documents and message.name in self._text_tools:
-            documents = [Document(page_content=part) for part in self._parts(message)]
-        return documents
-
-    def _parts(self, message: ToolMessage) -> list[str]:
-        return [part for part in message.text.split(self._separator) if part.strip()]
-
-    def _replaced(
-        self, result: ToolMessage | Command[Any], kept: Mapping[int, Sequence[Document]]
-    ) -> ToolMessage | Command[Any]:
-        """Return the result with the documents that were kept, or itself if all were."""
-        messages = _messages(result)
-        filtered = [self._filtered(message, kept[n]) for n, message in enumerate(messages)]
-        if all(new is old for new, old in zip(filtered, messages, strict=True)):
+        if request.tool_call["name"] in self._exempt:
             return result
-        if isinstance(result, ToolMessage):
-            return filtered[0]
-        following = iter(filtered)
-        update = dict(result.update or {})
-        update["messages"] = [
-            next(following) if isinstance(message, ToolMessage) else message
-            for message in update["messages"]
-        ]
-        return Command(graph=result.graph, update=update, resume=result.resume, goto=result.goto)
+        screened = [await self._ascreened(message, request) for message in _messages(result)]
+        return _replaced(result, screened)
 
-    def _filtered(self, message: ToolMessage, kept: Sequence[Document]) -> ToolMessage:
+    def _screened(self, message: ToolMessage, request: ToolCallRequest) -> ToolMessage:
+        screening = self._screening(message, request)
+        try:
+            asked = next(screening)
+            while True:
+                asked = screening.send(self.poison_filter.compress_documents(*asked))
+        except StopIteration as done:
+            return done.value  # type: ignore[no-any-return]
+
+    async def _ascreened(self, message: ToolMessage, request: ToolCallRequest) -> ToolMessage:
+        screening = self._screening(message, request)
+        try:
+            asked = next(screening)
+            while True:
+                asked = screening.send(await self.poison_filter.acompress_documents(*asked))
+        except StopIteration as done:
+            return done.value  # type: ignore[no-any-return]
+
+    def _screening(self, message: ToolMessage, request: ToolCallRequest) -> Screening:
+        """Judge the documents of a message, then the text that is not made of them."""
         documents = _in_artifact(message.artifact)
         if documents:
-            if len(kept) == len(documents):
-                return message
-            # From what is left alone: nothing of a dropped document can stay behind.
-            content = self._separator.join(format_document(one, self._prompt) for one in kept)
-            artifact = _without(message.artifact, {id(document) for document in kept})
-            update = {"content": content or NOTHING_LEFT, "artifact": artifact}
-            return message.model_copy(update=update)
-        if message.name not in self._text_tools or len(kept) == len(self._parts(message)):
+            kept = yield documents, _query(request)
+            if len(kept) < len(documents):
+                # From what is left alone: nothing of a dropped document can stay behind.
+                content = self._separator.join(format_document(one, self._prompt) for one in kept)
+                artifact = _without(message.artifact, {id(document) for document in kept})
+                update = {"content": content or NOTHING_LEFT, "artifact": artifact}
+                message = message.model_copy(update=update)
+            documents = kept
+        text = str(message.text)
+        judged = self._separator.join(document.page_content for document in documents)
+        parts = [part for part in text.split(self._separator) if part.strip()]
+        if not parts or text in (judged, NOTHING_LEFT):
             return message
+        query = _query(request, usual=True)
+        kept = yield [Document(page_content=part) for part in parts], query
         content = self._separator.join(document.page_content for document in kept)
-        return message.model_copy(update={"content": content or NOTHING_LEFT})
+        if len(kept) > 1 and not (yield [Document(page_content=content)], query):
+            content = ""  # only together do the parts say what is suspicious
+        elif len(kept) == len(parts):
+            return message
+        return message.model_copy(update={"content": content or WITHHELD})
 
 
-def _query(request: ToolCallRequest) -> str:
-    """Return what was asked for: the argument of a usual name, else the longest text."""
+def _query(request: ToolCallRequest, *, usual: bool = False) -> str:
+    """Return what was asked for: the argument of a usual name, else the longest text.
+
+    A tool that looks nothing up may well repeat its longest argument, so for what is not known to
+    be retrieved only usual names count.
+    """
     arguments = request.tool_call["args"]
     texts = {name: value for name, value in arguments.items() if isinstance(value, str)}
     for name in QUERY_ARGUMENTS:
         if name in texts:
             return texts[name]
-    return max(texts.values(), key=len, default="")
+    return "" if usual else max(texts.values(), key=len, default="")
 
 
-def _messages(result: ToolMessage | Command[Any]) -> list[ToolMessage]:
-    """Return the tool messages of a result."""
+def _messages(result: Any) -> list[ToolMessage]:
+    """Return the tool messages of a result, in order."""
     if isinstance(result, ToolMessage):
         return [result]
-    update = result.update if isinstance(result, Command) else None
-    messages = update.get("messages") if isinstance(update, Mapping) else None
-    if not isinstance(messages, list | tuple):
-        return []
-    return [message for message in messages if isinstance(message, ToolMessage)]
+    if isinstance(result, Command):
+        return _messages(_update(result)[1])
+    if isinstance(result, list | tuple):
+        return [message for part in result for message in _messages(part)]
+    return []
+
+
+def _update(command: Command[Any]) -> tuple[str | None, Any]:
+    """Return the messages that a command adds, and under which key; as messages, not as dicts."""
+    update = command.update
+    if isinstance(update, Mapping):
+        key, found = "messages", update.get("messages", ())
+    else:
+        key, found = None, update
+    if isinstance(found, list | tuple):
+        found = convert_to_messages(found)
+    return key, found
+
+
+def _replaced(result: T, screened: Sequence[ToolMessage]) -> T:
+    """Return a result with other tool messages, or itself if none of them was changed."""
+    if all(new is old for new, old in zip(screened, _messages(result), strict=True)):
+        return result
+    replaced: T = _with(result, iter(screened))
+    return replaced
+
+
+def _with(result: Any, following: Iterator[ToolMessage]) -> Any:
+    if isinstance(result, ToolMessage):
+        return next(following)
+    if isinstance(result, list | tuple):
+        return [_with(part, following) for part in result]
+    if not isinstance(result, Command) or not _messages(result):
+        return result
+    key, found = _update(result)
+    messages = _with(found, following)
+    update = messages if key is None else dict(result.update or {}) | {key: messages}
+    return Command(graph=result.graph, update=update, resume=result.resume, goto=result.goto)
 
 
 def _in_artifact(artifact: Any) -> list[Document]:

@@ -266,8 +266,9 @@ class PoisonFilter(BaseDocumentCompressor):
         n = len(columns.ids)
         given = [vectors.get(row) for row in range(n)]
         keys = MetadataKeys(label=self.label_key, lineage=self.lineage_key)
-        labels = _claims(keys, keys.label, columns)
-        lineages = _claims(keys, keys.lineage, columns)
+        metadatas = [document.metadata for document in columns.documents]
+        labels = keys.tolerant(keys.label, metadatas, columns.ids)
+        lineages = keys.tolerant(keys.lineage, metadatas, columns.ids)
 
         def batch(embeddings: Any) -> Batch:
             return Batch.of(
@@ -482,20 +483,6 @@ def _columns(documents: Sequence[Document]) -> _Columns:
         columns.documents.append(document)
         columns.row_of.append(row)
     return columns
-
-
-def _claims(keys: MetadataKeys, key: str, columns: _Columns) -> list[str | None]:
-    """Return labels or lineages; none of a document whose metadata has something odd there."""
-    claims: list[str | None] = []
-    for entry_id, document in zip(columns.ids, columns.documents, strict=True):
-        try:
-            (claim,) = keys.read(key, [document.metadata], [entry_id])
-            if claim is not None:
-                claim.encode()  # halves of surrogate pairs
-        except ValueError:  # InvalidBatchError is one, so is UnicodeEncodeError
-            claim = None
-        claims.append(None if claim is None or "\0" in claim else claim)
-    return claims
 
 
 def _key(given: Mapping[str, Any], wanted: str | None, usual: Sequence[str], argument: str) -> str:

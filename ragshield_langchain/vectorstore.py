@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import copy_context
@@ -21,30 +22,36 @@ from numpy.typing import ArrayLike
 
 from ragshield_core import Batch, Guard, Quarantine, Report
 from ragshield_core.adoption import learn_store
-from ragshield_core.entries import together
+from ragshield_core.entries import Entry, together
 from ragshield_core.errors import InvalidBatchError
-from ragshield_core.findings import Decision
+from ragshield_core.findings import Decision, printable
 from ragshield_core.held import keep_held
-from ragshield_core.quarantine import HeldEntry
+from ragshield_core.quarantine import HeldEntry, Status
 from ragshield_core.scan import ScanReport, scan
 from ragshield_langchain.audit import NO_ENTRIES, read_all, read_back, shown, take_out
 from ragshield_langchain.convert import (
     MetadataKeys,
     complete_ids,
+    copied,
     joined,
     parts,
     stored_metadatas,
     to_batch,
+    to_document,
 )
 from ragshield_langchain.events import areport_detection, report_detection
 from ragshield_langchain.inner import CALLERS_LOOP, InnerStore, access_to, create_store
 from ragshield_langchain.mask import Found, Mask, document_of
+
+logger = logging.getLogger("ragshield")  # ids and counts, never text
 
 T = TypeVar("T")
 OnReport = Callable[[Report], object]
 
 # Documents that an audit reads at a time.
 PART = 1000
+# How many copies of a held document are looked for in the store.
+COPIES = 16
 
 
 class GuardedVectorStore(VectorStore):
@@ -209,6 +216,7 @@ class GuardedVectorStore(VectorStore):
         ids: Sequence[str | None] | None = None,
         *,
         batch_size: int | None = None,
+        replacing: Collection[str] = (),
         on_report: OnReport | None = None,
         **kwargs: Any,  # noqa: ARG002 - of the indexing API, and of stores
     ) -> list[str]:
@@ -225,6 +233,10 @@ class GuardedVectorStore(VectorStore):
             Embed, screen and write so many at a time, each judged by what those before left
             behind; default: all at once. The report tells of all of them. If one fails, those
             before it are written.
+        replacing
+            Ids of stored documents that you will delete once these are written, e.g. the chunks of
+            an earlier version. What these resemble them by is no evidence then. Delete them only
+            after a look at the report: where new ones are held, the old ones are all there is.
         on_report
             Called once with what was decided; where others write as well, :attr:`last_report` may
             be about theirs.
@@ -243,7 +255,7 @@ class GuardedVectorStore(VectorStore):
             If documents are suspicious and the policy says ``on_detect="raise"``.
         """
         columns = _columns(documents, ids)
-        return self._add(*columns, batch_size=batch_size, on_report=on_report)
+        return self._add(*columns, batch_size=batch_size, replacing=replacing, on_report=on_report)
 
     async def aadd_documents(
         self,
@@ -251,12 +263,15 @@ class GuardedVectorStore(VectorStore):
         ids: Sequence[str | None] | None = None,
         *,
         batch_size: int | None = None,
+        replacing: Collection[str] = (),
         on_report: OnReport | None = None,
         **kwargs: Any,  # noqa: ARG002 - as in add_documents
     ) -> list[str]:
         """Do as :meth:`add_documents` does, with the model's own async embedding."""
         columns = _columns(documents, ids)
-        return await self._aadd(*columns, batch_size=batch_size, on_report=on_report)
+        return await self._aadd(
+            *columns, batch_size=batch_size, replacing=replacing, on_report=on_report
+        )
 
     def add_texts(
         self,
@@ -373,6 +388,8 @@ class GuardedVectorStore(VectorStore):
     def delete(self, ids: Sequence[str] | None = None, **kwargs: Any) -> bool | None:
         """Delete documents from the store and from quarantine; confirmed poison stays there.
 
+        Of an id both go, what is live and what is held; :meth:`purge` leaves the live one alone.
+
         Parameters
         ----------
         ids
@@ -445,6 +462,9 @@ class GuardedVectorStore(VectorStore):
                 come.clear()  # for the case that the quarantine has to try again
 
         with self._alone():
+            if set(ids) <= self.quarantine.held_ids(ids):
+                coming = [self.quarantine.show(i, Status.HELD).entry for i in ids]
+                self._keep_replaced(self._stored(ids), coming)
             released = self.quarantine.release(ids, put_back, by=by, note=note)
             self._mask.discard(ids)
             return released
@@ -454,6 +474,81 @@ class GuardedVectorStore(VectorStore):
     ) -> tuple[HeldEntry, ...]:
         """Do as :meth:`release` does, off the event loop."""
         return await self._off_loop(lambda: self.release(ids, by=by, note=note))
+
+    def restore(
+        self, ids: Sequence[str], *, by: str = "ragshield", note: str | None = None
+    ) -> tuple[HeldEntry, ...]:
+        """Put back documents that texts of another lineage have replaced under the same ids.
+
+        Parameters
+        ----------
+        ids
+            Of replaced documents, see ``store.quarantine.list("replaced")``. What took their place
+            goes into quarantine, as by :meth:`recall`.
+        by, note
+            As of :meth:`release`.
+
+        Raises
+        ------
+        ragshield_core.errors.QuarantineError
+            If nothing was replaced under one of the ids; nothing is put back then.
+        """
+        back: list[Batch] = []
+
+        def put_back(batch: Batch) -> None:
+            self._put_back(batch)
+            back.append(batch)
+
+        with self._alone():
+            wanted = {i: self.quarantine.show(i, Status.REPLACED).entry for i in ids}
+            live = self._stored(ids)
+            others = [e.id for e in live if e.fingerprint != wanted[e.id].fingerprint]
+            self.recall(others, by=by, note=note)
+            restored = self.quarantine.restore(ids, put_back, by=by, note=note)
+            self._mask.remove(together(back))
+            return restored
+
+    async def arestore(
+        self, ids: Sequence[str], *, by: str = "ragshield", note: str | None = None
+    ) -> tuple[HeldEntry, ...]:
+        """Do as :meth:`restore` does, off the event loop."""
+        return await self._off_loop(lambda: self.restore(ids, by=by, note=note))
+
+    def purge(self, ids: Sequence[str], *, by: str = "ragshield", note: str | None = None) -> int:
+        """Delete held documents for good; what is live under the same ids stays.
+
+        Parameters
+        ----------
+        ids
+            Those that are not held are passed over.
+        by, note
+            Who decided, and why; kept in the quarantine's log.
+
+        Returns
+        -------
+        int
+            How many revisions were deleted.
+
+        Raises
+        ------
+        NotImplementedError
+            If one of them is still in the store inside, hidden, and that cannot delete.
+        """
+        with self._alone():
+            hidden = [d.id for d in self._access.get(ids) if self._mask.hides(d)]
+            if hidden:
+                with self._access.writing():
+                    self._access.delete([str(entry_id) for entry_id in hidden])
+            deleted = self.quarantine.purge(ids, by=by, note=note, held_only=True)
+            self._guard.unhold(ids)
+            self._mask.discard(ids)
+        return deleted
+
+    async def apurge(
+        self, ids: Sequence[str], *, by: str = "ragshield", note: str | None = None
+    ) -> int:
+        """Do as :meth:`purge` does, off the event loop."""
+        return await self._off_loop(lambda: self.purge(ids, by=by, note=note))
 
     def recall(
         self,
@@ -1063,6 +1158,7 @@ class GuardedVectorStore(VectorStore):
         vectors: ArrayLike | None = None,
         *,
         batch_size: int | None = None,
+        replacing: Collection[str] = (),
         on_report: OnReport | None = None,
     ) -> list[str]:
         """Embed and write part by part; the report is one of all parts."""
@@ -1073,7 +1169,8 @@ class GuardedVectorStore(VectorStore):
             for part in parts(entry_ids, batch_size):
                 listed = list(texts[part])
                 found = self._embed(listed) if vectors is None else vectors[part]  # type: ignore[index]
-                reports.append(self._write(listed, metadatas[part], entry_ids[part], found))
+                columns = listed, metadatas[part], entry_ids[part], found
+                reports.append(self._write(*columns, replacing))
         finally:
             self._tell(reports, on_report)
         report_detection(joined(reports), stage="ingestion")
@@ -1087,6 +1184,7 @@ class GuardedVectorStore(VectorStore):
         vectors: ArrayLike | None = None,
         *,
         batch_size: int | None = None,
+        replacing: Collection[str] = (),
         on_report: OnReport | None = None,
     ) -> list[str]:
         """Do as :meth:`_add` does, with the model's own async embedding."""
@@ -1096,11 +1194,8 @@ class GuardedVectorStore(VectorStore):
             for part in parts(entry_ids, batch_size):
                 listed = list(texts[part])
                 found = await self._aembed(listed) if vectors is None else vectors[part]  # type: ignore[index]
-                reports.append(
-                    await self._off_loop(
-                        partial(self._write, listed, metadatas[part], entry_ids[part], found)
-                    )
-                )
+                columns = listed, metadatas[part], entry_ids[part], found
+                reports.append(await self._off_loop(partial(self._write, *columns, replacing)))
         finally:
             self._tell(reports, on_report)
         await areport_detection(joined(reports), stage="ingestion")
@@ -1135,11 +1230,13 @@ class GuardedVectorStore(VectorStore):
         metadatas: Sequence[Mapping[str, Any]],
         ids: Sequence[str],
         vectors: ArrayLike,
+        replacing: Collection[str] = (),
     ) -> Report:
         """Screen, hold (durably), write, learn: in this order, so that nothing gets lost."""
         batch = to_batch(ids, texts, metadatas, vectors, self._keys)
         with self._alone():
-            report = keep_held(self._guard.hold(self._guard.screen(batch)), self._guard)
+            screened = self._of_copies(self._guard.screen(batch, replacing=replacing))
+            report = keep_held(self._guard.hold(screened), self._guard)
             admitted = batch
             if not report.kept.all():
                 self._mask.add(batch.take(~report.kept))
@@ -1147,9 +1244,52 @@ class GuardedVectorStore(VectorStore):
             if report.retroactive:
                 self.recall([d.entry_id for d in report.retroactive], report.retroactive)
             if len(admitted):
-                self._put(admitted, report.flagged)
+                older = self._stored(admitted.ids)
+                replaced = self._keep_replaced(older, admitted)
+                self._put(admitted, older, report.flagged)
                 self._uncover(admitted, report)
+                if replaced:  # perhaps by what had stood there before
+                    rows = [row for row, i in enumerate(admitted.ids) if i in replaced]
+                    self.quarantine.readmit(admitted.take(rows))
+                    report = report.noted(replaced)
         return report
+
+    def _of_copies(self, report: Report) -> Report:
+        """Say of what is to be held where the very same stands in the store under another id.
+
+        Whoever confirms the copy does not mean that one, and the quarantine remembers it.
+        """
+        suspects = report.quarantined
+        if not suspects or self._guard.policy.on_detect == "raise":
+            return report
+        held = report.batch.take(~report.kept)
+        notes: dict[str, str] = {}
+        standing: set[str] = set()
+        for entry, vector in zip(held, held.vectors, strict=True):
+            near = [d for d in self._access.near(vector.tolist(), COPIES) if str(d.id) != entry.id]
+            there = self._as_stored(near, np.ones((len(near), 1)))
+            copies = [
+                other.id
+                for document, other in zip(near, there, strict=True)
+                if other.fingerprint == entry.fingerprint and not self._mask.hides(document)
+            ]
+            if copies:
+                standing.update(copies)
+                named = ", ".join(repr(printable(entry_id)) for entry_id in copies)
+                notes[entry.id] = f"the very same is in the store under {named}, and stays there"
+        if standing:
+            self.quarantine.stand(self._stored(sorted(standing)))
+        return report.noted(notes)
+
+    def _judge_again(self, ids: Sequence[str]) -> tuple[str, ...]:
+        """Judge stored documents among all others; recall what is suspicious, return its ids."""
+        with self._alone():
+            report = self._guard.screen(read_back(self._access, ids, self._keys))
+            found = report.quarantined
+            return self.recall([decision.entry_id for decision in found], found)
+
+    async def _ajudge_again(self, ids: Sequence[str]) -> tuple[str, ...]:
+        return await self._off_loop(lambda: self._judge_again(ids))
 
     def _uncover(self, admitted: Batch, report: Report) -> None:
         """Show what was held, and released or purged elsewhere, now that it is written again."""
@@ -1173,37 +1313,70 @@ class GuardedVectorStore(VectorStore):
     def _put_back(self, batch: Batch) -> None:
         # First the store: what fails here is still held, and detectors must know. What is in there
         # as it was, because it was hidden only, needs no second write.
-        there = {
-            entry.id: (entry.fingerprint, dict(entry.metadata))
-            for entry in read_back(self._access, batch.ids, self._keys)
-        }
+        older = self._stored(batch.ids)
+        there = {entry.id: (entry.fingerprint, dict(entry.metadata)) for entry in older}
         same = [there.get(e.id) == (e.fingerprint, dict(e.metadata)) for e in batch]
         hidden = batch.take(np.array(same, dtype=np.bool_))
         if len(hidden) < len(batch):
-            self._put(batch.take(~np.array(same, dtype=np.bool_)))
+            self._put(batch.take(~np.array(same, dtype=np.bool_)), older)
         self._guard.forget(hidden)
         self._guard.learn(hidden)
         self._guard.unhold(batch.ids)
         self._guard.trust(batch.ids)
 
-    def _put(self, batch: Batch, flagged: Sequence[Decision] = ()) -> None:
+    def _put(self, batch: Batch, older: Batch, flagged: Sequence[Decision] = ()) -> None:
         """Write entries in place of older revisions, and learn them in their place."""
-        older = self._stored(batch.ids)
         with self._access.writing():
             self._access.write(batch, stored_metadatas(batch, flagged))
         self._guard.forget(older)
         self._guard.learn(batch)
 
+    def _keep_replaced(self, older: Batch, newer: Iterable[Entry]) -> dict[str, str]:
+        """Keep live texts that others of another lineage will replace: they may be intruders.
+
+        Returns
+        -------
+        dict[str, str]
+            A remark on each, by id.
+        """
+        coming = {entry.id: entry for entry in newer}
+        notes: dict[str, str] = {}
+        for old in older:
+            new = coming[old.id]
+            if old.lineage == new.lineage or old.text == new.text:
+                continue
+            if not self._mask.hides(to_document(old)):
+                notes[old.id] = (
+                    f"{_claimed(new.lineage)}, it replaces a text {_claimed(old.lineage)}; "
+                    "restore puts that back"
+                )
+        if notes:
+            kept = older.take([row for row, entry_id in enumerate(older.ids) if entry_id in notes])
+            self.quarantine.replace(kept, [notes[entry_id] for entry_id in kept.ids])
+            logger.warning(
+                "%d entries are replaced by others of another lineage, such as %r",
+                *(len(kept), printable(kept.ids[0])),
+            )
+        return notes
+
     def _stored(self, ids: Sequence[str]) -> Batch:
-        """Return what the guard has learned and the store inside holds under the ids."""
-        known = self._guard.known(ids)
-        if not known:
+        """Return what the store inside holds under the ids, whoever wrote it."""
+        documents, vectors = self._access.read(list(dict.fromkeys(ids)))
+        return self._as_stored(documents, vectors)
+
+    def _as_stored(self, documents: Sequence[Document], vectors: ArrayLike) -> Batch:
+        """Return documents of the store as entries, without claims that are none."""
+        if not documents:
             return NO_ENTRIES
-        documents, vectors = self._access.read(known)
+        metadatas = [document.metadata for document in documents]
+        ids = [str(document.id) for document in documents]
         return Batch.of(
-            ids=[str(document.id) for document in documents],
+            ids=ids,
             texts=[document.page_content for document in documents],
             embeddings=vectors,
+            labels=self._keys.tolerant(self._keys.label, metadatas, ids),
+            lineages=self._keys.tolerant(self._keys.lineage, metadatas, ids),
+            metadatas=[copied(metadata) for metadata in metadatas],
         )
 
     def _learn(self, trusted: Iterable[str] | None, batch_size: int, *, progress: bool) -> None:
@@ -1270,6 +1443,10 @@ class GuardedVectorStore(VectorStore):
         # Without a vector at hand, the model is asked for the dimension that an index needs.
         dim = len(vectors[0]) if vectors else len(embedding.embed_query("dimension"))
         return cls(create_store(inner_cls, embedding, dim, options), **settings)
+
+
+def _claimed(lineage: str | None) -> str:
+    return "of no lineage" if lineage is None else f"of lineage {printable(lineage, 80)!r}"
 
 
 def _required(

@@ -8,7 +8,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from llama_index.core.schema import BaseNode, MetadataMode, NodeRelationship, RelatedNodeInfo
+from llama_index.core.schema import (
+    BaseNode,
+    IndexNode,
+    MetadataMode,
+    NodeRelationship,
+    NodeWithScore,
+    RelatedNodeInfo,
+)
 from llama_index.core.vector_stores.utils import metadata_dict_to_node
 from numpy.typing import ArrayLike
 
@@ -28,6 +35,9 @@ NODE_KEY = "_ragshield_node"
 
 # What early versions noted of entries that they held without a vector, as [1.0].
 NO_VECTOR = "held without a vector: to be embedded when it is stored"
+
+# Where SentenceWindowNodeParser puts what MetadataReplacementPostProcessor serves.
+WINDOW_KEY = "window"
 
 NO_ENTRIES = Batch.of(ids=[], texts=[], embeddings=[])
 
@@ -66,6 +76,74 @@ def text_of(node: BaseNode) -> str:
     return node.get_content(metadata_mode=MetadataMode.NONE)
 
 
+def context_of(node: BaseNode) -> str | None:
+    """Return what a language model may read of a node beside its text; ``None`` for nothing.
+
+    That is its metadata, as templates and excluded keys have it (``MetadataMode.LLM``), windows of
+    text around it, which postprocessors put in its place, and the node that an ``IndexNode`` stands
+    for, which retrievers return in its place.
+
+    Raises
+    ------
+    InvalidBatchError
+        If it cannot be rendered, or is an object that answers by itself; names the node.
+    """
+    text = text_of(node)
+    parts = [_beside(node, text), *windows_of(node.metadata, text)]
+    if isinstance(node, IndexNode) and node.obj is not None:
+        behind = node.obj.node if isinstance(node.obj, NodeWithScore) else node.obj
+        if not isinstance(behind, BaseNode):
+            msg = (
+                f"node {node.node_id!r} stands for an object of type {type(behind).__name__}, "
+                "whose answers the guard cannot judge nor the quarantine keep, expected a node; "
+                "pass it among the retriever's objects, and put a GuardedRetriever around that."
+            )
+            raise InvalidBatchError(msg)
+        parts += [_shown(behind), context_of(behind) or ""]
+    return "\n\n".join(part for part in parts if part) or None
+
+
+def windows_of(metadata: Mapping[str, Any], text: str) -> list[str]:
+    """Return metadata that holds a text with more around it, or says that it is a window."""
+    return [
+        value
+        for key, value in metadata.items()
+        if isinstance(value, str)
+        and value != text
+        and (key == WINDOW_KEY or (text.strip() and text.strip() in value))
+    ]
+
+
+def _shown(node: BaseNode) -> str:
+    """Return a node as it stands in a prompt.
+
+    Raises
+    ------
+    InvalidBatchError
+        If it cannot be rendered; names the node.
+    """
+    try:
+        return node.get_content(metadata_mode=MetadataMode.LLM)
+    except Exception as error:  # noqa: BLE001 - whatever a hostile template brings about
+        # Not from the error: its message may quote the template.
+        msg = (
+            f"node {node.node_id!r} cannot be put into a prompt ({type(error).__name__}), expected "
+            "templates of metadata_str and content, key and value; repair text_template or "
+            "metadata_template."
+        )
+        raise InvalidBatchError(msg) from None
+
+
+def _beside(node: BaseNode, text: str) -> str:
+    """Return a node as it stands in a prompt, without its text where that stands apart."""
+    shown, body = _shown(node), text.strip()
+    if not body or shown.strip() == body:
+        return shown.strip() if not body else ""
+    before, _, after = shown.rpartition(body)
+    apart = before.endswith("\n") and (not after or after.startswith("\n"))
+    return f"{before}{after}".strip() if apart else shown
+
+
 def to_batch(
     nodes: Sequence[BaseNode], keys: MetadataKeys, vectors: ArrayLike | None = None
 ) -> Batch:
@@ -100,6 +178,7 @@ def to_batch(
         embeddings=vectors,
         labels=[keys.label_of(node) for node in nodes],
         lineages=[keys.lineage_of(node) for node in nodes],
+        contexts=[context_of(node) for node in nodes],
         metadatas=[_packed(node) for node in nodes],
     )
 

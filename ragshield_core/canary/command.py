@@ -17,7 +17,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from ragshield_core.canary.drift import DriftReport, Rule
+from ragshield_core.canary.drift import SHOWN_ID, DriftReport, Rule
 from ragshield_core.canary.errors import CanaryError
 from ragshield_core.canary.monitor import CanaryMonitor
 from ragshield_core.canary.report import html_report
@@ -25,6 +25,7 @@ from ragshield_core.canary.retrievers import MatrixRetriever
 from ragshield_core.canary.storage import CanaryStore
 from ragshield_core.canary.suite import CanarySuite
 from ragshield_core.canary.traceback import Traceback
+from ragshield_core.findings import printable
 from ragshield_core.quarantine import DEFAULT_URL, Quarantine
 from ragshield_core.scan.command import (
     FOUND,
@@ -123,7 +124,7 @@ def check(  # noqa: PLR0913 - options of a command line
 ) -> None:
     """Ask the canaries again and compare with a baseline.
 
-    Exit code 0: no drift; 1: canaries are flagged; 2: an error.
+    Exit code 0: no drift; 1: canaries are flagged, or retrieve what is in quarantine; 2: an error.
     """
     with _no_crash_looks_like_a_finding(), _on_path():
         for path in (json_file, html_file):
@@ -141,7 +142,7 @@ def check(  # noqa: PLR0913 - options of a command line
         _show(report, limit)
         if trace is not None:
             console.print(trace)
-        code = FOUND if report.flagged else NOTHING_FOUND
+        code = FOUND if report.flagged or report.still_served else NOTHING_FOUND
     raise typer.Exit(code)
 
 
@@ -307,7 +308,7 @@ def _hold(monitor: CanaryMonitor, found: Traceback, *, in_a_file: bool) -> None:
     gone = monitor.quarantine(found.suspects)
     line = f"{len(gone)} entries are in quarantine; `ragshield quarantine list` shows them."
     if in_a_file:
-        line += " Checks leave them out, but the file is as it was: remove them there."
+        line += " The file is as it was: remove them there; checks name them until then."
     console.print(Text(line))
 
 
@@ -341,11 +342,16 @@ def _show(shown: DriftReport, limit: int) -> None:
     if calm and shown.growth > MUCH_GROWTH and all(drift.answer is None for drift in calm):
         console.print(
             Text(
-                f"{shown.growth:.0%} of the knowledge base is new: so much growth may hide a "
-                "takeover. Pass --answerer to have answers compared, or check after smaller "
-                "additions."
+                f"growth alone would give {shown.growth:.0%} of all places to newcomers: so "
+                "much may hide a takeover. Pass --answerer to have answers compared, or check "
+                "after smaller additions."
             )
         )
+    if shown.still_served:
+        some = ", ".join(printable(i, SHOWN_ID) for i in shown.still_served[:limit])
+        line = f"in quarantine and still retrieved, take them out of the knowledge base: {some}"
+        left = len(shown.still_served) - limit
+        console.print(Text(line + (f" and {left} more" if left > 0 else ""), style="red"))
     if unknown:
         console.print(Text(f"{unknown} are not in the baseline: recorded, compared with nothing"))
 

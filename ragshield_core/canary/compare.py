@@ -33,8 +33,17 @@ from ragshield_core.findings import printable
 # An answer and its vector; None without an answerer, or an embedder.
 Answer = tuple[str | None, Vectors | None]
 
-# Canaries that drift most are left out of the estimate of growth: poison aims at a minority.
+# Of the canaries that drift most, and least, so many are left out of the estimate of growth.
 TRIMMED = 0.2
+# Where the size is not known, a knowledge base that more than doubled cannot be told from one whose
+# canaries are all taken over; those of which newcomers hold more than half of the head are flagged.
+MOST_UNCOUNTED, HALF = 0.5, 0.5
+# Where additions are about what canaries ask, ranks below the head hold more than twice the share
+# of them that the whole has. It is believed up to a quarter: poison could fill those ranks as well.
+TOPICAL, MOST_TOPICAL = 2.0, 0.25
+# Where nearly all canaries, and no fewer than three, are so improbable, it is not by chance: these
+# are all flagged, though each alone would not be.
+EVERYWHERE, NEARLY_ALL, LEAST_EVERYWHERE = 0.05, 0.9, 3
 
 
 class UsualCoverage:
@@ -106,7 +115,7 @@ class Comparison:
         self,
         canaries: Sequence[Canary],
         then: Baseline,
-        found: Sequence[Sequence[Passage]],
+        deep: Sequence[Sequence[Passage]],
         answers: Sequence[Answer],
         poisoned: Collection[str] | None = None,
     ) -> tuple[float, tuple[CanaryDrift, ...]]:
@@ -118,8 +127,8 @@ class Comparison:
             In any order.
         then
             The baseline.
-        found, answers
-            What each canary gives now.
+        deep, answers
+            What each canary gives now: the places that are compared, and those below.
         poisoned
             Ids known to be poisoned.
         """
@@ -128,25 +137,42 @@ class Comparison:
             then.observations.get(c.name) if then.asked.get(c.name) == c.query else None
             for c in canaries
         ]
-        new = [
+        all_new = [
             [False] * len(passages) if before is None else newcomers_of(passages, before)
-            for passages, before in zip(found, known, strict=True)
+            for passages, before in zip(deep, known, strict=True)
         ]
-        growth = self._growth(then, found, new)
+        growth = self._growth(then, deep, all_new)
+        told = None if self._cannot_tell(then, growth) else growth
+        found = [passages[: self.k] for passages in deep]
+        new = [flags[: self.k] for flags in all_new]
         usual = UsualCoverage(then, self.k)
-        drifts = []
-        for canary, before, passages, fresh, (answer, vector) in zip(
-            canaries, known, found, new, answers, strict=True
-        ):
-            drift = self._figures(canary, before, passages, (answer, vector), poisoned)
-            if before is None:  # recorded, but there is nothing to compare it with
-                drifts.append(drift)
-            elif self.rule == "source":
-                drifts.append(self._flagged_as_source(drift))
-            else:
-                drift = self._taken_over(drift, passages, fresh, growth, usual)
-                drifts.append(self._flagged(drift, canary, before, passages, fresh))
-        return growth, tuple(drifts)
+        drifts = [
+            self._figures(canary, before, passages, answer, poisoned)
+            for canary, before, passages, answer in zip(
+                canaries, known, found, answers, strict=True
+            )
+        ]
+        # What has no baseline is recorded, but there is nothing to compare it with.
+        if self.rule == "source":
+            drifts = [d if d.jaccard is None else self._flagged_as_source(d) for d in drifts]
+            return growth, tuple(drifts)
+        drifts = [
+            drift if before is None else self._with_takeover(drift, passages, fresh, told, usual)
+            for drift, before, passages, fresh in zip(drifts, known, found, new, strict=True)
+        ]
+        bar = self._bar(drifts)
+        return growth, tuple(
+            drift if before is None else self._flagged(drift, canary, before, passages, fresh, bar)
+            for drift, canary, before, passages, fresh in zip(
+                drifts, canaries, known, found, new, strict=True
+            )
+        )
+
+    def _bar(self, drifts: Sequence[CanaryDrift]) -> float:
+        """Return the probability under mere growth up to which a head counts as taken over."""
+        rare = sum(d.takeover_p is not None and d.takeover_p <= EVERYWHERE for d in drifts)
+        everywhere = rare >= max(LEAST_EVERYWHERE, NEARLY_ALL * len(drifts))
+        return max(self.weights.takeover_p, EVERYWHERE) if everywhere else self.weights.takeover_p
 
     def _figures(
         self,
@@ -221,18 +247,20 @@ class Comparison:
             return []
         return [f"the anomaly score is {drift.score:.3f}, {self.weights.threshold:g} or more"]
 
-    def _taken_over(
+    def _with_takeover(
         self,
         drift: CanaryDrift,
         passages: Sequence[Passage],
         fresh: Sequence[bool],
-        growth: float,
+        growth: float | None,
         usual: UsualCoverage,
     ) -> CanaryDrift:
         """Add how much of the head newcomers hold, and how probable that is."""
         if not any(fresh):
             return replace(drift, takeover=0.0, takeover_p=1.0)
-        share, _ = takeover(fresh, growth, self.weights.persistence)
+        share, _ = takeover(fresh, growth or HALF, self.weights.persistence)
+        if growth is None:
+            return replace(drift, takeover=share)
         siblings = _siblings(passages, fresh)
         counted = [is_new for row, is_new in enumerate(fresh) if row not in siblings]
         _, by_growth = takeover(counted, growth, self.weights.persistence)
@@ -248,12 +276,21 @@ class Comparison:
         before: Observation,
         passages: Sequence[Passage],
         fresh: Sequence[bool],
+        bar: float,
     ) -> CanaryDrift:
         reasons = self._anomaly(drift)
-        if drift.takeover_p is not None and drift.takeover_p <= self.weights.takeover_p:
+        p = drift.takeover_p
+        taken_over = (drift.takeover or 0.0) > HALF if p is None else p <= bar
+        if taken_over and p is not None:
+            everywhere = ", as of most canaries" if bar > self.weights.takeover_p else ""
             reasons.append(
-                f"newcomers hold {drift.takeover:.0%} of the head "
-                f"(p = {drift.takeover_p:.2g} under mere growth)"
+                f"newcomers hold {drift.takeover:.0%} of the head{everywhere} "
+                f"(p = {p:.2g} under mere growth)"
+            )
+        elif taken_over:
+            reasons.append(
+                f"newcomers hold {drift.takeover:.0%} of the head, and most else looks new, too: a "
+                "takeover of all, or more than a doubling (the size is not known)"
             )
         reasons += self._answer_takeover(drift, before, passages, fresh)
         if before.ids and not passages:
@@ -275,7 +312,7 @@ class Comparison:
             number = next((n for n, f in enumerate(canary.forbidden) if says(text, f)), None)
             if number is not None:
                 reasons.append(f"{place} holds forbidden string {number + 1} of this canary")
-        return replace(drift, flagged=bool(reasons), reasons=tuple(reasons))
+        return replace(drift, flagged=bool(reasons), reasons=tuple(reasons), taken_over=taken_over)
 
     def _answer_takeover(
         self,
@@ -296,24 +333,34 @@ class Comparison:
         return [f"{told}, which is new"]
 
     def _growth(
-        self, then: Baseline, found: Sequence[Sequence[Passage]], new: Sequence[Sequence[bool]]
+        self, then: Baseline, deep: Sequence[Sequence[Passage]], new: Sequence[Sequence[bool]]
     ) -> float:
         """Return the share of newcomers that each rank would have under mere growth, in (0, 1)."""
-        size = self.size
-        if size and then.size is not None:
-            fresh = {
-                p.id
-                for passages, flags in zip(found, new, strict=True)
-                for p, is_new in zip(passages, flags, strict=True)
-                if is_new
-            }
-            added = max(size - then.size, len(fresh), 1)
-            return min(added / size, 1.0 - 1e-6)
-        # Poison aims at a minority of the canaries: those that changed least show the growth. One
-        # newcomer in two ranks is added, for want of better knowledge of small suites.
-        calm = sorted(zip(map(sum, new), map(len, new), strict=True))
-        calm = calm[: max(1, round((1.0 - TRIMMED) * len(calm)))]
-        return (sum(n for n, _ in calm) + 1) / (sum(n for _, n in calm) + 2)
+        # Growth brings newcomers to every rank alike, poison takes the head: what stands below it
+        # shows the growth. Poison that fills these ranks as well aims at a minority of the
+        # canaries: a trimmed mean.
+        below = [flags[min(self.k, len(flags) // 2) :] for flags in new]
+        counts = sorted(zip(map(sum, below), map(len, below), strict=True))
+        ends = round(TRIMMED * len(counts))
+        usual = counts[ends : len(counts) - ends]
+        came, places = sum(n for n, _ in usual), sum(n for _, n in usual)
+        if not self.size or then.size is None:
+            # One in two is added, for want of better knowledge of small suites.
+            return (came + 1) / (places + 2)
+        fresh = {
+            p.id
+            for passages, flags in zip(deep, new, strict=True)
+            for p, is_new in zip(passages[: self.k], flags, strict=False)
+            if is_new
+        }
+        added = max(self.size - then.size, len(fresh), 1)
+        share = min(added / self.size, 1.0 - 1e-6)
+        measured = came / max(1, places)
+        return max(share, min(measured, MOST_TOPICAL)) if measured > TOPICAL * share else share
+
+    def _cannot_tell(self, then: Baseline, growth: float) -> bool:
+        """Return whether so much is new that growth is no explanation without a known size."""
+        return growth > MOST_UNCOUNTED and not (self.size and then.size is not None)
 
 
 def _hash(text: str) -> str:

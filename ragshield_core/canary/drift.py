@@ -67,7 +67,8 @@ class AnomalyWeights(BaseModel):
     takeover_p
         A canary is flagged if newcomers at its head are less probable than this under mere growth:
         additions of the same kind as what was there flag at most this share of the canaries, fewer
-        as a rule. More finds more of single poisoned entries. Not of the source.
+        as a rule. More finds more of single poisoned entries. Where nearly all canaries are below
+        .05, and three are, these are flagged as well. Not of the source.
     persistence
         Each rank weighs so much of the one before it, in the rank-biased figures; .8 gives half of
         the weight to the first three ranks.
@@ -374,7 +375,10 @@ class CanaryDrift:
         Between the retrieved ids and the baseline's.
     takeover, takeover_p
         Share of the head that newcomers hold, and how probable it is under mere growth, together
-        with how much of the query they hold in one place.
+        with how much of the query they hold in one place; the latter ``None`` where more than half
+        of everything looks new, and nobody tells how many entries there are.
+    taken_over
+        Whether growth hardly explains that.
     suspicion_ratio, suspicion_delta
         Mean suspicion of the retrieved texts, and its change.
     poison_ratio, poison_delta
@@ -400,6 +404,7 @@ class CanaryDrift:
     rank_biased_overlap: float | None = None
     takeover: float | None = None
     takeover_p: float | None = None
+    taken_over: bool = False
     suspicion_ratio: float = 0.0
     suspicion_delta: float | None = None
     poison_ratio: float | None = None
@@ -423,6 +428,9 @@ class DriftReport:
         Share of newcomers that mere growth would bring to each rank.
     canaries
         One per canary, in the order of the suite.
+    still_served
+        Ids that are held or confirmed as poisoned, and are retrieved nevertheless, among the first
+        k of a canary. They are left out of all figures, but not of what users are answered from.
     passages
         By canary, what was retrieved; not kept in the database.
     """
@@ -434,6 +442,7 @@ class DriftReport:
     checked_at: dt.datetime
     growth: float
     canaries: tuple[CanaryDrift, ...]
+    still_served: tuple[str, ...] = ()
     passages: Mapping[str, Sequence[Passage]] = field(default_factory=dict)
 
     @property
@@ -454,9 +463,11 @@ class DriftReport:
 
     def summary(self) -> str:
         """Return the counts in one line."""
+        held = len(self.still_served)
         return (
             f"suite {self.suite!r} against baseline {self.baseline}: "
             f"{len(self.flagged)} of {len(self.canaries)} canaries flagged"
+            + (f"; {held} entries in quarantine are still retrieved" if held else "")
         )
 
     def __repr__(self) -> str:
@@ -473,6 +484,7 @@ class DriftReport:
             "growth": self.growth,
             "flagged": len(self.flagged),
             "total": len(self.canaries),
+            "still_served": list(self.still_served),
             "canaries": [asdict(c) for c in self.canaries],
         }
 
@@ -487,6 +499,7 @@ class DriftReport:
             rule=values["rule"],
             checked_at=dt.datetime.fromisoformat(values["checked_at"]),
             growth=values["growth"],
+            still_served=tuple(values.get("still_served", ())),  # early versions did not look
             canaries=tuple(
                 CanaryDrift(**{**c, **{key: tuple(c[key]) for key in lists}})
                 for c in values["canaries"]
@@ -517,7 +530,10 @@ class DriftReport:
         from rich.text import Text  # noqa: PLC0415
 
         shown: list[Any] = [
-            Text(printable(self.summary()), style="red" if self.flagged else "green")
+            Text(
+                printable(self.summary(), 200),
+                style="red" if self.flagged or self.still_served else "green",
+            )
         ]
         for drift in canaries:
             table = Table(title=Text(printable(drift.name, 80)), show_header=False)

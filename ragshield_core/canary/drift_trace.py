@@ -246,7 +246,8 @@ class _Canary:
         """Return whether the canary is flagged for what newcomers do, not for what is missing."""
         drift = self.drift
         return (
-            (drift.takeover_p is not None and drift.takeover_p <= weights.takeover_p)
+            drift.taken_over
+            or (drift.takeover_p is not None and drift.takeover_p <= weights.takeover_p)
             or drift.score >= weights.threshold
             or (drift.answer_drift or 0.0) >= weights.answer_takeover
         )

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -70,7 +70,8 @@ class Remediation:
     restored
         Ids that were left out on trial and are back, because the canaries do as well with them.
     before, after
-        The checks at the start and at the end.
+        The checks at the start and at the end. What ``after.still_served`` names is held, and
+        retrieved nevertheless: take it out of the knowledge base.
     """
 
     quarantined: tuple[str, ...]
@@ -80,8 +81,15 @@ class Remediation:
 
     @property
     def clean(self) -> bool:
-        """Whether no canary is flagged any more."""
-        return not self.after.flagged
+        """Whether no canary is flagged any more, and nothing that is held is retrieved."""
+        return not (self.after.flagged or self.after.still_served)
+
+
+class _Search(NamedTuple):
+    """What is retrieved per query, and the held entries that retrieval shows among its first k."""
+
+    passages: list[list[Passage]]
+    still_served: tuple[str, ...]
 
 
 class CanaryMonitor:
@@ -115,9 +123,9 @@ class CanaryMonitor:
         guarded store, else ``ragshield.db`` in the working directory.
     remove, restore
         Called with the ids to take out of the knowledge base, once they are held, and with the
-        batch to put back; give both. Default: by the methods of a LangChain store; of anything
-        else, what is held or confirmed is left out of the monitor's own view only, and the
-        application has to leave it out of its.
+        batch to put back; give both. Default: by the methods of a guarded index or a LangChain
+        store; of anything else, what is held or confirmed is left out of the comparison only, and
+        checks name it in ``still_served`` until the application has taken it out.
 
     Notes
     -----
@@ -225,7 +233,7 @@ class CanaryMonitor:
             If nothing at all is retrieved.
         """
         queries = self._query_vectors()
-        deep = self._search(queries, DEPTH * self.k)
+        deep = self._search(queries, DEPTH * self.k).passages
         found = [passages[: self.k] for passages in deep]
         if not any(found):
             msg = (
@@ -286,6 +294,9 @@ class CanaryMonitor:
         if report.flagged:
             n = len(report.canaries)
             logger.warning("canaries: %d of %d flagged", len(report.flagged), n)
+        if report.still_served:
+            n = len(report.still_served)
+            logger.warning("canaries: %d held entries are still retrieved", n)
         return report
 
     def _checked(
@@ -300,12 +311,12 @@ class CanaryMonitor:
         if then.queries is not None:  # the baseline's model is this one: no need to ask it again
             self._vectors.update(zip(then.asked.values(), then.queries, strict=True))
         # As deep as for the baseline: approximate indexes may rank otherwise when asked for fewer.
-        deep = self._search(self._query_vectors(), DEPTH * self.k, without=without)
-        found = [passages[: self.k] for passages in deep]
+        search = self._search(self._query_vectors(), DEPTH * self.k, without=without)
+        deep = search.passages
         for observation in then.observations.values():
             known = zip(observation.revisions, observation.suspicions, strict=True)
             self._suspicions.update(known)
-        growth, canaries = self._compared(then, found, poisoned)
+        growth, canaries = self._compared(then, deep, poisoned)
         return DriftReport(
             suite=self.suite.name,
             baseline=then.version,
@@ -314,6 +325,7 @@ class CanaryMonitor:
             checked_at=dt.datetime.now(dt.UTC),
             growth=growth,
             canaries=canaries,
+            still_served=search.still_served,
             # Deeper than what is compared: what would move up, were suspects left out.
             passages={c.name: passages for c, passages in zip(self.suite, deep, strict=True)},
         )
@@ -359,7 +371,7 @@ class CanaryMonitor:
         canaries = [canary for canary in self.suite if canary.name in names]
         if any(canary.name not in report.passages for canary in canaries):
             vectors = self._query_vectors(canaries)
-            found = self._search(vectors, DEPTH * report.k, canaries)
+            found = self._search(vectors, DEPTH * report.k, canaries).passages
         else:
             found = [list(report.passages[canary.name]) for canary in canaries]
         passages = {c.name: listed for c, listed in zip(canaries, found, strict=True)}
@@ -402,7 +414,7 @@ class CanaryMonitor:
             vectors = self._embedder.queries(texts, unit=False)
             statement = vectors[1] / max(float(np.linalg.norm(vectors[1])), 1e-12)
             vectors = vectors[:1]
-        passages = self._found([query], vectors, depth)[0]
+        passages = self._found([query], vectors, depth).passages[0]
         self._judge(passages)
         return trace_answer(
             query,
@@ -429,8 +441,13 @@ class CanaryMonitor:
         Returns
         -------
         tuple[str, ...]
-            The ids that were taken out; what a person has released before stays, and so does what
+            The ids that are held now; what a person has released before stays, and so does what
             a LangChain store holds another text of by now: deleting it would lose that text.
+
+        Notes
+        -----
+        From an index or retriever that is not guarded, and without ``remove=``, nothing can be
+        taken out: a warning says so, and checks name it in ``still_served``.
         """
         there = _present(
             getattr(self._source, "inner", self._source), [s.entry_id for s in suspects]
@@ -450,6 +467,12 @@ class CanaryMonitor:
             self._remove(gone)
         elif hasattr(self._source, "similarity_search"):
             _deleted(self._source, gone)
+        elif gone:
+            logger.warning(
+                "%d entries are held, but not taken out of the knowledge base, which the monitor "
+                "cannot write: pass remove= and restore=, or guard the index",
+                len(gone),
+            )
         return gone
 
     def restore(self, ids: Sequence[str], *, by: str = BY, note: str | None = None) -> None:
@@ -483,7 +506,8 @@ class CanaryMonitor:
         Returns
         -------
         Remediation
-            What was done; ``clean`` is False where the drift did not go within ``max_entries``.
+            What was done; ``clean`` is False where the drift did not go within ``max_entries``, or
+            where what is held is retrieved nevertheless.
 
         Notes
         -----
@@ -533,9 +557,10 @@ class CanaryMonitor:
     def _compared(
         self,
         then: Baseline,
-        found: Sequence[Sequence[Passage]],
+        deep: Sequence[Sequence[Passage]],
         poisoned: Collection[str] | None,
     ) -> tuple[float, tuple[CanaryDrift, ...]]:
+        found = [passages[: self.k] for passages in deep]
         self._judge(p for passages in found for p in passages)
         comparison = Comparison(
             k=self.k,
@@ -545,7 +570,7 @@ class CanaryMonitor:
             suspicion=self._suspicion_of,
         )
         answers = self._answers(self.suite.canaries, found)
-        return comparison.drifts(self.suite.canaries, then, found, answers, poisoned)
+        return comparison.drifts(self.suite.canaries, then, deep, answers, poisoned)
 
     # How it is asked
 
@@ -604,7 +629,7 @@ class CanaryMonitor:
         k: int,
         canaries: Sequence[Canary] | None = None,
         without: Collection[Revision] = (),
-    ) -> list[list[Passage]]:
+    ) -> _Search:
         queries = self.suite.queries if canaries is None else [c.query for c in canaries]
         return self._found(queries, vectors, k, without)
 
@@ -614,10 +639,13 @@ class CanaryMonitor:
         vectors: Vectors | None,
         k: int,
         without: Collection[Revision] = (),
-    ) -> list[list[Passage]]:
+    ) -> _Search:
         """Return the k best passages per query, each once, without those that are held."""
         found = self._retriever.search(queries, vectors, k)
-        held = self._held(found) | {*without}
+        held = self._held(found)
+        first = (p for passages in found for p in passages[: self.k])
+        still_served = tuple(dict.fromkeys(p.id for p in first if (p.id, p.revision) in held))
+        held |= {*without}
         wide = k
         while held and any(
             sum((p.id, p.revision) not in held for p in passages) < k <= len(passages)
@@ -633,7 +661,7 @@ class CanaryMonitor:
         for passages in found:  # retrievers that join the results of others may repeat one
             once = {(p.id, p.revision): p for p in passages}
             listed.append([p for revision, p in once.items() if revision not in held][:k])
-        return listed
+        return _Search(listed, still_served)
 
     def _held(self, found: Sequence[Sequence[Passage]]) -> set[Revision]:
         """Return what is retrieved although it is in quarantine, or confirmed as poisoned."""

@@ -60,7 +60,10 @@ def html_body(
     )
     parts = [
         f"<h1>Canaries of {_escaped(repr(report.suite))}</h1>",
-        f'<p class="{"bad" if report.flagged else "good"}">{_escaped(report.summary())}</p>',
+        (
+            f'<p class="{"bad" if report.flagged or report.still_served else "good"}">'
+            f"{_escaped(report.summary())}</p>"
+        ),
         (
             f"<p>{report.checked_at:%Y-%m-%d %H:%M} UTC, k = {report.k}, "
             f"rule {_escaped(report.rule)}.</p>"

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ragshield_core.canary.errors import CanaryError
+from ragshield_core.canary.sizes import size_of
 from ragshield_core.entries import Batch
 from ragshield_core.findings import printable
 
@@ -294,11 +295,13 @@ def as_retriever(source: Any) -> Retriever:
     if hasattr(source, "similarity_search"):
         return _Store(source)
     if hasattr(source, "retrieve"):  # LlamaIndex; its retrievers have no invoke
-        return _Function(lambda query, _k: source.retrieve(query))
+        return _Function(lambda query, _k: source.retrieve(query), source)
     if hasattr(source, "as_retriever"):
-        return _Function(lambda query, k: source.as_retriever(similarity_top_k=k).retrieve(query))
+        return _Function(
+            lambda query, k: source.as_retriever(similarity_top_k=k).retrieve(query), source
+        )
     if hasattr(source, "invoke"):
-        return _Function(lambda query, _k: source.invoke(query))
+        return _Function(lambda query, _k: source.invoke(query), source)
     if callable(source):
         if _takes_two(source, {"k", "top_k", "n", "n_results", "limit", "similarity_top_k"}):
             return _Function(source)
@@ -313,11 +316,13 @@ def as_retriever(source: Any) -> Retriever:
 class _Function:
     """One call per query."""
 
-    def __init__(self, find: Callable[[str, int], Any]) -> None:
+    def __init__(self, find: Callable[[str, int], Any], source: Any = None) -> None:
         self._find = find
+        self._source = source
 
-    def size(self) -> None:
-        """Say nothing: a function does not tell."""
+    def size(self) -> int | None:
+        """Return how many entries the index behind it holds; a mere function does not tell."""
+        return size_of(self._source)
 
     def search(
         self,
@@ -337,9 +342,8 @@ class _Store:
         self._by_vector = True
 
     def size(self) -> int | None:
-        """Return how many entries a FAISS index holds; other stores do not tell."""
-        index = self._faiss()
-        return None if index is None else int(index.ntotal)
+        """Return how many entries the store holds, where it can be asked."""
+        return size_of(self._store)
 
     def search(
         self, queries: Sequence[str], vectors: Vectors | None, k: int

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, ClassVar, Self
@@ -18,6 +18,10 @@ from ragshield_core.errors import CalibrationError
 # Five folds hold out a fifth at a time: each score comes from a model of nearly full size, and
 # every fitted entry gives one.
 N_FOLDS = 5
+
+
+# How evidence begins that was found beside the text of an entry, in its context.
+BESIDE = "beside the text, in metadata that a model reads"
 
 
 class Scope(StrEnum):
@@ -45,6 +49,57 @@ class Evidence:
     sentence: str  # holds the number that convinced
     related_ids: tuple[str, ...] = ()
     span: tuple[int, int] | None = None
+
+
+def of_texts_and_contexts(
+    batch: Batch, score: Callable[[Sequence[str]], NDArray[np.float64]]
+) -> NDArray[np.float64]:
+    """Return the larger of the scores of each entry's text and of its context, (n_entries,).
+
+    Parameters
+    ----------
+    batch
+        Entries.
+    score
+        Of texts, shape (n_texts,) each.
+    """
+    scores = score(batch.texts)
+    rows = [row for row, context in enumerate(batch.contexts) if context is not None]
+    if rows:
+        beside = score([batch.contexts[row] or "" for row in rows])
+        scores[rows] = np.maximum(scores[rows], beside)
+    return scores
+
+
+def explained_with_contexts(
+    batch: Batch,
+    rows: Sequence[int],
+    score: Callable[[Sequence[str]], NDArray[np.float64]],
+    explain: Callable[[Sequence[str]], list[Evidence]],
+) -> list[Evidence]:
+    """Return the evidence of the text or of the context of each row, whichever scores higher.
+
+    Parameters
+    ----------
+    batch, rows
+        Entries, and which of them.
+    score, explain
+        Of texts, one each.
+    """
+    texts = [batch.texts[row] for row in rows]
+    contexts = [batch.contexts[row] or "" for row in rows]
+    beside = score(contexts) > score(texts)
+    found = explain([c if b else t for t, c, b in zip(texts, contexts, beside, strict=True)])
+    return [
+        # No span: that is of the text.
+        Evidence(
+            sentence=f"{BESIDE}: {evidence.sentence}",
+            related_ids=evidence.related_ids,
+        )
+        if b
+        else evidence
+        for evidence, b in zip(found, beside, strict=True)
+    ]
 
 
 class Detector(ABC):
@@ -94,6 +149,14 @@ class Detector(ABC):
         """The name in findings; unique within a guard."""
         return self.kind
 
+    @property
+    def unsaved(self) -> str | None:
+        """What a saved guard cannot hold of this detector, such as a model of yours; mostly None.
+
+        Where there is such a thing, this very detector is asked for again when a guard is loaded.
+        """
+        return None
+
     @abstractmethod
     def config(self) -> dict[str, Any]:
         """Return the keyword arguments that build this detector again, JSON-ready."""
@@ -139,6 +202,13 @@ class Detector(ABC):
 
     def unhold(self, ids: Sequence[str]) -> None:  # noqa: B027
         """Forget held entries: they were released, or deleted for good."""
+
+    def overlook(self, ids: Collection[str]) -> None:  # noqa: B027 - most compare with no entry
+        """Leave known entries out of account in what is scored from now on; none brings them back.
+
+        They are what the batch at hand replaces: what a new revision resembles its older one by is
+        no evidence against it. Statistics over the whole knowledge base may go on counting them.
+        """
 
     def retroactive(
         self,

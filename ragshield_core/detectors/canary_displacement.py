@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -131,6 +131,11 @@ class CanaryDisplacementDetector(Detector):
         # Per query, the similarity below which entries may have been left out of its head.
         self._floors = np.full(len(self.queries), -np.inf)
         self._bars: NDArray[np.float64] | None = None  # similarities of each top k, when asked for
+        self._overlooked: frozenset[str] = frozenset()
+
+    def overlook(self, ids: Collection[str]) -> None:
+        """Leave the places of entries that the batch replaces to their new revisions."""
+        self._overlooked = frozenset(ids)
 
     def learn(self, entries: Batch) -> None:
         """Note the entries that are among the nearest of a query."""
@@ -309,12 +314,20 @@ class CanaryDisplacementDetector(Detector):
             first = v[at] > best[0] + TIE
             alike = (vectors @ vectors.T >= SAME) | (first[:, None] & first[None, :])
             np.fill_diagonal(alike, val=True)
+            given_up = self._given_up(heads[q[at[0]]])
             for mine, group in zip(at.tolist(), alike, strict=True):
                 both = np.concatenate([best, v[at[group]]])
                 top = np.argsort(-both, kind="stable")[: self.k]
-                shares[mine] = float(self._weights @ (top >= self.k))
+                shares[mine] = max(0.0, float(self._weights @ (top >= self.k)) - given_up)
                 ranks[mine] = int(np.count_nonzero(best >= v[mine]))
         return _Displacement(q, e, ranks, shares)
+
+    def _given_up(self, head: Mapping[str, float]) -> float:
+        """Return the weight of the places that overlooked entries leave."""
+        if not self._overlooked:
+            return 0.0
+        left = [entry_id in self._overlooked for entry_id in _ranked(head)[: self.k]]
+        return float(self._weights[: len(left)] @ np.array(left))
 
     def _scores(self, batch: Batch, found: _Displacement) -> NDArray[np.float64]:
         scores = np.zeros(len(batch))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
@@ -313,6 +313,7 @@ class CliqueDetector(Detector):
         self._n_come = 0  # entries learned and held since the fit
         self._measured: NDArray[np.int64] = np.empty(0, dtype=np.int64)  # slots, latest measure
         self._latest: tuple[Batch, Overlay, _Judgement] | None = None
+        self._overlooked: frozenset[str] = frozenset()
 
     def neighbors(self) -> NeighborSource:
         """Return the neighbours of the graph, for detectors that would search for the same."""
@@ -346,6 +347,12 @@ class CliqueDetector(Detector):
         for entry_id, key in zip(entries.ids, keys, strict=True):
             self._held.setdefault(entry_id, []).append(key)
         self._insert(keys, entries, held=True)
+
+    def overlook(self, ids: Collection[str]) -> None:
+        """Judge as if entries that the batch replaces were not there."""
+        self._neighbors.overlook(ids)
+        if self._overlooked != set(ids):
+            self._overlooked, self._latest = frozenset(ids), None
 
     def unhold(self, ids: Sequence[str]) -> None:
         """Take held entries out of the graph: they were released, or deleted for good."""
@@ -636,7 +643,7 @@ class CliqueDetector(Detector):
     def _learn_trusted(self, entries: Batch) -> None:
         """Take over a knowledge base, and measure what is usual in it once it is large enough."""
         graph = self._fitted()
-        if len(graph):
+        if graph.n_slots:  # of which all may have been forgotten
             self._remove([entry_id for entry_id in entries.ids if entry_id in graph.index])
             graph.learn(entries.ids, graph.overlay(entries))
         else:
@@ -758,6 +765,7 @@ class CliqueDetector(Detector):
         """Judge a batch, or recall it: scores, findings and retroactive ones ask for the same."""
         if self._latest is None or self._latest[0] is not batch:
             older = [key for i in batch.ids for key in (i, *self._held.get(i, ()))]
+            older += self._overlooked.difference(batch.ids)
             overlay = self._fitted().overlay(batch, older)
             # Nobody asks for the scores of the others, which are most.
             rows = np.concatenate([np.arange(len(batch)), self._watched_rows(overlay)])

@@ -9,7 +9,13 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.detectors.base import Detector, Evidence, Need
+from ragshield_core.detectors.base import (
+    Detector,
+    Evidence,
+    Need,
+    explained_with_contexts,
+    of_texts_and_contexts,
+)
 from ragshield_core.entries import Batch
 from ragshield_core.findings import printable
 from ragshield_core.hidden_text import COMMENT, HTML, Payload, payloads
@@ -27,7 +33,8 @@ class HiddenTextDetector(Detector):
     above 1 for about ten smuggled characters, ten words of invisible prose or three disguised
     words, growing with the logarithm of the amount. Weak signs add up slowly, and of comments and
     hidden HTML only the weightiest counts: many of them are the manner of a page's author. The
-    published rule calls a score above 1 suspicious.
+    published rule calls a score above 1 suspicious. What a model reads with the text (the batch's
+    ``contexts``) is judged like the text, and the larger score counts.
 
     Notes
     -----
@@ -80,11 +87,19 @@ class HiddenTextDetector(Detector):
 
     def score(self, batch: Batch) -> NDArray[np.float64]:
         """Return how much is hidden in each entry, shape (n_entries,), at least 0."""
-        return np.fromiter((_score(payloads(text)) for text in batch.texts), np.float64, len(batch))
+        return of_texts_and_contexts(batch, _scores)
 
     def explain(self, batch: Batch, rows: Sequence[int]) -> list[Evidence]:
         """Return what is hidden, decoded and escaped, the weightiest first."""
-        return [_evidence(payloads(batch.texts[row])) for row in rows]
+        return explained_with_contexts(batch, rows, _scores, _explained)
+
+
+def _scores(texts: Sequence[str]) -> NDArray[np.float64]:
+    return np.fromiter((_score(payloads(text)) for text in texts), np.float64, len(texts))
+
+
+def _explained(texts: Sequence[str]) -> list[Evidence]:
+    return [_evidence(payloads(text)) for text in texts]
 
 
 def _score(found: Sequence[Payload]) -> float:

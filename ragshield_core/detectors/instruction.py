@@ -23,7 +23,14 @@ from urllib.parse import unquote
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.detectors.base import Detector, Evidence, Need, Scope
+from ragshield_core.detectors.base import (
+    Detector,
+    Evidence,
+    Need,
+    Scope,
+    explained_with_contexts,
+    of_texts_and_contexts,
+)
 from ragshield_core.entries import Batch
 from ragshield_core.errors import InvalidBatchError
 from ragshield_core.findings import printable
@@ -219,17 +226,19 @@ class InstructionDetector(Detector):
     around it are those of a letter, an exam or a manual.
 
     The score is that of the most suspicious sentences in a row, so that an injection does not
-    thin out in a long passage. The weights of the heaviest rule of each family found there are
-    added up; the larger of that and the weight of the ideas, with a third of the lesser, make
-    ``w``, and the score is ``1 - exp(-0.45 * w)``. One trigger word is no evidence: rules need a
-    verb and what it is about, and scores up to :attr:`floor` are never acted on.
+    thin out in a long passage; what a model reads with the text, such as a title from metadata
+    (the batch's ``contexts``), is judged like the text. The weights of the heaviest rule of each
+    family found there are added up; the larger of that and the weight of the ideas, with a third of
+    the lesser, make ``w``, and the score is ``1 - exp(-0.45 * w)``. One trigger word is no
+    evidence: rules need a verb and what it is about, and scores up to :attr:`floor` are never acted
+    on.
 
     Parameters
     ----------
     classifier
         An optional second opinion: any callable from a list of texts to one probability each, in
         [0, 1], that the text is an injection. The score is the larger of both. It is not saved:
-        set :attr:`classifier` again after loading a guard.
+        give this detector to ``Guard.save`` and a like one to ``Guard.load``, as ``detectors=``.
     classify
         Which sentences it is asked about: ``"suspicious"`` ones, that some rule matched, or
         ``"all"``. The default because models of this kind take milliseconds per sentence.
@@ -300,6 +309,11 @@ class InstructionDetector(Detector):
         """Return the keyword arguments that build this detector again, but for the classifier."""
         return {"classify": self.classify}
 
+    @property
+    def unsaved(self) -> str | None:
+        """The classifier, if there is one: any callable, which only pickle could write."""
+        return None if self.classifier is None else "classifier"
+
     def reset(self) -> None:
         """Do nothing: rules learn nothing."""
 
@@ -321,17 +335,22 @@ class InstructionDetector(Detector):
         return self.judged_scores(fitted)
 
     def score(self, batch: Batch) -> NDArray[np.float64]:
-        """Return the score of each text's most suspicious window, in [0, 1]."""
-        found = [suspicion(text) for text in batch.texts]
-        scores = np.array([each.score for each in found], dtype=np.float64)
-        if self.classifier is not None:
-            for row, opinion in enumerate(self._opinions(batch.texts, found)):
-                scores[row] = max(scores[row], opinion[0])
-        return scores
+        """Return the score of each entry's most suspicious window, in [0, 1]."""
+        return of_texts_and_contexts(batch, self._scores)
 
     def explain(self, batch: Batch, rows: Sequence[int]) -> list[Evidence]:
         """Return rule, family and the words that it found."""
-        texts = [batch.texts[row] for row in rows]
+        return explained_with_contexts(batch, rows, self._scores, self._explained)
+
+    def _scores(self, texts: Sequence[str]) -> NDArray[np.float64]:
+        found = [suspicion(text) for text in texts]
+        scores = np.array([each.score for each in found], dtype=np.float64)
+        if self.classifier is not None:
+            for row, opinion in enumerate(self._opinions(texts, found)):
+                scores[row] = max(scores[row], opinion[0])
+        return scores
+
+    def _explained(self, texts: Sequence[str]) -> list[Evidence]:
         found = [suspicion(text) for text in texts]
         opinions = (
             self._opinions(texts, found)

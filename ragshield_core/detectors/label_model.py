@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import Any, ClassVar
@@ -199,6 +199,10 @@ class LabelModelDetector(Detector):
         before = len(self._known)
         self._known.forget(entries.ids)
         self._changed(entries.take([]), before - len(self._known))
+
+    def overlook(self, ids: Collection[str]) -> None:
+        """Let no entry that the batch replaces vote on it."""
+        self._known.overlook(ids)
 
     def unjudged(self, batch: Batch) -> dict[int, str]:
         """Return rows without a label, with a rare one, or with one that is too new."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -145,6 +145,10 @@ class LabelNeighborDetector(Detector):
     def forget(self, entries: Batch) -> None:
         """Take entries out; those that are not known are passed over."""
         self._known.forget(entries.ids)
+
+    def overlook(self, ids: Collection[str]) -> None:
+        """Let no entry that the batch replaces vote on it."""
+        self._known.overlook(ids)
 
     def unjudged(self, batch: Batch) -> dict[int, str]:
         """Return rows without a label, with a rare one, or without a neighbour that votes."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping, Sequence
 from importlib.metadata import entry_points
+from typing import Any
 
 from ragshield_core.detectors.base import Detector
 from ragshield_core.detectors.canary_displacement import CanaryDisplacementDetector
@@ -63,6 +66,148 @@ def detector_class(kind: str) -> type[Detector]:
         f"an entry point in the group {ENTRY_POINT_GROUP!r}; install the package that brings it."
     )
     raise StateError(msg)
+
+
+def check_loadable(
+    detectors: Sequence[Detector], given: Sequence[Detector | type[Detector]] = ()
+) -> None:
+    """Refuse to save detectors that nobody could build again.
+
+    Parameters
+    ----------
+    detectors
+        Of a guard.
+    given
+        What will be given when it is loaded.
+
+    Raises
+    ------
+    StateError
+        If a detector's class is not registered under its kind, or it holds something that is not
+        saved, and it is not among those given.
+    """
+    for detector in detectors:
+        cls = type(detector)
+        if any(
+            one is detector or (isinstance(one, cls) and _alike(one, detector)) for one in given
+        ):
+            continue
+        if detector.unsaved is not None:
+            msg = (
+                f"the {detector.unsaved} of detector {detector.name!r} cannot be saved; give that "
+                "detector to save and to load: guard.save(folder, detectors=[detector]), "
+                "Guard.load(folder, detectors=[detector])."
+            )
+            raise StateError(msg)
+        if cls in given or _registered(detector.kind) is cls:
+            continue
+        msg = (
+            f"detector {detector.name!r} could not be loaded again: {cls.__name__} is not "
+            f"registered under the kind {detector.kind!r}. Name it in the entry points of the "
+            f"group {ENTRY_POINT_GROUP!r}, or give the class to save and to load: "
+            f"guard.save(folder, detectors=[{cls.__name__}]), "
+            f"Guard.load(folder, detectors=[{cls.__name__}])."
+        )
+        raise StateError(msg)
+
+
+def saved_form(detector: Detector) -> dict[str, Any]:
+    """Return what a saved guard says of a detector, but for what it learned."""
+    form: dict[str, Any] = {"kind": detector.kind, "config": detector.config()}
+    return form if detector.unsaved is None else form | {"unsaved": detector.unsaved}
+
+
+def detectors_from(
+    saved: Sequence[Mapping[str, Any]], given: Sequence[Detector | type[Detector]] = ()
+) -> list[Detector]:
+    """Return the detectors of a saved guard, before what they learned.
+
+    Parameters
+    ----------
+    saved
+        As of :func:`saved_form`.
+    given
+        Classes, for kinds that are not registered, and instances, which are used themselves.
+
+    Raises
+    ------
+    StateError
+        If a kind is not known, a detector holds something that is not saved and none is given, or
+        one that is given belongs to none of them.
+    """
+    left = [one for one in given if isinstance(one, Detector)]
+    classes = {one.kind: one for one in given if isinstance(one, type)}
+    detectors = []
+    for form in saved:
+        kind, config = form["kind"], form["config"]
+        same = [one for one in left if one.kind == kind and _plain_config(one) == config]
+        if same:
+            left.remove(same[0])
+            same[0].reset()
+            detectors.append(same[0])
+            continue
+        if "unsaved" in form:
+            msg = (
+                f"the {form['unsaved']} of a detector of kind {kind!r} was not saved with the "
+                "guard; pass a detector with it and with the same options: "
+                "Guard.load(folder, detectors=[...])."
+            )
+            raise StateError(msg)
+        cls = classes[kind] if kind in classes else detector_class(kind)
+        detectors.append(cls(**config))
+    if left:
+        msg = (
+            f"detectors has one of kind {left[0].kind!r}, and the saved guard has none with the "
+            "same options; build it as it was when the guard was saved."
+        )
+        raise StateError(msg)
+    return detectors
+
+
+def check_detectors(detectors: Sequence[object], *, classes: bool = False) -> None:
+    """Refuse what are no detectors.
+
+    Parameters
+    ----------
+    detectors
+        Of whatever kind.
+    classes
+        Whether classes of detectors will do as well.
+
+    Raises
+    ------
+    TypeError
+        If one is none; says what to pass.
+    """
+    if isinstance(detectors, Detector | type | str | Mapping):
+        msg = f"detectors is a {type(detectors).__name__}, expected a list of detectors."
+        raise TypeError(msg)
+    for row, one in enumerate(detectors):
+        is_class = isinstance(one, type) and issubclass(one, Detector)
+        if isinstance(one, Detector) or (is_class and classes):
+            continue
+        if is_class:
+            what = f"the class {one.__name__}, expected an instance: {one.__name__}()"  # type: ignore[attr-defined]
+        else:
+            what = f"a {type(one).__name__}, expected a detector such as LabelCentroidDetector()"
+        msg = f"detectors[{row}] is {what}."
+        raise TypeError(msg)
+
+
+def _alike(one: Detector, other: Detector) -> bool:
+    return one.kind == other.kind and _plain_config(one) == _plain_config(other)
+
+
+def _plain_config(detector: Detector) -> Any:
+    """Return the options as they come back from a file."""
+    return json.loads(json.dumps(detector.config()))
+
+
+def _registered(kind: str) -> type[Detector] | None:
+    try:
+        return detector_class(kind)
+    except StateError:
+        return None
 
 
 def built_in_detectors() -> tuple[list[Detector], list[Skipped]]:

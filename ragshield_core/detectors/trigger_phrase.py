@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -225,6 +225,7 @@ class TriggerPhraseDetector(Detector):
         self._ready = False  # whether what is learned now is recent
         self._confirmed: set[str] = set()  # held, and judged poisoned by a person
         self._latest: tuple[Batch, Grams, _Judgement] | None = None
+        self._overlooked: frozenset[str] = frozenset()
 
     # Learning
 
@@ -257,6 +258,11 @@ class TriggerPhraseDetector(Detector):
         if not self._ready or not len(entries):
             return
         self._arrive(entries, held=True)
+
+    def overlook(self, ids: Collection[str]) -> None:
+        """Count nothing for recent entries that the batch replaces."""
+        if self._overlooked != set(ids):
+            self._overlooked, self._latest = frozenset(ids), None
 
     def unhold(self, ids: Sequence[str]) -> None:
         """Count held entries no longer."""
@@ -544,7 +550,7 @@ class TriggerPhraseDetector(Detector):
         arrivals = self._recent.arrivals
         age = np.arange(len(arrivals), 0, -1)
         weights = np.exp2(-age / self.half_life)
-        again = set(batch.ids)  # a new revision counts instead of the old one
+        again = {*batch.ids, *self._overlooked}  # a new revision counts instead of the old one
         weights[[row for row, arrival in enumerate(arrivals) if arrival.id in again]] = 0.0
         return np.concatenate([np.ones(len(batch)), weights])
 

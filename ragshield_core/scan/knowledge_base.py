@@ -43,6 +43,7 @@ class KnowledgeBase:
             labels=part.labels,
             lineages=part.lineages,
             metadatas=part.metadatas,
+            contexts=part.contexts,
         )
 
 

@@ -183,6 +183,14 @@ class InnerStore(ABC):
         """
         return None
 
+    def near(self, vector: list[float], k: int) -> list[Document]:
+        """Return the k documents nearest to a vector, or none where the store cannot be asked."""
+        try:
+            found = self.call("similarity_search_by_vector", vector, k=k)
+        except NotImplementedError:
+            return []
+        return self._outward_all(found)
+
     def get(self, ids: Sequence[str]) -> list[Document]:
         """Return documents as the caller knows them; missing ones are passed over."""
         if not ids:

@@ -131,6 +131,13 @@ class FaissInner(InnerStore):
         present = [document.id for document in self._store.get_by_ids(ids)]
         if not present:
             return
+        if self._inverted() is not None:
+            mapping, gone = self._store.index_to_docstore_id, set(present)
+            left = [number for number in sorted(mapping) if mapping[number] not in gone]
+            self._keep(left)
+            self._store.docstore.delete(present)
+            self._store.index_to_docstore_id = {n: mapping[at] for n, at in enumerate(left)}
+            return
         try:
             self._store.delete(present)
         except RuntimeError as error:  # of the index, which is asked first
@@ -145,21 +152,39 @@ class FaissInner(InnerStore):
         mapping = self._store.index_to_docstore_id
         return [mapping[number] for number in sorted(mapping)]
 
+    def _inverted(self) -> Any:
+        """Return the inverted file that the index is, or holds; None if there is none."""
+        import faiss  # noqa: PLC0415 - there is an index, so it is loaded already
+
+        return faiss.try_extract_index_ivf(self._store.index)
+
+    def _keep(self, positions: Sequence[int]) -> None:
+        """Leave only some vectors in an inverted file, and number them anew.
+
+        Other indexes do so by themselves when vectors are removed. An inverted file goes on with
+        the old numbers, by which FAISS would look up other documents, or none at all (KeyError).
+        """
+        index = self._store.index
+        vectors = [self._vector(position) for position in positions]
+        index.reset()
+        if vectors:
+            index.add(np.array(vectors, dtype=np.float32))
+
     def _vector(self, position: int) -> Any:
         index = self._store.index
         try:
             return index.reconstruct(position)
         except RuntimeError:  # an inverted file that has not been asked for vectors before
-            import faiss  # noqa: PLC0415 - there is one, so it is loaded already
-
-            faiss.extract_index_ivf(index).make_direct_map()
+            self._inverted().make_direct_map()
             return index.reconstruct(position)
 
     def _roll_back(self, ids: Sequence[str], older: Stored) -> None:
         """Undo half a write: FAISS fills index, docstore and mapping one after the other."""
         index, docstore = self._store.index, self._store.docstore
         mapping = self._store.index_to_docstore_id
-        if index.ntotal > len(mapping):
+        if index.ntotal > len(mapping) and self._inverted() is not None:
+            self._keep(range(len(mapping)))
+        elif index.ntotal > len(mapping):
             index.remove_ids(np.arange(len(mapping), index.ntotal))
         strays = [document.id for document in self._store.get_by_ids(ids)]
         if strays:

@@ -171,6 +171,19 @@ class PostgresInner(InnerStore):
 
         self._run(work)
 
+    def near(self, vector: list[float], k: int) -> list[Document]:
+        """Return the nearest documents, on the caller's loop where the store works on one."""
+        loop = CALLERS_LOOP.get()
+        if not self._store.async_mode or loop is None:
+            return super().near(vector, k)
+
+        async def there() -> list[Document]:
+            await self._prepared()
+            found: list[Document] = await self._store.asimilarity_search_by_vector(vector, k=k)
+            return found
+
+        return asyncio.run_coroutine_threadsafe(there(), loop).result()
+
     def ids(self) -> list[str]:
         """Return the ids of all that the collection holds."""
         from sqlalchemy import select  # noqa: PLC0415

@@ -153,7 +153,7 @@ def test_a_saved_guard_finds_plug_ins_through_entry_points(tmp_path, monkeypatch
     guard = Guard([Scripted()], quarantine=Quarantine("sqlite://")).fit(KNOWN)
     guard.save(tmp_path)
     again = Guard.load(tmp_path, quarantine=Quarantine("sqlite://"))
-    assert asked == [("ragshield.detectors", "scripted")]
+    assert set(asked) == {("ragshield.detectors", "scripted")}
     assert again.detectors[0].learned == len(KNOWN)
 
 

@@ -70,7 +70,10 @@ def test_much_growth_that_may_hide_a_takeover_is_said(folder):
     new = batch([(f"new-{i}", text) for i, text in zip(more.ids, more.texts, strict=True)])
     write(folder / "kb.jsonl", joined(knowledge(), new))
     output = " ".join(run("check").output.split())
-    assert "50% of the knowledge base is new: so much growth may hide a takeover" in output
+    assert (
+        "growth alone would give 50% of all places to newcomers: so much may hide a takeover"
+        in output
+    )
 
 
 def test_trace_and_quarantine(folder):
@@ -81,8 +84,14 @@ def test_trace_and_quarantine(folder):
     assert set(json.loads((folder / "trace.json").read_text())["suspects"]) == set(bad.ids)
     held = {item.id for item in Quarantine().list()}
     assert held == set(bad.ids)
-    assert run("check").exit_code == 0  # what is held is left out
+    result = run("check")  # what is held is left out, but the file still has it
+    assert result.exit_code == 1
+    said = " ".join(result.output.split())
+    assert "0 of 32 canaries flagged; 4 entries in quarantine are still retrieved" in said
+    assert bad.ids[0] in said
     assert run("trace").exit_code == 0
+    write(folder / "kb.jsonl", knowledge())
+    assert run("check").exit_code == 0
 
 
 def test_trace_one_answer_without_a_baseline(folder):

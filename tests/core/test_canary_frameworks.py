@@ -143,8 +143,37 @@ def test_a_llamaindex_index(kind):
     report = monitor.check()
     assert {d.query for d in report.flagged} == {TARGET}
     outcome = monitor.remediate()
+    assert set(outcome.quarantined) == set(bad.ids)
+    # The index still serves them.
+    assert set(bad.ids) & {n.node_id for n in index.as_retriever().retrieve(TARGET)}
+    assert not outcome.after.flagged
+    assert set(outcome.after.still_served) == set(bad.ids)
+    assert not outcome.clean
+    index.delete_nodes(list(bad.ids))
+    assert monitor.remediate().clean
+
+
+def test_a_llamaindex_index_that_is_told_how_to_take_out():
+    index = VectorStoreIndex(
+        [TextNode(id_=e.id, text=e.text) for e in knowledge()], embed_model=LlamaWords()
+    )
+    monitor = CanaryMonitor(
+        questions(),
+        index,
+        quarantine=Quarantine("sqlite://"),
+        remove=lambda ids: index.delete_nodes(list(ids)),
+        restore=lambda entries: index.insert_nodes(
+            [TextNode(id_=entry.id, text=entry.text) for entry in entries]
+        ),
+    )
+    monitor.record_baseline()
+    bad = poison(TARGET, 4)
+    index.insert_nodes([TextNode(id_=e.id, text=e.text) for e in bad])
+    outcome = monitor.remediate()
     assert outcome.clean
     assert set(outcome.quarantined) == set(bad.ids)
+    monitor.restore(bad.ids)
+    assert monitor.check().flagged
 
 
 def test_a_llamaindex_retriever():
@@ -207,7 +236,10 @@ def test_what_could_not_be_deleted_is_not_written_twice(monkeypatch):
 
     with monkeypatch.context() as patched:
         patched.setattr(store, "delete", refuse)
-        assert monitor.remediate().clean  # out of the monitor's view
+        outcome = monitor.remediate()
+        assert not outcome.after.flagged  # they are out of the monitor's view alone
+        assert set(outcome.after.still_served) == set(bad.ids)
+        assert not outcome.clean
     monitor.restore(bad.ids)
     assert store.index.ntotal == 1 + len(knowledge()) + len(bad)
     assert monitor.check().flagged

@@ -380,15 +380,33 @@ def test_suspects_are_held_and_left_out_of_retrieval():
     report = world.monitor.check()  # they are still in the knowledge base
     assert not report.flagged
     assert all(drift.score == 0.0 for drift in report.canaries)
+    assert set(report.still_served) == set(bad.ids)
+    assert report.summary().endswith("; 12 entries in quarantine are still retrieved")
+    assert "12 entries in quarantine" in report.to_html()
+    assert DriftReport.from_dict(report.to_dict()).still_served == report.still_served
+    world.take_out(bad.ids)
+    assert world.monitor.check().still_served == ()
+    world.add(bad)
     world.monitor.restore(gone)
     assert world.monitor.check().flagged
+
+
+def test_what_is_still_served_is_not_clean(caplog):
+    world, bad = attacked()
+    outcome = world.monitor.remediate()
+    assert set(outcome.quarantined) == set(bad.ids)
+    assert not outcome.after.flagged
+    assert set(outcome.after.still_served) == set(bad.ids)
+    assert not outcome.clean
+    assert "12 entries are held, but not taken out of the knowledge base" in caplog.text
+    world.take_out(bad.ids)
+    assert world.monitor.remediate().clean
 
 
 def test_remediation_ends_the_drift_with_the_poison_alone():
     world, bad = attacked()
     world.add(batch([("clean", f"{TARGETS[0].split()[-1]} and many other things of the day")]))
     outcome = world.monitor.remediate()
-    assert outcome.clean
     assert set(outcome.quarantined) == set(bad.ids)
     assert outcome.before.flagged
     assert not outcome.after.flagged
@@ -409,7 +427,7 @@ def test_remediation_of_nothing_does_nothing():
 
 
 def test_remediation_restores_what_did_not_matter():
-    world, bad = attacked(rule="source", weights=AnomalyWeights(threshold=0.17))
+    world, bad = attacked(rule="source", weights=AnomalyWeights(threshold=0.17), writable=True)
     outcome = world.monitor.remediate(max_entries=50)
     assert outcome.clean
     # The source's rule blames everything that is retrieved; clean entries come back.
@@ -521,6 +539,11 @@ def test_search_in_blocks_is_exact(monkeypatch):
 def test_trials_judge_nothing_good_and_delete_nothing():
     removed, restored = [], []
     listed = [[("a", "one"), ("b", "two")]]
+
+    def take_out(ids):
+        removed.extend(ids)
+        listed[0] = [pair for pair in listed[0] if pair[0] not in ids]
+
     monitor = CanaryMonitor(
         ["q"],
         lambda _query: listed[0],
@@ -528,7 +551,7 @@ def test_trials_judge_nothing_good_and_delete_nothing():
         embedder=lambda texts: [[1.0, 9.0 * ("wrong" in text)] for text in texts],
         rule="source",
         quarantine=Quarantine("sqlite://"),
-        remove=removed.extend,
+        remove=take_out,
         restore=lambda entries: restored.extend(entries.ids),
     )
     monitor.record_baseline()
@@ -685,3 +708,76 @@ def test_texts_that_share_an_id_are_held_once_for_the_worst_of_them():
     assert [s.entry_id for s in both] == ["doc", "doc"]
     assert monitor.quarantine(both) == ("doc",)
     assert "lies" in monitor.quarantine_store.show("doc").entry.text
+
+
+@pytest.mark.parametrize("deep", [True, False], ids=["any k", "fixed k"])
+@pytest.mark.parametrize("size", [3, 4, 5, 18])
+def test_a_suite_that_is_taken_over_everywhere_is_flagged_without_a_size(size, deep):
+    kb = MatrixRetriever(knowledge(), embed)
+
+    def find(query, k):
+        return kb.search([query], embed([query]), k if deep else 6)[0]
+
+    asked = TARGETS + questions()[1::8] + questions()[2::8]
+    monitor = CanaryMonitor(asked, find, embedder=embed, quarantine=Quarantine("sqlite://"))
+    monitor.record_baseline()
+    bad = [poison(query, size, prefix=f"bad{n}") for n, query in enumerate(asked)]
+    kb.batch = joined(kb.batch, *bad)
+    report = monitor.check()
+    assert {drift.query for drift in report.flagged} == set(asked)
+    assert {s.entry_id[:3] for s in monitor.traceback(report).suspects} == {"bad"}
+
+
+@pytest.mark.parametrize("growth", [0.05, 0.3])
+def test_growth_without_a_size_is_measured_below_the_head(growth):
+    rng = np.random.default_rng(0)
+    asked = [f"question {n}" for n in range(40)]
+    listed = {query: [(f"{query}-{n}", f"{query} {n}") for n in range(30)] for query in asked}
+    monitor = CanaryMonitor(
+        asked, lambda query, k: listed[query][:k], quarantine=Quarantine("sqlite://")
+    )
+    monitor.record_baseline()
+    for query, old in listed.items():  # additions of the same kind come at any rank
+        places = rng.random(60) < growth
+        listed[query] = [
+            (f"new-{query}-{n}", f"new {query} {n}") if is_new else old.pop(0)
+            for n, is_new in enumerate(places)
+            if is_new or old
+        ]
+    report = monitor.check()
+    assert report.growth == pytest.approx(growth, abs=0.1 * growth + 0.02)
+    assert len(report.flagged) <= 1
+
+
+class Store:
+    """Lists by query, and a size that is told."""
+
+    def __init__(self, listed, size):
+        self.listed, self.entries = listed, size
+
+    def size(self):
+        return self.entries
+
+    def search(self, queries, _vectors, k):
+        return [[Passage(id=i, text=t) for i, t in self.listed[q][:k]] for q in queries]
+
+
+def test_additions_about_what_canaries_ask_are_no_takeover():
+    """They come to every rank of the topics' neighbourhoods, far more than to the rest."""
+    rng = np.random.default_rng(1)
+    asked = [f"question {n}" for n in range(40)]
+    listed = {query: [(f"{query}-{n}", f"{query} {n}") for n in range(30)] for query in asked}
+    kb = Store(listed, size=10_000)
+    monitor = CanaryMonitor(asked, kb, quarantine=Quarantine("sqlite://"))
+    monitor.record_baseline()
+    for query in asked:
+        for n in range(4):
+            place = int(rng.integers(18))
+            listed[query].insert(place, (f"new-{query}-{n}", f"new {query} {n}"))
+    kb.entries += 160
+    assert len(monitor.check().flagged) <= 1
+    for n in range(5):  # and poison at the heads is found among them
+        for query in asked[:4]:
+            listed[query].insert(0, (f"bad-{query}-{n}", f"bad {query} {n}"))
+    kb.entries += 20
+    assert set(asked[:4]) <= {drift.query for drift in monitor.check().flagged}

@@ -569,3 +569,18 @@ def test_entries_can_be_trusted_before_enough_are_known_to_judge():
     detector = CliqueDetector().fit(KNOWN.take(range(20)))
     detector.trust([KNOWN.ids[3], "unknown"])
     assert "20 entries" in detector.unjudged(KNOWN.take([30]))[0]
+
+
+def test_a_knowledge_base_may_be_forgotten_to_the_last_entry_and_learned_anew():
+    first, rest = KNOWN.take([0]), KNOWN.take(range(1, 200))
+    detector, fresh = CliqueDetector(), CliqueDetector()
+    for _ in range(2):
+        detector.learn(first)
+        detector.forget(first)
+    for one in (detector, fresh):
+        one.learn(rest)
+    bad = group(3, 5)
+    np.testing.assert_allclose(detector.score(bad), fresh.score(bad), rtol=1e-6)
+    restored = CliqueDetector()
+    restored.restore(*detector.state())
+    np.testing.assert_allclose(restored.score(bad), fresh.score(bad), rtol=1e-6)

@@ -6,6 +6,7 @@ import uuid
 from decimal import Decimal
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -84,6 +85,19 @@ def test_numpy_scalars_come_back_as_plain_numbers(value, plain):
 def test_what_could_only_be_pickled_is_refused_with_its_key(value):
     with pytest.raises(TypeError, match=r"metadata\['secret'\].*without pickling"):
         metadata_json.dumps({"fine": 1, "secret": value})
+
+
+def test_a_missing_time_of_a_data_frame_comes_back_as_none():
+    assert metadata_json.loads(metadata_json.dumps({"at": pd.NaT})) == {"at": None}
+
+
+def test_keys_are_hostile_too():
+    with pytest.raises(TypeError) as caught:
+        metadata_json.dumps({"\x1b[2J" + "x" * 5000: object(), "b": 1})
+    assert "\x1b" not in str(caught.value)
+    assert len(str(caught.value)) < 250
+    with pytest.raises(TypeError, match=r"metadata\[tuple\] is of type complex"):
+        metadata_json.dumps({("secret",): 1j})
 
 
 def test_text_that_looks_like_a_tag_stays_text():

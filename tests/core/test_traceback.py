@@ -279,7 +279,7 @@ def test_a_store_that_was_built_again_is_not_flagged():
 
 def test_what_would_move_up_counts_when_a_group_is_left_out():
     # Poison of two wordings, more of it than places: without one, the other takes over.
-    world = World([QUERY, *questions()[8:]])
+    world = World([QUERY, *questions()[8:]], writable=True)
     world.monitor.record_baseline()
     world.add(batch([(f"bad-{i}", f"What of the {NAME}? Of {NAME}: no{i}") for i in range(4)]))
     more = [(f"worse-{i}", f"{NAME} {NAME} orchard by day and night yes{i}") for i in range(7)]

@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import uuid
+from dataclasses import replace
 from unittest.mock import patch
 
 import pytest
@@ -377,6 +378,10 @@ class Lookup(Embeddings):
         return self._vectors[text]
 
 
+def reworded(batch, texts):
+    return replace(batch, texts=tuple(texts))
+
+
 KNOWN, NEW, POISON = passages(300, 1), passages(6, 90, "new"), group(4, 3)
 
 
@@ -418,6 +423,59 @@ def test_an_update_that_is_taken_back_in_the_same_run_leaves_the_good_version(cr
         "num_kept": 1,
     }
     assert crowded.state[0] == {NEW.texts[0], NEW.texts[3]}
+
+
+PAGES = [
+    group(2, seed, f"page{seed}-", spread=0.05, lineage=f"{seed}.txt") for seed in (1, 2, 4, 6, 7)
+]
+
+
+@pytest.fixture(params=["sync", "async"])
+def paged(request):
+    """Return a world whose guard finds groups, also of two, and what says so itself."""
+    guard = Guard([CliqueDetector(), Scripted()], quarantine=Quarantine("sqlite://"))
+    guard.fit(KNOWN).calibrate(fpr=0.01)
+    bad = reworded(group(4, 90, "told"), [f"told {i} score=9" for i in range(4)])
+    return World(
+        native=request.param == "async", store=guarded(guard, Lookup(join(*PAGES, POISON, bad)))
+    )
+
+
+@pytest.mark.parametrize("cleanup", ["incremental", "full", "scoped_full"])
+def test_an_update_is_no_group_with_the_version_that_it_replaces(paged, cleanup):
+    assert paged.run([passage(page, 0) for page in PAGES], cleanup=cleanup) == {"num_added": 5}
+    done = paged.run([passage(page, 1) for page in PAGES], cleanup=cleanup)
+    assert done == {"num_added": 5, "num_deleted": 5}
+    assert paged.state == ({page.texts[1] for page in PAGES}, set())
+
+
+def test_without_a_cleanup_nothing_is_replaced_and_versions_are_a_group(paged):
+    paged.run([passage(page, 0) for page in PAGES])
+    assert paged.run([passage(page, 1) for page in PAGES])["num_quarantined"]
+
+
+def test_what_a_write_replaces_is_no_evidence_against_it(paged):
+    old, new = passage(PAGES[0], 0), passage(PAGES[0], 1)
+    paged.store.add_documents([old], ids=["old"])
+    add = paged.store.add_documents, paged.store.aadd_documents
+    paged._either(*add, [new], ids=["new"])
+    assert len(paged.store.last_report.quarantined) == 1
+    paged.store.delete(["new"])
+    paged._either(*add, [new], ids=["new"], replacing=["old"])
+    assert not paged.store.last_report.quarantined
+
+
+@pytest.mark.parametrize("batch_size", [1, 100])
+@pytest.mark.parametrize("cleanup", ["incremental", "full", "scoped_full"])
+def test_a_group_cannot_come_piece_by_piece_beside_what_is_held(paged, cleanup, batch_size):
+    options = {"cleanup": cleanup, "batch_size": batch_size}
+    of_one = [doc(text, "x.txt") for text in POISON.texts]
+    assert paged.run([of_one[0]], **options) == {"num_added": 1}
+    # Each time something that is held for sure keeps the earlier pieces in the store.
+    for n in (1, 2, 3):
+        paged.run([of_one[n], doc(f"told {n} score=9", "x.txt")], **options)
+    assert len(paged.live & set(POISON.texts)) < 3
+    assert paged.recorded == paged.live
 
 
 def test_what_others_took_back_is_not_recorded_either_and_survives_cleanup(crowded):

@@ -104,9 +104,9 @@ def test_a_store_without_held_documents_is_asked_once(clean):
         store.similarity_search(QUERY, k=4)
         store.max_marginal_relevance_search(QUERY, k=4)
         assert search.call_count == 2
-        store.add_texts(["score=1"])  # held, and not in there
+        store.add_texts(["score=1"])  # held, and not in there, nor is a copy, which is looked for
         store.similarity_search(QUERY, k=4)
-        assert search.call_count == 3
+        assert search.call_count == 4
 
 
 def test_relevance_scores_and_retrievers_see_none_of_it(store, clean):

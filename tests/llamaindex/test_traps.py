@@ -44,8 +44,9 @@ from llama_support import (
 from pydantic import PrivateAttr
 from support import Scripted, vector_of
 
-from ragshield_core import Quarantine
-from ragshield_core.errors import QuarantineError, RAGShieldError
+from ragshield_core import Guard, Quarantine
+from ragshield_core.detectors import InstructionDetector
+from ragshield_core.errors import QuarantineError, RAGShieldError, StateError
 from ragshield_core.retrieval import RetrievalGuard
 from ragshield_llamaindex import (
     ALL_DROPPED,
@@ -220,6 +221,19 @@ def mixed_more():
 def test_3_workers_without_a_quarantine_to_share_are_refused():
     pipeline = IngestionPipeline(transformations=[PoisonGuard(trained())], disable_cache=True)
     with pytest.raises(ValueError, match="in memory"):
+        pipeline.run(nodes=mixed(), num_workers=2)
+
+
+@pytest.mark.parametrize("kind", ["plug-in", "classifier"])
+def test_3_workers_that_could_not_build_a_detector_again_are_refused(kind, tmp_path):
+    """They would die as they start, and the pool would wait for ever."""
+    detector = {
+        "plug-in": Scripted,
+        "classifier": lambda: InstructionDetector(classifier=lambda texts: [0.0] * len(texts)),
+    }[kind]()
+    guard = Guard([detector], quarantine=Quarantine(f"sqlite:///{tmp_path / 'q.db'}"))
+    pipeline = IngestionPipeline(transformations=[PoisonGuard(guard)], disable_cache=True)
+    with pytest.raises(StateError, match=f"{'not registered' if kind == 'plug-in' else kind}"):
         pipeline.run(nodes=mixed(), num_workers=2)
 
 

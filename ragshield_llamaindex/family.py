@@ -1,0 +1,131 @@
+"""Nodes that serve the text of other nodes: parents, and windows of text around a sentence.
+
+Auto-merging and recursive retrieval return a whole parent in place of its children, and a
+postprocessor replaces a sentence by its window. What is held in one node must not come out of
+another.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from llama_index.core.schema import BaseNode, NodeRelationship
+
+from ragshield_core import Report, Verdict
+from ragshield_core.detectors.base import BESIDE
+from ragshield_core.findings import Decision, printable
+from ragshield_llamaindex.convert import NODE_KEY, source_of, windows_of
+
+logger = logging.getLogger("ragshield")  # ids and counts, never text
+
+
+def with_family(report: Report) -> Report:
+    """Return a report in which nodes that would serve the text of a held one are held with it.
+
+    Those are its parents among the screened nodes, theirs in turn, and nodes of the same document
+    with its text in their windows. A parent that was not screened cannot be held: the decision and
+    the log say so.
+
+    Parameters
+    ----------
+    report
+        On a batch of :func:`~ragshield_llamaindex.convert.to_batch`, before anything is held.
+    """
+    batch = report.batch
+    held = [row for row, decision in report.remarkable.items() if _held_for_its_text(decision)]
+    if not held:
+        return report
+    row_of = {entry_id: row for row, entry_id in enumerate(batch.ids)}
+    windows = _windows(report)
+    remarks: dict[int, str] = {}
+    away: dict[int, str] = {}
+    for row in held:
+        for parent_id in _parents(row, report, row_of):
+            if (parent := row_of.get(parent_id)) is None:
+                away[row] = parent_id
+            else:
+                remarks.setdefault(parent, _remark("is part of it", batch.ids[row]))
+        text = batch.texts[row].strip()
+        source = source_of(batch.metadatas[row])
+        for other, window in windows.get(source, ()) if text and source else ():
+            if text in window:
+                remarks.setdefault(other, _remark("stands in its window", batch.ids[row]))
+    changed = {
+        row: replace(report.decisions[row], verdict=Verdict.QUARANTINE, note=remark)
+        for row, remark in remarks.items()
+        if report.decisions[row].verdict is not Verdict.QUARANTINE
+    }
+    for row, parent_id in away.items():
+        remark = (
+            f"its parent {printable(parent_id, 60)} was not screened with it, and holds its text: "
+            "retrievers that return parents serve it, unless a GuardedRetriever is around them"
+        )
+        notes = (report.decisions[row].note, remark)
+        changed[row] = replace(report.decisions[row], note="; ".join(filter(None, notes)))
+    if away:
+        logger.warning(
+            "%d held nodes have parents that were not screened with them and hold their text; "
+            "screen all nodes of a hierarchy together before the document store gets them, or put "
+            "a GuardedRetriever around the retriever that returns parents",
+            len(away),
+        )
+    return replace(report, remarkable={**report.remarkable, **changed})
+
+
+def children_of(node: BaseNode) -> list[str]:
+    """Return the ids of the nodes that were cut from a node."""
+    children = node.relationships.get(NodeRelationship.CHILD)
+    return [child.node_id for child in children] if isinstance(children, list) else []
+
+
+def _held_for_its_text(decision: Decision) -> bool:
+    """Return whether a node is held, and not for its metadata alone: that is the node's own."""
+    beside = [finding.evidence.startswith(BESIDE) for finding in decision.findings]
+    return decision.verdict is Verdict.QUARANTINE and not (beside and all(beside))
+
+
+def _remark(how: str, entry_id: str) -> str:
+    return f"held with {printable(entry_id, 60)}, which {how}"
+
+
+def _windows(report: Report) -> dict[str, list[tuple[int, str]]]:
+    """Return rows with what stands in their windows, by document."""
+    found: dict[str, list[tuple[int, str]]] = {}
+    batch = report.batch
+    for row, (metadata, text) in enumerate(zip(batch.metadatas, batch.texts, strict=True)):
+        source = source_of(metadata)
+        if source is not None:
+            found.setdefault(source, []).extend((row, one) for one in windows_of(metadata, text))
+    return found
+
+
+def _parents(row: int, report: Report, row_of: Mapping[str, int]) -> Iterator[str]:
+    """Yield the parents of a node, its nearest first, as far as they were screened, and one more.
+
+    What only the child says of a parent is a claim: who brings it could have any node held.
+    """
+    seen = set()
+    current: int | None = row
+    while current is not None and current not in seen:
+        seen.add(current)
+        above = _related(report.batch.metadatas[current], NodeRelationship.PARENT)
+        if not above:
+            return
+        parent = row_of.get(above[0])
+        child = report.batch.ids[current]
+        if parent is not None and child not in _related(
+            report.batch.metadatas[parent], NodeRelationship.CHILD
+        ):
+            return
+        yield above[0]
+        current = parent
+
+
+def _related(metadata: Mapping[str, Any], kind: NodeRelationship) -> list[str]:
+    """Return the ids of the related nodes of an entry that ``to_batch`` made."""
+    packed = metadata.get(NODE_KEY) or {"content": {}}
+    related = packed["content"].get("relationships", {}).get(kind.value) or []
+    return [str(one["node_id"]) for one in (related if isinstance(related, list) else [related])]

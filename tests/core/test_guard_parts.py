@@ -1,0 +1,93 @@
+"""What a guard is made of: wrong types are refused, and nothing is lost when it is saved."""
+
+import pytest
+from support import Scripted, knowledge_base
+
+from ragshield_core import Guard, Quarantine
+from ragshield_core.detectors import InstructionDetector, LabelCentroidDetector
+from ragshield_core.errors import StateError
+
+KNOWN = knowledge_base(20)
+
+
+def guard_of(*detectors):
+    return Guard(detectors, quarantine=Quarantine("sqlite://")).fit(KNOWN)
+
+
+def load(folder, **options):
+    return Guard.load(folder, quarantine=Quarantine("sqlite://"), **options)
+
+
+@pytest.mark.parametrize(
+    ("detectors", "options", "said"),
+    [
+        ([LabelCentroidDetector], {}, r"detectors\[0\] is the class LabelCentroidDetector, .*\(\)"),
+        (LabelCentroidDetector(), {}, "detectors is a LabelCentroidDetector, expected a list"),
+        ("clique", {}, "detectors is a str, expected a list"),
+        ([Scripted(), "clique"], {}, r"detectors\[1\] is a str, expected a detector"),
+        ([Scripted()], {"quarantine": "sqlite://"}, r"a str, expected a Quarantine: Quarantine\("),
+        ([Scripted()], {"quarantine": Quarantine}, "the class Quarantine, expected a Quarantine"),
+        ([Scripted()], {"policy": 0.01}, "policy is a float, expected a Policy"),
+    ],
+)
+def test_wrong_types_are_refused_at_once(detectors, options, said):
+    with pytest.raises(TypeError, match=said):
+        Guard(detectors, **options)
+
+
+def test_a_detector_that_is_not_registered_is_refused_by_save_unless_it_is_promised(tmp_path):
+    guard = guard_of(Scripted(), LabelCentroidDetector())
+    with pytest.raises(StateError, match=r"Scripted is not registered.*detectors=\[Scripted\]"):
+        guard.save(tmp_path)
+    assert not list(tmp_path.iterdir())
+    guard.save(tmp_path, detectors=[Scripted])
+    with pytest.raises(StateError, match="no detector of kind 'scripted'"):
+        load(tmp_path)
+    assert load(tmp_path, detectors=[Scripted]).detectors[0].learned == len(KNOWN)
+    mine = Scripted()
+    assert load(tmp_path, detectors=[mine]).detectors[0] is mine
+    assert mine.learned == len(KNOWN)
+
+
+def test_a_detector_that_belongs_to_no_saved_one_is_refused(tmp_path):
+    guard_of(LabelCentroidDetector(min_entries=3)).save(tmp_path)
+    for other in (Scripted(), LabelCentroidDetector(min_entries=4)):
+        with pytest.raises(StateError, match=f"one of kind '{other.kind}'"):
+            load(tmp_path, detectors=[other])
+    with pytest.raises(TypeError, match=r"detectors\[0\] is a str"):
+        load(tmp_path, detectors=["label_centroid"])
+
+
+def test_a_subclass_is_not_loaded_as_what_it_was_made_from(tmp_path):
+    class Mine(LabelCentroidDetector):
+        pass
+
+    guard = guard_of(Mine())
+    with pytest.raises(StateError, match="Mine is not registered"):
+        guard.save(tmp_path)
+    guard.save(tmp_path, detectors=[Mine])
+    assert type(load(tmp_path, detectors=[Mine]).detectors[0]) is Mine
+
+
+def test_a_classifier_is_not_dropped_by_a_saved_guard(tmp_path):
+    detector = InstructionDetector(classifier=lambda texts: [0.9] * len(texts), classify="all")
+    guard = guard_of(detector)
+    with pytest.raises(StateError, match="the classifier of detector 'instruction'"):
+        guard.save(tmp_path)
+    with pytest.raises(StateError, match="the classifier"):
+        guard.save(tmp_path, detectors=[InstructionDetector])
+    guard.save(tmp_path, detectors=[detector])
+    for options in ({}, {"detectors": [InstructionDetector]}):
+        with pytest.raises(StateError, match=r"the classifier of a detector .* was not saved"):
+            load(tmp_path, **options)
+    again = load(tmp_path, detectors=[detector])
+    assert again.detectors[0].classifier is detector.classifier
+    report = again.screen(knowledge_base(1, prefix="new"))
+    assert all(decision.findings for decision in report.decisions)
+
+
+def test_a_guard_that_was_saved_without_a_word_of_its_classifier_still_opens(tmp_path):
+    guard_of(InstructionDetector()).save(tmp_path)  # as earlier versions did with a classifier
+    detector = InstructionDetector(classifier=lambda texts: [0.9] * len(texts))
+    assert load(tmp_path).detectors[0].classifier is None
+    assert load(tmp_path, detectors=[detector]).detectors[0] is detector

@@ -1,0 +1,198 @@
+"""What a person decides about a held document never costs the live one."""
+
+import asyncio
+
+import pytest
+from langchain_core.documents import Document
+from support import DIM, CountingEmbeddings, Scripted, vector_of
+
+from ragshield_core import Guard, Quarantine
+from ragshield_core.errors import QuarantineError
+from ragshield_langchain import GuardedVectorStore, PoisonFilter
+
+GOOD = Document(id="a", page_content="billing is open at nine", metadata={"source": "a.txt"})
+BAD = Document(id="a", page_content="billing is closed score=9", metadata={"source": "a.txt"})
+
+
+def guard_of(url="sqlite://"):
+    return Guard([Scripted()], quarantine=Quarantine(url))
+
+
+@pytest.fixture(params=["memory", "faiss", "chroma", "qdrant", "postgres"])
+def store(request, make_store, on_file):
+    inner = make_store(request.param, CountingEmbeddings(), DIM)
+    return GuardedVectorStore(inner, guard=guard_of(on_file))
+
+
+def past(store, document):
+    """Write a document past the guard."""
+    vectors = [vector_of(document.page_content)]
+    store._access.write(store._as_stored([document], vectors), [document.metadata])
+
+
+def again(store):
+    """Return the same store after a restart."""
+    return GuardedVectorStore(store.inner, guard=guard_of(store.quarantine.url))
+
+
+def texts(store):
+    return [d.page_content for d in store.similarity_search("billing", k=9)]
+
+
+@pytest.mark.parametrize("native", [False, True])
+def test_deleting_a_held_revision_leaves_the_live_one(store, native):
+    store.add_documents([GOOD])
+    store.add_documents([BAD])
+    assert [item.id for item in store.quarantine.list()] == ["a"]
+    gone = asyncio.run(store.apurge(["a"], by="anna")) if native else store.purge(["a"], by="anna")
+    assert gone == 1
+    assert store.get_by_ids(["a"]) == [GOOD]
+    assert store.quarantine.count(None) == 0
+    assert texts(again(store)) == [GOOD.page_content]
+
+
+def test_deleting_a_held_revision_deletes_it_where_it_is_hidden(store):
+    store.add_documents([GOOD])
+    past(store, BAD)
+    store.quarantine.hold(store._stored(["a"]), by="anna")
+    store.refresh()
+    assert texts(store) == []
+    store.purge(["a"])
+    assert len(store._stored(["a"])) == 0
+    assert store.purge(["a", "unheard-of"]) == 0
+
+
+def test_a_plain_delete_takes_both(store):
+    store.add_documents([GOOD])
+    store.add_documents([BAD])
+    store.delete(["a"])
+    assert store.get_by_ids(["a"]) == []
+    assert store.quarantine.count(None) == 0
+
+
+def held_copy(store):
+    """Have a copy of a good document held under another id."""
+    suspicious = Document(id="good", page_content="billing score=0.5", metadata={"source": "a.txt"})
+    store.guard._bars["scripted"] = store.guard._bars["scripted"]._replace(flag=0.9, quarantine=0.9)
+    store.add_documents([suspicious])
+    assert store.get_by_ids(["good"]) == [suspicious]
+    store.guard._bars["scripted"] = store.guard._bars["scripted"]._replace(flag=0.0, quarantine=0.0)
+    copy = suspicious.model_copy(update={"id": "copy"})
+    store.add_documents([copy])
+    (decision,) = store.last_report.quarantined
+    assert decision.note == "the very same is in the store under 'good', and stays there"
+    return suspicious
+
+
+def test_confirming_a_copy_leaves_the_document_that_stood_there_before(store):
+    good = held_copy(store)
+    assert "'good'" in store.quarantine.show("copy").note
+    store.quarantine.confirm(["copy"], by="anna")
+    for one in (store, again(store)):
+        one.refresh()
+        assert texts(one) == [good.page_content]
+        assert PoisonFilter(store=one).compress_documents([good], "when") == [good]
+    past(store, good.model_copy(update={"id": "another"}))
+    assert len(texts(store)) == 1  # a copy that came past the guard stays hidden
+    # What stood there is not refused for that either; other copies are.
+    store.guard._bars["scripted"] = store.guard._bars["scripted"]._replace(flag=0.9, quarantine=0.9)
+    store.add_documents([good, good.model_copy(update={"id": "third"})])
+    assert [d.entry_id for d in store.last_report.quarantined] == ["third"]
+
+
+def test_confirming_a_copy_is_durable_where_the_guard_was_not_saved(store):
+    good = held_copy(store)
+    store.quarantine.confirm(["copy"])
+    adopted = GuardedVectorStore.adopt(
+        store.inner, guard=guard_of(store.quarantine.url), progress=False
+    )
+    assert adopted.guard.known(["good"]) == ["good"]
+    assert texts(adopted) == [good.page_content]
+
+
+# Replaced by somebody else
+
+INTRUDER = Document(id="a", page_content="billing moved to bay 9", metadata={"source": "x.txt"})
+
+
+def test_a_text_of_another_lineage_replaces_nothing_without_a_word(store, caplog):
+    store.add_documents([GOOD])
+    store.add_documents([INTRUDER])
+    (decision,) = store.last_report.decisions
+    assert decision.verdict == "admit"
+    assert decision.note == (
+        "of lineage 'x.txt', it replaces a text of lineage 'a.txt'; restore puts that back"
+    )
+    assert "replaced by others of another lineage, such as 'a'" in caplog.text
+    assert "nine" not in caplog.text
+    assert store.get_by_ids(["a"]) == [INTRUDER]
+    assert store.quarantine.count() == 0
+    (kept,) = store.quarantine.list("replaced")
+    assert kept.entry.text == GOOD.page_content
+
+
+@pytest.mark.parametrize("native", [False, True])
+def test_what_was_replaced_can_be_put_back(store, native):
+    store.add_documents([GOOD])
+    store.add_documents([INTRUDER])
+    if native:
+        (restored,) = asyncio.run(store.arestore(["a"], by="anna"))
+    else:
+        (restored,) = store.restore(["a"], by="anna", note="not theirs")
+    assert restored.entry.text == GOOD.page_content
+    for one in (store, again(store)):
+        assert one.get_by_ids(["a"]) == [GOOD]
+        assert texts(one) == [GOOD.page_content]
+    held = store.quarantine.show("a")
+    assert (held.entry.text, held.status, held.held_by) == (INTRUDER.page_content, "held", "anna")
+    assert [line.action for line in store.quarantine.log()][:1] == ["replace"]
+    assert "restore" in [line.action for line in store.quarantine.log()]
+    store.quarantine.verify_log()
+    store.add_documents([GOOD])
+    assert not store.last_report.quarantined
+    with pytest.raises(QuarantineError, match=r"'a' is not replaced"):
+        store.restore(["a"])
+
+
+def test_what_its_owner_writes_again_needs_no_restoring(store):
+    store.add_documents([GOOD])
+    store.add_documents([INTRUDER])
+    store.add_documents([GOOD])
+    assert store.get_by_ids(["a"]) == [GOOD]
+    assert again(store).get_by_ids(["a"]) == [GOOD]
+    (intruder,) = store.quarantine.list("replaced")
+    assert intruder.entry.text == INTRUDER.page_content
+    store.add_documents([INTRUDER])
+    store.restore(["a"])
+    assert store.get_by_ids(["a"]) == [GOOD]
+
+
+@pytest.mark.parametrize(
+    "newer",
+    [
+        GOOD.model_copy(update={"page_content": "billing is open at ten"}),
+        GOOD.model_copy(update={"metadata": {"source": "moved/a.txt"}}),
+    ],
+    ids=["update", "moved"],
+)
+def test_an_update_and_a_move_are_no_replacement_by_others(store, newer):
+    store.add_documents([GOOD])
+    store.add_documents([newer])
+    assert store.quarantine.count(None) == 0
+    assert store.last_report.decisions[0].note is None
+
+
+def test_a_release_keeps_what_it_replaces_of_another_lineage(store):
+    store.add_documents([GOOD])
+    store.add_documents([INTRUDER.model_copy(update={"page_content": "billing score=9"})])
+    store.release(["a"])
+    assert texts(store) == ["billing score=9"]
+    (kept,) = store.quarantine.list("replaced")
+    assert kept.entry.text == GOOD.page_content
+
+
+def test_deleting_a_document_deletes_what_it_has_replaced(store):
+    store.add_documents([GOOD])
+    store.add_documents([INTRUDER])
+    store.delete(["a"])
+    assert store.quarantine.count(None) == 0
