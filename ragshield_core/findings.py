@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
 
 
+# How evidence begins that was found beside the text of an entry, in its context.
+BESIDE = "beside the text, in metadata that a model reads"
+
+
 class Verdict(StrEnum):
     """What becomes of an entry."""
 
@@ -41,6 +45,11 @@ class Finding:
     related_ids: tuple[str, ...] = ()  # other entries that the evidence speaks of
     span: tuple[int, int] | None = None  # characters of the text, end excluded
     taxonomy: tuple[str, ...] = ()  # MITRE ATLAS and OWASP ids
+
+    @property
+    def beside(self) -> bool:
+        """Whether it was found beside the text, in what a model reads with it, or there as well."""
+        return self.evidence.startswith(BESIDE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

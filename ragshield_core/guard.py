@@ -697,7 +697,8 @@ class Guard:
             return self._counted(report)
         suspects = report.batch.take(rows)
         if self.policy.on_detect == "raise":
-            released = self.quarantine.released_among(suspects)
+            decisions = [report.remarkable[row] for row in rows]
+            released = self.quarantine.released_among(suspects, decisions)
             report = _overrule(report, released, Verdict.ADMIT)
             if report.quarantined:
                 raise PoisonedEntryError(report)
@@ -719,7 +720,7 @@ class Guard:
                     decision.verdict,
                     entry.id,
                     entry.fingerprint,
-                    ", ".join(evidence) or "not judged",
+                    ", ".join(evidence) or decision.note or "not judged",
                 )
         return report
 

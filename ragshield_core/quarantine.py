@@ -225,7 +225,8 @@ class Quarantine:
 
         Holding the same revision again changes nothing but the findings, so a retry is safe. An
         older revision held under the same id is marked superseded. A revision that somebody has
-        released or confirmed stays so, unless a person holds it.
+        released or confirmed stays so, unless a person holds it. What was released in one context
+        stays so in another, unless something was found there.
 
         Parameters
         ----------
@@ -248,6 +249,7 @@ class Quarantine:
             or the database cannot be written; names the entry.
         """
         reasons = [None] * len(batch) if decisions is None else list(decisions)
+        because = {d.entry_id: d for d in decisions or ()}
         rows = [
             self._row(entry, vector, decision, by)
             for entry, vector, decision in zip(batch, batch.vectors, reasons, strict=True)
@@ -259,9 +261,11 @@ class Quarantine:
             for row in rows:
                 entry_id, fingerprint = row["entry_id"], row["fingerprint"]
                 revisions = {old.fingerprint: old for old in present.get(entry_id, ())}
+                decision = because.get(entry_id)
+                covering = [old for old in revisions.values() if _covers(old, row, decision)]
                 known = revisions.pop(fingerprint, None)
-                if known is not None and known.status == Status.RELEASED and decisions is not None:
-                    released[entry_id] = _released(known)
+                if covering and (known is None or known in covering):
+                    released[entry_id] = _released(covering[-1])
                     continue
                 for old in revisions.values():
                     if old.status == Status.HELD:
@@ -536,14 +540,33 @@ class Quarantine:
 
         return self._write(work)
 
-    def released_among(self, batch: Batch) -> dict[str, str]:
-        """Return those entries whose very revision was released, with a remark by whom."""
+    def released_among(
+        self, batch: Batch, decisions: Sequence[Decision] | None = None
+    ) -> dict[str, str]:
+        """Return those entries whose very revision was released, with a remark by whom.
+
+        Parameters
+        ----------
+        batch
+            Entries.
+        decisions
+            What is said of them now, one per entry: what was released in one context counts in
+            another as well, unless something was found there. ``None`` for the very revisions.
+        """
         with self._read() as session:
             found = self._find(session, batch.ids, Status.RELEASED)
+        because = {d.entry_id: d for d in decisions or ()}
         released = {}
         for entry in batch:
+            claims = {
+                "fingerprint": entry.fingerprint,
+                "text": _encoded(entry.text),
+                "label": entry.label,
+                "lineage": entry.lineage,
+            }
             for row in found.get(entry.id, ()):
-                if row.fingerprint == entry.fingerprint:
+                exact = row.fingerprint == entry.fingerprint
+                if exact or _covers(row, claims, because.get(entry.id)):
                     released[entry.id] = _released(row)
         return released
 
@@ -1077,6 +1100,28 @@ def _decoded(data: bytes) -> str:
 def _digest(line: Mapping[str, Any], before: str) -> str:
     fields = [before, *(line[column] for column in _LOGGED)]
     return hashlib.sha256(json.dumps(fields).encode()).hexdigest()
+
+
+def _covers(row: _Held, claims: Mapping[str, Any], decision: Decision | None) -> bool:
+    """Return whether a release holds for what comes now: the revision, or the text it is about.
+
+    Parameters
+    ----------
+    row
+        A revision that is kept.
+    claims
+        Fingerprint, text, label and lineage of what comes.
+    decision
+        What detectors say of it; ``None`` where a person acts.
+    """
+    if row.status != Status.RELEASED or decision is None:
+        return False
+    if row.fingerprint == claims["fingerprint"]:
+        return True
+    if not decision.findings or any(finding.beside for finding in decision.findings):
+        return False
+    same = (row.text, row.label, row.lineage)
+    return same == (claims["text"], claims["label"], claims["lineage"])
 
 
 def _released(row: _Held) -> str:

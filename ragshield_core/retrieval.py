@@ -22,6 +22,8 @@ from ragshield_core import state
 from ragshield_core.calibration import JointCalibration
 from ragshield_core.detectors.base import Detector, Evidence, Need, Scope
 from ragshield_core.detectors.consensus import ConsensusDetector
+from ragshield_core.detectors.hidden_text import HiddenTextDetector
+from ragshield_core.detectors.instruction import InstructionDetector
 from ragshield_core.detectors.query_echo import QueryEchoDetector
 from ragshield_core.detectors.registry import detector_class
 from ragshield_core.detectors.retrieved import RetrievalDetector, RetrievedSet
@@ -60,9 +62,12 @@ class RetrievalGuard:
     ----------
     detectors
         Detectors of retrieved sets, and any of single entries
-        (:attr:`~ragshield_core.detectors.base.Scope.ENTRY`), for example for hidden text. Default:
-        :class:`~ragshield_core.detectors.query_echo.QueryEchoDetector` and
-        :class:`~ragshield_core.detectors.consensus.ConsensusDetector`.
+        (:attr:`~ragshield_core.detectors.base.Scope.ENTRY`). Default:
+        :class:`~ragshield_core.detectors.query_echo.QueryEchoDetector`,
+        :class:`~ragshield_core.detectors.consensus.ConsensusDetector`,
+        :class:`~ragshield_core.detectors.instruction.InstructionDetector` and
+        :class:`~ragshield_core.detectors.hidden_text.HiddenTextDetector`: nobody else has looked
+        for an instruction in what was retrieved from a store that was filled unguarded.
     policy
         What share of clean passages may be dropped (``quarantine_at``); used by :meth:`fit`. Until
         then, detectors act by their published rules.
@@ -93,8 +98,12 @@ class RetrievalGuard:
         policy: Policy | None = None,
         quarantine: Quarantine | None = None,
     ) -> None:
-        given = (QueryEchoDetector(), ConsensusDetector()) if detectors is None else detectors
-        self.detectors: tuple[AnyDetector, ...] = tuple(given)
+        if detectors is None:
+            detectors = (
+                *(QueryEchoDetector(), ConsensusDetector()),
+                *(InstructionDetector(), HiddenTextDetector()),
+            )
+        self.detectors: tuple[AnyDetector, ...] = tuple(detectors)
         names = [detector.name for detector in self.detectors]
         if not names:
             msg = "detectors is empty, expected at least one; leave it out for the default ones."
@@ -174,15 +183,18 @@ class RetrievalGuard:
             asked = _made_queries(knowledge_base, seed, embed)
         else:
             asked = _given_queries(queries, query_vectors, embed)
+        searched = _searched(knowledge_base, asked, k)
         held_out: dict[str, NDArray[np.float64]] = {}
         for detector in self.detectors:
             if isinstance(detector, Detector):
                 detector.fit(knowledge_base)
-                if detector.exchangeable:
+                if detector.exchangeable and detector.learns:
                     held_out[detector.name] = detector.held_out_scores(knowledge_base, seed)
+                elif detector.exchangeable:
+                    held_out[detector.name] = _scores_of(detector, knowledge_base, searched)
         columns: dict[str, list[NDArray[np.float64]]] = {d.name: [] for d in self.detectors}
         first: list[NDArray[np.bool_]] = []
-        for query, vector, rows in _searched(knowledge_base, asked, k):
+        for query, vector, rows in searched:
             retrieved = RetrievedSet.of(query, knowledge_base.take(rows), vector)
             first.append(np.arange(len(rows)) == 0)
             for detector in self.detectors:
@@ -235,7 +247,8 @@ class RetrievalGuard:
         report = self._judged(retrieved)
         quarantine = self._filled_quarantine()
         if report.quarantined and quarantine is not None:
-            report = _released(report, quarantine.released_among(judged_passages))
+            among = quarantine.released_among(judged_passages, report.decisions)
+            report = _released(report, among)
         return _with_masked(report, passages, free, masked) if masked else report
 
     def save(self, path: str | Path) -> None:
@@ -528,6 +541,25 @@ class _Queries(NamedTuple):
     leave_out: list[int | None]  # the entry that a query is the vector of
 
 
+class _Found(NamedTuple):
+    """What was retrieved for a query."""
+
+    query: str | None
+    vector: NDArray[np.float32]  # (dim,)
+    rows: NDArray[np.intp]  # of the knowledge base, best first
+
+
+def _scores_of(
+    detector: Detector, knowledge_base: Batch, searched: Sequence[_Found]
+) -> NDArray[np.float64]:
+    """Return scores of the entries that some query found, NaN for the others: texts take long."""
+    scores = np.full(len(knowledge_base), np.nan)
+    if searched:
+        rows = np.unique(np.concatenate([found.rows for found in searched]).astype(np.intp))
+        scores[rows] = detector.judged_scores(knowledge_base.take(rows))
+    return scores
+
+
 def _skip_reason(detector: AnyDetector, retrieved: RetrievedSet) -> str | None:
     if isinstance(detector, RetrievalDetector):
         return detector.skip_reason(retrieved)
@@ -654,11 +686,9 @@ def _opening_question(text: str) -> str | None:
     return None if "\n\n" in question or ". " in question else question
 
 
-def _searched(
-    knowledge_base: Batch, queries: _Queries, k: int
-) -> list[tuple[str | None, NDArray[np.float32], NDArray[np.intp]]]:
+def _searched(knowledge_base: Batch, queries: _Queries, k: int) -> list[_Found]:
     """Return each query with its vector and its k nearest entries, best first."""
-    found = []
+    found: list[_Found] = []
     if queries.vectors.size and queries.vectors.shape[1] != knowledge_base.dim:
         msg = (
             f"query vectors have {queries.vectors.shape[1]} dimensions, expected "
@@ -677,5 +707,5 @@ def _searched(
         for row, candidates in enumerate(nearest):
             best = candidates[np.argsort(-similarity[row, candidates], kind="stable")]
             best = best[np.isfinite(similarity[row, best])]
-            found.append((queries.texts[start + row], part[row], best))
+            found.append(_Found(queries.texts[start + row], part[row], best))
     return found

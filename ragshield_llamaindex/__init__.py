@@ -19,11 +19,18 @@ from ragshield_llamaindex.retrieval import (
     check_order,
 )
 from ragshield_llamaindex.stable_ids import StableIds
-from ragshield_llamaindex.transformer import PoisonGuard
+from ragshield_llamaindex.tools import NOTHING_LEFT, WITHHELD, guarded_tools
+from ragshield_llamaindex.transformer import (
+    PoisonGuard,
+    PoisonGuardOrderWarning,
+    check_transformations,
+)
 from ragshield_llamaindex.vectorstore import GuardedVectorStore
 
 __all__ = [
     "ALL_DROPPED",
+    "NOTHING_LEFT",
+    "WITHHELD",
     "GuardedIngestionPipeline",
     "GuardedRetriever",
     "GuardedVectorStore",
@@ -35,10 +42,13 @@ __all__ = [
     "PoisonFilter",
     "PoisonFilterOrderWarning",
     "PoisonGuard",
+    "PoisonGuardOrderWarning",
     "StableIds",
     "UnfittedGuardWarning",
     "adopt",
     "answering",
     "check_order",
+    "check_transformations",
     "guarded_index_from_documents",
+    "guarded_tools",
 ]

@@ -13,9 +13,9 @@ from dataclasses import replace
 from typing import Any
 
 from llama_index.core.schema import BaseNode, NodeRelationship
+from llama_index.core.storage.docstore.types import BaseDocumentStore
 
 from ragshield_core import Report, Verdict
-from ragshield_core.detectors.base import BESIDE
 from ragshield_core.findings import Decision, printable
 from ragshield_llamaindex.convert import NODE_KEY, source_of, windows_of
 
@@ -25,9 +25,9 @@ logger = logging.getLogger("ragshield")  # ids and counts, never text
 def with_family(report: Report) -> Report:
     """Return a report in which nodes that would serve the text of a held one are held with it.
 
-    Those are its parents among the screened nodes, theirs in turn, and nodes of the same document
-    with its text in their windows. A parent that was not screened cannot be held: the decision and
-    the log say so.
+    Those are its parents among the screened nodes (what it was cut from, what an ``IndexNode``
+    stands for), theirs in turn, and nodes of the same document with its text in their windows. A
+    parent that was not screened cannot be held: the decision and the log say so.
 
     Parameters
     ----------
@@ -75,15 +75,24 @@ def with_family(report: Report) -> Report:
     return replace(report, remarkable={**report.remarkable, **changed})
 
 
-def children_of(node: BaseNode) -> list[str]:
-    """Return the ids of the nodes that were cut from a node."""
-    children = node.relationships.get(NodeRelationship.CHILD)
-    return [child.node_id for child in children] if isinstance(children, list) else []
+def descendants_of(node: BaseNode, docstore: BaseDocumentStore | None) -> set[str]:
+    """Return the ids of the nodes that were cut from a node, and from these, as far as is known."""
+    found: set[str] = set()
+    waiting = [node]
+    while waiting:
+        children = waiting.pop().relationships.get(NodeRelationship.CHILD)
+        ids = [child.node_id for child in children] if isinstance(children, list) else []
+        new = [child for child in ids if child not in found]
+        found.update(new)
+        if docstore is not None:
+            known = (docstore.get_document(child, raise_error=False) for child in new)
+            waiting += [child for child in known if child is not None]
+    return found
 
 
 def _held_for_its_text(decision: Decision) -> bool:
     """Return whether a node is held, and not for its metadata alone: that is the node's own."""
-    beside = [finding.evidence.startswith(BESIDE) for finding in decision.findings]
+    beside = [finding.beside and finding.span is None for finding in decision.findings]
     return decision.verdict is Verdict.QUARANTINE and not (beside and all(beside))
 
 
@@ -103,25 +112,34 @@ def _windows(report: Report) -> dict[str, list[tuple[int, str]]]:
 
 
 def _parents(row: int, report: Report, row_of: Mapping[str, int]) -> Iterator[str]:
-    """Yield the parents of a node, its nearest first, as far as they were screened, and one more.
+    """Yield what a node was cut from or stands for, and so on, until one was not screened.
 
-    What only the child says of a parent is a claim: who brings it could have any node held.
+    What only the child says of a screened parent is a claim: who brings it could have any node
+    held. The parent has to list the child, or hold its text.
     """
-    seen = set()
-    current: int | None = row
-    while current is not None and current not in seen:
-        seen.add(current)
-        above = _related(report.batch.metadatas[current], NodeRelationship.PARENT)
-        if not above:
-            return
-        parent = row_of.get(above[0])
-        child = report.batch.ids[current]
-        if parent is not None and child not in _related(
-            report.batch.metadatas[parent], NodeRelationship.CHILD
-        ):
-            return
-        yield above[0]
-        current = parent
+    batch = report.batch
+    seen, waiting = {batch.ids[row]}, [row]
+    while waiting:
+        child = waiting.pop()
+        for above in _above(batch.metadatas[child]):
+            if above in seen:
+                continue
+            seen.add(above)
+            parent = row_of.get(above)
+            if parent is not None:
+                listed = _related(batch.metadatas[parent], NodeRelationship.CHILD)
+                text = batch.texts[child].strip()
+                if batch.ids[child] not in listed and not (text and text in batch.texts[parent]):
+                    continue
+                waiting.append(parent)
+            yield above
+
+
+def _above(metadata: Mapping[str, Any]) -> list[str]:
+    """Return the ids of the nodes that retrievers return in place of a node."""
+    stands_for = (metadata.get(NODE_KEY) or {"content": {}})["content"].get("index_id")
+    parents = _related(metadata, NodeRelationship.PARENT)
+    return parents if stands_for is None else [*parents, str(stands_for)]
 
 
 def _related(metadata: Mapping[str, Any], kind: NodeRelationship) -> list[str]:

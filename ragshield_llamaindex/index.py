@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Self, TypeVar
@@ -15,7 +16,13 @@ from llama_index.core.chat_engine.types import BaseChatEngine, ChatMode
 from llama_index.core.data_structs import IndexDict
 from llama_index.core.ingestion.pipeline import arun_transformations, run_transformations
 from llama_index.core.llms.utils import LLMType
-from llama_index.core.schema import BaseNode, Document, NodeRelationship, TransformComponent
+from llama_index.core.schema import (
+    BaseNode,
+    Document,
+    IndexNode,
+    NodeRelationship,
+    TransformComponent,
+)
 from llama_index.core.settings import Settings
 from llama_index.core.vector_stores.simple import SimpleVectorStore
 from llama_index.core.vector_stores.types import (
@@ -72,6 +79,8 @@ class GuardedVectorStoreIndex(Kept, VectorStoreIndex):
             How to read nodes of the vector store, for kinds that are not known.
         **kwargs
             As of VectorStoreIndex: ``storage_context``, ``embed_model``, ``transformations``, ...
+            ``objects`` that stand for nodes are judged with these; engines and retrievers answer by
+            themselves, which a warning says: put a GuardedRetriever around the index's retriever.
 
     Instantiate:
         >>> from llama_index.core import MockEmbedding
@@ -122,6 +131,7 @@ class GuardedVectorStoreIndex(Kept, VectorStoreIndex):
         index_struct: IndexDict | None = None,
         **kwargs: Any,
     ) -> None:
+        nodes, kwargs["objects"] = _with_objects(nodes, kwargs.get("objects"))
         storage_context = storage_context or StorageContext.from_defaults()
         store = storage_context.vector_store
         if isinstance(store, GuardedVectorStore):
@@ -466,6 +476,29 @@ def guarded_index_from_documents(
 def adopt(index: VectorStoreIndex, **kwargs: Any) -> GuardedVectorStoreIndex:
     """Guard an index that holds nodes already; see :meth:`GuardedVectorStoreIndex.adopt`."""
     return GuardedVectorStoreIndex.adopt(index, **kwargs)
+
+
+def _with_objects(
+    nodes: Sequence[BaseNode] | None, objects: Sequence[IndexNode] | None
+) -> tuple[Sequence[BaseNode] | None, list[IndexNode] | None]:
+    """Return nodes with the objects that stand for nodes, and the other objects.
+
+    An index takes what stands behind its objects away before it adds them, so that a guard would
+    see their summaries alone.
+    """
+    if not objects:
+        return nodes, None
+    judged = [one for one in objects if isinstance(one.obj, BaseNode)]
+    rest = [one for one in objects if not isinstance(one.obj, BaseNode)]
+    unseen = sorted({type(one.obj).__name__ for one in rest if one.obj is not None})
+    if unseen:
+        msg = (
+            f"what objects of type {', '.join(unseen)} answer is not judged by this index; put a "
+            "GuardedRetriever around its retriever, or a PoisonFilter among the postprocessors of "
+            "its engine."
+        )
+        warnings.warn(msg, UserWarning, stacklevel=3)
+    return [*(nodes or ()), *judged], rest or None
 
 
 def _stable(transformations: list[TransformComponent] | None) -> list[TransformComponent]:

@@ -20,7 +20,7 @@ from ragshield_llamaindex.convert import NO_ENTRIES, source_of, to_node
 from ragshield_llamaindex.events import dispatcher
 from ragshield_llamaindex.keeper import Embed, Keeper, checked, embedding_with, nodes_of
 from ragshield_llamaindex.stable_ids import StableIds
-from ragshield_llamaindex.transformer import PoisonGuard
+from ragshield_llamaindex.transformer import PoisonGuard, check_transformations
 from ragshield_llamaindex.vectorstore import GuardedVectorStore
 
 logger = logging.getLogger("ragshield")
@@ -89,8 +89,12 @@ class GuardedIngestionPipeline(IngestionPipeline):
       tried again at the next run, which makes it once the held nodes were released.
 
     Nodes are judged all at once and in this process, also with ``num_workers > 1``: the steps
-    before the guard run in the workers. What node parsers name at random gets ids that are the same
-    at each run (:class:`~ragshield_llamaindex.StableIds`).
+    before the guard run in the workers. A metadata extractor in front of the guard lets a language
+    model read what was not judged: the constructor warns
+    (:class:`~ragshield_llamaindex.PoisonGuardOrderWarning`). Put it behind the embedding model and
+    the PoisonGuard, and the embedding model once more behind it if vectors are to know what was
+    extracted. What node parsers name at random gets ids that are the same at each run
+    (:class:`~ragshield_llamaindex.StableIds`).
 
     Setup:
         Install ``ragshield[llamaindex]``.
@@ -176,6 +180,7 @@ class GuardedIngestionPipeline(IngestionPipeline):
                 lineage_key=poison_guard.lineage_key,
             )
         super().__init__(transformations=steps, **kwargs)
+        check_transformations(steps)
 
     @property
     def poison_guard(self) -> PoisonGuard:

@@ -12,6 +12,7 @@ import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,16 +23,18 @@ from llama_index.core.indices.vector_store.retrievers import VectorIndexRetrieve
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.schema import BaseNode, MetadataMode, NodeWithScore, QueryBundle
 from llama_index.core.settings import Settings
+from llama_index.core.storage.docstore.types import BaseDocumentStore
 from llama_index.core.vector_stores.types import BasePydanticVectorStore
 from pydantic import Field, PrivateAttr
 
 from ragshield_core import Batch, Quarantine, Report
-from ragshield_core.detectors.base import Need
+from ragshield_core.detectors.base import Detector, Need
 from ragshield_core.errors import InvalidBatchError
-from ragshield_core.findings import Verdict
+from ragshield_core.findings import Verdict, printable
 from ragshield_core.retrieval import RetrievalGuard
-from ragshield_llamaindex.convert import MetadataKeys, text_of
+from ragshield_llamaindex.convert import MetadataKeys, context_of, text_of
 from ragshield_llamaindex.events import dispatcher, report_detection
+from ragshield_llamaindex.family import descendants_of
 from ragshield_llamaindex.index import GuardedVectorStoreIndex, access_to_index
 from ragshield_llamaindex.inner import InnerStore, access_to
 from ragshield_llamaindex.vectorstore import GuardedVectorStore
@@ -132,6 +135,7 @@ class PoisonFilter(BaseNodePostprocessor):
     _guard: RetrievalGuard = PrivateAttr()
     _embed_model: BaseEmbedding | None = PrivateAttr(default=None)
     _access: InnerStore | None = PrivateAttr(default=None)
+    _docstore: BaseDocumentStore | None = PrivateAttr(default=None)
     _checked: set[tuple[int, ...]] = PrivateAttr(default_factory=set)
 
     def __init__(
@@ -153,6 +157,8 @@ class PoisonFilter(BaseNodePostprocessor):
             )
             raise TypeError(msg)
         self._access = _access(store)
+        # Says what was cut from a parent that a retriever returns.
+        self._docstore = store.docstore if isinstance(store, VectorStoreIndex) else None
         if isinstance(store, GuardedVectorStoreIndex | GuardedVectorStore) and quarantine is None:
             quarantine = store.quarantine
         if embed_model is None and isinstance(store, VectorStoreIndex):
@@ -179,6 +185,7 @@ class PoisonFilter(BaseNodePostprocessor):
         self._look_around()
         if isinstance(query_bundle, str):  # as `engine.retrieve("...")` hands it on
             query_bundle = QueryBundle(query_bundle)
+        nodes = _readable(nodes)
         columns = _columns(nodes)
         vectors: dict[int, Any] = {}
         query_vector = None
@@ -204,6 +211,7 @@ class PoisonFilter(BaseNodePostprocessor):
         self._look_around()
         if isinstance(query_bundle, str):  # as `engine.retrieve("...")` hands it on
             query_bundle = QueryBundle(query_bundle)
+        nodes = _readable(nodes)
         columns = _columns(nodes)
         vectors: dict[int, Any] = {}
         query_vector = None
@@ -283,7 +291,7 @@ class PoisonFilter(BaseNodePostprocessor):
         kept = report.kept.copy()
         for row in columns.doubtful:
             node = columns.nodes[row]
-            kept[row] &= not self._guard.masks(node.node_id, text_of(node))
+            kept[row] &= not self._guard.masks(node.node_id, text_of(node), _context(node))
         return [one for one, row in zip(nodes, columns.row_of, strict=True) if kept[row]]
 
     def _screened(
@@ -293,19 +301,26 @@ class PoisonFilter(BaseNodePostprocessor):
         vectors: Mapping[int, Any],
         query_vector: Sequence[float] | None,
     ) -> Report:
-        """Judge nodes by their text, then by what they show to models where that is more."""
+        """Judge nodes by their text, then by what they show to models where that is more.
+
+        Detectors that read contexts have seen all that at once.
+        """
         views = [[text_of(node) for node in columns.nodes]]
         for mode in (MetadataMode.LLM, MetadataMode.EMBED):
             shown = [node.get_content(metadata_mode=mode) for node in columns.nodes]
             if shown not in views:
                 views.append(shown)
         report = self._judged(self._guard, query, columns, views[0], vectors, query_vector)
-        further = copy.copy(self._guard)  # the quarantine knows texts without metadata
-        further.quarantine = None
+        report = self._with_parents(report, columns)
+        further = copy.copy(self._guard)
+        further.quarantine = None  # it knows texts without metadata
+        further.detectors = tuple(
+            d for d in further.detectors if not (isinstance(d, Detector) and d.reads_contexts)
+        )
         passed = {
             row for row, decision in report.remarkable.items() if _released_by_person(decision)
         }
-        for texts in views[1:]:
+        for texts in views[1:] if further.detectors else ():
             again = self._judged(further, query, columns, texts, vectors, query_vector)
             found = {
                 row: decision
@@ -315,6 +330,29 @@ class PoisonFilter(BaseNodePostprocessor):
             if found:
                 report = replace(report, remarkable={**report.remarkable, **found})
         return report
+
+    def _with_parents(self, report: Report, columns: _Columns) -> Report:
+        """Drop nodes that hold the text of a held one: its parents."""
+        quarantine = self._guard._filled_quarantine()  # noqa: SLF001 - asking makes the file
+        if quarantine is None:
+            return report
+        children = {
+            row: descendants_of(node, self._docstore) for row, node in enumerate(columns.nodes)
+        }
+        wanted = sorted(chain.from_iterable(children.values()))
+        if not wanted:
+            return report
+        held = {*quarantine.held_ids(wanted), *quarantine.confirmed_ids()}
+        dropped = {
+            row: replace(
+                report.decisions[row],
+                verdict=Verdict.QUARANTINE,
+                note="a part of it is held in the quarantine",
+            )
+            for row, ids in children.items()
+            if report.kept[row] and not held.isdisjoint(ids)
+        }
+        return replace(report, remarkable={**report.remarkable, **dropped})
 
     def _judged(
         self,
@@ -329,6 +367,7 @@ class PoisonFilter(BaseNodePostprocessor):
         keys = MetadataKeys(label=self.label_key, lineage=self.lineage_key)
         labels = [_claim(keys.label_of, node) for node in columns.nodes]
         lineages = [_claim(keys.lineage_of, node) for node in columns.nodes]
+        contexts = [_context(node) for node in columns.nodes]
 
         def batch(embeddings: Any) -> Batch:
             return Batch.of(
@@ -337,6 +376,7 @@ class PoisonFilter(BaseNodePostprocessor):
                 embeddings=embeddings,
                 labels=labels,
                 lineages=lineages,
+                contexts=contexts,
             )
 
         if len(vectors) == n:
@@ -475,7 +515,7 @@ class GuardedRetriever(BaseRetriever):
             )
             raise TypeError(msg)
         if poison_filter is None:
-            index = retriever._index if isinstance(retriever, VectorIndexRetriever) else None  # noqa: SLF001
+            index = _index_behind(retriever)
             poison_filter = PoisonFilter(
                 guard, embed_model=embed_model, store=index, quarantine=quarantine
             )
@@ -559,6 +599,12 @@ class GuardedRetriever(BaseRetriever):
         return min(2 * asked, MOST_FETCHED)
 
 
+def _index_behind(retriever: BaseRetriever) -> VectorStoreIndex | None:
+    """Return the index that a retriever asks, itself or through another."""
+    inner = getattr(retriever, "_vector_retriever", retriever)  # AutoMergingRetriever's
+    return inner._index if isinstance(inner, VectorIndexRetriever) else None  # noqa: SLF001
+
+
 def _access(store: VectorStoreIndex | BasePydanticVectorStore | None) -> InnerStore | None:
     """Return access to stored vectors, None where they cannot be read."""
     try:
@@ -569,6 +615,21 @@ def _access(store: VectorStoreIndex | BasePydanticVectorStore | None) -> InnerSt
         return None if store is None else access_to(store)
     except TypeError:  # of no known kind: texts are embedded again
         return None
+
+
+def _readable(nodes: Sequence[NodeWithScore]) -> list[NodeWithScore]:
+    """Return nodes without those whose templates cannot be filled in: they would stop an engine."""
+    kept = []
+    for one in nodes:
+        try:
+            for mode in (MetadataMode.LLM, MetadataMode.EMBED):
+                one.node.get_content(metadata_mode=mode)
+        except Exception as error:  # noqa: BLE001 - whatever a hostile template brings about
+            name, entry_id = type(error).__name__, printable(one.node.node_id)
+            logger.warning("node %s cannot be put into a prompt (%s): dropped", entry_id, name)
+        else:
+            kept.append(one)
+    return kept
 
 
 def _columns(nodes: Sequence[NodeWithScore]) -> _Columns:
@@ -605,6 +666,14 @@ def _claim(read: Callable[[BaseNode], str | None], node: BaseNode) -> str | None
     except ValueError:  # InvalidBatchError is one, so is UnicodeEncodeError
         return None
     return None if claim is None or "\0" in claim else claim
+
+
+def _context(node: BaseNode) -> str | None:
+    """Return what a model reads beside the text; the answer of an engine comes by itself."""
+    try:
+        return context_of(node)
+    except InvalidBatchError:
+        return None
 
 
 def _embedded_texts(columns: _Columns, rows: Sequence[int]) -> list[str]:

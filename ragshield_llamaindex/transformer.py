@@ -6,9 +6,11 @@ import asyncio
 import hashlib
 import json
 import shutil
+import sys
 import tempfile
 import threading
 import uuid
+import warnings
 import weakref
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -42,6 +44,16 @@ from ragshield_llamaindex.events import dispatcher, report_detection
 from ragshield_llamaindex.family import with_family
 from ragshield_llamaindex.keeper import checked
 
+# Fields of transformations that have a language model read the nodes: metadata extractors, parsers
+# of tables.
+READ_BY_MODELS = ("llm", "program")
+# How far away the pipeline that calls a step is, in frames, wrappers of spans included.
+FRAMES = 40
+
+
+class PoisonGuardOrderWarning(UserWarning):
+    """A language model reads nodes before a PoisonGuard has judged them."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
@@ -56,7 +68,12 @@ class Counts:
 class PoisonGuard(TransformComponent):
     """Pass nodes on, without those that the guard quarantines.
 
-    For pipelines: ``[splitter, embed_model, PoisonGuard(guard)]``. Held nodes are durably in
+    For pipelines: ``[splitter, embed_model, PoisonGuard(guard)]``. Metadata extractors have a
+    language model read every node, so that a PoisonGuard belongs before them, where it judges the
+    text, and one behind the embedding model: ``[splitter, PoisonGuard(guard), extractor,
+    embed_model, PoisonGuard(guard)]``. It warns (:class:`PoisonGuardOrderWarning`) at the first run
+    if a step before it has a language model; :func:`check_transformations` looks at a list of your
+    own. Held nodes are durably in
     quarantine before the others are passed on; relationships of these pass over what was held. The
     nodes passed on are the very objects that came in, or copies where something changed.
 
@@ -125,6 +142,7 @@ class PoisonGuard(TransformComponent):
     _folder: Path | None = PrivateAttr(default=None)  # shared with workers
     _saved_version: str | None = PrivateAttr(default=None)
     _in_worker: bool = PrivateAttr(default=False)
+    _checked: set[tuple[int, ...]] = PrivateAttr(default_factory=set)
     _lock: Any = PrivateAttr()
 
     def __init__(
@@ -233,6 +251,7 @@ class PoisonGuard(TransformComponent):
             If there are no vectors, no model, and no detector that can do without.
         """
         del kwargs
+        self._look_around()
         survivors, _ = self.screen(nodes)
         return survivors
 
@@ -240,6 +259,7 @@ class PoisonGuard(TransformComponent):
     async def acall(self, nodes: Sequence[BaseNode], **kwargs: Any) -> list[BaseNode]:
         """Do as the call does, with the model's own async embedding, off the event loop."""
         del kwargs
+        self._look_around()
         survivors, _ = await self.ascreen(nodes)
         return survivors
 
@@ -273,6 +293,25 @@ class PoisonGuard(TransformComponent):
             vectors = await self._embed_model.aget_text_embedding_batch(_contents(bare))
         made = dict(zip([node.node_id for node in bare], vectors, strict=False))
         return await asyncio.to_thread(self._screen, nodes, made, replacing)
+
+    def _look_around(self) -> None:
+        """Warn if the pipeline that is calling has a language model read nodes before this.
+
+        A pipeline does not tell a step about the others; they are looked up in its caller.
+        """
+        frame = sys._getframe(1)  # noqa: SLF001 - see above
+        for _ in range(FRAMES):
+            steps = frame.f_locals.get("transformations")
+            if isinstance(steps, list | tuple) and any(step is self for step in steps):
+                # A list that was seen before, as it is now, is not looked at again.
+                seen = tuple(id(step) for step in steps)
+                if seen not in self._checked:
+                    self._checked.add(seen)
+                    check_transformations(steps)
+                return
+            if frame.f_back is None:
+                return
+            frame = frame.f_back
 
     def release(
         self, ids: Sequence[str], *, by: str = "ragshield", note: str | None = None
@@ -433,6 +472,41 @@ class PoisonGuard(TransformComponent):
                     )
                 )
                 shutil.rmtree(call, ignore_errors=True)
+
+
+def check_transformations(transformations: Sequence[TransformComponent]) -> bool:
+    """Warn if something that has a language model read nodes comes before a PoisonGuard.
+
+    Parameters
+    ----------
+    transformations
+        In the order in which they run.
+
+    Returns
+    -------
+    bool
+        Whether the order is good.
+
+    Examples
+    --------
+    >>> from llama_index.core.node_parser import SentenceSplitter
+    >>> check_transformations([SentenceSplitter()])
+    True
+    """
+    guards = [n for n, step in enumerate(transformations) if isinstance(step, PoisonGuard)]
+    names = [
+        type(step).__name__
+        for step in (transformations[: guards[0]] if guards else ())
+        if any(getattr(step, name, None) is not None for name in READ_BY_MODELS)
+    ]
+    if names:
+        msg = (
+            f"{', '.join(names)} runs before the PoisonGuard, and a language model reads there "
+            "what was not judged; put a PoisonGuard(guard) in front of it, where it judges the "
+            "text, and leave one behind the embedding model, which judges the vectors."
+        )
+        warnings.warn(msg, PoisonGuardOrderWarning, stacklevel=2)
+    return not names
 
 
 def _in_worker(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, ClassVar, Self
 
@@ -14,14 +14,11 @@ from numpy.typing import NDArray
 
 from ragshield_core.entries import Batch
 from ragshield_core.errors import CalibrationError
+from ragshield_core.findings import BESIDE
 
 # Five folds hold out a fifth at a time: each score comes from a model of nearly full size, and
 # every fitted entry gives one.
 N_FOLDS = 5
-
-
-# How evidence begins that was found beside the text of an entry, in its context.
-BESIDE = "beside the text, in metadata that a model reads"
 
 
 class Scope(StrEnum):
@@ -76,8 +73,11 @@ def explained_with_contexts(
     rows: Sequence[int],
     score: Callable[[Sequence[str]], NDArray[np.float64]],
     explain: Callable[[Sequence[str]], list[Evidence]],
+    floor: float,
 ) -> list[Evidence]:
     """Return the evidence of the text or of the context of each row, whichever scores higher.
+
+    Of a text that scores higher it also says whether its context is suspicious as well.
 
     Parameters
     ----------
@@ -85,21 +85,25 @@ def explained_with_contexts(
         Entries, and which of them.
     score, explain
         Of texts, one each.
+    floor
+        The score up to which a context is not suspicious.
     """
     texts = [batch.texts[row] for row in rows]
     contexts = [batch.contexts[row] or "" for row in rows]
-    beside = score(contexts) > score(texts)
-    found = explain([c if b else t for t, c, b in zip(texts, contexts, beside, strict=True)])
-    return [
-        # No span: that is of the text.
-        Evidence(
-            sentence=f"{BESIDE}: {evidence.sentence}",
-            related_ids=evidence.related_ids,
-        )
-        if b
-        else evidence
-        for evidence, b in zip(found, beside, strict=True)
-    ]
+    of_texts, of_contexts = score(texts), score(contexts)
+    higher = of_contexts > of_texts
+    found = explain([c if h else t for t, c, h in zip(texts, contexts, higher, strict=True)])
+    explained = []
+    for evidence, alone, suspicious in zip(found, higher, of_contexts > floor, strict=True):
+        if alone:  # without a span: that is of the text
+            sentence = f"{BESIDE}: {evidence.sentence}"
+            explained.append(Evidence(sentence=sentence, related_ids=evidence.related_ids))
+        elif suspicious:
+            sentence = f"{BESIDE}, and in the text: {evidence.sentence}"
+            explained.append(replace(evidence, sentence=sentence))
+        else:
+            explained.append(evidence)
+    return explained
 
 
 class Detector(ABC):
@@ -128,6 +132,8 @@ class Detector(ABC):
     learns
         Whether a score depends on the knowledge base. Where False, that of a clean entry is taken
         once and for all.
+    reads_contexts
+        Whether it judges the contexts of entries like their texts.
     exchangeable
         Whether the score of a clean entry can be compared with that of a new one, so that
         calibration applies. Where False, the published rule stays in force.
@@ -141,6 +147,7 @@ class Detector(ABC):
     floor: float = -math.inf
     acts_unfitted: bool = True
     learns: bool = True
+    reads_contexts: bool = False
     scope: Scope = Scope.ENTRY
     exchangeable: bool = True
 

@@ -59,6 +59,7 @@ class HiddenTextDetector(Detector):
 
     kind: ClassVar[str] = "hidden_text"
     learns = False
+    reads_contexts = True
     needs: ClassVar[frozenset[Need]] = frozenset({Need.TEXT})
     taxonomy: ClassVar[tuple[str, ...]] = ("AML.T0070", "AML.T0068", "LLM01:2025", "LLM01:2026")
 
@@ -91,7 +92,7 @@ class HiddenTextDetector(Detector):
 
     def explain(self, batch: Batch, rows: Sequence[int]) -> list[Evidence]:
         """Return what is hidden, decoded and escaped, the weightiest first."""
-        return explained_with_contexts(batch, rows, _scores, _explained)
+        return explained_with_contexts(batch, rows, _scores, _explained, self.floor)
 
 
 def _scores(texts: Sequence[str]) -> NDArray[np.float64]:

@@ -6,10 +6,10 @@ import sqlite3
 import numpy as np
 import pytest
 
-from ragshield_core import Batch, Guard, Quarantine, Verdict
+from ragshield_core import Batch, Guard, Policy, Quarantine, Verdict
 from ragshield_core.detectors import HiddenTextDetector, InstructionDetector
 from ragshield_core.entries import together
-from ragshield_core.errors import InvalidBatchError
+from ragshield_core.errors import InvalidBatchError, PoisonedEntryError
 from ragshield_core.held import keep_held
 from ragshield_core.mask import Claims, Mask
 from ragshield_core.retrieval import RetrievalGuard
@@ -95,6 +95,24 @@ def test_a_release_holds_for_the_context_it_was_given_for():
     assert again.kept.all()
     other = guard.hold(guard.screen(batch(INJECTION + " Say so twice.")))
     assert not other.kept.any()
+
+
+def test_a_release_of_a_text_holds_in_any_context_that_is_clean():
+    guard = guarded()
+    for on_detect in ("quarantine", "raise"):
+        guard = Guard(guard.detectors, quarantine=guard.quarantine)
+        if on_detect == "quarantine":
+            guard.hold(guard.screen(batch("summary: first", text=INJECTION)))
+            guard.quarantine.release(["e0"])
+        guard._policy = Policy(on_detect=on_detect)
+        again = guard.screen(batch("summary: of another run", text=INJECTION))
+        assert guard.hold(again).kept.all()
+        screener = RetrievalGuard([InstructionDetector()], quarantine=guard.quarantine)
+        assert screener.screen(None, again.batch).kept.all()
+        poisoned = batch(INJECTION, text=INJECTION)
+        assert not screener.screen(None, poisoned).kept.any()
+    with pytest.raises(PoisonedEntryError):
+        guard.hold(guard.screen(poisoned))
 
 
 def test_poison_confirmed_for_its_context_condemns_no_text():

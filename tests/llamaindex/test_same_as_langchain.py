@@ -94,7 +94,7 @@ def by_langchain(corpus):
         pairs = list(zip(part.texts, part.vectors, strict=True))
         store.add_embeddings(pairs, [metadata_of(entry) for entry in part], part.ids)
         decisions += told(store.last_report)
-    held = {held.id: held.entry.fingerprint for held in store.quarantine.list()}
+    held = {held.id: held.entry.text_fingerprint for held in store.quarantine.list()}
     return decisions, set(inner.store), held
 
 
@@ -107,7 +107,7 @@ def test_the_index_decides_as_the_langchain_store_does(corpus, by_langchain):
         index.insert_nodes(nodes_of(part, vectors=False))
         decisions += told(index.last_report)
     survivors = set(index.index_struct.nodes_dict)
-    held = {held.id: held.entry.fingerprint for held in index.quarantine.list()}
+    held = {held.id: held.entry.text_fingerprint for held in index.quarantine.list()}
     assert (decisions, survivors, held) == by_langchain
     # That they agree would say little if nothing was found, or everything.
     poisoned = {i for i in new.ids if i not in survivors}
@@ -128,7 +128,9 @@ def test_the_pipeline_decides_as_the_langchain_store_does(corpus, by_langchain, 
         pipeline.run(nodes=nodes_of(part, vectors=False))
         decisions += told(pipeline.last_result.report)
     survivors = set(pipeline.vector_store.client.get(include=[])["ids"])
-    held = {held.id: held.entry.fingerprint for held in pipeline.vector_store.quarantine.list()}
+    held = {
+        held.id: held.entry.text_fingerprint for held in pipeline.vector_store.quarantine.list()
+    }
     assert (decisions, survivors, held) == by_langchain
 
 
