@@ -33,10 +33,11 @@ FLAG_KEY = "ragshield_flag"
 # Metadata key, in the quarantine only, of all that a node is beside its text and metadata.
 NODE_KEY = "_ragshield_node"
 
-# Where SentenceWindowNodeParser puts what MetadataReplacementPostProcessor serves.
-WINDOW_KEY = "window"
 # What early versions noted of entries that they held without a vector, as [1.0].
 NO_VECTOR = "held without a vector: to be embedded when it is stored"
+
+# Where SentenceWindowNodeParser puts what MetadataReplacementPostProcessor serves.
+WINDOW_KEY = "window"
 
 NO_ENTRIES = Batch.of(ids=[], texts=[], embeddings=[])
 

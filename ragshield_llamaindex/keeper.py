@@ -268,6 +268,13 @@ class Keeper:
         sources = [node.source_node for node in nodes]
         return frozenset((info.node_id, info.hash) for info in sources if info is not None)
 
+    def nodes_in(self, ref_doc_ids: Iterable[str]) -> Steps[list[str]]:
+        """Return the ids of the nodes of documents that the store holds."""
+        ids: list[str] = []
+        for ref_doc_id in ref_doc_ids:
+            ids += yield Step("document", (ref_doc_id,))
+        return ids
+
     def _complete(self, released: Sequence[HeldEntry]) -> Steps[None]:
         """Delete what stayed of older versions of documents of which nothing is held any more."""
         for ref_doc_id in dict.fromkeys(source_of(one.entry.metadata) for one in released):
@@ -314,7 +321,8 @@ class Keeper:
         Returns whether it was replaced.
         """
         batch = yield _work(lambda: to_batch(nodes, self.keys))
-        report = yield _work(lambda: self._judge(batch))
+        older = yield Step("document", (ref_doc_id,))
+        report = yield _work(lambda: self._judge(batch, older))
         self.last_report = report
         if report.retroactive:
             yield from self.recall([d.entry_id for d in report.retroactive], report.retroactive)
@@ -463,10 +471,9 @@ class Keeper:
                 yield Step("delete", (left,))
         return gone  # type: ignore[no-any-return]
 
-    def _judge(self, batch: Batch) -> Report:
-        report = self.guard.hold(with_family(self.guard.screen(batch)))
-        report = keep_held(report, self.guard)
-        report = noting_images(report)
+    def _judge(self, batch: Batch, replacing: Sequence[str] = ()) -> Report:
+        report = self.guard.hold(with_family(self.guard.screen(batch, replacing=replacing)))
+        report = noting_images(keep_held(report, self.guard))
         if not report.kept.all():
             self.mask.add(batch.take(~report.kept))
         return report

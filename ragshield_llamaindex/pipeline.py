@@ -51,6 +51,11 @@ class _Plan:
     unchanged: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
 
+    @property
+    def leaving(self) -> list[str]:
+        """Documents whose stored nodes go, if what comes is admitted."""
+        return [*sorted(self.updates), *self.missing]
+
 
 class _Outcome(NamedTuple):
     """Nodes that go in, and documents by what becomes of them."""
@@ -222,7 +227,9 @@ class GuardedIngestionPipeline(IngestionPipeline):
             num_workers=num_workers,
             **kwargs,
         )
-        outcome = self._outcome(plan, *self.poison_guard.screen(StableIds()(made)))
+        older = [] if keeper is None else keeper.run(keeper.nodes_in(plan.leaving))
+        screened = self.poison_guard.screen(StableIds()(made), replacing=older)
+        outcome = self._outcome(plan, *screened)
         outcome = outcome._replace(
             nodes=list(run_transformations(outcome.nodes, after, in_place=in_place, **kwargs))
         )
@@ -264,7 +271,9 @@ class GuardedIngestionPipeline(IngestionPipeline):
             num_workers=num_workers,
             **kwargs,
         )
-        outcome = self._outcome(plan, *await self.poison_guard.ascreen(StableIds()(made)))
+        older = [] if keeper is None else await keeper.arun(keeper.nodes_in(plan.leaving))
+        screened = await self.poison_guard.ascreen(StableIds()(made), replacing=older)
+        outcome = self._outcome(plan, *screened)
         left = await arun_transformations(outcome.nodes, after, in_place=in_place, **kwargs)
         outcome = outcome._replace(nodes=list(left))
         vectors = _with_vectors(outcome.nodes)

@@ -12,7 +12,7 @@ import threading
 import uuid
 import warnings
 import weakref
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -264,22 +264,36 @@ class PoisonGuard(TransformComponent):
         survivors, _ = await self.ascreen(nodes)
         return survivors
 
-    def screen(self, nodes: Sequence[BaseNode]) -> tuple[list[BaseNode], Report]:
-        """Return the nodes that are not quarantined, and what was decided."""
+    def screen(
+        self, nodes: Sequence[BaseNode], *, replacing: Collection[str] = ()
+    ) -> tuple[list[BaseNode], Report]:
+        """Return the nodes that are not quarantined, and what was decided.
+
+        Parameters
+        ----------
+        nodes
+            As of the call.
+        replacing
+            Ids of known nodes that will leave once these are stored: those of earlier versions of
+            their documents, which are no evidence against them.
+        """
         bare = [node for node in nodes if node.embedding is None]
         vectors: list[list[float]] = []
         if bare and self._embed_model is not None:
             vectors = self._embed_model.get_text_embedding_batch(_contents(bare))
-        return self._screen(nodes, dict(zip([n.node_id for n in bare], vectors, strict=False)))
+        made = dict(zip([node.node_id for node in bare], vectors, strict=False))
+        return self._screen(nodes, made, replacing)
 
-    async def ascreen(self, nodes: Sequence[BaseNode]) -> tuple[list[BaseNode], Report]:
+    async def ascreen(
+        self, nodes: Sequence[BaseNode], *, replacing: Collection[str] = ()
+    ) -> tuple[list[BaseNode], Report]:
         """Do as :meth:`screen` does, with the model's own async embedding, off the event loop."""
         bare = [node for node in nodes if node.embedding is None]
         vectors: list[list[float]] = []
         if bare and self._embed_model is not None:
             vectors = await self._embed_model.aget_text_embedding_batch(_contents(bare))
         made = dict(zip([node.node_id for node in bare], vectors, strict=False))
-        return await asyncio.to_thread(self._screen, nodes, made)
+        return await asyncio.to_thread(self._screen, nodes, made, replacing)
 
     def _look_around(self) -> None:
         """Warn if the pipeline that is calling has a language model read nodes before this.
@@ -325,7 +339,7 @@ class PoisonGuard(TransformComponent):
         return [to_node(item) for item in held]
 
     def _screen(
-        self, nodes: Sequence[BaseNode], made: dict[str, list[float]]
+        self, nodes: Sequence[BaseNode], made: dict[str, list[float]], replacing: Collection[str]
     ) -> tuple[list[BaseNode], Report]:
         if not nodes:
             return [], Report(batch=NO_ENTRIES)
@@ -335,7 +349,7 @@ class PoisonGuard(TransformComponent):
         with self._lock:
             self._collect()
             try:
-                report = noting_images(self._judge(nodes))
+                report = noting_images(self._judge(nodes, replacing))
             except PoisonedEntryError as error:
                 if not self._in_worker:
                     raise
@@ -348,17 +362,18 @@ class PoisonGuard(TransformComponent):
         held = [node for node, good in zip(nodes, report.kept, strict=True) if not good]
         return flagged(relinked(kept, held) if held else kept, report.flagged), report
 
-    def _judge(self, nodes: Sequence[BaseNode]) -> Report:
+    def _judge(self, nodes: Sequence[BaseNode], replacing: Collection[str]) -> Report:
         if any(node.embedding is None for node in nodes):
-            return self._without_vectors(nodes)
-        screened = with_family(self._guard.screen(to_batch(nodes, self.keys)))
+            return self._without_vectors(nodes, replacing)
+        batch = to_batch(nodes, self.keys)
+        screened = with_family(self._guard.screen(batch, replacing=replacing))
         report = self._guard.hold(screened)
         report = keep_held(report, self._guard)
         if self.learn:
             self._guard.admit(report)
         return report
 
-    def _without_vectors(self, nodes: Sequence[BaseNode]) -> Report:
+    def _without_vectors(self, nodes: Sequence[BaseNode], replacing: Collection[str]) -> Report:
         """Screen by the detectors that can do without vectors."""
         able = tuple(d for d in self._guard.detectors if not _needs_vectors(d))
         if not able or self.learn:
@@ -371,7 +386,8 @@ class PoisonGuard(TransformComponent):
             )
             raise ValueError(msg)
         batch = to_batch(nodes, self.keys, np.empty((len(nodes), 0)))
-        return keep_held(self._guard.hold(with_family(self._guard.screen(batch))), self._guard)
+        screened = with_family(self._guard.screen(batch, replacing=replacing))
+        return keep_held(self._guard.hold(screened), self._guard)
 
     # Workers: a copy of this object in another process works on a saved copy of the guard, with
     # the same quarantine, and leaves a note of each call in a folder that is read here.

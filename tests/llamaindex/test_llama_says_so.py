@@ -119,7 +119,7 @@ def test_a_quarantine_is_no_url():
         lambda: guard_of(quarantine="sqlite://"),
         lambda: Guard.default(quarantine="sqlite://"),
     ):
-        with pytest.raises(TypeError, match=r"Quarantine\(\"sqlite:///held\.db\"\)"):
+        with pytest.raises(TypeError, match="expected a Quarantine"):
             build()
 
 

@@ -153,6 +153,60 @@ def test_an_update_that_raises_leaves_the_version_before(make_store, model):
     assert texts_of(store) == ["billing fine"]
 
 
+class Resembling(Scripted):
+    """Suspects what begins as something known does, unless that is to be overlooked."""
+
+    def __init__(self):
+        super().__init__()
+        self.begins, self.overlooked = {}, set()
+
+    def learn(self, entries):
+        self.begins |= {e.id: e.text.split()[:3] for e in entries}
+
+    def forget(self, entries):
+        for entry_id in entries.ids:
+            self.begins.pop(entry_id, None)
+
+    def overlook(self, ids):
+        self.overlooked = set(ids)
+
+    def score(self, batch):
+        known = [text for i, text in self.begins.items() if i not in self.overlooked]
+        return np.array([5.0 if text.split()[:3] in known else -1.0 for text in batch.texts])
+
+
+@pytest.mark.parametrize("form", ["index", "plain index", "pipeline"])
+async def test_what_an_update_replaces_is_no_evidence_against_it(form, make_store, model):
+    guard, inner = guard_of(Resembling()), make_store("chroma")
+    if form == "pipeline":
+        made = GuardedIngestionPipeline(
+            [SentenceSplitter(), model],
+            guard=guard,
+            vector_store=inner,
+            docstore=SimpleDocumentStore(),
+        )
+        await made.arun(documents=[document("d", "a b c one"), document("e", "d e f one")])
+        made.run(documents=[document("d", "a b c two")])
+        await made.arun(documents=[document("d", "a b c three"), document("e", "a b c one")])
+    else:
+        if form == "index":
+            context = StorageContext.from_defaults(vector_store=inner)
+            made = GuardedVectorStoreIndex(
+                [], guard=guard, storage_context=context, embed_model=model
+            )
+        else:
+            store = GuardedVectorStore(inner, guard=guard)
+            made = VectorStoreIndex.from_vector_store(store, embed_model=model)
+        made.insert(document("d", "a b c one"))
+        made.insert(document("e", "d e f one"))
+        made.update_ref_doc(document("d", "a b c two"))
+        made.refresh_ref_docs([document("d", "a b c three")])
+        made.update_ref_doc(document("e", "a b c one"))
+    nodes = {one.ref_doc_id: one.text for one in inner.get_nodes(None, None)}
+    later = "d e f one" if form != "pipeline" else "a b c one"  # both left at once
+    assert nodes == {"d": "a b c three", "e": later}
+
+
 # Plain pipelines
 
 
