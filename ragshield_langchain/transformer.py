@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike
 from ragshield_core import Batch, Guard, Quarantine, Report
 from ragshield_core.detectors.base import Need
 from ragshield_core.held import keep_held
+from ragshield_langchain.checks import expect_embeddings, expect_guard
 from ragshield_langchain.convert import MetadataKeys, copied, to_batch
 from ragshield_langchain.events import report_detection
 
@@ -80,6 +81,9 @@ class PoisonGuardTransformer(BaseDocumentTransformer):
         label_key: str = "label",
         lineage_key: str = "source",
     ) -> None:
+        expect_guard(guard)
+        if embeddings is not None:
+            expect_embeddings(embeddings)
         if embeddings is None and learn:
             msg = "learn=True needs vectors to learn; pass embeddings=, the model of the store."
             raise ValueError(msg)

@@ -29,6 +29,7 @@ from ragshield_core.held import keep_held
 from ragshield_core.quarantine import HeldEntry, Status
 from ragshield_core.scan import ScanReport, scan
 from ragshield_langchain.audit import NO_ENTRIES, read_all, read_back, shown, take_out
+from ragshield_langchain.checks import expect, expect_guard, expect_ids
 from ragshield_langchain.convert import (
     MetadataKeys,
     check_keepable,
@@ -150,6 +151,11 @@ class GuardedVectorStore(VectorStore):
         lineage_key: str = "source",
         inner_store: InnerStore | None = None,
     ) -> None:
+        expect_guard(guard)
+        if inner_store is not None:
+            expect("inner_store", inner_store, InnerStore, "an object, not a class or a name")
+        for name, key in (("label_key", label_key), ("lineage_key", lineage_key)):
+            expect(name, key, str, "the name of a metadata key, which need not be there")
         self._inner = inner
         self._access = access_to(inner) if inner_store is None else inner_store
         self._guard = guard
@@ -163,6 +169,13 @@ class GuardedVectorStore(VectorStore):
         self._lock = threading.RLock()
         # Async writes queue for a thread of their own, which the reads of others never wait for.
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="ragshield-writes")
+
+    def __repr__(self) -> str:
+        name, guard = type(self._inner).__name__, self._guard.status()
+        return (
+            f"<{type(self).__name__} around {name}: a guard that knows {guard.n_known} entries, "
+            f"{'calibrated' if guard.calibrated else 'not calibrated'}; {self.quarantine!r}>"
+        )
 
     @property
     def inner(self) -> VectorStore:
@@ -286,7 +299,7 @@ class GuardedVectorStore(VectorStore):
         **kwargs: Any,  # noqa: ARG002 - as in add_documents
     ) -> list[str]:
         """Screen texts and store those that are admitted; see :meth:`add_documents`."""
-        listed = list(texts)
+        listed = _listed(texts)
         metadatas = _each(metadatas, listed)
         return self._add(listed, metadatas, ids, batch_size=batch_size, on_report=on_report)
 
@@ -301,7 +314,7 @@ class GuardedVectorStore(VectorStore):
         **kwargs: Any,  # noqa: ARG002 - as in add_documents
     ) -> list[str]:
         """Do as :meth:`add_texts` does, with the model's own async embedding."""
-        listed = list(texts)
+        listed = _listed(texts)
         metadatas = _each(metadatas, listed)
         return await self._aadd(listed, metadatas, ids, batch_size=batch_size, on_report=on_report)
 
@@ -410,6 +423,7 @@ class GuardedVectorStore(VectorStore):
         NotImplementedError
             If the store inside cannot delete.
         """
+        expect_ids(ids)
         with self._alone():
             if ids is None:
                 ids = self._access.matching(**kwargs)
@@ -451,6 +465,7 @@ class GuardedVectorStore(VectorStore):
         ValueError
             If a document was held without a vector, and the store has no embedding model.
         """
+        expect_ids(ids)
         n = len(set(ids))
         come: list[Batch] = []
 
@@ -495,6 +510,7 @@ class GuardedVectorStore(VectorStore):
         ragshield_core.errors.QuarantineError
             If nothing was replaced under one of the ids; nothing is put back then.
         """
+        expect_ids(ids)
         back: list[Batch] = []
 
         def put_back(batch: Batch) -> None:
@@ -536,6 +552,7 @@ class GuardedVectorStore(VectorStore):
         NotImplementedError
             If one of them is still in the store inside, hidden, and that cannot delete.
         """
+        expect_ids(ids)
         with self._alone():
             hidden = [d.id for d in self._access.get(ids) if self._mask.hides(d)]
             if hidden:
@@ -605,6 +622,7 @@ class GuardedVectorStore(VectorStore):
         >>> store.get_by_ids(["1"])
         []
         """
+        expect_ids(ids)
         because = None if decisions is None else dict(zip(ids, decisions, strict=True))
         with self._alone():
             entries, cut = keepable(self._stored(ids), self.quarantine)
@@ -752,6 +770,7 @@ class GuardedVectorStore(VectorStore):
         True
         """
         guard = guard if guard is not None else Guard.default()
+        expect_guard(guard)
         keys = {"label_key": label_key, "lineage_key": lineage_key}
         store = cls(inner, guard=guard, inner_store=inner_store, **keys)
         store._learn(clean_ids, batch_size, progress=progress)
@@ -772,6 +791,7 @@ class GuardedVectorStore(VectorStore):
     ) -> Self:
         """Do as :meth:`adopt` does, off the event loop."""
         guard = guard if guard is not None else Guard.default()
+        expect_guard(guard)
         keys = {"label_key": label_key, "lineage_key": lineage_key}
         store = cls(inner, guard=guard, inner_store=inner_store, **keys)
         await store._off_loop(lambda: store._learn(clean_ids, batch_size, progress=progress))
@@ -1222,6 +1242,7 @@ class GuardedVectorStore(VectorStore):
         vectors: Any,
     ) -> list[str]:
         """Return one id per text, after a check that there is one of everything."""
+        expect_ids(ids)
         entry_ids = complete_ids(ids, len(texts))
         columns = {"metadatas": metadatas} | ({} if vectors is None else {"embeddings": vectors})
         for name, column in columns.items():
@@ -1468,6 +1489,7 @@ def _required(
             "GuardedVectorStore.from_texts(texts, embedding, vectorstore_cls=FAISS, guard=guard)."
         )
         raise TypeError(msg)
+    expect_guard(guard)
     return vectorstore_cls, guard
 
 
@@ -1481,6 +1503,13 @@ def _columns(
         [document.metadata for document in listed],
         [document.id for document in listed] if ids is None else ids,
     )
+
+
+def _listed(texts: Iterable[str]) -> list[str]:
+    if isinstance(texts, str):
+        msg = "texts is a str, expected a list of them; its characters would become documents."
+        raise TypeError(msg)
+    return list(texts)
 
 
 def _each(
