@@ -6,10 +6,11 @@ import asyncio
 import inspect
 import logging
 import threading
+import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from contextvars import copy_context
+from contextvars import ContextVar, copy_context
 from functools import partial
 from typing import Any, NoReturn, Self, TypeVar
 
@@ -22,6 +23,7 @@ from numpy.typing import ArrayLike
 
 from ragshield_core import Batch, Guard, Quarantine, Report
 from ragshield_core.adoption import learn_store
+from ragshield_core.canary.sizes import size_of
 from ragshield_core.entries import Entry, together
 from ragshield_core.errors import InvalidBatchError
 from ragshield_core.findings import Decision, printable
@@ -57,6 +59,13 @@ PART = 1000
 COPIES = 16
 
 
+ADOPTING: ContextVar[bool] = ContextVar("ragshield_adopting", default=False)
+
+
+class UnfittedGuardWarning(UserWarning):
+    """A guard that knows nothing stands in front of a store that holds documents."""
+
+
 class GuardedVectorStore(VectorStore):
     """Drop-in replacement for a vector store: suspicious documents stay out of it.
 
@@ -77,7 +86,8 @@ class GuardedVectorStore(VectorStore):
         inner: VectorStore
             The store inside: InMemoryVectorStore, FAISS, Chroma, QdrantVectorStore or PGVector.
         guard: Guard
-            New for a new store. For one that holds documents already, see :meth:`adopt`.
+            New for a new store, and of this store only. For one that holds documents already, see
+            :meth:`adopt`; a guard that knows nothing of them is warned of.
         label_key: str
             Metadata key of a document's label; default ``"label"``.
         lineage_key: str
@@ -169,6 +179,22 @@ class GuardedVectorStore(VectorStore):
         self._lock = threading.RLock()
         # Async writes queue for a thread of their own, which the reads of others never wait for.
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="ragshield-writes")
+        if not ADOPTING.get():
+            self._warn_of_ignorance()
+
+    def _warn_of_ignorance(self) -> None:
+        """Warn where there are documents that detectors should know, and do not."""
+        if self._guard.status().n_known or not any(d.learns for d in self._guard.detectors):
+            return
+        held = size_of(self._inner)  # None where nobody can be asked
+        if held:
+            name = type(self._inner).__name__
+            msg = (
+                f"the {name} holds {held} documents, and the guard knows none of them: what comes "
+                "is compared with nothing. Use GuardedVectorStore.adopt(store, guard=guard), or, "
+                "where the guard was saved, Guard.load(folder, quarantine=...)."
+            )
+            warnings.warn(msg, UnfittedGuardWarning, stacklevel=3)
 
     def __repr__(self) -> str:
         name, guard = type(self._inner).__name__, self._guard.status()
@@ -772,7 +798,8 @@ class GuardedVectorStore(VectorStore):
         guard = guard if guard is not None else Guard.default()
         expect_guard(guard)
         keys = {"label_key": label_key, "lineage_key": lineage_key}
-        store = cls(inner, guard=guard, inner_store=inner_store, **keys)
+        with _adopting():
+            store = cls(inner, guard=guard, inner_store=inner_store, **keys)
         store._learn(clean_ids, batch_size, progress=progress)
         return store
 
@@ -793,7 +820,8 @@ class GuardedVectorStore(VectorStore):
         guard = guard if guard is not None else Guard.default()
         expect_guard(guard)
         keys = {"label_key": label_key, "lineage_key": lineage_key}
-        store = cls(inner, guard=guard, inner_store=inner_store, **keys)
+        with _adopting():
+            store = cls(inner, guard=guard, inner_store=inner_store, **keys)
         await store._off_loop(lambda: store._learn(clean_ids, batch_size, progress=progress))
         return store
 
@@ -1474,6 +1502,16 @@ class GuardedVectorStore(VectorStore):
         # Without a vector at hand, the model is asked for the dimension that an index needs.
         dim = len(vectors[0]) if vectors else len(embedding.embed_query("dimension"))
         return cls(create_store(inner_cls, embedding, dim, options), **settings)
+
+
+@contextmanager
+def _adopting() -> Iterator[None]:
+    """Make a store whose guard is about to learn what it holds."""
+    token = ADOPTING.set(True)
+    try:
+        yield
+    finally:
+        ADOPTING.reset(token)
 
 
 def _claimed(lineage: str | None) -> str:
