@@ -42,7 +42,7 @@ class PoisonGuardTransformer(BaseDocumentTransformer):
     learn
         Whether the guard learns what is passed on, each id once. Leave it False in front of a
         guarded store, which learns what it stores itself; the guard would count it twice.
-    label_key, lineage_key
+    label_key, lineage_key, prompt_keys
         Metadata keys, as of :class:`~ragshield_langchain.GuardedVectorStore`.
 
     Raises
@@ -80,6 +80,7 @@ class PoisonGuardTransformer(BaseDocumentTransformer):
         learn: bool = False,
         label_key: str = "label",
         lineage_key: str = "source",
+        prompt_keys: Sequence[str] | None = None,
     ) -> None:
         expect_guard(guard)
         if embeddings is not None:
@@ -97,7 +98,8 @@ class PoisonGuardTransformer(BaseDocumentTransformer):
         self._guard = guard
         self._embeddings = embeddings
         self._learn = learn
-        self._keys = MetadataKeys(label=label_key, lineage=lineage_key)
+        prompt = None if prompt_keys is None else tuple(prompt_keys)
+        self._keys = MetadataKeys(label=label_key, lineage=lineage_key, prompt=prompt)
         self._last_report = Report(batch=Batch.of(ids=[], texts=[], embeddings=[]))
 
     @property

@@ -55,6 +55,8 @@ OnReport = Callable[[Report], object]
 
 # Documents that an audit reads at a time.
 PART = 1000
+# Where ParentDocumentRetriever and MultiVectorRetriever note what a document is a part of.
+PARENT_KEY = "doc_id"
 # How many copies of a held document are looked for in the store.
 COPIES = 16
 
@@ -92,6 +94,10 @@ class GuardedVectorStore(VectorStore):
             Metadata key of a document's label; default ``"label"``.
         lineage_key: str
             Metadata key of what a document was cut from; default ``"source"``, which loaders set.
+        prompt_keys: Sequence[str] | None
+            Metadata keys that your prompts print, such as ``"title"``: what stands there is judged
+            for instructions and hidden text like the text, and belongs to the revision. Default:
+            every string of three words or more, or with other than ASCII characters.
         inner_store: InnerStore | None
             How to write and read vectors, for other kinds of stores.
 
@@ -159,6 +165,7 @@ class GuardedVectorStore(VectorStore):
         guard: Guard,
         label_key: str = "label",
         lineage_key: str = "source",
+        prompt_keys: Sequence[str] | None = None,
         inner_store: InnerStore | None = None,
     ) -> None:
         expect_guard(guard)
@@ -169,7 +176,11 @@ class GuardedVectorStore(VectorStore):
         self._inner = inner
         self._access = access_to(inner) if inner_store is None else inner_store
         self._guard = guard
-        self._keys = MetadataKeys(label=label_key, lineage=lineage_key)
+        if isinstance(prompt_keys, str):
+            msg = f"prompt_keys is the str {prompt_keys!r}, expected a list of metadata keys."
+            raise TypeError(msg)
+        prompt = None if prompt_keys is None else tuple(prompt_keys)
+        self._keys = MetadataKeys(label=label_key, lineage=lineage_key, prompt=prompt)
         self._mask = Mask(self._keys)
         self._mask.load(guard.quarantine)
         self._fuses = getattr(inner, "retrieval_mode", None) == "hybrid"  # of Qdrant
@@ -746,6 +757,7 @@ class GuardedVectorStore(VectorStore):
         progress: bool = True,
         label_key: str = "label",
         lineage_key: str = "source",
+        prompt_keys: Sequence[str] | None = None,
         inner_store: InnerStore | None = None,
     ) -> Self:
         """Guard a store that holds documents already.
@@ -772,7 +784,7 @@ class GuardedVectorStore(VectorStore):
             How many documents are read at a time.
         progress
             Whether to show on standard error how far it is.
-        label_key, lineage_key, inner_store
+        label_key, lineage_key, prompt_keys, inner_store
             As for the constructor.
 
         Raises
@@ -797,7 +809,11 @@ class GuardedVectorStore(VectorStore):
         """
         guard = guard if guard is not None else Guard.default()
         expect_guard(guard)
-        keys = {"label_key": label_key, "lineage_key": lineage_key}
+        keys: dict[str, Any] = {
+            "label_key": label_key,
+            "lineage_key": lineage_key,
+            "prompt_keys": prompt_keys,
+        }
         with _adopting():
             store = cls(inner, guard=guard, inner_store=inner_store, **keys)
         store._learn(clean_ids, batch_size, progress=progress)
@@ -814,12 +830,17 @@ class GuardedVectorStore(VectorStore):
         progress: bool = True,
         label_key: str = "label",
         lineage_key: str = "source",
+        prompt_keys: Sequence[str] | None = None,
         inner_store: InnerStore | None = None,
     ) -> Self:
         """Do as :meth:`adopt` does, off the event loop."""
         guard = guard if guard is not None else Guard.default()
         expect_guard(guard)
-        keys = {"label_key": label_key, "lineage_key": lineage_key}
+        keys: dict[str, Any] = {
+            "label_key": label_key,
+            "lineage_key": lineage_key,
+            "prompt_keys": prompt_keys,
+        }
         with _adopting():
             store = cls(inner, guard=guard, inner_store=inner_store, **keys)
         await store._off_loop(lambda: store._learn(clean_ids, batch_size, progress=progress))
@@ -837,6 +858,7 @@ class GuardedVectorStore(VectorStore):
         guard: Guard | None = None,
         label_key: str = "label",
         lineage_key: str = "source",
+        prompt_keys: Sequence[str] | None = None,
         **kwargs: Any,
     ) -> Self:
         """Make a new guarded store and write texts into it.
@@ -847,7 +869,7 @@ class GuardedVectorStore(VectorStore):
             As for any vector store.
         vectorstore_cls
             Class of the store inside.
-        guard, label_key, lineage_key
+        guard, label_key, lineage_key, prompt_keys
             As for the constructor.
         **kwargs
             For the constructor of the store inside, e.g. ``distance_strategy`` of FAISS.
@@ -859,7 +881,12 @@ class GuardedVectorStore(VectorStore):
         """
         listed = list(texts)
         inner_cls, guard = _required(vectorstore_cls, guard)
-        settings = {"guard": guard, "label_key": label_key, "lineage_key": lineage_key}
+        settings = {
+            "guard": guard,
+            "label_key": label_key,
+            "lineage_key": lineage_key,
+            "prompt_keys": prompt_keys,
+        }
         vectors = embedding.embed_documents(listed) if listed else []
         store = cls._empty(inner_cls, embedding, vectors, kwargs, **settings)
         store.add_embeddings(zip(listed, vectors, strict=True), metadatas, ids)
@@ -877,12 +904,18 @@ class GuardedVectorStore(VectorStore):
         guard: Guard | None = None,
         label_key: str = "label",
         lineage_key: str = "source",
+        prompt_keys: Sequence[str] | None = None,
         **kwargs: Any,
     ) -> Self:
         """Do as :meth:`from_texts` does, with the model's own async embedding."""
         listed = list(texts)
         inner_cls, guard = _required(vectorstore_cls, guard)
-        settings = {"guard": guard, "label_key": label_key, "lineage_key": lineage_key}
+        settings = {
+            "guard": guard,
+            "label_key": label_key,
+            "lineage_key": lineage_key,
+            "prompt_keys": prompt_keys,
+        }
         vectors = await embedding.aembed_documents(listed) if listed else []
         store = cls._empty(inner_cls, embedding, vectors, kwargs, **settings)
         await store.aadd_embeddings(zip(listed, vectors, strict=True), metadatas, ids)
@@ -900,6 +933,7 @@ class GuardedVectorStore(VectorStore):
         guard: Guard | None = None,
         label_key: str = "label",
         lineage_key: str = "source",
+        prompt_keys: Sequence[str] | None = None,
         **kwargs: Any,
     ) -> Self:
         """Make a new guarded store and write texts into it whose vectors are known.
@@ -908,7 +942,12 @@ class GuardedVectorStore(VectorStore):
         """
         pairs = list(text_embeddings)
         inner_cls, guard = _required(vectorstore_cls, guard)
-        settings = {"guard": guard, "label_key": label_key, "lineage_key": lineage_key}
+        settings = {
+            "guard": guard,
+            "label_key": label_key,
+            "lineage_key": lineage_key,
+            "prompt_keys": prompt_keys,
+        }
         store = cls._empty(inner_cls, embedding, [v for _, v in pairs], kwargs, **settings)
         store.add_embeddings(pairs, metadatas, ids)
         return store
@@ -925,12 +964,18 @@ class GuardedVectorStore(VectorStore):
         guard: Guard | None = None,
         label_key: str = "label",
         lineage_key: str = "source",
+        prompt_keys: Sequence[str] | None = None,
         **kwargs: Any,
     ) -> Self:
         """Do as :meth:`from_embeddings` does, off the event loop."""
         pairs = list(text_embeddings)
         inner_cls, guard = _required(vectorstore_cls, guard)
-        settings = {"guard": guard, "label_key": label_key, "lineage_key": lineage_key}
+        settings = {
+            "guard": guard,
+            "label_key": label_key,
+            "lineage_key": lineage_key,
+            "prompt_keys": prompt_keys,
+        }
         store = cls._empty(inner_cls, embedding, [v for _, v in pairs], kwargs, **settings)
         await store.aadd_embeddings(pairs, metadatas, ids)
         return store
@@ -1296,6 +1341,7 @@ class GuardedVectorStore(VectorStore):
             admitted = batch
             if not report.kept.all():
                 self._mask.add(batch.take(~report.kept))
+                _warn_of_parents(batch.take(~report.kept))
                 admitted = batch.take(report.kept)
             if report.retroactive:
                 self.recall([d.entry_id for d in report.retroactive], report.retroactive)
@@ -1436,6 +1482,7 @@ class GuardedVectorStore(VectorStore):
             labels=self._keys.tolerant(self._keys.label, metadatas, ids),
             lineages=self._keys.tolerant(self._keys.lineage, metadatas, ids),
             metadatas=[copied(metadata) for metadata in metadatas],
+            contexts=self._keys.contexts(metadatas),
         )
 
     def _learn(self, trusted: Iterable[str] | None, batch_size: int, *, progress: bool) -> None:
@@ -1477,6 +1524,7 @@ class GuardedVectorStore(VectorStore):
             labels=batch.labels,
             lineages=batch.lineages,
             metadatas=batch.metadatas,
+            contexts=batch.contexts,
         )
 
     def _model(self) -> Embeddings:
@@ -1502,6 +1550,17 @@ class GuardedVectorStore(VectorStore):
         # Without a vector at hand, the model is asked for the dimension that an index needs.
         dim = len(vectors[0]) if vectors else len(embedding.embed_query("dimension"))
         return cls(create_store(inner_cls, embedding, dim, options), **settings)
+
+
+def _warn_of_parents(held: Batch) -> None:
+    """Say that retrievers of whole documents return what was held by way of its siblings."""
+    parents = [metadata[PARENT_KEY] for metadata in held.metadatas if PARENT_KEY in metadata]
+    if parents:
+        logger.warning(
+            "%d held entries are parts of documents that a ParentDocumentRetriever keeps whole in "
+            "its docstore, and returns by way of other parts: put a GuardedRetriever around it",
+            len(parents),
+        )
 
 
 @contextmanager
