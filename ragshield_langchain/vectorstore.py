@@ -747,7 +747,7 @@ class GuardedVectorStore(VectorStore):
         )
 
     @classmethod
-    def adopt(
+    def adopt(  # noqa: PLR0913 - as of the constructor
         cls,
         inner: VectorStore,
         *,
@@ -820,7 +820,7 @@ class GuardedVectorStore(VectorStore):
         return store
 
     @classmethod
-    async def aadopt(
+    async def aadopt(  # noqa: PLR0913 - as of the constructor
         cls,
         inner: VectorStore,
         *,
@@ -847,7 +847,7 @@ class GuardedVectorStore(VectorStore):
         return store
 
     @classmethod
-    def from_texts(
+    def from_texts(  # noqa: PLR0913 - as of the constructor
         cls,
         texts: Iterable[str],
         embedding: Embeddings,
@@ -893,7 +893,7 @@ class GuardedVectorStore(VectorStore):
         return store
 
     @classmethod
-    async def afrom_texts(
+    async def afrom_texts(  # noqa: PLR0913 - as of the constructor
         cls,
         texts: Iterable[str],
         embedding: Embeddings,
@@ -922,7 +922,7 @@ class GuardedVectorStore(VectorStore):
         return store
 
     @classmethod
-    def from_embeddings(
+    def from_embeddings(  # noqa: PLR0913 - as of the constructor
         cls,
         text_embeddings: Iterable[tuple[str, Sequence[float]]],
         embedding: Embeddings,
@@ -953,7 +953,7 @@ class GuardedVectorStore(VectorStore):
         return store
 
     @classmethod
-    async def afrom_embeddings(
+    async def afrom_embeddings(  # noqa: PLR0913 - as of the constructor
         cls,
         text_embeddings: Iterable[tuple[str, Sequence[float]]],
         embedding: Embeddings,
