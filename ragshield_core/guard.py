@@ -281,7 +281,8 @@ class Guard:
         ----------
         clean
             Entries known to be clean that the guard was not fitted on. ``None`` uses the
-            fitted entries, each scored while it was held out.
+            fitted entries, each scored while it was held out; where nothing was fitted, what the
+            guard has learned so far, which nobody has vouched for.
         fpr
             Accepted share of clean entries to be quarantined, by all detectors together; replaces
             ``policy.quarantine_at``. ``None`` keeps that.
@@ -304,7 +305,8 @@ class Guard:
         report names it among the skipped.
         """
         with self._lock:
-            known = bool(self._held_out) or self._sample is not None
+            collected = self._collecting and bool(self._collected)
+            known = bool(self._held_out) or self._sample is not None or collected
             if self._dim is None or (clean is None and not known):
                 msg = (
                     "the guard was not fitted on a knowledge base; call fit first, or pass clean "
@@ -314,6 +316,19 @@ class Guard:
             policy = self.policy if fpr is None else self.policy.accepting(fpr)
             if not self._exchangeable:
                 self._policy = policy
+                return self
+            if clean is None and collected and not self._held_out and self._sample is None:
+                before, self._policy = self._policy, policy
+                try:
+                    self._begin(at_most)
+                except CalibrationError as error:
+                    self._policy = before
+                    msg = (
+                        f"{error} This guard began with nothing and has {len(self._known)} entries;"
+                        f" it calibrates itself at {first_size(policy.quarantine_at)}. Pass "
+                        "at_most= for the smallest rate that they justify."
+                    )
+                    raise CalibrationError(msg) from None
                 return self
             if clean is None and not self._held_out and self._sample is not None:
                 before, self._policy = self._policy, policy
@@ -511,7 +526,7 @@ class Guard:
         """Size of the knowledge base at which thresholds are taken anew."""
         return self._calibrated_at + math.ceil(self._calibrated_at * REFRESH_AFTER - 1e-9)
 
-    def _begin(self) -> None:
+    def _begin(self, at_most: float | None = None) -> None:
         """Calibrate for the first time what began with nothing, and judge again what came in."""
         collected, held = latest(self._collected, self._known), self._held_meanwhile
         self._fit(collected)
@@ -521,7 +536,7 @@ class Guard:
             )
             try:
                 self._sample = sample
-                self._recalibrate(sample)
+                self._recalibrate(sample, at_most)
             except CalibrationError:
                 self._sample, self._collecting, self._collected = None, True, [collected]
                 raise

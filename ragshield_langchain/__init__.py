@@ -14,7 +14,7 @@ from ragshield_langchain.ingest import aingest, ingest
 from ragshield_langchain.inner import InnerStore
 from ragshield_langchain.retrieval import GuardedRetriever, PoisonFilter
 from ragshield_langchain.transformer import PoisonGuardTransformer
-from ragshield_langchain.vectorstore import GuardedVectorStore
+from ragshield_langchain.vectorstore import GuardedVectorStore, UnfittedGuardWarning
 
 if TYPE_CHECKING:
     from ragshield_langchain.middleware import PoisonGuardMiddleware
@@ -27,6 +27,7 @@ __all__ = [
     "PoisonFilter",
     "PoisonGuardMiddleware",
     "PoisonGuardTransformer",
+    "UnfittedGuardWarning",
     "aguarded_index",
     "aingest",
     "arelease_indexed",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -28,6 +28,11 @@ logger = logging.getLogger("ragshield")  # ids and counts, never text
 # The one scalar metadata key that a flagged document gains: the detectors that flagged it.
 FLAG_KEY = "ragshield_flag"
 
+# So many words of metadata at least say something to a model that reads them.
+SENTENCE = 3
+# How deep lists and mappings in metadata are looked into.
+DEPTH = 4
+
 IMMUTABLE = frozenset({str, int, float, bool, NoneType})
 
 
@@ -41,6 +46,23 @@ class MetadataKeys:
 
     label: str
     lineage: str | None = None
+    prompt: tuple[str, ...] | None = None  # what prompts print; None: whatever reads like a text
+
+    def contexts(self, metadatas: Sequence[Mapping[str, Any]]) -> list[str | None]:
+        """Return what prompts may print of each document beside its text; None for nothing."""
+        return [self._context(metadata) for metadata in metadatas]
+
+    def _context(self, metadata: Mapping[str, Any]) -> str | None:
+        # Sorted, since databases keep keys in an order of their own.
+        keys = sorted(metadata, key=str) if self.prompt is None else self.prompt
+        found = [
+            text
+            for key in keys
+            if key in metadata and key != FLAG_KEY
+            for text in _texts_in(metadata[key], DEPTH)
+            if self.prompt is not None or _reads_like_text(text)
+        ]
+        return "\n\n".join(found) or None
 
     def lineages(
         self, metadatas: Sequence[Mapping[str, Any]], ids: Sequence[str]
@@ -93,6 +115,23 @@ class MetadataKeys:
                 claim = None
             claims.append(None if claim is None or "\0" in claim else claim)
         return claims
+
+
+def _texts_in(value: Any, depth: int) -> Iterator[str]:
+    """Yield the strings of a value and of what it holds."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping) and depth:
+        for key in sorted(value, key=str):
+            yield from _texts_in(value[key], depth - 1)
+    elif isinstance(value, list | tuple) and depth:
+        for item in value:
+            yield from _texts_in(item, depth - 1)
+
+
+def _reads_like_text(value: str) -> bool:
+    """Return whether a string could say something: no name, number, date, path or id."""
+    return not value.isascii() or len(value.split()) >= SENTENCE
 
 
 def complete_ids(ids: Sequence[str | None] | None, n: int) -> list[str]:
@@ -161,6 +200,7 @@ def to_batch(
         labels=keys.read(keys.label, copies, ids),
         lineages=keys.lineages(copies, ids),
         metadatas=copies,
+        contexts=keys.contexts(copies),
     )
 
 

@@ -36,6 +36,7 @@ from ragshield_core.claims import lineage_of
 from ragshield_core.errors import InvalidBatchError, QuarantineError
 from ragshield_core.findings import Verdict
 from ragshield_core.quarantine import HeldEntry
+from ragshield_langchain.checks import expect, expect_ids, expect_records
 from ragshield_langchain.vectorstore import GuardedVectorStore
 
 SourceIdKey = str | Callable[[Document], str] | None
@@ -140,6 +141,7 @@ def guarded_index(  # noqa: PLR0913 - LangChain's own arguments
     >>> done["num_added"], done["num_quarantined"]
     (1, 0)
     """
+    expect_records(record_manager)
     run = _Run(vector_store, source_id_key, replaces=cleanup is not None)
     vector_store.refresh()  # a person may have released documents since
     counts = index(
@@ -171,6 +173,7 @@ async def aguarded_index(  # noqa: PLR0913 - as above
     upsert_kwargs: dict[str, Any] | None = None,
 ) -> GuardedIndexingResult:
     """Do as :func:`guarded_index` does, with asynchronous sources, records and writes."""
+    expect_records(record_manager)
     run = _Run(vector_store, source_id_key, replaces=cleanup is not None)
     await run_in_executor(None, vector_store.refresh)
     counts = await aindex(
@@ -222,6 +225,7 @@ def release_indexed(
     ragshield_core.errors.QuarantineError
         If one of them is neither held nor in the store; nothing is released then.
     """
+    _check_release(ids, record_manager, vector_store)
     held = _still_held(ids, vector_store, vector_store.get_by_ids(ids))
     released = vector_store.release(held, by=by, note=note) if held else ()
     documents = vector_store.get_by_ids(ids)
@@ -240,6 +244,7 @@ async def arelease_indexed(
     note: str | None = None,
 ) -> tuple[HeldEntry, ...]:
     """Do as :func:`release_indexed` does, with an asynchronous record manager."""
+    _check_release(ids, record_manager, vector_store)
     present = await vector_store.aget_by_ids(ids)
     held = await run_in_executor(None, _still_held, ids, vector_store, present)
     released: tuple[HeldEntry, ...] = ()
@@ -295,12 +300,7 @@ class _Run:
     def __init__(
         self, store: GuardedVectorStore, source_id_key: SourceIdKey, *, replaces: bool
     ) -> None:
-        if not isinstance(store, GuardedVectorStore):
-            msg = (
-                f"vector_store is a {type(store).__name__}, expected a GuardedVectorStore: what "
-                "is not guarded needs no more than langchain_core.indexing.index."
-            )
-            raise TypeError(msg)
+        _expect_guarded(store)
         self.store = store
         self.source_id_key = source_id_key
         self.replaces = replaces and source_id_key is not None  # earlier documents of a source
@@ -637,6 +637,17 @@ def _reported(kwargs: dict[str, Any]) -> tuple[list[Report], dict[str, Any]]:
             theirs(report)
 
     return reports, {**kwargs, "on_report": on_report}
+
+
+def _expect_guarded(store: object) -> None:
+    way_out = "what is not guarded needs no more than langchain_core.indexing.index"
+    expect("vector_store", store, GuardedVectorStore, way_out)
+
+
+def _check_release(ids: Sequence[str], records: object, store: object) -> None:
+    expect_ids(ids)
+    expect_records(records)
+    _expect_guarded(store)
 
 
 def _deferred(cleanup: Cleanup) -> Cleanup:

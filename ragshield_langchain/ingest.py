@@ -13,6 +13,7 @@ from langchain_core.embeddings import Embeddings
 from langchain_core.runnables.config import run_in_executor
 
 from ragshield_core import Report
+from ragshield_langchain.checks import expect
 from ragshield_langchain.vectorstore import GuardedVectorStore
 
 Documents = BaseLoader | Iterable[Document] | AsyncIterable[Document]
@@ -49,6 +50,7 @@ def ingest(
         Whatever the source, the model or the store raises, with a note that names the batch; the
         batches before it are written.
     """
+    _expect_guarded(store)
     _check(batch_size=batch_size)
     source = iter(documents.lazy_load() if isinstance(documents, BaseLoader) else documents)
     number = 0
@@ -120,6 +122,7 @@ async def aingest(
     2 entries: 2 admitted, 0 flagged, 0 quarantined
     1 entries: 1 admitted, 0 flagged, 0 quarantined
     """
+    _expect_guarded(store)
     _check(batch_size=batch_size, max_pending=max_pending)
     model = store.embeddings
     if model is None:
@@ -218,6 +221,11 @@ async def _write(store: GuardedVectorStore, batch: _Embedded | Exception) -> Rep
         on_report=reports.append,
     )
     return reports[0]
+
+
+def _expect_guarded(store: object) -> None:
+    way_out = "wrap it, GuardedVectorStore(store, guard=guard); what is not guarded needs no ingest"
+    expect("store", store, GuardedVectorStore, way_out)
 
 
 def _check(**sizes: int) -> None:

@@ -39,11 +39,12 @@ class Mask(CoreMask[Document]):
         return str(item.id)
 
     def claims_of(self, item: Document) -> Claims:
-        """Return text, label and lineage of a document."""
+        """Return text, label, lineage and context of a document."""
         where = [item.metadata], [self.id_of(item)]
         (label,) = self._keys.tolerant("label", *where)
         (lineage,) = self._keys.tolerant("lineage", *where)
-        return Claims(item.page_content, label, lineage)
+        (context,) = self._keys.contexts([item.metadata])
+        return Claims(item.page_content, label, lineage, context)
 
     def visible(self, results: Sequence[T]) -> list[T]:
         """Return results, documents or tuples that begin with one, without those that are held."""

@@ -79,6 +79,8 @@ class PoisonFilter(BaseDocumentCompressor):
         label_key, lineage_key: str
             As of :class:`~ragshield_langchain.GuardedVectorStore`; used to recognise revisions that
             a person has judged.
+        prompt_keys: Sequence[str] | None
+            As of :class:`~ragshield_langchain.GuardedVectorStore`.
 
     Instantiate:
         >>> poison_filter = PoisonFilter()
@@ -115,6 +117,7 @@ class PoisonFilter(BaseDocumentCompressor):
     quarantine: Quarantine | None = None
     label_key: str = "label"
     lineage_key: str | None = None
+    prompt_keys: Sequence[str] | None = None
 
     _access: InnerStore | None = PrivateAttr(default=None)
     _screener: RetrievalGuard = PrivateAttr()
@@ -235,6 +238,13 @@ class PoisonFilter(BaseDocumentCompressor):
 
         return RunnableLambda(filtered, afunc=afiltered, name=type(self).__name__)
 
+    @property
+    def _keys(self) -> MetadataKeys:
+        if isinstance(self.store, GuardedVectorStore):
+            return self.store.keys  # by which it holds what comes
+        prompt = None if self.prompt_keys is None else tuple(self.prompt_keys)
+        return MetadataKeys(label=self.label_key, lineage=self.lineage_key, prompt=prompt)
+
     def _wants_vectors(self) -> bool:
         return any(Need.EMBEDDING in detector.needs for detector in self._screener.detectors)
 
@@ -265,10 +275,11 @@ class PoisonFilter(BaseDocumentCompressor):
     ) -> Report:
         n = len(columns.ids)
         given = [vectors.get(row) for row in range(n)]
-        keys = MetadataKeys(label=self.label_key, lineage=self.lineage_key)
+        keys = self._keys
         metadatas = [document.metadata for document in columns.documents]
         labels = keys.tolerant("label", metadatas, columns.ids)
         lineages = keys.tolerant("lineage", metadatas, columns.ids)
+        contexts = keys.contexts(metadatas)
 
         def batch(embeddings: Any) -> Batch:
             return Batch.of(
@@ -277,6 +288,7 @@ class PoisonFilter(BaseDocumentCompressor):
                 embeddings=embeddings,
                 labels=labels,
                 lineages=lineages,
+                contexts=contexts,
             )
 
         if all(vector is not None for vector in given):
@@ -295,7 +307,8 @@ class PoisonFilter(BaseDocumentCompressor):
         if self.quarantine is not None and columns.doubtful:
             for row in columns.doubtful:
                 entry_id = str(columns.documents[row].id)
-                kept[row] &= not self._screener.masks(entry_id, columns.texts[row])
+                (context,) = self._keys.contexts([columns.documents[row].metadata])
+                kept[row] &= not self._screener.masks(entry_id, columns.texts[row], context)
         rows = columns.row_of
         return [document for document, row in zip(documents, rows, strict=True) if kept[row]]
 

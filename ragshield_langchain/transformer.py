@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike
 from ragshield_core import Batch, Guard, Quarantine, Report
 from ragshield_core.detectors.base import Need
 from ragshield_core.held import keep_held
+from ragshield_langchain.checks import expect_embeddings, expect_guard
 from ragshield_langchain.convert import MetadataKeys, copied, to_batch
 from ragshield_langchain.events import report_detection
 
@@ -41,7 +42,7 @@ class PoisonGuardTransformer(BaseDocumentTransformer):
     learn
         Whether the guard learns what is passed on, each id once. Leave it False in front of a
         guarded store, which learns what it stores itself; the guard would count it twice.
-    label_key, lineage_key
+    label_key, lineage_key, prompt_keys
         Metadata keys, as of :class:`~ragshield_langchain.GuardedVectorStore`.
 
     Raises
@@ -79,7 +80,11 @@ class PoisonGuardTransformer(BaseDocumentTransformer):
         learn: bool = False,
         label_key: str = "label",
         lineage_key: str | None = None,
+        prompt_keys: Sequence[str] | None = None,
     ) -> None:
+        expect_guard(guard)
+        if embeddings is not None:
+            expect_embeddings(embeddings)
         if embeddings is None and learn:
             msg = "learn=True needs vectors to learn; pass embeddings=, the model of the store."
             raise ValueError(msg)
@@ -93,7 +98,8 @@ class PoisonGuardTransformer(BaseDocumentTransformer):
         self._guard = guard
         self._embeddings = embeddings
         self._learn = learn
-        self._keys = MetadataKeys(label=label_key, lineage=lineage_key)
+        prompt = None if prompt_keys is None else tuple(prompt_keys)
+        self._keys = MetadataKeys(label=label_key, lineage=lineage_key, prompt=prompt)
         self._last_report = Report(batch=Batch.of(ids=[], texts=[], embeddings=[]))
 
     @property

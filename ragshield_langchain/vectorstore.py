@@ -6,10 +6,11 @@ import asyncio
 import inspect
 import logging
 import threading
+import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from contextvars import copy_context
+from contextvars import ContextVar, copy_context
 from dataclasses import replace
 from functools import partial
 from typing import Any, NoReturn, Self, TypeVar
@@ -23,6 +24,7 @@ from numpy.typing import ArrayLike
 
 from ragshield_core import Batch, Guard, Quarantine, Report
 from ragshield_core.adoption import learn_store
+from ragshield_core.canary.sizes import size_of
 from ragshield_core.entries import Entry, together
 from ragshield_core.errors import InvalidBatchError
 from ragshield_core.findings import Decision, printable
@@ -30,6 +32,7 @@ from ragshield_core.held import keep_held
 from ragshield_core.quarantine import HeldEntry, Status
 from ragshield_core.scan import ScanReport, scan
 from ragshield_langchain.audit import NO_ENTRIES, read_all, read_back, shown, take_out
+from ragshield_langchain.checks import expect, expect_guard, expect_ids
 from ragshield_langchain.convert import (
     MetadataKeys,
     check_keepable,
@@ -53,8 +56,17 @@ OnReport = Callable[[Report], object]
 
 # Documents that an audit reads at a time.
 PART = 1000
+# Where ParentDocumentRetriever and MultiVectorRetriever note what a document is a part of.
+PARENT_KEY = "doc_id"
 # How many copies of a held document are looked for in the store.
 COPIES = 16
+
+
+ADOPTING: ContextVar[bool] = ContextVar("ragshield_adopting", default=False)
+
+
+class UnfittedGuardWarning(UserWarning):
+    """A guard that knows nothing stands in front of a store that holds documents."""
 
 
 class GuardedVectorStore(VectorStore):
@@ -77,13 +89,18 @@ class GuardedVectorStore(VectorStore):
         inner: VectorStore
             The store inside: InMemoryVectorStore, FAISS, Chroma, QdrantVectorStore or PGVector.
         guard: Guard
-            New for a new store. For one that holds documents already, see :meth:`adopt`.
+            New for a new store, and of this store only. For one that holds documents already, see
+            :meth:`adopt`; a guard that knows nothing of them is warned of.
         label_key: str
             Metadata key of a document's label; default ``"label"``.
         lineage_key: str | None
             Metadata key of what a document was cut from. The default ``None`` looks where loaders
             put the file or page: ``file_path``, ``source`` (unless that is a number), ``url`` and
             others, see :data:`ragshield_core.claims.LINEAGE_KEYS`.
+        prompt_keys: Sequence[str] | None
+            Metadata keys that your prompts print, such as ``"title"``: what stands there is judged
+            for instructions and hidden text like the text, and belongs to the revision. Default:
+            every string of three words or more, or with other than ASCII characters.
         inner_store: InnerStore | None
             How to write and read vectors, for other kinds of stores.
 
@@ -151,12 +168,23 @@ class GuardedVectorStore(VectorStore):
         guard: Guard,
         label_key: str = "label",
         lineage_key: str | None = None,
+        prompt_keys: Sequence[str] | None = None,
         inner_store: InnerStore | None = None,
     ) -> None:
+        expect_guard(guard)
+        if inner_store is not None:
+            expect("inner_store", inner_store, InnerStore, "an object, not a class or a name")
+        for name, key in (("label_key", label_key), ("lineage_key", lineage_key)):
+            if key is not None or name == "label_key":
+                expect(name, key, str, "the name of a metadata key, which need not be there")
         self._inner = inner
         self._access = access_to(inner) if inner_store is None else inner_store
         self._guard = guard
-        self._keys = MetadataKeys(label=label_key, lineage=lineage_key)
+        if isinstance(prompt_keys, str):
+            msg = f"prompt_keys is the str {prompt_keys!r}, expected a list of metadata keys."
+            raise TypeError(msg)
+        prompt = None if prompt_keys is None else tuple(prompt_keys)
+        self._keys = MetadataKeys(label=label_key, lineage=lineage_key, prompt=prompt)
         self._mask = Mask(self._keys)
         self._mask.load(guard.quarantine)
         self._fuses = getattr(inner, "retrieval_mode", None) == "hybrid"  # of Qdrant
@@ -166,6 +194,29 @@ class GuardedVectorStore(VectorStore):
         self._lock = threading.RLock()
         # Async writes queue for a thread of their own, which the reads of others never wait for.
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="ragshield-writes")
+        if not ADOPTING.get():
+            self._warn_of_ignorance()
+
+    def _warn_of_ignorance(self) -> None:
+        """Warn where there are documents that detectors should know, and do not."""
+        if self._guard.status().n_known or not any(d.learns for d in self._guard.detectors):
+            return
+        held = size_of(self._inner)  # None where nobody can be asked
+        if held:
+            name = type(self._inner).__name__
+            msg = (
+                f"the {name} holds {held} documents, and the guard knows none of them: what comes "
+                "is compared with nothing. Use GuardedVectorStore.adopt(store, guard=guard), or, "
+                "where the guard was saved, Guard.load(folder, quarantine=...)."
+            )
+            warnings.warn(msg, UnfittedGuardWarning, stacklevel=3)
+
+    def __repr__(self) -> str:
+        name, guard = type(self._inner).__name__, self._guard.status()
+        return (
+            f"<{type(self).__name__} around {name}: a guard that knows {guard.n_known} entries, "
+            f"{'calibrated' if guard.calibrated else 'not calibrated'}; {self.quarantine!r}>"
+        )
 
     @property
     def inner(self) -> VectorStore:
@@ -289,7 +340,7 @@ class GuardedVectorStore(VectorStore):
         **kwargs: Any,  # noqa: ARG002 - as in add_documents
     ) -> list[str]:
         """Screen texts and store those that are admitted; see :meth:`add_documents`."""
-        listed = list(texts)
+        listed = _listed(texts)
         metadatas = _each(metadatas, listed)
         return self._add(listed, metadatas, ids, batch_size=batch_size, on_report=on_report)
 
@@ -304,7 +355,7 @@ class GuardedVectorStore(VectorStore):
         **kwargs: Any,  # noqa: ARG002 - as in add_documents
     ) -> list[str]:
         """Do as :meth:`add_texts` does, with the model's own async embedding."""
-        listed = list(texts)
+        listed = _listed(texts)
         metadatas = _each(metadatas, listed)
         return await self._aadd(listed, metadatas, ids, batch_size=batch_size, on_report=on_report)
 
@@ -413,6 +464,7 @@ class GuardedVectorStore(VectorStore):
         NotImplementedError
             If the store inside cannot delete.
         """
+        expect_ids(ids)
         with self._alone():
             if ids is None:
                 ids = self._access.matching(**kwargs)
@@ -454,6 +506,7 @@ class GuardedVectorStore(VectorStore):
         ValueError
             If a document was held without a vector, and the store has no embedding model.
         """
+        expect_ids(ids)
         n = len(set(ids))
         come: list[Batch] = []
 
@@ -498,6 +551,7 @@ class GuardedVectorStore(VectorStore):
         ragshield_core.errors.QuarantineError
             If nothing was replaced under one of the ids; nothing is put back then.
         """
+        expect_ids(ids)
         back: list[Batch] = []
 
         def put_back(batch: Batch) -> None:
@@ -539,6 +593,7 @@ class GuardedVectorStore(VectorStore):
         NotImplementedError
             If one of them is still in the store inside, hidden, and that cannot delete.
         """
+        expect_ids(ids)
         with self._alone():
             hidden = [d.id for d in self._access.get(ids) if self._mask.hides(d)]
             if hidden:
@@ -608,6 +663,7 @@ class GuardedVectorStore(VectorStore):
         >>> store.get_by_ids(["1"])
         []
         """
+        expect_ids(ids)
         because = None if decisions is None else dict(zip(ids, decisions, strict=True))
         with self._alone():
             entries, cut = keepable(self._stored(ids), self.quarantine)
@@ -695,7 +751,7 @@ class GuardedVectorStore(VectorStore):
         )
 
     @classmethod
-    def adopt(
+    def adopt(  # noqa: PLR0913 - as of the constructor
         cls,
         inner: VectorStore,
         *,
@@ -705,6 +761,7 @@ class GuardedVectorStore(VectorStore):
         progress: bool = True,
         label_key: str = "label",
         lineage_key: str | None = None,
+        prompt_keys: Sequence[str] | None = None,
         inner_store: InnerStore | None = None,
     ) -> Self:
         """Guard a store that holds documents already.
@@ -731,7 +788,7 @@ class GuardedVectorStore(VectorStore):
             How many documents are read at a time.
         progress
             Whether to show on standard error how far it is.
-        label_key, lineage_key, inner_store
+        label_key, lineage_key, prompt_keys, inner_store
             As for the constructor.
 
         Raises
@@ -755,13 +812,19 @@ class GuardedVectorStore(VectorStore):
         True
         """
         guard = guard if guard is not None else Guard.default()
-        keys: dict[str, Any] = {"label_key": label_key, "lineage_key": lineage_key}
-        store = cls(inner, guard=guard, inner_store=inner_store, **keys)
+        expect_guard(guard)
+        keys: dict[str, Any] = {
+            "label_key": label_key,
+            "lineage_key": lineage_key,
+            "prompt_keys": prompt_keys,
+        }
+        with _adopting():
+            store = cls(inner, guard=guard, inner_store=inner_store, **keys)
         store._learn(clean_ids, batch_size, progress=progress)
         return store
 
     @classmethod
-    async def aadopt(
+    async def aadopt(  # noqa: PLR0913 - as of the constructor
         cls,
         inner: VectorStore,
         *,
@@ -771,17 +834,24 @@ class GuardedVectorStore(VectorStore):
         progress: bool = True,
         label_key: str = "label",
         lineage_key: str | None = None,
+        prompt_keys: Sequence[str] | None = None,
         inner_store: InnerStore | None = None,
     ) -> Self:
         """Do as :meth:`adopt` does, off the event loop."""
         guard = guard if guard is not None else Guard.default()
-        keys: dict[str, Any] = {"label_key": label_key, "lineage_key": lineage_key}
-        store = cls(inner, guard=guard, inner_store=inner_store, **keys)
+        expect_guard(guard)
+        keys: dict[str, Any] = {
+            "label_key": label_key,
+            "lineage_key": lineage_key,
+            "prompt_keys": prompt_keys,
+        }
+        with _adopting():
+            store = cls(inner, guard=guard, inner_store=inner_store, **keys)
         await store._off_loop(lambda: store._learn(clean_ids, batch_size, progress=progress))
         return store
 
     @classmethod
-    def from_texts(
+    def from_texts(  # noqa: PLR0913 - as of the constructor
         cls,
         texts: Iterable[str],
         embedding: Embeddings,
@@ -792,6 +862,7 @@ class GuardedVectorStore(VectorStore):
         guard: Guard | None = None,
         label_key: str = "label",
         lineage_key: str | None = None,
+        prompt_keys: Sequence[str] | None = None,
         **kwargs: Any,
     ) -> Self:
         """Make a new guarded store and write texts into it.
@@ -802,7 +873,7 @@ class GuardedVectorStore(VectorStore):
             As for any vector store.
         vectorstore_cls
             Class of the store inside.
-        guard, label_key, lineage_key
+        guard, label_key, lineage_key, prompt_keys
             As for the constructor.
         **kwargs
             For the constructor of the store inside, e.g. ``distance_strategy`` of FAISS.
@@ -814,14 +885,19 @@ class GuardedVectorStore(VectorStore):
         """
         listed = list(texts)
         inner_cls, guard = _required(vectorstore_cls, guard)
-        settings = {"guard": guard, "label_key": label_key, "lineage_key": lineage_key}
+        settings = {
+            "guard": guard,
+            "label_key": label_key,
+            "lineage_key": lineage_key,
+            "prompt_keys": prompt_keys,
+        }
         vectors = embedding.embed_documents(listed) if listed else []
         store = cls._empty(inner_cls, embedding, vectors, kwargs, **settings)
         store.add_embeddings(zip(listed, vectors, strict=True), metadatas, ids)
         return store
 
     @classmethod
-    async def afrom_texts(
+    async def afrom_texts(  # noqa: PLR0913 - as of the constructor
         cls,
         texts: Iterable[str],
         embedding: Embeddings,
@@ -832,19 +908,25 @@ class GuardedVectorStore(VectorStore):
         guard: Guard | None = None,
         label_key: str = "label",
         lineage_key: str | None = None,
+        prompt_keys: Sequence[str] | None = None,
         **kwargs: Any,
     ) -> Self:
         """Do as :meth:`from_texts` does, with the model's own async embedding."""
         listed = list(texts)
         inner_cls, guard = _required(vectorstore_cls, guard)
-        settings = {"guard": guard, "label_key": label_key, "lineage_key": lineage_key}
+        settings = {
+            "guard": guard,
+            "label_key": label_key,
+            "lineage_key": lineage_key,
+            "prompt_keys": prompt_keys,
+        }
         vectors = await embedding.aembed_documents(listed) if listed else []
         store = cls._empty(inner_cls, embedding, vectors, kwargs, **settings)
         await store.aadd_embeddings(zip(listed, vectors, strict=True), metadatas, ids)
         return store
 
     @classmethod
-    def from_embeddings(
+    def from_embeddings(  # noqa: PLR0913 - as of the constructor
         cls,
         text_embeddings: Iterable[tuple[str, Sequence[float]]],
         embedding: Embeddings,
@@ -855,6 +937,7 @@ class GuardedVectorStore(VectorStore):
         guard: Guard | None = None,
         label_key: str = "label",
         lineage_key: str | None = None,
+        prompt_keys: Sequence[str] | None = None,
         **kwargs: Any,
     ) -> Self:
         """Make a new guarded store and write texts into it whose vectors are known.
@@ -863,13 +946,18 @@ class GuardedVectorStore(VectorStore):
         """
         pairs = list(text_embeddings)
         inner_cls, guard = _required(vectorstore_cls, guard)
-        settings = {"guard": guard, "label_key": label_key, "lineage_key": lineage_key}
+        settings = {
+            "guard": guard,
+            "label_key": label_key,
+            "lineage_key": lineage_key,
+            "prompt_keys": prompt_keys,
+        }
         store = cls._empty(inner_cls, embedding, [v for _, v in pairs], kwargs, **settings)
         store.add_embeddings(pairs, metadatas, ids)
         return store
 
     @classmethod
-    async def afrom_embeddings(
+    async def afrom_embeddings(  # noqa: PLR0913 - as of the constructor
         cls,
         text_embeddings: Iterable[tuple[str, Sequence[float]]],
         embedding: Embeddings,
@@ -880,12 +968,18 @@ class GuardedVectorStore(VectorStore):
         guard: Guard | None = None,
         label_key: str = "label",
         lineage_key: str | None = None,
+        prompt_keys: Sequence[str] | None = None,
         **kwargs: Any,
     ) -> Self:
         """Do as :meth:`from_embeddings` does, off the event loop."""
         pairs = list(text_embeddings)
         inner_cls, guard = _required(vectorstore_cls, guard)
-        settings = {"guard": guard, "label_key": label_key, "lineage_key": lineage_key}
+        settings = {
+            "guard": guard,
+            "label_key": label_key,
+            "lineage_key": lineage_key,
+            "prompt_keys": prompt_keys,
+        }
         store = cls._empty(inner_cls, embedding, [v for _, v in pairs], kwargs, **settings)
         await store.aadd_embeddings(pairs, metadatas, ids)
         return store
@@ -1225,6 +1319,7 @@ class GuardedVectorStore(VectorStore):
         vectors: Any,
     ) -> list[str]:
         """Return one id per text, after a check that there is one of everything."""
+        expect_ids(ids)
         entry_ids = complete_ids(ids, len(texts))
         columns = {"metadatas": metadatas} | ({} if vectors is None else {"embeddings": vectors})
         for name, column in columns.items():
@@ -1250,6 +1345,7 @@ class GuardedVectorStore(VectorStore):
             admitted = batch
             if not report.kept.all():
                 self._mask.add(batch.take(~report.kept))
+                _warn_of_parents(batch.take(~report.kept))
                 admitted = batch.take(report.kept)
             if report.retroactive:
                 self.recall([d.entry_id for d in report.retroactive], report.retroactive)
@@ -1394,6 +1490,7 @@ class GuardedVectorStore(VectorStore):
             labels=self._keys.tolerant("label", metadatas, ids),
             lineages=self._keys.tolerant("lineage", metadatas, ids),
             metadatas=[copied(metadata) for metadata in metadatas],
+            contexts=self._keys.contexts(metadatas),
         )
 
     def _learn(self, trusted: Iterable[str] | None, batch_size: int, *, progress: bool) -> None:
@@ -1435,6 +1532,7 @@ class GuardedVectorStore(VectorStore):
             labels=batch.labels,
             lineages=batch.lineages,
             metadatas=batch.metadatas,
+            contexts=batch.contexts,
         )
 
     def _model(self) -> Embeddings:
@@ -1462,6 +1560,27 @@ class GuardedVectorStore(VectorStore):
         return cls(create_store(inner_cls, embedding, dim, options), **settings)
 
 
+def _warn_of_parents(held: Batch) -> None:
+    """Say that retrievers of whole documents return what was held by way of its siblings."""
+    parents = [metadata[PARENT_KEY] for metadata in held.metadatas if PARENT_KEY in metadata]
+    if parents:
+        logger.warning(
+            "%d held entries are parts of documents that a ParentDocumentRetriever keeps whole in "
+            "its docstore, and returns by way of other parts: put a GuardedRetriever around it",
+            len(parents),
+        )
+
+
+@contextmanager
+def _adopting() -> Iterator[None]:
+    """Make a store whose guard is about to learn what it holds."""
+    token = ADOPTING.set(True)
+    try:
+        yield
+    finally:
+        ADOPTING.reset(token)
+
+
 def _claimed(lineage: str | None) -> str:
     return "of no lineage" if lineage is None else f"of lineage {printable(lineage, 80)!r}"
 
@@ -1475,6 +1594,7 @@ def _required(
             "GuardedVectorStore.from_texts(texts, embedding, vectorstore_cls=FAISS, guard=guard)."
         )
         raise TypeError(msg)
+    expect_guard(guard)
     return vectorstore_cls, guard
 
 
@@ -1488,6 +1608,13 @@ def _columns(
         [document.metadata for document in listed],
         [document.id for document in listed] if ids is None else ids,
     )
+
+
+def _listed(texts: Iterable[str]) -> list[str]:
+    if isinstance(texts, str):
+        msg = "texts is a str, expected a list of them; its characters would become documents."
+        raise TypeError(msg)
+    return list(texts)
 
 
 def _each(

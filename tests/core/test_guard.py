@@ -411,9 +411,12 @@ def test_a_score_stands_where_only_its_explanation_fails(on_error, caplog):
 
 def test_calibration_without_a_fit_says_so():
     guard = guard_of(LabelCentroidDetector())
-    guard.learn(KNOWN)
     with pytest.raises(NotFittedError, match="call fit first"):
         guard.calibrate()
+    guard.learn(KNOWN)  # too few for the rate, and it says so
+    with pytest.raises(CalibrationError, match="it calibrates itself at 1000"):
+        guard.calibrate()
+    assert guard.calibrate(at_most=0.05).calibrated
 
 
 # Decisions of people
