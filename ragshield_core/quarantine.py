@@ -154,6 +154,11 @@ class HeldEntry:
         """The entry's id."""
         return self.entry.id
 
+    def __repr__(self) -> str:
+        # What it holds may be hostile, and its vector is long.
+        by = ", ".join(dict.fromkeys(finding.detector for finding in self.findings)) or "hand"
+        return f"<HeldEntry {printable(self.id, SHOWN_ID)!r}: {self.status}, found by {by}>"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogRecord:
