@@ -244,6 +244,7 @@ class Quarantine:
             If the metadata of an entry is of a type that cannot be stored, see :meth:`unkeepable`,
             or the database cannot be written; names the entry.
         """
+        _check_batch(batch)
         reasons = [None] * len(batch) if decisions is None else list(decisions)
         rows = [
             self._row(entry, vector, decision, by)
@@ -682,6 +683,9 @@ class Quarantine:
         lock: bool = False,
     ) -> dict[str, Revisions]:
         """Return the revisions kept under each id, oldest first."""
+        if isinstance(ids, str):
+            msg = f"ids is one str, expected a list: [{printable(ids, SHOWN_ID)!r}]."
+            raise TypeError(msg)
         found: dict[str, Revisions] = {}
         for start in range(0, len(ids), CHUNK):
             query = (
@@ -753,6 +757,12 @@ class Quarantine:
 def _table(mapped: type[_Base]) -> Table:
     """Return the bare table: many rows go in quicker without objects."""
     return cast("Table", mapped.__table__)
+
+
+def _check_batch(batch: object) -> None:
+    if not isinstance(batch, Batch):
+        msg = f"batch is a {type(batch).__name__}, expected a Batch: Batch.of(ids=[...], ...)."
+        raise TypeError(msg)
 
 
 @contextmanager

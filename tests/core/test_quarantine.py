@@ -658,3 +658,13 @@ def test_two_lines_that_swap_places_are_noticed(on_file):
 def test_an_empty_log_is_whole(quarantine):
     quarantine.verify_log()
     assert quarantine.log() == ()
+
+
+def test_one_str_is_no_list_of_ids(quarantine):
+    quarantine.hold(ENTRIES)
+    for judge in (quarantine.release, quarantine.confirm, quarantine.purge):
+        with pytest.raises(TypeError, match=r"ids is one str, expected a list: \['abc'\]"):
+            judge("abc")
+    assert quarantine.count() == len(ENTRIES)
+    with pytest.raises(TypeError, match="batch is a list, expected a Batch"):
+        quarantine.hold([FIRST])
