@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 from sqlalchemy import (
+    URL,
     Engine,
     Index,
     LargeBinary,
@@ -203,7 +204,9 @@ class Quarantine:
     ['a']
     """
 
-    def __init__(self, url: str = DEFAULT_URL, *, namespace: str = "default") -> None:
+    def __init__(self, url: str | URL = DEFAULT_URL, *, namespace: str = "default") -> None:
+        if isinstance(url, URL):
+            url = url.render_as_string(hide_password=False)
         _check_url(url)
         self.url = url
         self.namespace = namespace

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from sqlalchemy import make_url
 from sqlalchemy.exc import OperationalError
 from support import scored, topical
 
@@ -668,3 +669,10 @@ def test_one_str_is_no_list_of_ids(quarantine):
     assert quarantine.count() == len(ENTRIES)
     with pytest.raises(TypeError, match="batch is a list, expected a Batch"):
         quarantine.hold([FIRST])
+
+
+def test_a_url_may_be_an_object(on_file):
+    quarantine = Quarantine(make_url(on_file))
+    quarantine.hold(ENTRIES)
+    assert Quarantine(on_file).count() == len(ENTRIES)
+    assert repr(quarantine) == repr(Quarantine(on_file))
