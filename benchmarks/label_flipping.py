@@ -75,12 +75,12 @@ RATES = ("precision", "recall", "f1", "fpr")
 HEAD = """# Flipped labels
 
 Written by `benchmarks/label_flipping.py`. Vectors: all-MiniLM-L6-v2. {splits} random splits; mean
-and 95 % t-interval over splits, within 0 and 1. Share 0 % is clean batches only: what
-matters there is the false-positive rate. At 100 % nothing is clean. "Calibrated" takes its
-threshold from the knowledge base itself (each entry scored while held out) at an accepted
-false-positive rate of {fpr:.0%}: kept
+and 95 % t-interval over splits. Share 0 % is clean batches only: what matters there is the
+false-positive rate. At 100 % nothing is clean. "Calibrated" takes its threshold from the knowledge
+base itself (each entry scored while held out) at an accepted false-positive rate of {fpr:.0%}: kept
 with 90 % confidence (the default), or in expectation only (`Policy(confidence=0.5)`). "Targeted"
 flips {targeted:.0%} of one label, the entries nearest to one of them, and nothing else.
+Intervals are cut at 0 and 1.
 """
 
 

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import json
 import sys
-from importlib.metadata import entry_points
-from typing import Annotated
+from collections.abc import Mapping
+from dataclasses import asdict
+from importlib.metadata import entry_points, version
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ragshield_core import metadata_json
 from ragshield_core.canary.command import canary_app
-from ragshield_core.errors import RAGShieldError
-from ragshield_core.findings import printable
+from ragshield_core.errors import QuarantineError, RAGShieldError
+from ragshield_core.findings import finding_to_dict, printable
 from ragshield_core.quarantine import DEFAULT_URL, HeldEntry, Quarantine, Status
 from ragshield_core.scan.command import scan_command
 
 # A package that brings a command names its function in this group of entry points.
 ENTRY_POINT_GROUP = "ragshield.commands"
 LIMIT = 50
+# Characters of an id that stay on one line, to be copied: those of a UUID.
+WHOLE_ID = 36
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -39,33 +45,67 @@ Database = Annotated[
 Namespace = Annotated[str, typer.Option(help="Of the tenant.")]
 Ids = Annotated[list[str], typer.Argument(help="Ids of entries.")]
 By = Annotated[str, typer.Option(help="Who decides; kept in the log.")]
+Note = Annotated[str | None, typer.Option(help="Why; kept in the log.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+
+
+def _show_version(wanted: bool) -> None:  # noqa: FBT001 - as typer calls it
+    if wanted:
+        console.print(f"ragshield {version('ragshield')}", highlight=False)
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    *,
+    _version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
+    """Keep poisoned documents out of RAG knowledge bases."""
 
 
 @quarantine_app.command("list")
 def list_held(
+    *,
     database: Database = DEFAULT_URL,
     namespace: Namespace = "default",
-    status: Annotated[
-        str, typer.Option(help="held, released, confirmed, superseded, readmitted, replaced")
-    ] = "held",
-    limit: Annotated[int, typer.Option(help="Rows to show.")] = LIMIT,
+    status: Annotated[Status, typer.Option(help="Only those.")] = Status.HELD,
+    limit: Annotated[int, typer.Option(min=0, help="Rows to show.")] = LIMIT,
+    as_json: AsJson = False,
 ) -> None:
     """Show what is held, oldest first."""
-    quarantine = Quarantine(database, namespace=namespace)
-    table = Table(title=f"{quarantine.count(Status(status))} entries {status}")
-    for column in ("entry", "label", "since", "by", "why"):
-        table.add_column(column)
-    for held in quarantine.list(Status(status), limit=limit):
+    quarantine = _opened(database, namespace)
+    found = quarantine.list(status, limit=limit)
+    if as_json:
+        _print_json([_summary(held) for held in found])
+        return
+    count = quarantine.count(status)
+    table = _table(f"{count} entries {status}", ("entry", "label", "since", "by", "why"))
+    for held in found:
         since = f"{held.held_at:%Y-%m-%d %H:%M}"
         row = (held.id, held.entry.label or "", since, held.held_by, _why(held))
         table.add_row(*(Text(printable(cell)) for cell in row))
+    if count > len(found):
+        table.caption = f"and {count - len(found)} more: --limit"
     console.print(table)
 
 
 @quarantine_app.command()
-def show(entry_id: str, database: Database = DEFAULT_URL, namespace: Namespace = "default") -> None:
+def show(
+    entry_id: str,
+    *,
+    database: Database = DEFAULT_URL,
+    namespace: Namespace = "default",
+    as_json: AsJson = False,
+) -> None:
     """Show all that is kept of one entry; its text is hostile and shown escaped."""
-    held = Quarantine(database, namespace=namespace).show(entry_id)
+    held = _opened(database, namespace).show(entry_id)
+    if as_json:
+        metadata = json.loads(metadata_json.dumps(held.entry.metadata))
+        _print_json(_summary(held) | {"metadata": metadata, "text": held.entry.text})
+        return
     table = Table(show_header=False)
     rows = {
         "entry": held.id,
@@ -85,42 +125,58 @@ def show(entry_id: str, database: Database = DEFAULT_URL, namespace: Namespace =
 
 @quarantine_app.command()
 def confirm(
-    ids: Ids, by: By = "cli", database: Database = DEFAULT_URL, namespace: Namespace = "default"
+    ids: Ids,
+    by: By = "cli",
+    note: Note = None,
+    database: Database = DEFAULT_URL,
+    namespace: Namespace = "default",
 ) -> None:
     """Judge held entries poisoned; they are kept as evidence."""
-    confirmed = Quarantine(database, namespace=namespace).confirm(ids, by=by)
+    confirmed = _opened(database, namespace).confirm(ids, by=by, note=note)
     console.print(f"confirmed {len(confirmed)} entries")
 
 
 @quarantine_app.command()
 def release(
-    ids: Ids, by: By = "cli", database: Database = DEFAULT_URL, namespace: Namespace = "default"
+    ids: Ids,
+    by: By = "cli",
+    note: Note = None,
+    database: Database = DEFAULT_URL,
+    namespace: Namespace = "default",
 ) -> None:
     """Judge held entries good: from now on the guard admits them when they are ingested again.
 
     To put them back at once, without embedding them again, call release(ids) of the guarded store.
     """
-    released = Quarantine(database, namespace=namespace).release(ids, by=by)
+    released = _opened(database, namespace).release(ids, by=by, note=note)
     console.print(f"released {len(released)} entries; the guard admits them at the next ingest")
 
 
 @quarantine_app.command()
 def purge(
-    ids: Ids, by: By = "cli", database: Database = DEFAULT_URL, namespace: Namespace = "default"
+    ids: Ids,
+    by: By = "cli",
+    note: Note = None,
+    database: Database = DEFAULT_URL,
+    namespace: Namespace = "default",
 ) -> None:
     """Delete entries from quarantine for good."""
-    deleted = Quarantine(database, namespace=namespace).purge(ids, by=by)
+    deleted = _opened(database, namespace).purge(ids, by=by, note=note)
     console.print(f"deleted {deleted} revisions")
 
 
 @quarantine_app.command()
-def log(database: Database = DEFAULT_URL, namespace: Namespace = "default") -> None:
+def log(
+    *, database: Database = DEFAULT_URL, namespace: Namespace = "default", as_json: AsJson = False
+) -> None:
     """Show who did what, after checking that the log was not tampered with."""
-    quarantine = Quarantine(database, namespace=namespace)
+    quarantine = _opened(database, namespace)
     quarantine.verify_log()
-    table = Table(title="audit log, verified")
-    for column in ("line", "when", "what", "entry", "revision", "who", "note"):
-        table.add_column(column)
+    if as_json:
+        _print_json([asdict(line) | {"at": line.at.isoformat()} for line in quarantine.log()])
+        return
+    columns = ("line", "when", "what", "entry", "revision", "who", "note")
+    table = _table("audit log, verified", columns)
     for line in quarantine.log():
         row = (
             *(str(line.seq), f"{line.at:%Y-%m-%d %H:%M:%S}", line.action, line.entry_id),
@@ -150,6 +206,46 @@ def main() -> None:
 def _fail(message: str) -> None:
     Console(stderr=True).print(Text(f"error: {printable(message, limit=2000)}", style="red"))
     raise SystemExit(2)
+
+
+def _opened(database: str, namespace: str) -> Quarantine:
+    """Return a quarantine that is there: a mistyped name must not look like an empty one."""
+    quarantine = Quarantine(database, namespace=namespace)
+    if not quarantine._exists():  # noqa: SLF001 - asking otherwise would make the file
+        msg = f"{quarantine!r} does not exist: nothing was ever held there, or --database is wrong."
+        raise QuarantineError(msg)
+    return quarantine
+
+
+def _table(title: str, columns: tuple[str, ...]) -> Table:
+    """Return a table that keeps ids whole, on a narrow terminal as well."""
+    table = Table(title=title)
+    for column in columns:
+        width = WHOLE_ID if column == "entry" else None
+        table.add_column(column, overflow="fold", min_width=width)
+    return table
+
+
+def _summary(held: HeldEntry) -> dict[str, Any]:
+    """Return an entry as JSON-ready values, without its text and metadata."""
+    return {
+        "entry_id": held.id,
+        "status": str(held.status),
+        "label": held.entry.label,
+        "lineage": held.entry.lineage,
+        "revision": held.entry.fingerprint,
+        "held_at": held.held_at.isoformat(),
+        "held_by": held.held_by,
+        "reviewed_at": None if held.reviewed_at is None else held.reviewed_at.isoformat(),
+        "reviewed_by": held.reviewed_by,
+        "note": held.note,
+        "findings": [finding_to_dict(finding) for finding in held.findings],
+    }
+
+
+def _print_json(values: list[dict[str, Any]] | Mapping[str, Any]) -> None:
+    """Print values; what is not ASCII, control characters among it, is escaped."""
+    typer.echo(json.dumps(values, indent=2))
 
 
 def _why(held: HeldEntry) -> str:

@@ -142,6 +142,11 @@ class Guard:
         self._lock = threading.RLock()
         self._on_admit: list[Callable[[Batch], object]] = []
 
+    def __repr__(self) -> str:
+        state = "calibrated" if self.calibrated else "not calibrated"
+        names = ", ".join(detector.name for detector in self.detectors)
+        return f"<Guard {len(self._known)} entries known, {state}: {names}; {self.quarantine!r}>"
+
     @classmethod
     def default(
         cls, fpr: float = 0.01, *, quarantine: Quarantine | None = None, seed: int = 0

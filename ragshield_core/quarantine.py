@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 from sqlalchemy import (
+    URL,
     Engine,
     Index,
     LargeBinary,
@@ -162,6 +163,11 @@ class HeldEntry:
         """The entry's id."""
         return self.entry.id
 
+    def __repr__(self) -> str:
+        # What it holds may be hostile, and its vector is long.
+        by = ", ".join(dict.fromkeys(finding.detector for finding in self.findings)) or "hand"
+        return f"<HeldEntry {printable(self.id, SHOWN_ID)!r}: {self.status}, found by {by}>"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogRecord:
@@ -206,7 +212,9 @@ class Quarantine:
     ['a']
     """
 
-    def __init__(self, url: str = DEFAULT_URL, *, namespace: str = "default") -> None:
+    def __init__(self, url: str | URL = DEFAULT_URL, *, namespace: str = "default") -> None:
+        if isinstance(url, URL):
+            url = url.render_as_string(hide_password=False)
         _check_url(url)
         self.url = url
         self.namespace = namespace
@@ -248,6 +256,7 @@ class Quarantine:
             If the metadata of an entry is of a type that cannot be stored, see :meth:`unkeepable`,
             or the database cannot be written; names the entry.
         """
+        _check_batch(batch)
         reasons = [None] * len(batch) if decisions is None else list(decisions)
         because = {d.entry_id: d for d in decisions or ()}
         rows = [
@@ -820,6 +829,9 @@ class Quarantine:
         lock: bool = False,
     ) -> dict[str, Revisions]:
         """Return the revisions kept under each id, oldest first."""
+        if isinstance(ids, str):
+            msg = f"ids is one str, expected a list: [{printable(ids, SHOWN_ID)!r}]."
+            raise TypeError(msg)
         found: dict[str, Revisions] = {}
         for start in range(0, len(ids), CHUNK):
             query = (
@@ -891,6 +903,12 @@ class Quarantine:
 def _table(mapped: type[_Base]) -> Table:
     """Return the bare table: many rows go in quicker without objects."""
     return cast("Table", mapped.__table__)
+
+
+def _check_batch(batch: object) -> None:
+    if not isinstance(batch, Batch):
+        msg = f"batch is a {type(batch).__name__}, expected a Batch: Batch.of(ids=[...], ...)."
+        raise TypeError(msg)
 
 
 @contextmanager

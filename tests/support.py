@@ -151,7 +151,7 @@ def snapshot(detector):
 
 def saved(guard, folder):
     """Return all that a guard has learned, as the bytes that it saves."""
-    guard.save(folder)
+    guard.save(folder, detectors=guard.detectors)
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
 
 

@@ -164,6 +164,7 @@ def trace(  # noqa: PLR0913 - options of a command line
         typer.Option(help="UTC. When the answer was right: older entries are not to blame."),
     ] = None,
     version: Version = None,
+    limit: Annotated[int | None, typer.Option(min=0, help="Entries to show, worst first.")] = None,
     hold: Annotated[
         bool, typer.Option("--quarantine", help="Put suspects into quarantine. Never by default.")
     ] = False,
@@ -191,7 +192,7 @@ def trace(  # noqa: PLR0913 - options of a command line
         else:
             found = monitor.trace_answer(query, answer, depth=depth, since=since)
         _write(json_file, json.dumps(found.to_dict()))
-        console.print(found)
+        console.print(found.table(limit))
         if hold and found.suspects:
             _hold(monitor, found, in_a_file=data is not None)
         code = FOUND if found.suspects else NOTHING_FOUND
@@ -214,7 +215,11 @@ def report(
             _check_parent(path)
         file = Path(suite)
         name = CanarySuite.load(file).name if file.suffix and file.is_file() else suite
-        store = CanaryStore(Quarantine(database, namespace=namespace))
+        quarantine = Quarantine(database, namespace=namespace)
+        if not quarantine._exists():  # noqa: SLF001 - asking otherwise would make the file
+            msg = f"{quarantine!r} does not exist: suite {name!r} was never checked there."
+            raise CanaryError(msg)
+        store = CanaryStore(quarantine)
         history = store.checks(name, limit)
         if not history:
             msg = f"suite {name!r} was never checked; run `ragshield canary check`."

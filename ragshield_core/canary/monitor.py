@@ -171,6 +171,7 @@ class CanaryMonitor:
         remove: Callable[[Sequence[str]], object] | None = None,
         restore: Callable[[Batch], object] | None = None,
     ) -> None:
+        _check_types(weights, quarantine, remove, restore)
         if k < 1:
             msg = f"k is {k}, expected at least 1."
             raise ValueError(msg)
@@ -348,6 +349,12 @@ class CanaryMonitor:
             if report.flagged:
                 on_drift(report)
 
+        if not hasattr(guard, "on_admit") or not callable(on_drift):
+            msg = (
+                f"watch was given a {type(guard).__name__} and a {type(on_drift).__name__}, "
+                "expected a Guard, such as store.guard, and a function of a DriftReport."
+            )
+            raise TypeError(msg)
         guard.on_admit(after)
 
     # Traceback
@@ -744,6 +751,29 @@ class CanaryMonitor:
         if rows:
             metadatas = [dict(metadata) for metadata in batch.metadatas]
             self._source.add_texts(list(batch.texts), metadatas, ids=list(batch.ids))
+
+
+def _check_types(weights: object, quarantine: object, remove: object, restore: object) -> None:
+    """Refuse what would fail only once something has drifted.
+
+    Raises
+    ------
+    TypeError
+        If one is of another type; says what to pass.
+    """
+    if weights is not None and not isinstance(weights, AnomalyWeights):
+        msg = f"weights is a {type(weights).__name__}, expected AnomalyWeights(...)."
+        raise TypeError(msg)
+    if isinstance(quarantine, str | type) or not (
+        quarantine is None or hasattr(quarantine, "hold")
+    ):
+        given = "class" if isinstance(quarantine, type) else type(quarantine).__name__
+        msg = f"quarantine is a {given}, expected a Quarantine: Quarantine(url)."
+        raise TypeError(msg)
+    for name, function in (("remove", remove), ("restore", restore)):
+        if function is not None and not callable(function):
+            msg = f"{name} is a {type(function).__name__}, expected a function."
+            raise TypeError(msg)
 
 
 def text_suspicions(texts: Sequence[str]) -> list[float]:

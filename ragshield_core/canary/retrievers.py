@@ -287,6 +287,9 @@ def as_retriever(source: Any) -> Retriever:
     CanaryError
         If it is none of these.
     """
+    if isinstance(source, type):
+        msg = f"retriever is the class {source.__name__}, expected an instance of it."
+        raise CanaryError(msg)
     if isinstance(source, Batch):
         return MatrixRetriever(source)
     if callable(getattr(source, "search", None)) and callable(getattr(source, "size", None)):

@@ -12,6 +12,8 @@ from ragshield_core.findings import printable
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
+    from rich.table import Table
+    from rich.text import Text
 
 # Who is more likely to be to blame than not is a suspect.
 SUSPECT_AT = 0.5
@@ -119,13 +121,22 @@ class Traceback:
         }
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield self.table()
+
+    def table(self, limit: int | None = None) -> Table | Text:
+        """Return a table of candidates for :mod:`rich`, most responsible first, text escaped.
+
+        Parameters
+        ----------
+        limit
+            Rows at most; default: all suspects, and of other candidates as many as make ten.
+        """
         from rich.table import Table  # noqa: PLC0415 - only where something is shown
         from rich.text import Text  # noqa: PLC0415
 
         title = Text(printable(self.summary(), 200))
         if not self.candidates:
-            yield title
-            return
+            return title
         table = Table(title=title)
         table.add_column("entry", overflow="fold")
         table.add_column("blame", justify="right")
@@ -133,8 +144,8 @@ class Traceback:
         table.add_column("why", overflow="fold")
         table.add_column("text", overflow="fold")
         suspects = set(self.suspects)
-        for suspect in self.candidates:
-            if suspect not in suspects and len(table.rows) >= SHOWN:
+        for suspect in self.candidates[:limit]:
+            if limit is None and suspect not in suspects and len(table.rows) >= SHOWN:
                 continue
             row = (
                 suspect.entry_id,
@@ -145,7 +156,10 @@ class Traceback:
             )
             style = "red" if suspect in suspects else ""
             table.add_row(*(Text(printable(cell, 500), style=style) for cell in row))
-        yield table
+        left = len(self.candidates) - len(table.rows)
+        if left:
+            table.caption = f"and {left} more: --limit, --json"
+        return table
 
 
 def ingested_at(passage: Passage) -> dt.datetime | None:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from ragshield_core.calibration import Calibration, JointCalibration
 from ragshield_core.detectors.base import Detector, Evidence, Need
+from ragshield_core.detectors.registry import check_detectors
 from ragshield_core.entries import Batch
 from ragshield_core.errors import CalibrationError, InvalidBatchError
 from ragshield_core.findings import (
@@ -262,6 +263,8 @@ def scan(
 
     Raises
     ------
+    TypeError
+        If a class, or anything else, is given in place of a detector.
     InvalidBatchError
         If one of ``clean_ids`` is not in the batch.
     CalibrationError
@@ -286,6 +289,7 @@ def scan(
     >>> [decision.entry_id for decision in report.found]
     ['e7']
     """
+    check_detectors(detectors)
     policy = Policy().accepting(fpr)
     trusted = _rows_of(batch, clean_ids)
     tell = progress or (lambda _what, _done, _total: None)

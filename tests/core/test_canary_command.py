@@ -101,6 +101,14 @@ def test_trace_one_answer_without_a_baseline(folder):
     assert set(json.loads((folder / "t.json").read_text())["suspects"]) <= set(bad.ids)
 
 
+def test_no_more_suspects_are_shown_than_are_asked_for(folder):
+    run("baseline")
+    poisoned(folder)
+    output = run("trace", "--limit", "1").output
+    assert "and 3 more: --limit, --json" in output
+    assert "more: --limit" not in run("trace").output
+
+
 def test_report_of_all_checks(folder):
     run("baseline")
     run("check")

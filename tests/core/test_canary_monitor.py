@@ -781,3 +781,25 @@ def test_additions_about_what_canaries_ask_are_no_takeover():
             listed[query].insert(0, (f"bad-{query}-{n}", f"bad {query} {n}"))
     kb.entries += 20
     assert set(asked[:4]) <= {drift.query for drift in monitor.check().flagged}
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"quarantine": "sqlite://"}, r"quarantine is a str, expected a Quarantine: Quarantine\("),
+        ({"quarantine": Quarantine}, "quarantine is a class, expected a Quarantine"),
+        ({"weights": 0.5}, "weights is a float, expected AnomalyWeights"),
+        ({"remove": "a", "restore": "b"}, "remove is a str, expected a function"),
+    ],
+)
+def test_wrong_types_are_refused_at_once(options, said):
+    with pytest.raises(TypeError, match=said):
+        CanaryMonitor(["q"], knowledge(), embedder=embed, **options)
+
+
+def test_a_class_is_no_retriever_and_a_batch_no_guard(quarantine):
+    with pytest.raises(CanaryError, match="the class MatrixRetriever, expected an instance"):
+        CanaryMonitor(["q"], MatrixRetriever)
+    monitor = CanaryMonitor(["q"], knowledge(), embedder=embed, quarantine=quarantine)
+    with pytest.raises(TypeError, match="a Batch and a function, expected a Guard"):
+        monitor.watch(knowledge(), lambda report: report)

@@ -91,3 +91,25 @@ def test_a_guard_that_was_saved_without_a_word_of_its_classifier_still_opens(tmp
     detector = InstructionDetector(classifier=lambda texts: [0.9] * len(texts))
     assert load(tmp_path).detectors[0].classifier is None
     assert load(tmp_path, detectors=[detector]).detectors[0] is detector
+
+
+def test_a_guard_shows_itself_in_one_line_without_texts():
+    guard = guard_of(Scripted(), LabelCentroidDetector(min_entries=3))
+    assert repr(guard) == (
+        f"<Guard {len(KNOWN)} entries known, not calibrated: scripted, label_centroid; "
+        "Quarantine('sqlite://', namespace='default')>"
+    )
+    guard.calibrate(fpr=0.1)
+    assert ", calibrated: " in repr(guard)
+
+
+def test_a_held_entry_shows_itself_without_text_and_vector():
+    guard = guard_of(Scripted())
+    batch = knowledge_base(1, prefix="x\x1b[2J").take([0])
+    guard.quarantine.hold(batch, by="anna")
+    (held,) = guard.quarantine.list()
+    shown = repr(held)
+    assert shown.startswith("<HeldEntry 'x\\\\u{1b}[2J")
+    assert shown.endswith(": held, found by hand>")
+    assert batch.texts[0] not in shown
+    assert len(shown) < 150

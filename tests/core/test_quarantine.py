@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from sqlalchemy import make_url
 from sqlalchemy.exc import OperationalError
 from support import scored, topical
 
@@ -658,3 +659,20 @@ def test_two_lines_that_swap_places_are_noticed(on_file):
 def test_an_empty_log_is_whole(quarantine):
     quarantine.verify_log()
     assert quarantine.log() == ()
+
+
+def test_one_str_is_no_list_of_ids(quarantine):
+    quarantine.hold(ENTRIES)
+    for judge in (quarantine.release, quarantine.confirm, quarantine.purge):
+        with pytest.raises(TypeError, match=r"ids is one str, expected a list: \['abc'\]"):
+            judge("abc")
+    assert quarantine.count() == len(ENTRIES)
+    with pytest.raises(TypeError, match="batch is a list, expected a Batch"):
+        quarantine.hold([FIRST])
+
+
+def test_a_url_may_be_an_object(on_file):
+    quarantine = Quarantine(make_url(on_file))
+    quarantine.hold(ENTRIES)
+    assert Quarantine(on_file).count() == len(ENTRIES)
+    assert repr(quarantine) == repr(Quarantine(on_file))

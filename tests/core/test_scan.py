@@ -524,3 +524,8 @@ def test_a_report_shows_itself_worst_first():
         )
         assert float(cells["score"]) > float(cells["threshold"])
         assert cells["p"] == ""
+
+
+def test_a_class_is_no_detector():
+    with pytest.raises(TypeError, match="the class Told, expected an instance"):
+        scan(topical("billing", 3), [Told])

@@ -113,6 +113,17 @@ def test_what_is_committed_is_a_whole_run_of_it(path):
     assert len(text) < 500_000
 
 
+def test_the_plots_of_the_canaries_are_told_in_words():
+    told = [
+        output.metadata.get("image/png", {}).get("alt", "")
+        for cell in code_of(read(FOLDER / "01_canary_retrieval_drift.ipynb"))
+        for output in cell.outputs
+        if "image/png" in output.get("data", {})
+    ]
+    assert len(told) == 4
+    assert all(len(alt) > 80 for alt in told)
+
+
 def test_a_language_model_answers_where_one_can_be_had(tmp_path, monkeypatch):
     import transformers  # noqa: PLC0415 - slow to import
     from tokenizers import Tokenizer, models, pre_tokenizers  # noqa: PLC0415 - of transformers

@@ -90,8 +90,10 @@ def test_demo_says_what_is_wrong_with_a_file(content, named, tmp_path):
 def test_errors_are_shown_without_a_traceback(tmp_path):
     done = ragshield("quarantine", "show", "no-such", cwd=tmp_path)
     assert done.returncode == 2
-    assert "'no-such'" in done.stderr
+    assert "ragshield.db" in done.stderr
+    assert "does not exist" in done.stderr
     assert "Traceback" not in done.stderr
+    assert not (tmp_path / "ragshield.db").exists()
 
 
 def test_hostile_text_is_shown_escaped(tmp_path):
