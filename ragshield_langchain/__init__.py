@@ -12,6 +12,7 @@ from ragshield_langchain.indexing import (
 )
 from ragshield_langchain.ingest import aingest, ingest
 from ragshield_langchain.inner import InnerStore
+from ragshield_langchain.one_store import SharedQuarantineWarning
 from ragshield_langchain.retrieval import GuardedRetriever, PoisonFilter
 from ragshield_langchain.transformer import PoisonGuardTransformer
 from ragshield_langchain.vectorstore import GuardedVectorStore, UnfittedGuardWarning
@@ -27,6 +28,7 @@ __all__ = [
     "PoisonFilter",
     "PoisonGuardMiddleware",
     "PoisonGuardTransformer",
+    "SharedQuarantineWarning",
     "UnfittedGuardWarning",
     "aguarded_index",
     "aingest",

@@ -48,6 +48,7 @@ from ragshield_langchain.convert import (
 from ragshield_langchain.events import areport_detection, report_detection
 from ragshield_langchain.inner import CALLERS_LOOP, InnerStore, access_to, create_store
 from ragshield_langchain.mask import Found, Mask, document_of
+from ragshield_langchain.one_store import claim
 
 logger = logging.getLogger("ragshield")  # ids and counts, never text
 
@@ -179,6 +180,7 @@ class GuardedVectorStore(VectorStore):
                 expect(name, key, str, "the name of a metadata key, which need not be there")
         self._inner = inner
         self._access = access_to(inner) if inner_store is None else inner_store
+        claim(guard, inner)
         self._guard = guard
         if isinstance(prompt_keys, str):
             msg = f"prompt_keys is the str {prompt_keys!r}, expected a list of metadata keys."

@@ -74,7 +74,9 @@ def test_a_bare_reload_after_updates_releases_and_deletions(store, tmp_path):
     now = without("0", "4") | {"3": "billing again", "new": "billing more"}
     assert found(store) == now
     assert found(reloaded(store, tmp_path)) == now
-    again = GuardedVectorStore(reloaded(store, tmp_path), guard=store.guard)
+    again = GuardedVectorStore(
+        reloaded(store, tmp_path), guard=Guard([Scripted()], quarantine=store.quarantine)
+    )
     again.recall(["7"])
     assert found(again) == {i: text for i, text in now.items() if i != "7"}
 
