@@ -48,9 +48,9 @@ def test_the_guard_knows_and_is_calibrated_on_what_is_there(filled, kind):
     assert store.quarantine.held_ids(POISON.ids) == set(POISON.ids)
 
 
-def test_it_is_the_guard_that_a_direct_fit_gives(filled):
+def test_it_is_the_guard_that_a_direct_adoption_gives(filled):
     store = GuardedVectorStore.adopt(filled(), guard=guard_of(), batch_size=7, progress=False)
-    direct = guard_of().fit(KNOWN).calibrate()
+    direct = guard_of().adopt(KNOWN)
     assert store.guard.thresholds == pytest.approx(direct.thresholds)
     new = join(passages(60, 5, "new"), group(4, 9))
     for name, scores in direct.screen(new).scores.items():

@@ -53,7 +53,7 @@ WRONG = {
     "no store": lambda: GuardedVectorStore("x", guard=guard()),
     "a retriever as store": lambda: GuardedVectorStore(bare().as_retriever(), guard=guard()),
     "a guarded store inside": lambda: GuardedVectorStore(guarded(), guard=guard()),
-    "no key": lambda: GuardedVectorStore(bare(), guard=guard(), lineage_key=None),
+    "no key": lambda: GuardedVectorStore(bare(), guard=guard(), lineage_key=7),
     "no access": lambda: GuardedVectorStore(bare(), guard=guard(), inner_store="x"),
     "adopt": lambda: GuardedVectorStore.adopt(bare(), guard="x", progress=False),
     "from_texts": lambda: GuardedVectorStore.from_texts(
