@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
 import threading
@@ -58,6 +59,10 @@ logger = logging.getLogger("ragshield")
 # Share by which a knowledge base grows until thresholds are taken anew: neighbours come nearer by a
 # few hundredths then, and a rate of one in a hundred stays one.
 REFRESH_AFTER = 0.1
+
+# How often a detector that crashes on a batch is asked about parts of it, to find the entries that
+# it crashes on: enough for a few of them among a thousand.
+ATTEMPTS = 64
 
 NOTHING = Batch.of(ids=[], texts=[], embeddings=None)
 
@@ -656,7 +661,7 @@ class Guard:
                     if why is not None:
                         skipped.append(Skipped(detector=detector.name, reason=why, waiting=True))
                 except Exception as error:  # noqa: BLE001 - any crash, of any detector
-                    outcome = _failure(detector, batch, error)
+                    outcome = self._isolated(detector, batch, error)
                 outcomes[detector.name] = outcome
                 scores[detector.name] = outcome.scores
                 judged |= ~np.isnan(outcome.scores)
@@ -1151,7 +1156,7 @@ class Guard:
         scores = np.asarray(detector.score(part), dtype=np.float64)
         if scores.shape != (len(part),) or not np.isfinite(scores).all():
             msg = f"{detector.name} returned scores of shape {scores.shape}, or not finite ones"
-            raise ValueError(msg)
+            raise _InvalidScoresError(msg)
         column[rows] = scores
         bars = self._bars[detector.name]
         if detector.name in self._arrivals.abstaining:
@@ -1163,6 +1168,49 @@ class Guard:
         )
         listed = list(zip(rows[hits].tolist(), found, strict=True))
         return _Outcome(column, listed, missing, part, rows)
+
+    def _isolated(self, detector: Detector, batch: Batch, error: Exception) -> _Outcome:
+        """Judge what can be judged of a batch on which a detector crashed.
+
+        The batch is halved until the entries are found that it crashes on: they alone bear the
+        consequences. A detector that crashes on everything is asked :data:`ATTEMPTS` times.
+        """
+        logger.error("%s on a batch of %d entries: %s", detector.name, len(batch), _crash(error))
+        column = np.full(len(batch), np.nan)
+        findings: list[tuple[int, Finding]] = []
+        missing: list[tuple[int, Unjudged]] = []
+        good: list[NDArray[np.intp]] = []
+        waiting = [half for half in np.array_split(np.arange(len(batch)), 2) if half.size]
+        for attempt in itertools.count():
+            if not waiting:
+                break
+            rows = waiting.pop()
+            if attempt < ATTEMPTS and not isinstance(error, _InvalidScoresError):
+                part = batch.take(rows)
+                try:
+                    skipped = self._skip_reason(detector, part) is not None
+                    outcome = _NOTHING if skipped else self._run(detector, part)
+                except Exception as again:  # noqa: BLE001 - the same, of fewer entries
+                    error = again
+                    if len(rows) > 1:
+                        waiting += np.array_split(rows, 2)
+                        continue
+                else:
+                    if skipped:
+                        continue
+                    column[rows] = outcome.scores
+                    findings += [(int(rows[row]), finding) for row, finding in outcome.findings]
+                    missing += [(int(rows[row]), item) for row, item in outcome.unjudged]
+                    good.append(rows[outcome.rows])
+                    continue
+            reason = _crash(error)
+            missing += [
+                (row, _failed(detector.name, batch.ids[row], reason)) for row in rows.tolist()
+            ]
+        if not any(part.size for part in good):
+            return _Outcome(column, findings, missing)
+        kept = np.sort(np.concatenate(good))
+        return _Outcome(column, findings, missing, batch.take(kept), kept)
 
     def _against_earlier(
         self,
@@ -1232,6 +1280,10 @@ class Guard:
                 ids, scores, p_values, explained, strict=True
             )
         ]
+
+
+class _InvalidScoresError(ValueError):
+    """What a detector returned is no score for each entry: whatever the entries are."""
 
 
 class _Outcome(NamedTuple):
@@ -1304,15 +1356,8 @@ def _crash(error: Exception) -> str:
     return f"the detector failed with {type(error).__name__}{where}"
 
 
-def _failure(detector: Detector, batch: Batch, error: Exception) -> _Outcome:
-    """Say of every entry that a detector crashed."""
-    reason = _crash(error)
-    logger.error("%s on a batch of %d entries: %s", detector.name, len(batch), reason)
-    failed = [
-        (row, Unjudged(detector=detector.name, entry_id=entry_id, reason=reason, failed=True))
-        for row, entry_id in enumerate(batch.ids)
-    ]
-    return _Outcome(np.full(len(batch), np.nan), [], failed)
+def _failed(detector: str, entry_id: str, reason: str) -> Unjudged:
+    return Unjudged(detector=detector, entry_id=entry_id, reason=reason, failed=True)
 
 
 def _overrule(report: Report, remarks: Mapping[str, str], verdict: Verdict) -> Report:

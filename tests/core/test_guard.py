@@ -399,6 +399,31 @@ def test_scores_that_are_no_scores_count_as_a_crash(scores):
     assert all(item.failed for item in report.unjudged)
 
 
+class CrashesOn(LabelCentroidDetector):
+    """Cannot bear some texts."""
+
+    def score(self, batch):
+        if "odd" in batch.texts:
+            raise ZeroDivisionError
+        return super().score(batch)
+
+
+@pytest.mark.parametrize("n_odd", [1, 3])
+def test_entries_that_a_detector_crashes_on_cost_themselves_only(n_odd, caplog):
+    guard = guard_of(CrashesOn()).fit(KNOWN)
+    batch = join(CLEAN, FLIPPED, knowledge_base(30, prefix="more"))
+    odd = [5, 40, 71][:n_odd]
+    texts = tuple("odd" if row in odd else text for row, text in enumerate(batch.texts))
+    report = guard.screen(replace(batch, texts=texts))
+    failed = {item.entry_id for item in report.unjudged if item.failed}
+    assert failed == {batch.ids[row] for row in odd}
+    held = {decision.entry_id for decision in report.quarantined}
+    without = {decision.entry_id for decision in guard_of().fit(KNOWN).screen(batch).quarantined}
+    assert held == failed | without
+    assert set(FLIPPED.ids) <= held
+    assert sum("ZeroDivisionError" in message for message in caplog.messages) == 1
+
+
 @pytest.mark.parametrize("on_error", ["fail_closed", "fail_open"])
 def test_a_score_stands_where_only_its_explanation_fails(on_error, caplog):
     guard = guard_of(Crashing("explain"), on_error=on_error).fit(KNOWN)
