@@ -32,6 +32,10 @@ FEWEST, MAX_SOURCES = 100, 1_000
 # A topic is an arrival and so many of the latest that are nearest to it, itself included; if nearly
 # all of them are held, somebody should look.
 TOPIC, NEARLY_ALL = 30, 0.9
+# Of clean entries, half have a p-value above one half. A detector goes on acting as long as so
+# large a share of what comes is as usual by that (Storey, "A direct approach to false discovery
+# rates", J. R. Statist. Soc. B 64, 2002): who wants to silence it must bring most of what comes.
+USUAL = 1 / 3
 # Of the clean scores of a detector, at least this share must differ for its p-values to be tested.
 DISTINCT = 0.25
 
@@ -371,6 +375,8 @@ class Arrivals:
             return False
         if name in self._p_values:
             z = _middle(self._p_values[name])[0]
+            if float(np.mean(self._p_values[name] > 0.5)) > USUAL * 0.5:  # noqa: PLR2004 - a half
+                return False  # much is as usual, so that the rest does not belong to it
         else:
             z = max((abs(_middle(p)[0]) for p in self._p_values.values()), default=0.0)
         if z < SHIFTED:  # many poisoned entries among clean ones that are as usual

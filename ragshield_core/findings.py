@@ -233,17 +233,18 @@ class Report:
     def summary(self) -> str:
         """Return the counts in one line, without any text of an entry.
 
-        It says which detectors do not act yet, and how many entries none had an opinion about.
+        It says how many detectors do not act for now (:attr:`skipped` names them), and how many
+        entries none had an opinion about.
         """
         missing = len(self.not_judged()) if self.scores else 0
-        waiting = [skipped.detector for skipped in self.skipped if skipped.waiting]
+        waiting = sum(skipped.waiting for skipped in self.skipped)
         return (
             f"{len(self.batch)} entries: "
             f"{len(self.batch) - len(self.flagged) - len(self.quarantined)} admitted, "
             f"{len(self.flagged)} flagged, {len(self.quarantined)} quarantined"
             + (f", {len(self.retroactive)} of earlier ones as well" if self.retroactive else "")
             + (f"; {missing} judged by no detector" if missing else "")
-            + (f"; for now without {', '.join(waiting)}" if waiting else "")
+            + (f"; for now without {waiting} of the detectors" if waiting else "")
         )
 
     def __repr__(self) -> str:

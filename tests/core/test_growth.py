@@ -461,6 +461,18 @@ def test_a_detector_does_not_abstain_for_many_poisoned_entries_among_usual_ones(
     assert arrivals.shifts() == []
 
 
+def test_who_wants_to_silence_a_detector_has_to_bring_most_of_what_comes():
+    rng = np.random.default_rng(4)
+
+    def abstains(share):
+        arrivals, scores = Arrivals(), rng.normal(size=WINDOW)
+        scores[rng.random(WINDOW) < share] += 2.0
+        return count(arrivals, scores) == ["d"]
+
+    assert not abstains(0.4)
+    assert abstains(1.0)
+
+
 @pytest.mark.parametrize("n_before", [0, 300], ids=["at first", "after clean ones"])
 def test_a_row_of_poisoned_entries_does_not_switch_a_detector_off(n_before):
     guard = guard_of(CliqueDetector(), InstructionDetector(), rate=0.01).fit(KNOWN).calibrate()

@@ -585,5 +585,5 @@ def test_what_is_not_guarded_is_said(caplog):
     assert sum("'odd', were judged by no detector" in line for line in told) == 2
     assert sum("accepted rate of 0.01 is not in force" in line for line in told) == 1
     waiting = guard_of(DisfluencyDetector())
-    assert "for now without disfluency" in repr(waiting.screen(CLEAN))
+    assert "for now without 1 of the detectors" in repr(waiting.screen(CLEAN))
     assert json.loads(waiting.screen(CLEAN).to_json())["skipped"][0]["waiting"] is True
