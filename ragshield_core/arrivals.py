@@ -33,8 +33,8 @@ FEWEST, MAX_SOURCES = 100, 1_000
 # all of them are held, somebody should look.
 TOPIC, NEARLY_ALL = 30, 0.9
 # Of clean entries, half have a p-value above one half. A detector goes on acting as long as so
-# large a share of what comes is as usual by that (Storey, "A direct approach to false discovery
-# rates", J. R. Statist. Soc. B 64, 2002): who wants to silence it must bring most of what comes.
+# large a share of what it does not hold is as usual by that (Storey, "A direct approach to false
+# discovery rates", J. R. Statist. Soc. B 64, 2002): who wants to silence it must bring nearly all.
 USUAL = 1 / 3
 # Of the clean scores of a detector, at least this share must differ for its p-values to be tested.
 DISTINCT = 0.25
@@ -375,7 +375,7 @@ class Arrivals:
             return False
         if name in self._p_values:
             z = _middle(self._p_values[name])[0]
-            if float(np.mean(self._p_values[name] > 0.5)) > USUAL * 0.5:  # noqa: PLR2004 - a half
+            if _usual_share(self._p_values[name]) > USUAL:
                 return False  # much is as usual, so that the rest does not belong to it
         else:
             z = max((abs(_middle(p)[0]) for p in self._p_values.values()), default=0.0)
@@ -396,6 +396,13 @@ def _latest(before: NDArray[Any] | None, new: NDArray[Any]) -> NDArray[Any]:
 def _distinct(calibration: Calibration) -> bool:
     scores = calibration.clean_scores
     return bool(np.count_nonzero(np.diff(scores) > TIE) >= DISTINCT * len(scores))
+
+
+def _usual_share(p_values: NDArray[np.float32]) -> float:
+    """Return which share of the entries that are not held is as usual, at the most, [0, 1]."""
+    rest = p_values[p_values > LOWER]
+    upper = float(np.mean(rest > 0.5)) if len(rest) else 0.0  # noqa: PLR2004 - a half
+    return min(1.0, upper * (1.0 - LOWER) / 0.5)
 
 
 def _middle(p_values: NDArray[np.float32]) -> tuple[float, float, float]:
