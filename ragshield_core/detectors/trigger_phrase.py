@@ -61,7 +61,7 @@ UNUSUALLY_ALIKE = 0.05
 LARGE_LINEAGE = 0.95
 # A document may have so many parts that share a running head, whatever is usual here; and fewer
 # lineages than so many do not tell what is.
-PARTS, FEWEST_LINEAGES = 20, 30
+PARTS, FEWEST_LINEAGES = 10, 30
 # Texts with this share of three-word phrases in common are copies of each other, and count once.
 SAME_TEXT = 0.5
 # A phrase is not looked at more closely up to this score: every batch has such by chance. What is
