@@ -100,14 +100,17 @@ def main() -> None:
         raw, held, guarded = [], [], []
         with tempfile.TemporaryDirectory() as folder:
             alone = Quarantine(f"sqlite:///{folder}/alone.db")
-            guard.quarantine = Quarantine(f"sqlite:///{folder}/inside.db")
+            guard.save(f"{folder}/guard")  # a guard belongs to one store
+            inside = Quarantine(f"sqlite:///{folder}/inside.db")
+            copy = Guard.load(f"{folder}/guard", quarantine=inside)
+            store = GuardedVectorStore(empty_faiss(), guard=copy)
             for number in track(range(rounds + 1), description=f"writes, vectors as {given}"):
                 report = guard.screen(new)
                 out = np.flatnonzero(~report.kept)
                 decisions = [report.decisions[row] for row in out]
                 held.append(seconds(lambda: alone.hold(new.take(out), decisions)))
                 alone.purge(new.ids)
-                plain, store = empty_faiss(), GuardedVectorStore(empty_faiss(), guard=guard)
+                plain = empty_faiss()
                 pairs = list(zip(new.texts, vectors, strict=True))
                 columns = {"metadatas": list(new.metadatas), "ids": list(new.ids)}
                 raw.append(seconds(lambda: plain.add_embeddings(pairs, **columns)))
@@ -117,7 +120,7 @@ def main() -> None:
                     for times in (raw, held, guarded):
                         times.clear()
             alone.close()
-            guard.quarantine.close()
+            inside.close()
         ratio = [g / (r + h) for g, r, h in zip(guarded, raw, held, strict=True)]
         rows.append(
             f"| {given} | {spread(raw, ' ms', 1e3)} | {spread(held, ' ms', 1e3)} | "
