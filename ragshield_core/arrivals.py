@@ -271,6 +271,14 @@ class Arrivals:
             **{what: self.spent[detector, what] for what in ("judged", "held", "recalled")}
         )
 
+    def of_sources(self, sources: Iterable[str]) -> dict[str, Spent]:
+        """Return what was held of the entries of some sources, as far as they are remembered."""
+        return {
+            source: Spent(judged=counts["judged"], held=counts["held"])
+            for source in dict.fromkeys(sources)
+            if (counts := self.sources.get(source)) is not None
+        }
+
     def shifts(self) -> list[Shift]:
         """Return what is unlike the clean sample, the most unlike first."""
         found: list[tuple[float, Shift]] = []

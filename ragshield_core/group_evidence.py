@@ -139,8 +139,9 @@ class Held(NamedTuple):
     def of(cls, overlay: Overlay, weights: NDArray[np.float32], standing: Raw) -> Held:
         """Return what is held, given its weight and its evidence by slot."""
         n = overlay.graph.n_slots + len(overlay.batch)
+        held = np.flatnonzero(weights)
         bonds = np.zeros(n, dtype=np.float32)
-        bonds[: len(weights)] = standing.tight[: len(weights), 0]
+        bonds[held] = standing.tight[held, 0]
         later = np.zeros(n - len(weights), dtype=np.float32)
         return cls(np.concatenate([weights, later]), bonds, np.zeros(n, dtype=np.bool_))
 

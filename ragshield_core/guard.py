@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ragshield_core import state
-from ragshield_core.arrivals import Arrivals, Spent, Status
+from ragshield_core.arrivals import Arrivals, Status
 from ragshield_core.calibration import TIE, Calibration, JointCalibration
 from ragshield_core.clean_sample import CleanSample, first_size, latest
 from ragshield_core.detectors.base import Detector, Evidence, Need
@@ -213,10 +213,7 @@ class Guard:
                 rate=rate,
                 spent=self._arrivals.of(),
                 by_detector={d.name: self._arrivals.of(d.name) for d in self.detectors},
-                by_source={
-                    source: Spent(judged=counts["judged"], held=counts["held"])
-                    for source, counts in self._arrivals.sources.items()
-                },
+                by_source=self._arrivals.of_sources(self._arrivals.sources),
                 abstaining=dict(self._arrivals.abstaining),
                 shifts=tuple(self._arrivals.shifts()),
                 topics=tuple(self._arrivals.topics()),
@@ -692,6 +689,7 @@ class Guard:
             skipped=tuple(skipped),
             timings=timings,
             retroactive=tuple(self.policy.decide(i, found) for i, found in earlier.items()),
+            calibrated_at=self._calibrated_at if self.calibrated else None,
         )
 
     @contextmanager
@@ -851,7 +849,14 @@ class Guard:
                     logger.warning("%s: %s", name, why)
             for topic in self._arrivals.new_topics():
                 logger.warning("topic: %s", topic)
-            return replace(report, spent=self._arrivals.of().share)
+            names = [d.name for d in self.detectors if self._arrivals.of(d.name).judged]
+            sources = self._arrivals.of_sources(filter(None, report.batch.lineages))
+            return replace(
+                report,
+                spent=self._arrivals.of().share,
+                spent_by_detector={name: self._arrivals.of(name).share for name in names},
+                spent_by_source={source: spent.share for source, spent in sources.items()},
+            )
 
     def _remember_held(self, entries: Batch) -> None:
         # Entries without vectors are no sample for detectors that need them.

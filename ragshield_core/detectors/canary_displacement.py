@@ -31,8 +31,6 @@ TIE = 1e-6
 CLOSE = 1e-4
 # Entries compared with all queries at a time.
 BLOCK = 4_096
-
-
 # Entries without a lineage are taken for parts of one document if no more than so many lie between.
 NEXT_TO = 5
 

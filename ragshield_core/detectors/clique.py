@@ -797,15 +797,19 @@ class CliqueDetector(Detector):
         if self.rule == "cleanbase":
             return self._judge_cliques(overlay)
         assert self._usual is not None  # noqa: S101 - there is one as soon as it is ready
+        weights = self._held_weights()
         evidence: dict[Channel, GroupEvidence] = {}
         for channel in CHANNELS:
-            held = Held.of(overlay, self._held_weights(), self._raw[channel])
+            held = Held.of(overlay, weights, self._raw[channel])
             if suspected is not None:
                 held = held.suspecting(suspected[0], suspected[1].evidence[channel])
             evidence[channel] = self._evidence(overlay, channel, held)
         n = len(overlay.numbers)
         wanted = np.arange(n) if rows is None else rows
-        lineages = self._lineages(overlay, self._recent(overlay))
+        if suspected is None:
+            lineages = self._lineages(overlay, self._recent(overlay))
+        else:  # of copies, which stand by themselves, nothing has changed
+            lineages = suspected[1].lineages
         columns = _Tied.of(evidence, wanted, lineages).columns(self._usual)
         why, scores = np.zeros(n, dtype=np.intp), np.full(n, -np.inf)
         why[wanted] = np.argmax(columns, axis=1)

@@ -4,6 +4,7 @@ import time
 
 import numpy as np
 import pytest
+from canary_llama import LlamaWords
 from canary_world import batch, embed, joined, knowledge, poison, questions
 from langchain_community.vectorstores import FAISS
 from langchain_core.documents import Document
@@ -11,7 +12,6 @@ from langchain_core.embeddings import Embeddings
 from langchain_core.runnables import RunnableLambda
 from langchain_core.vectorstores import InMemoryVectorStore
 from llama_index.core import VectorStoreIndex
-from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.schema import TextNode
 
 from ragshield_core import Guard, Quarantine
@@ -31,19 +31,6 @@ class Words(Embeddings):
 
     def embed_query(self, text):
         return embed([text])[0].tolist()
-
-
-class LlamaWords(BaseEmbedding):
-    """The world's embedding as a LlamaIndex model."""
-
-    def _get_query_embedding(self, query):
-        return embed([query])[0].tolist()
-
-    def _get_text_embedding(self, text):
-        return embed([text])[0].tolist()
-
-    async def _aget_query_embedding(self, query):
-        return self._get_query_embedding(query)
 
 
 def in_memory():

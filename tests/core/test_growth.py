@@ -198,6 +198,7 @@ def test_a_guard_that_begins_with_nothing_collects_and_calibrates_itself(caplog)
         assert f"{FIRST} entries ({start} now)" in skipped.reason
         assert [d.entry_id for d in report.quarantined] == list(evil.ids)
         assert report.spent is None
+        assert report.calibrated_at is None
         status = guard.status()
         assert (status.calibrated, status.calibrated_at) == (False, None)
         assert status.next_at == first_size(RATE) == FIRST
@@ -217,6 +218,15 @@ def test_a_guard_that_begins_with_nothing_collects_and_calibrates_itself(caplog)
     assert report.spent == pytest.approx((~report.kept).sum() / 20)
     assert json.loads(report.to_json())["spent"] == report.spent
     assert guard.status().spent.held == (~report.kept).sum()
+    status, told = guard.status(), json.loads(report.to_json())
+    assert report.spent_by_detector == {n: s.share for n, s in status.by_detector.items()}
+    assert report.spent_by_source == {
+        lineage: status.by_source[lineage].share for lineage in set(report.batch.lineages)
+    }
+    assert sum(report.spent_by_source.values()) > 0.0
+    assert report.calibrated_at == told["calibrated_at"] == status.calibrated_at
+    assert told["spent_by_detector"] == report.spent_by_detector
+    assert told["spent_by_source"] == report.spent_by_source
 
 
 def test_a_large_first_batch_is_judged_by_itself():

@@ -1,9 +1,9 @@
 """Canaries know how many entries indexes hold, and see them taken over as a whole."""
 
 import pytest
-from canary_world import embed, knowledge, poison, questions
+from canary_llama import LlamaWords
+from canary_world import knowledge, poison, questions
 from llama_index.core import StorageContext, VectorStoreIndex
-from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.schema import TextNode
 from llama_support import KINDS
 from support import DIM
@@ -13,19 +13,6 @@ from ragshield_core.canary import CanaryMonitor
 from ragshield_core.canary.retrievers import as_retriever
 
 IDS = [f"0d706099-6dd9-412a-9df6-a71043e020d{n}" for n in range(3)]
-
-
-class Words(BaseEmbedding):
-    """The canaries' world as a LlamaIndex model."""
-
-    def _get_query_embedding(self, query):
-        return embed([query])[0].tolist()
-
-    def _get_text_embedding(self, text):
-        return embed([text])[0].tolist()
-
-    async def _aget_query_embedding(self, query):
-        return self._get_query_embedding(query)
 
 
 def nodes(batch):
@@ -45,7 +32,7 @@ def test_the_size_of_an_index_is_known(kind, make_store, model):
 
 @pytest.mark.parametrize("size", [3, 5])
 def test_an_index_whose_canaries_are_all_attacked_is_flagged(size):
-    index = VectorStoreIndex(nodes(knowledge()), embed_model=Words())
+    index = VectorStoreIndex(nodes(knowledge()), embed_model=LlamaWords())
     asked = questions()[::3]
     monitor = CanaryMonitor(asked, index, quarantine=Quarantine("sqlite://"))
     monitor.record_baseline()
