@@ -124,8 +124,8 @@ class GuardedVectorStore(VectorStore):
         ... ]
         >>> store.add_documents(documents)
         ['1', '2', '3']
-        >>> store.last_report
-        <Report 3 entries: 3 admitted, 0 flagged, 0 quarantined>
+        >>> store.last_report  # three documents are too few to compare with one another
+        <Report 3 entries: 3 admitted, 0 flagged, 0 quarantined; for now without 1 of the detectors>
 
     Delete Documents:
         >>> store.delete(ids=["3"])
