@@ -476,7 +476,7 @@ def imitated(n: int, made_by: str, cosine: float) -> str:
     stood = ~found.held[: len(good)]
     held = found.out[len(good) :]
     what = f"vectors, cosine {cosine:g}" if made_by == "vectors" else "words"
-    if mine[stood].mean() > (0.01 if n == 1 else 0.05) and made_by == "vectors":
+    if mine[stood].mean() > (0.01 if n == 1 else 0.05):
         msg = f"{n} imitations ({what}) had {mine[stood].mean():.3f} of the good ones recalled."
         raise SystemExit(msg)
     recalled = proportion_interval(int(mine[stood].sum()), int(stood.sum()))

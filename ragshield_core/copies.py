@@ -94,6 +94,23 @@ def containment(
     return (shared / np.maximum(smaller, 1)).astype(np.float32)
 
 
+def borrowed(text: NDArray[np.uint32], model: NDArray[np.uint32]) -> float:
+    """Return the share of a text's distinct words that another has too, in whatever order.
+
+    Parameters
+    ----------
+    text, model
+        From :func:`word_hashes`, shape (n_words,) each.
+
+    Returns
+    -------
+    float
+        In [0, 1]; 0 for a text without words.
+    """
+    distinct = np.unique(text)
+    return float(np.isin(distinct, model).mean()) if distinct.size else 0.0
+
+
 def _shared(
     items: NDArray[np.uint64],
     owner: NDArray[np.intp],

@@ -458,6 +458,11 @@ class Overlay:
         codes = [self._lineages[name] for name in lineages if name in self._lineages]
         return np.array(codes, dtype=np.int64)
 
+    def words_of(self, number: int) -> NDArray[np.uint32]:
+        """Return the hashes of an entry's words, in order."""
+        inside = number - self._start
+        return self.words[inside] if inside >= 0 else self.graph.words[number]
+
     def copied(self, first: NDArray[np.int64], second: NDArray[np.int64]) -> NDArray[np.float32]:
         """Return how much of the shorter text of each pair is in the other."""
         n = self._start + len(self.batch)

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ragshield_core import cleanbase
+from ragshield_core.copies import borrowed
 from ragshield_core.detectors.base import N_FOLDS, Detector, Evidence, Need, Scope
 from ragshield_core.entries import Batch
 from ragshield_core.errors import InvalidBatchError, NotFittedError
@@ -89,6 +90,9 @@ CROSS_FITTED = 20_000
 # Held neighbours on which a standing entry is condemned, at least: one is its imitator, for all
 # that anybody can tell.
 ACCOMPLICES = 2
+# What has so many of its words from an entry is an imitation of it, in whatever order they stand.
+# Of texts that were crafted for one question, one in twenty has as many from another.
+BORROWED = 0.75
 # A held entry shares its id with the live revision; NUL cannot be part of an id.
 HELD = "\0held\0"
 
@@ -911,10 +915,16 @@ class CliqueDetector(Detector):
             with_them = (group >= 0) & guilty[group]
             with_them &= np.arange(CROWD) < widths[mine, None]
             for place in np.flatnonzero(with_them.sum(axis=1) >= ACCOMPLICES).tolist():
-                others = group[place, with_them[place]]
                 own = overlay.numbers[rows[mine[place]]]
-                bond = own_bond(overlay.vectors(np.append(own, others)))
-                accused[mine[place]] = bond > OWN_BOND
+                model = overlay.words_of(own)
+                others = [
+                    other
+                    for other in group[place, with_them[place]].tolist()
+                    if borrowed(overlay.words_of(other), model) < BORROWED
+                ]
+                if len(others) >= ACCOMPLICES:
+                    bond = own_bond(overlay.vectors(np.array([own, *others])))
+                    accused[mine[place]] = bond > OWN_BOND
         for place in np.flatnonzero(why > _CROWD).tolist():
             # Somebody's words came first: of copies, the oldest is the one that was copied.
             lists = overlay.lists.take(rows[place : place + 1])

@@ -116,6 +116,27 @@ def test_imitations_that_come_at_once_do_not_have_the_entry_recalled_either():
     assert own.ids[0] in live
 
 
+@pytest.mark.parametrize("made", [True, False], ids=["of its words", "of other words"])
+@pytest.mark.parametrize("seed", [2, 3])
+def test_an_entry_is_not_recalled_for_what_was_made_of_its_words(seed, made):
+    # By their vectors these are a group like any other; by their words, imitations of the first.
+    guard, live = fitted(known=WIDE), {}
+    found = wide(group(5, seed, "own"))
+    rng = np.random.default_rng(seed)
+    words = found.texts[0].split()
+    texts = [" ".join(rng.permutation(words)[: len(words) // 2 + 5]) for _ in range(4)]
+    later = found.take(range(1, 5))
+    if made:
+        later = Batch.of(
+            ids=later.ids, texts=texts, embeddings=later.embeddings, lineages=later.lineages
+        )
+    reports = [write(guard, live, one) for one in [found.take([0]), *singly(later)]]
+    recalled = {decision.entry_id for report in reports for decision in report.retroactive}
+    assert (found.ids[0] in live) is made
+    assert (found.ids[0] in recalled) is not made
+    assert not set(later.ids[1:]) & set(live)
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_a_group_around_a_hidden_centre_ends_up_out_of_the_store_one_by_one(seed):
     guard, live = fitted(), {}
