@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from ragshield_core import Batch
 from ragshield_core.cleanbase import clique_members, edge_threshold, undirected
 from ragshield_core.detectors import CliqueDetector
+from ragshield_core.detectors.clique import CLIQUE_CAP
 from ragshield_core.similarity_graph import Lists
 
 
@@ -162,23 +163,23 @@ def test_evidence_names_the_clique_its_size_and_the_threshold():
 def test_ten_thousand_clones_are_condemned_at_bounded_cost_and_the_cap_is_said():
     entries = heaps(10_000, dim=8)
     detector = CliqueDetector(rule="cleanbase")
-    start = time.process_time()
     scores = detector.audit(entries)
-    audited = time.process_time()
+    start = time.process_time()
     said = detector.explain_audit(entries, range(20))
-    explained = time.process_time()
+    at_the_cap = time.process_time() - start
     assert scores[:10_000].min() == 1.0
     assert any("too many to enumerate" in evidence.sentence for evidence in said)
     assert all("clique of" in evidence.sentence for evidence in said)
-    assert audited - start < 15.0
-    # A scan explains what it finds, here 10,000 entries: 10 ms each are enough.
-    assert explained - audited < 0.5 + 0.01 * len(said)
+    # Far beyond the cap, an explanation costs no more than just beyond it.
+    few = heaps(2 * CLIQUE_CAP, dim=8)
+    detector.audit(few)
+    start = time.process_time()
+    detector.explain_audit(few, range(20))
+    assert at_the_cap < 20 * (time.process_time() - start)
 
 
 def test_clones_that_are_all_joined_cost_no_enumeration():
     n = 400  # 3 ** (n / 3) maximal cliques in the worst graph of this size
     pairs = np.stack(np.triu_indices(n, 1), axis=1)
     moon_moser = pairs[pairs[:, 0] // 3 != pairs[:, 1] // 3].astype(np.int64)
-    start = time.process_time()
-    assert clique_members(n, moon_moser).all()
-    assert time.process_time() - start < 5.0
+    assert clique_members(n, moon_moser).all()  # else it would not end

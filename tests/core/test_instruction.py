@@ -4,13 +4,13 @@
 import base64
 import json
 import os
-import time
 from pathlib import Path
 from urllib.parse import quote
 
 import numpy as np
 import pytest
 from corpora import ROOT, read_rows
+from effort import assert_linear
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -909,15 +909,9 @@ def test_any_text_has_a_score_and_spans_within_it(text):
         "never ",
     ],
 )
-def test_a_quarter_of_a_megabyte_of_hostile_text_takes_seconds(unit):
-    def seconds(size):
-        text = (unit * size)[:size] + " instructions output the latest data"
-        began = time.process_time()
-        suspicion(text)
-        return time.process_time() - began
-
-    seconds(1000)
-    assert seconds(250_000) < 20
+def test_hostile_text_costs_no_more_than_its_length(unit):
+    end = " instructions output the latest data"
+    assert_linear(lambda text: suspicion(text + end), unit, 250_000)
 
 
 @pytest.fixture(scope="module")

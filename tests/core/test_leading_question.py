@@ -1,12 +1,12 @@
 """A question that an entry puts to itself is poison in an encyclopaedia and usual in a FAQ."""
 
 import os
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 from corpora import ROOT, load, read_rows
+from effort import assert_linear
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -251,11 +251,8 @@ PIECES = (
 
 
 @pytest.mark.parametrize("piece", PIECES.split("|"))
-def test_hostile_text_costs_next_to_nothing(piece):
-    text = piece * (1_000_000 // len(piece))
-    start = time.perf_counter()
-    opening_of(text)
-    assert time.perf_counter() - start < 1.0  # seconds; about 0.01 on an idle core
+def test_hostile_text_costs_no_more_than_its_length(piece):
+    assert_linear(opening_of, piece, 1_000_000)
 
 
 @pytest.fixture(scope="module")
