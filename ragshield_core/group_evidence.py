@@ -10,6 +10,10 @@ size g, the group is the entry and its g - 1 nearest, and
   next nearest entries, by;
 - an entry counts only as far as another member of its group does: a group is never of one.
 
+Entries of one lineage are alike for an honest reason, so that groups are looked for between
+lineages, within one, and, since a lineage is what somebody claims, in both at once, where kin count
+as strangers do that are as rarely so alike (:class:`Kin`).
+
 How rare such values are is asked of the knowledge base itself (:class:`Surprisal`), so that a
 corpus in which resemblance is normal raises its own bar.
 """
@@ -24,8 +28,10 @@ from numpy.typing import NDArray
 
 from ragshield_core.similarity_graph import COMPARE_ABOVE, NO_LINEAGE, Overlay
 
-Channel = Literal["cross", "same"]
-CHANNELS: tuple[Channel, ...] = ("cross", "same")  # edges between lineages, edges within one
+Channel = Literal["cross", "same", "any"]
+# Edges between lineages, edges within one, and both: a lineage is a claim, and a group that is
+# split over two would show half of its edges in each.
+CHANNELS: tuple[Channel, ...] = ("cross", "same", "any")
 
 # Group sizes looked for: larger groups contain groups of five.
 SIZES = (2, 3, 4, 5)
@@ -50,13 +56,19 @@ ROBUST_TAIL = (0.8, 0.93)
 # it honest where all is crowded (far) or all is sparse (tight).
 WEIGHTS = {"near": 1.0, "far": 0.5, "tight": 0.5}
 PARTS = tuple(WEIGHTS)
-# Groups within one lineage get a fifth of the error budget, those across lineages the rest: a
-# surprisal within a lineage is discounted by log 4.
-SAME_DISCOUNT = float(np.log(4.0))
+# Groups across lineages get most of the error budget, those within one a quarter of that, mixed
+# ones, most of which the others see too, a sixteenth: surprisals are discounted by so much.
+DISCOUNTS: dict[Channel, float] = {
+    "cross": 0.0,
+    "same": float(np.log(4.0)),
+    "any": float(np.log(16.0)),
+}
+# Points of the distributions by which a resemblance within a lineage is told as one of strangers.
+KIN_POINTS = 1_001
 # A group much larger than SIZES has its surroundings inside itself, so that it has no contrast:
 # for those, the nearness of the tenth nearest entry is looked at. Budget as within a lineage.
 CROWD = 10
-CROWD_DISCOUNT = SAME_DISCOUNT
+CROWD_DISCOUNT = float(np.log(4.0))
 # A small reference's tail is evened out with the decay from this point on, which counts like so
 # many values beyond TAIL.
 STEADY_FROM, STEADY = 0.8, 20
@@ -127,13 +139,10 @@ class Held(NamedTuple):
         do.
     bonds
         How near its own group is to it; see :func:`nearness`.
-    suspected
-        Whether an entry is not held, but as suspicious as what is.
     """
 
     weights: NDArray[np.float32]
     bonds: NDArray[np.float32]
-    suspected: NDArray[np.bool_]
 
     @classmethod
     def of(cls, overlay: Overlay, weights: NDArray[np.float32], standing: Raw) -> Held:
@@ -143,12 +152,12 @@ class Held(NamedTuple):
         bonds = np.zeros(n, dtype=np.float32)
         bonds[held] = standing.tight[held, 0]
         later = np.zeros(n - len(weights), dtype=np.float32)
-        return cls(np.concatenate([weights, later]), bonds, np.zeros(n, dtype=np.bool_))
+        return cls(np.concatenate([weights, later]), bonds)
 
     def suspecting(self, rows: NDArray[np.intp], evidence: GroupEvidence) -> Held:
         """Return the same with rows of an overlay that turned out to be suspicious."""
         numbers = evidence.numbers[rows]
-        suspected = self.suspected.copy()
+        suspected = np.zeros(len(self.weights), dtype=np.bool_)
         suspected[numbers] = True
         weights, bonds = self.weights.copy(), self.bonds.copy()
         weights[numbers] = 1.0
@@ -158,7 +167,7 @@ class Held(NamedTuple):
         mates[~mates.any(axis=1), 0] = True  # no group is known: the nearest, whatever it is
         near = np.where(mates, evidence.nearness[rows, : group.shape[1]], np.float32(np.inf))
         bonds[numbers] = near.min(axis=1)
-        return Held(weights, bonds, suspected)
+        return Held(weights, bonds)
 
     def step_aside(self, slots: NDArray[np.int64], near: NDArray[np.float32]) -> None:
         """Take away edges to those of whose group the other is no member; ``near`` in place."""
@@ -166,6 +175,38 @@ class Held(NamedTuple):
         edges = np.nonzero(weight > 0.0)
         beside = near[edges] < self.bonds[slots[edges]] - BESIDE
         near[edges] *= np.where(beside, np.float32(0.0), weight[edges])
+
+
+class Kin:
+    """What a resemblance within a lineage is worth between strangers: the one that is as rare.
+
+    Parameters
+    ----------
+    same, cross
+        Nearness of each entry's nearest of its own lineage, and of any other, shape (n,) each; 0
+        where there is none.
+    """
+
+    def __init__(self, same: NDArray[np.float32], cross: NDArray[np.float32]) -> None:
+        shares = np.linspace(0.0, 1.0, KIN_POINTS)
+        self._same, self._cross = np.quantile(same, shares), np.quantile(cross, shares)
+
+    def __call__(self, near: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return the nearness of strangers that is as rare, at most the given one."""
+        beyond = np.maximum(near - self._same[-1], 0.0)
+        worth = np.interp(near, self._same, self._cross) + beyond
+        return np.asarray(np.minimum(worth, near), dtype=np.float32)
+
+    def state(self) -> NDArray[np.float64]:
+        """Return everything in one array."""
+        return np.stack([self._same, self._cross])
+
+    @classmethod
+    def restored(cls, array: NDArray[np.float64]) -> Kin:
+        """Return what :meth:`state` described."""
+        kin = cls(*np.zeros((2, 1), dtype=np.float32))
+        kin._same, kin._cross = array
+        return kin
 
 
 class GroupEvidence:
@@ -176,7 +217,8 @@ class GroupEvidence:
     overlay
         The entries, with their neighbour lists.
     channel
-        ``"cross"`` looks at edges between lineages, ``"same"`` at edges within one.
+        ``"cross"`` looks at edges between lineages, ``"same"`` at edges within one, ``"any"`` at
+        both, those within one as ``kin`` has them.
     standing
         Evidence of the graph's entries, by slot, for those that are not in the overlay.
     exempt
@@ -186,6 +228,12 @@ class GroupEvidence:
         judged as strangers are: every edge is of the channel ``"cross"``.
     held
         What counts only against members of its group; ``None`` for nothing.
+    kin
+        What resemblance within a lineage is worth in the channel ``"any"``, which looks at nothing
+        without it.
+    before
+        Evidence of the same channel and overlay with less that is held; groups that are still the
+        same are not measured again.
     """
 
     def __init__(
@@ -197,9 +245,11 @@ class GroupEvidence:
         *,
         families: bool = True,
         held: Held | None = None,
+        kin: Kin | None = None,
+        before: GroupEvidence | None = None,
     ) -> None:
         self._overlay, self._channel, self._exempt = overlay, channel, exempt
-        self._standing, self._families = standing, families
+        self._standing, self._families, self._kin = standing, families, kin
         self._held = held if held is not None and held.weights.any() else None
         n_numbers = overlay.graph.n_slots + len(overlay.batch)
         self._position = np.full(n_numbers, -1, dtype=np.int64)
@@ -208,11 +258,11 @@ class GroupEvidence:
         self.members = np.full((n, K), -1, dtype=np.int64)  # nearest unexplained first
         self.nearness = np.zeros((n, K), dtype=np.float32)
         self.raw = Raw.empty(n)
-        if channel == "same" and not families:
+        if (channel != "cross" and not families) or (channel == "any" and kin is None):
             return  # nothing to look at
         chunks = [np.s_[start : start + CHUNK] for start in range(0, n, CHUNK)]
         for rows in chunks:
-            self._tightness(rows)
+            self._tightness(rows, before)
         for rows in chunks:
             self._contrast(rows)
 
@@ -233,11 +283,11 @@ class GroupEvidence:
             columns.append(shared)
         return Raw(*columns)
 
-    def _tightness(self, rows: slice) -> None:
+    def _tightness(self, rows: slice, before: GroupEvidence | None) -> None:
         overlay = self._overlay
         lists, own = overlay.lists.take(rows), overlay.numbers[rows]
         near = nearness(lists.similarities, lists.copied)
-        near[~self._looked_at(own[:, None], lists.slots)] = 0.0
+        near = self._seen(near, own[:, None], lists.slots)
         if self._held is not None:
             self._held.step_aside(lists.slots, near)
         order = np.argsort(-near, axis=1, kind="stable")
@@ -245,14 +295,17 @@ class GroupEvidence:
         members = np.where(near > 0.0, np.take_along_axis(lists.slots, order, 1), -1)
         self.members[rows], self.nearness[rows] = members, near
         group = members[:, : max(SIZES) - 1]
-        # Where no new entry is among the nearest, the tightness is what it was.
-        start = overlay.graph.n_slots
-        same = (own < start) & (group < start).all(axis=1) & (len(overlay.batch) > 0)
-        if self._held is not None:
-            changed = (lists.slots >= 0) & self._held.suspected[lists.slots]
-            same &= ~changed.any(axis=1)
         tight = np.empty((len(own), len(SIZES)), dtype=np.float32)
-        tight[same] = self._standing.tight[own[same]]
+        if before is not None:
+            same = (before.members[rows, : group.shape[1]] == group).all(axis=1)
+            same &= (before.nearness[rows, : group.shape[1]] == near[:, : group.shape[1]]).all(
+                axis=1
+            )
+            tight[same] = before.raw.tight[rows][same]
+        else:  # where no new entry is among the nearest, the tightness is what it was
+            start = overlay.graph.n_slots
+            same = (own < start) & (group < start).all(axis=1) & (len(overlay.batch) > 0)
+            tight[same] = self._standing.tight[own[same]]
         tight[~same] = self._tightness_of(group[~same], near[~same])
         self.raw.tight[rows] = tight
 
@@ -283,11 +336,12 @@ class GroupEvidence:
         first = np.broadcast_to(group[:, :, None], similar.shape)
         second = np.broadcast_to(group[:, None, :], similar.shape)
         there = (first >= 0) & (second >= 0) & np.triu(np.ones((others, others), np.bool_), 1)
-        there[there] = self._looked_at(first[there], second[there])
         copied = np.zeros(similar.shape, dtype=np.float32)
         compare = there & (similar > COMPARE_ABOVE)
         copied[compare] = self._overlay.copied(first[compare], second[compare])
-        return np.where(there, nearness(similar, copied), np.float32(0.0))
+        near = np.where(there, nearness(similar, copied), np.float32(0.0))
+        near[there] = self._seen(near[there], first[there], second[there])
+        return near
 
     def _contrast(self, rows: slice) -> None:
         tight = self.raw.tight[rows]
@@ -298,15 +352,22 @@ class GroupEvidence:
             self.raw.near[rows, column] = tight[:, column] - reached.max(axis=1)
             self.raw.far[rows, column] = tight[:, column] - theirs.max(axis=1)
 
-    def _looked_at(self, first: NDArray[np.int64], second: NDArray[np.int64]) -> NDArray[np.bool_]:
+    def _seen(
+        self, near: NDArray[np.float32], first: NDArray[np.int64], second: NDArray[np.int64]
+    ) -> NDArray[np.float32]:
+        """Return what counts in this channel of how near pairs are; shape as ``near``."""
         mine = self._overlay.lineage_of(np.maximum(first, 0))
         theirs = self._overlay.lineage_of(np.maximum(second, 0))
         same = (mine == theirs) & (mine != NO_LINEAGE)
         trusted = same & np.isin(mine, self._exempt)
         if not self._families:
             same &= False
-        wanted = ~same if self._channel == "cross" else same
-        return np.asarray(wanted & ~trusted & (second >= 0))
+        wanted = same if self._channel == "same" else ~same
+        seen = np.where(wanted, near, np.float32(0.0))
+        if self._channel == "any" and self._kin is not None:
+            seen[same] = self._kin(near[same])
+        seen[trusted | (second < 0)] = 0.0
+        return seen
 
     def _of(self, part: str, column: int, numbers: NDArray[np.int64]) -> NDArray[np.float32]:
         """Return evidence by entry number, shape as ``numbers``; 0 for none."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,13 +19,14 @@ from ragshield_core.group_evidence import (
     CHANNELS,
     CROWD,
     CROWD_DISCOUNT,
+    DISCOUNTS,
     OWN_BOND,
-    SAME_DISCOUNT,
     SIZES,
     Channel,
     GroupEvidence,
     Held,
     K,
+    Kin,
     Raw,
     Reference,
     Surprisal,
@@ -97,7 +98,7 @@ BORROWED = 0.75
 HELD = "\0held\0"
 
 
-# What a score may rest on: groups of each size across and within lineages, crowds, copies.
+# What a score may rest on: groups of each size across and within lineages and both, crowds, copies.
 WHYS: tuple[tuple[str, int], ...] = (
     *((channel, column) for channel in CHANNELS for column in range(len(SIZES))),
     ("crowd", 0),
@@ -106,7 +107,15 @@ WHYS: tuple[tuple[str, int], ...] = (
 
 
 _CROWD = WHYS.index(("crowd", 0))  # groups stand before it, copies behind
-_SAME = np.array([why == "same" for why, _ in WHYS])
+# The channel in which the group of a score is found; a crowd's is that between lineages.
+_CHANNEL_OF = np.array(["cross" if why == "crowd" else why for why, _ in WHYS])
+
+
+GROUPS_OF: dict[Channel, str] = {
+    "cross": "of different lineages",
+    "same": "of one lineage",
+    "any": "within and across lineages",
+}
 
 
 class _Judgement(NamedTuple):
@@ -151,13 +160,18 @@ class _Tied(NamedTuple):
 
     def columns(self, usual: _Usual) -> NDArray[np.float64]:
         """Return how surprising each kind of evidence is, shape (n, len(WHYS))."""
-        cross, same = (usual.references[c].surprisals(self.groups[c]) for c in CHANNELS)
+        groups = [
+            usual.references[c].surprisals(self.groups[c]) - DISCOUNTS[c]
+            if c in usual.references
+            else np.full((len(self.crowd), len(SIZES)), -np.inf)
+            for c in CHANNELS
+        ]
         floods = [
             np.where(found_in > 0, usual.copies[kind](found_in), 0.0)[:, None]
             for kind, found_in in self.lineages.items()
         ]
         crowd = usual.crowds(self.crowd) - CROWD_DISCOUNT
-        return np.concatenate([cross, same - SAME_DISCOUNT, crowd[:, None], *floods], axis=1)
+        return np.concatenate([*groups, crowd[:, None], *floods], axis=1)
 
 
 class _Usual(NamedTuple):
@@ -196,8 +210,10 @@ class _Usual(NamedTuple):
             found = (key for key in arrays if key.startswith(prefix))
             return {key.removeprefix(prefix): arrays[key] for key in found}
 
+        # Saved by an early version, it knows the first two only, until it measures anew.
+        found = {c: part(f"reference.{c}.") for c in CHANNELS}
         return cls(
-            references={c: Reference.restored(part(f"reference.{c}.")) for c in CHANNELS},
+            references={c: Reference.restored(state) for c, state in found.items() if state},
             crowds=Surprisal.restored(arrays["crowds"]),
             copies={kind: Surprisal.restored(arrays[f"copies.{kind}"]) for kind in COPIES},
         )
@@ -308,6 +324,7 @@ class CliqueDetector(Detector):
         self._trusted: NDArray[np.bool_] = np.empty(0, dtype=np.bool_)  # by slot
         self._usual: _Usual | None = None
         self._edge_threshold: tuple[float, bool] = (1.0, True)  # of the reference rule
+        self._kin: Kin | None = None  # what resemblance within a lineage is worth
         self._families = True  # whether lineages of more than one entry are usual
         self._ready = False  # whether what is usual has been measured
         self._audited: tuple[Overlay, _Judgement] | None = None
@@ -450,8 +467,8 @@ class CliqueDetector(Detector):
         """
         if self.rule == "cleanbase":
             return self.rule_threshold
-        # Across lineages, within one, crowds, both kinds of copies.
-        discounts = (0.0, SAME_DISCOUNT, CROWD_DISCOUNT, 0.0, 0.0)
+        # Groups by channel, crowds, both kinds of copies.
+        discounts = (*DISCOUNTS.values(), CROWD_DISCOUNT, 0.0, 0.0)
         return float(np.log(np.exp(np.negative(discounts)).sum() / fpr))
 
     def explain_audit(self, entries: Batch, rows: Sequence[int]) -> list[Evidence]:  # noqa: ARG002
@@ -593,6 +610,8 @@ class CliqueDetector(Detector):
         for channel in CHANNELS:
             for name, part in self._raw[channel]._asdict().items():
                 arrays[f"raw.{channel}.{name}"] = part
+        if self._kin is not None:
+            arrays["kin"] = self._kin.state()
         if self._usual is not None:
             arrays |= self._usual.state()
         return {
@@ -626,7 +645,11 @@ class CliqueDetector(Detector):
             keys = [key for keys in self._held.values() for key in keys]
             self._held_at[self._graph.index.slots_of(keys)] = 0.0
         for channel in CHANNELS:
-            self._raw[channel] = Raw(**part(f"raw.{channel}."))
+            self._raw[channel] = Raw.empty(len(self._scores))
+            if saved_raw := part(f"raw.{channel}."):  # early versions had two channels
+                self._raw[channel] = Raw(**saved_raw)
+        if "kin" in arrays:
+            self._kin = Kin.restored(arrays["kin"])
         self._families = values["families"]
         threshold, reachable = values["edge_threshold"]
         self._edge_threshold, self._ready = (threshold, reachable), values["ready"]
@@ -675,6 +698,13 @@ class CliqueDetector(Detector):
             self._measure_edges(graph.part(graph.present))
         found: dict[Channel, GroupEvidence] = {}
         for channel in CHANNELS if self.rule == "groups" else ():
+            if channel == "any" and self._families:
+                known, self._kin = (
+                    self._kin,
+                    Kin(found["same"].nearness[:, 0], found["cross"].nearness[:, 0]),
+                )
+                if known is None and known_before:
+                    self._measure_edges(graph.part(graph.present), ["any"])
             found[channel] = evidence = self._evidence(overlay, channel)
             self._raw[channel].put(overlay.numbers, evidence.raw)
         if self.rule == "cleanbase":
@@ -712,11 +742,11 @@ class CliqueDetector(Detector):
             edges=_NO_EDGES,
         )
 
-    def _measure_edges(self, overlay: Overlay) -> None:
+    def _measure_edges(self, overlay: Overlay, channels: Sequence[Channel] = CHANNELS) -> None:
         """Gather the evidence of entries of the graph anew."""
-        for channel in CHANNELS:
+        for channel in channels:
             self._raw[channel].put(overlay.numbers, Raw.empty(len(overlay.numbers)))
-        for channel in CHANNELS:
+        for channel in channels:
             self._raw[channel].put(overlay.numbers, self._evidence(overlay, channel).raw)
 
     def _insert(self, keys: Sequence[str], entries: Batch, *, held: bool = False) -> None:
@@ -804,10 +834,11 @@ class CliqueDetector(Detector):
         weights = self._held_weights()
         evidence: dict[Channel, GroupEvidence] = {}
         for channel in CHANNELS:
-            held = Held.of(overlay, weights, self._raw[channel])
+            held, before = Held.of(overlay, weights, self._raw[channel]), None
             if suspected is not None:
-                held = held.suspecting(suspected[0], suspected[1].evidence[channel])
-            evidence[channel] = self._evidence(overlay, channel, held)
+                before = suspected[1].evidence[channel]
+                held = held.suspecting(suspected[0], before)
+            evidence[channel] = self._evidence(overlay, channel, held, before)
         n = len(overlay.numbers)
         wanted = np.arange(n) if rows is None else rows
         if suspected is None:
@@ -860,7 +891,11 @@ class CliqueDetector(Detector):
         return np.unique(np.concatenate(kept), axis=0)
 
     def _evidence(
-        self, overlay: Overlay, channel: Channel, held: Held | None = None
+        self,
+        overlay: Overlay,
+        channel: Channel,
+        held: Held | None = None,
+        before: GroupEvidence | None = None,
     ) -> GroupEvidence:
         if held is None:
             held = Held.of(overlay, self._held_weights(), self._raw[channel])
@@ -871,6 +906,8 @@ class CliqueDetector(Detector):
             overlay.lineage_codes(self.trusted_lineages),
             families=self._families,
             held=held,
+            kin=self._kin,
+            before=before,
         )
 
     def _held_weights(self) -> NDArray[np.float32]:
@@ -908,9 +945,7 @@ class CliqueDetector(Detector):
         accused = np.zeros(len(rows), dtype=np.bool_)
         for channel in CHANNELS:
             widths = np.where(why == _CROWD, CROWD, SIZES[-1] - 1)
-            mine = np.flatnonzero((why < _CROWD) & (_SAME[why] == (channel == "same")))
-            if channel == "cross":
-                mine = np.append(mine, np.flatnonzero(why == _CROWD))
+            mine = np.flatnonzero(_CHANNEL_OF[why] == channel)
             group = judgement.evidence[channel].members[rows[mine], :CROWD]
             with_them = (group >= 0) & guilty[group]
             with_them &= np.arange(CROWD) < widths[mine, None]
@@ -1004,13 +1039,13 @@ class CliqueDetector(Detector):
                 ),
                 related_ids=copies,
             )
-        channel: Channel = "same" if why == "same" else "cross"
+        channel = cast("Channel", str(_CHANNEL_OF[judgement.why[row]]))
         size = CROWD + 1 if why == "crowd" else SIZES[column]
         members = judgement.evidence[channel].members[row, : size - 1]
         numbers = np.concatenate([[overlay.numbers[row]], members[members >= 0]])
         vectors = overlay.vectors(numbers)
         alike = (vectors @ vectors.T)[np.triu_indices(len(numbers), 1)]
-        where = "of one lineage" if channel == "same" else "of different lineages"
+        where = GROUPS_OF[channel]
         sentence = (
             f"one of a group of {'at least ' if why == 'crowd' else ''}{len(numbers)} {where} that "
             f"are alike in meaning (mean cosine {float(alike.mean()):.3f}) beyond what copied "

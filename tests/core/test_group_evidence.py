@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from ragshield_core.group_evidence import (
     SURROUNDINGS,
     GroupEvidence,
     K,
+    Kin,
     Raw,
     Reference,
     Surprisal,
@@ -48,6 +50,11 @@ def corpus(seed, n=45, dim=6):
     )
 
 
+# Of kin, half of the nearness counts.
+HALF = 0.5
+KIN = Kin(np.array([0.0, 10.0], np.float32), np.array([0.0, 10.0 * HALF], np.float32))
+
+
 class Naive:
     """The docstring of the module in Python, one entry at a time."""
 
@@ -70,18 +77,18 @@ class Naive:
                 return len(a & b) / min(len(a), len(b))
         return 0.0
 
-    def looked_at(self, i, j):
+    def worth(self, i, j):
         mine, theirs = self.batch.lineages[i], self.batch.lineages[j]
-        same = mine is not None and mine == theirs
-        return not same if self.channel == "cross" else same and mine not in self.exempt
+        if mine is None or mine != theirs:
+            return float(self.channel != "same")
+        return {"cross": 0.0, "same": 1.0, "any": HALF}[self.channel] * (mine not in self.exempt)
 
     def nearness(self, i, j):
-        if not self.looked_at(i, j):
-            return 0.0
         cosine = self.cosine(i, j)
         copied = self.copied(i, j) if cosine > COMPARE_ABOVE else 0.0
         explained = min(max((copied - COPIED_FROM) / (COPIED_ALL - COPIED_FROM), 0.0), 1.0)
-        return -math.log(1.0 + FLOOR - min(max(cosine, 0.0), 1.0)) * (1.0 - explained)
+        near = -math.log(1.0 + FLOOR - min(max(cosine, 0.0), 1.0)) * (1.0 - explained)
+        return near * self.worth(i, j)
 
     def nearest(self, i):
         others = sorted((j for j in range(self.n) if j != i), key=lambda j: -self.cosine(i, j))[:K]
@@ -122,7 +129,7 @@ def graph_of(batch):
 
 def evidence_of(graph, channel, exempt=()):
     overlay = graph.part(graph.present)
-    return GroupEvidence(overlay, channel, Raw.empty(0), overlay.lineage_codes(exempt))
+    return GroupEvidence(overlay, channel, Raw.empty(0), overlay.lineage_codes(exempt), kin=KIN)
 
 
 @pytest.mark.parametrize("channel", CHANNELS)
@@ -152,7 +159,7 @@ def test_a_new_entry_has_the_evidence_that_it_would_have_among_all(channel):
         graph = graph_of(known)
         standing = evidence_of(graph, channel).raw
         overlay = graph.overlay(batch.take([row]))
-        new = GroupEvidence(overlay, channel, standing, overlay.lineage_codes(()))
+        new = GroupEvidence(overlay, channel, standing, overlay.lineage_codes(()), kin=KIN)
         expected = Naive(batch, channel)
         for part in Raw._fields:
             np.testing.assert_allclose(
@@ -169,6 +176,30 @@ def test_a_channel_looks_at_its_own_edges_only():
     exempt = evidence_of(graph, "same", ["one"]).raw
     assert not exempt.near[90:94].any()
     assert not exempt.tight[90:94].any()
+
+
+def test_kin_count_as_strangers_that_are_as_rarely_so_alike():
+    rng = np.random.default_rng(0)
+    same, cross = rng.normal(2.0, 0.5, 4_000), rng.normal(1.0, 0.25, 4_000)
+    kin = Kin(same.astype(np.float32), cross.astype(np.float32))
+    at = [0.1, 0.5, 0.9, 0.99]
+    worth = kin(np.quantile(same, at).astype(np.float32))
+    np.testing.assert_allclose(worth, np.quantile(cross, at), atol=1e-3)
+    # Beyond all that is known, it goes on; and a lineage never makes anything worse.
+    highest = np.float32(same.max())
+    assert kin(np.array([highest + 1.0], np.float32)) == pytest.approx(cross.max() + 1.0, abs=1e-3)
+    near = np.linspace(0.0, 1.0, 50, dtype=np.float32)
+    assert (Kin(cross, same)(near) <= near).all()
+    np.testing.assert_array_equal(Kin.restored(kin.state())(near), kin(near))
+
+
+def test_a_group_that_is_split_over_two_lineages_shows_in_both_at_once():
+    split = replace(group(5, 2), lineages=("one", "two", "one", "two", "one"))
+    graph = graph_of(join(passages(90, 1), split))
+    found = {
+        channel: evidence_of(graph, channel).tied(np.s_[:]).near[90:, 3] for channel in CHANNELS
+    }
+    assert found["any"].min() > 1.0 > max(found["same"].max(), found["cross"].min())
 
 
 def test_an_outsider_next_to_a_group_gets_little_of_its_evidence():
