@@ -33,7 +33,7 @@ from langchain_end_to_end import Looked, bare_store, documents_of
 from rich.progress import track
 
 from ragshield_core import Batch, Guard, Policy, Quarantine
-from ragshield_core.adoption import learn_store
+from ragshield_core.adapters.adoption import learn_store
 from ragshield_core.detectors import CliqueDetector
 from ragshield_core.entries import together
 from ragshield_core.evaluation import proportion_interval

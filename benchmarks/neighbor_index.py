@@ -25,8 +25,8 @@ from corpora import data_folder
 from numpy.typing import NDArray
 from rich.progress import track
 
-from ragshield_core import neighbors
-from ragshield_core.neighbors import (
+from ragshield_core.neighbors import index as neighbors
+from ragshield_core.neighbors.index import (
     EF_CONSTRUCTION,
     EF_SEARCH,
     EXACT_UP_TO,

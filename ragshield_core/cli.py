@@ -14,11 +14,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ragshield_core import metadata_json
 from ragshield_core.canary.command import canary_app
 from ragshield_core.errors import QuarantineError, RAGShieldError
 from ragshield_core.findings import finding_to_dict, printable
-from ragshield_core.quarantine import DEFAULT_URL, HeldEntry, Quarantine, Status
+from ragshield_core.quarantine import DEFAULT_URL, HeldEntry, Quarantine, Status, metadata_json
 from ragshield_core.scan.command import scan_command
 
 # A package that brings a command names its function in this group of entry points.

@@ -18,9 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ragshield_core import state
-from ragshield_core.arrivals import Arrivals, Status
 from ragshield_core.calibration import TIE, Calibration, JointCalibration
-from ragshield_core.clean_sample import CleanSample, first_size, latest
 from ragshield_core.detectors.base import Detector, Evidence, Need
 from ragshield_core.detectors.registry import (
     built_in_detectors,
@@ -47,7 +45,9 @@ from ragshield_core.findings import (
     finding_to_dict,
     printable,
 )
-from ragshield_core.known_neighbors import Borrower, Lender
+from ragshield_core.growth.arrivals import Arrivals, Status
+from ragshield_core.growth.clean_sample import CleanSample, first_size, latest
+from ragshield_core.neighbors.known import Borrower, Lender
 from ragshield_core.policy import Bars, Policy
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import ensure_config, get_callback_manager_for_config
 
 from ragshield_core import Report
-from ragshield_core.detection import Stage, told
+from ragshield_core.adapters.events import Stage, told
 
 EVENT = "ragshield.detection"
 

@@ -32,7 +32,7 @@ from langchain_core.runnables.config import run_in_executor
 from langchain_core.vectorstores import VectorStore
 
 from ragshield_core import Report
-from ragshield_core.claims import lineage_of
+from ragshield_core.adapters.claims import lineage_of
 from ragshield_core.errors import InvalidBatchError, QuarantineError
 from ragshield_core.findings import Verdict
 from ragshield_core.quarantine import HeldEntry

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple, TypeVar
 
 from langchain_core.documents import Document
 
-from ragshield_core.mask import Claims, Search
-from ragshield_core.mask import Mask as CoreMask
+from ragshield_core.adapters.mask import Claims, Search
+from ragshield_core.adapters.mask import Mask as CoreMask
 from ragshield_langchain.convert import MetadataKeys
 
 T = TypeVar("T")
@@ -64,7 +64,7 @@ class Mask(CoreMask[Document]):
         k
             How many are wanted.
         post_filtered, nested
-            As of :class:`ragshield_core.mask.Search`.
+            As of :class:`ragshield_core.adapters.mask.Search`.
         """
         if not self:  # nearly always, and a search may take no longer than this would
             return Found(ask(k), 0)

@@ -14,8 +14,8 @@ from langchain_core.runnables.config import run_in_executor
 from numpy.typing import ArrayLike
 
 from ragshield_core import Batch, Guard, Quarantine, Report
+from ragshield_core.adapters.held import keep_held
 from ragshield_core.detectors.base import Need
-from ragshield_core.held import keep_held
 from ragshield_langchain.checks import expect_embeddings, expect_guard
 from ragshield_langchain.convert import MetadataKeys, copied, to_batch
 from ragshield_langchain.events import report_detection

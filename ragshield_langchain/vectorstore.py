@@ -23,12 +23,12 @@ from langchain_core.vectorstores.utils import maximal_marginal_relevance
 from numpy.typing import ArrayLike
 
 from ragshield_core import Batch, Guard, Quarantine, Report
-from ragshield_core.adoption import learn_store
+from ragshield_core.adapters.adoption import learn_store
+from ragshield_core.adapters.held import keep_held
 from ragshield_core.canary.sizes import size_of
 from ragshield_core.entries import Entry, together
 from ragshield_core.errors import InvalidBatchError
 from ragshield_core.findings import Decision, printable
-from ragshield_core.held import keep_held
 from ragshield_core.quarantine import HeldEntry, Status
 from ragshield_core.scan import ScanReport, scan
 from ragshield_langchain.audit import NO_ENTRIES, read_all, read_back, shown, take_out
@@ -97,7 +97,7 @@ class GuardedVectorStore(VectorStore):
         lineage_key: str | None
             Metadata key of what a document was cut from. The default ``None`` looks where loaders
             put the file or page: ``file_path``, ``source`` (unless that is a number), ``url`` and
-            others, see :data:`ragshield_core.claims.LINEAGE_KEYS`.
+            others, see :data:`ragshield_core.adapters.claims.LINEAGE_KEYS`.
         prompt_keys: Sequence[str] | None
             Metadata keys that your prompts print, such as ``"title"``: what stands there is judged
             for instructions and hidden text like the text, and belongs to the revision. Default:
@@ -1129,7 +1129,7 @@ class GuardedVectorStore(VectorStore):
         return await self._mask.asearch(ask, k, **self._kind(name, options))
 
     def _kind(self, name: str, options: Mapping[str, Any]) -> dict[str, bool]:
-        """Return what :class:`ragshield_core.mask.Search` has to know of a search."""
+        """Return what :class:`ragshield_core.adapters.mask.Search` has to know of a search."""
         # A hybrid search ranks anew what it finds in two ways, and differently if it finds more.
         fused = self._fuses and not name.endswith("by_vector")
         return {"post_filtered": options.get("filter") is not None, "nested": not fused}

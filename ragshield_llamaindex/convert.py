@@ -20,11 +20,11 @@ from llama_index.core.vector_stores.utils import metadata_dict_to_node
 from numpy.typing import ArrayLike
 
 from ragshield_core import Batch, Report
-from ragshield_core.claims import claim_of, lineage_of
+from ragshield_core.adapters.claims import claim_of, lineage_of
 from ragshield_core.errors import InvalidBatchError
 from ragshield_core.findings import Decision, Unjudged, printable
-from ragshield_core.metadata_json import dumps, loads
 from ragshield_core.quarantine import HeldEntry
+from ragshield_core.quarantine.metadata_json import dumps, loads
 
 logger = logging.getLogger("ragshield")
 
@@ -47,7 +47,7 @@ class MetadataKeys:
     """Where a node's metadata says what is claimed about it.
 
     A ``lineage`` of ``None`` is found where readers put it, see
-    :func:`ragshield_core.claims.lineage_of`.
+    :func:`ragshield_core.adapters.claims.lineage_of`.
     """
 
     label: str

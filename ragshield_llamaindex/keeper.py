@@ -22,10 +22,10 @@ from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.schema import BaseNode, MetadataMode
 
 from ragshield_core import Batch, Guard, Quarantine, Report
-from ragshield_core.adoption import learn_store
+from ragshield_core.adapters.adoption import learn_store
+from ragshield_core.adapters.held import keep_held
 from ragshield_core.errors import QuarantineError
 from ragshield_core.findings import Decision, Verdict, printable
-from ragshield_core.held import keep_held
 from ragshield_core.quarantine import HeldEntry, Status
 from ragshield_core.scan import ScanReport, scan
 from ragshield_llamaindex.convert import (

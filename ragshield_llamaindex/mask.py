@@ -12,8 +12,8 @@ from llama_index.core.vector_stores.types import (
     VectorStoreQueryResult,
 )
 
-from ragshield_core.mask import PAGE, Claims, Search
-from ragshield_core.mask import Mask as CoreMask
+from ragshield_core.adapters.mask import PAGE, Claims, Search
+from ragshield_core.adapters.mask import Mask as CoreMask
 from ragshield_llamaindex.convert import MetadataKeys, context_of, text_of
 
 # Whether a result may be seen, by its id and its node, as far as the store gives them.

@@ -25,11 +25,11 @@ from sqlalchemy import make_url
 
 from ragshield_core import Batch, Guard, Quarantine, Report
 from ragshield_core import state as saved_state
+from ragshield_core.adapters.held import keep_held
 from ragshield_core.detectors.base import Detector, Need
 from ragshield_core.errors import PoisonedEntryError, RAGShieldError
-from ragshield_core.held import keep_held
-from ragshield_core.metadata_json import dumps, loads
 from ragshield_core.quarantine import HeldEntry
+from ragshield_core.quarantine.metadata_json import dumps, loads
 from ragshield_llamaindex.convert import (
     NO_ENTRIES,
     MetadataKeys,

@@ -798,7 +798,7 @@ def text_findings(passage: Passage) -> list[str]:
 @cache
 def _text_detectors() -> tuple[Detector, ...]:
     from ragshield_core.detectors.hidden_text import HiddenTextDetector  # noqa: PLC0415 - slow
-    from ragshield_core.detectors.instruction import InstructionDetector  # noqa: PLC0415
+    from ragshield_core.detectors.instruction.detector import InstructionDetector  # noqa: PLC0415
 
     return InstructionDetector(), HiddenTextDetector()
 

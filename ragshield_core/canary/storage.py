@@ -18,7 +18,8 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 from ragshield_core.canary.drift import DriftReport
 from ragshield_core.canary.errors import CanaryError
 from ragshield_core.canary.retrievers import Vectors
-from ragshield_core.quarantine import _WRITES, LOG_TRIES, Quarantine
+from ragshield_core.quarantine import Quarantine
+from ragshield_core.quarantine.store import _WRITES, LOG_TRIES
 
 # Of the JSON within a row; a newer one is refused rather than misread.
 FORMAT = 2

@@ -6,7 +6,7 @@ from ragshield_core.detectors.clique import CliqueDetector
 from ragshield_core.detectors.consensus import ConsensusDetector
 from ragshield_core.detectors.disfluency import DisfluencyDetector
 from ragshield_core.detectors.hidden_text import HiddenTextDetector
-from ragshield_core.detectors.instruction import InstructionDetector
+from ragshield_core.detectors.instruction.detector import InstructionDetector
 from ragshield_core.detectors.label_centroid import LabelCentroidDetector
 from ragshield_core.detectors.label_model import LabelModelDetector
 from ragshield_core.detectors.label_neighbors import LabelNeighborDetector

@@ -9,13 +9,11 @@ from typing import Any, ClassVar, Literal, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core import cleanbase
-from ragshield_core.copies import borrowed
 from ragshield_core.detectors.base import N_FOLDS, Detector, Evidence, Need, Scope
 from ragshield_core.entries import Batch
 from ragshield_core.errors import InvalidBatchError, NotFittedError
-from ragshield_core.graph_neighbors import GraphNeighbors
-from ragshield_core.group_evidence import (
+from ragshield_core.groups import cleanbase
+from ragshield_core.groups.evidence import (
     CHANNELS,
     CROWD,
     CROWD_DISCOUNT,
@@ -34,14 +32,16 @@ from ragshield_core.group_evidence import (
     nearness,
     own_bond,
 )
-from ragshield_core.known_neighbors import NeighborSource
-from ragshield_core.similarity_graph import (
+from ragshield_core.groups.graph import (
     COMPARE_ABOVE,
     NO_LINEAGE,
     Lists,
     Overlay,
     SimilarityGraph,
 )
+from ragshield_core.groups.neighbors import GraphNeighbors
+from ragshield_core.neighbors.known import NeighborSource
+from ragshield_core.text.copies import borrowed
 
 logger = logging.getLogger("ragshield")
 
@@ -224,7 +224,7 @@ class CliqueDetector(Detector):
 
     By the default rule, the score is how surprising the tightest group around an entry would be in
     this knowledge base, as a negative natural logarithm (4.6 for one in a hundred); see
-    :mod:`ragshield_core.group_evidence`. Copied words explain a resemblance, except where they
+    :mod:`ragshield_core.groups.evidence`. Copied words explain a resemblance, except where they
     are new here and arrive under several lineages, as clones of one text or as texts made of the
     same sentences: that is flooding, and judged by the number of lineages.
 
@@ -247,7 +247,7 @@ class CliqueDetector(Detector):
         ``"groups"``, the default, as above; ``"cleanbase"``, the reference rule [1]_: neighbours
         more similar than mean + alpha * std of all edges are joined, and every member of a maximal
         clique of three or more is condemned (score 1, else 0). It takes no calibration, and looks
-        at neither texts nor lineages; see :mod:`ragshield_core.cleanbase`.
+        at neither texts nor lineages; see :mod:`ragshield_core.groups.cleanbase`.
     alpha
         Of the reference rule, 2.5 as in the paper's repository.
     trusted_lineages

@@ -8,10 +8,10 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.copies import containment
 from ragshield_core.detectors.base import Evidence, Need
 from ragshield_core.detectors.retrieved import RetrievalDetector, RetrievedSet
-from ragshield_core.group_evidence import nearness
+from ragshield_core.groups.evidence import nearness
+from ragshield_core.text.copies import containment
 
 # Group sizes looked for; a larger group contains groups of five.
 SIZES = (2, 3, 4, 5)

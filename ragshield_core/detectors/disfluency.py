@@ -13,7 +13,7 @@ from ragshield_core.detectors.base import N_FOLDS, Detector, Evidence, Need, Sco
 from ragshield_core.entries import Batch
 from ragshield_core.errors import NotFittedError
 from ragshield_core.findings import printable
-from ragshield_core.fluency import Fluency, Tokens, recurrences, tokenized
+from ragshield_core.text.fluency import Fluency, Tokens, recurrences, tokenized
 
 # Tokens of a window, and bits per token that its mean is raised by. Optimised pieces have 10 to 40
 # tokens; the mean of twice as many clean tokens strays less far, by about half a bit.
@@ -59,9 +59,9 @@ class DisfluencyDetector(Detector):
 
     Gradient-optimised text (HotFlip, GCG, Phantom triggers) is a salad of tokens: rare ones, in an
     order that nobody writes. Each token is given its surprise, in bits, by a model of the knowledge
-    base's own words and neighbouring words (:class:`~ragshield_core.fluency.Fluency`); the score is
-    the mean of the worst window of 12 or 24 tokens, so that a short insertion in a long clean text
-    counts in full. Running text has windows of 2 to 4 bits per token, salad 5 to 7.
+    base's own words and neighbouring words (:class:`~ragshield_core.text.fluency.Fluency`); the
+    score is the mean of the worst window of 12 or 24 tokens, so that a short insertion in a long
+    clean text counts in full. Running text has windows of 2 to 4 bits per token, salad 5 to 7.
 
     Parameters
     ----------

@@ -18,7 +18,7 @@ from ragshield_core.detectors.base import (
 )
 from ragshield_core.entries import Batch
 from ragshield_core.findings import printable
-from ragshield_core.hidden_text import COMMENT, HTML, Payload, payloads
+from ragshield_core.text.hidden import COMMENT, HTML, Payload, payloads
 
 
 class HiddenTextDetector(Detector):
@@ -27,7 +27,7 @@ class HiddenTextDetector(Detector):
     Unicode tag characters, variation selectors and zero-width characters that spell something,
     bidirectional overrides, letters of one script disguised as another's, letters that only
     normalisation (NFKC) makes readable, control characters that erase or conceal, HTML that is
-    not shown, and comments that carry prose; see :func:`ragshield_core.hidden_text.payloads`.
+    not shown, and comments that carry prose; see :func:`ragshield_core.text.hidden.payloads`.
 
     The score is the Euclidean length of the weights of all that is hidden: 0 where nothing is,
     above 1 for about ten smuggled characters, ten words of invisible prose or three disguised

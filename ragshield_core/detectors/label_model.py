@@ -22,7 +22,7 @@ from ragshield_core.detectors.label_neighbors import (
     unjudged_labels,
 )
 from ragshield_core.entries import Batch
-from ragshield_core.known_neighbors import KnownNeighbors, LabelledEntries, NeighborSource
+from ragshield_core.neighbors.known import KnownNeighbors, LabelledEntries, NeighborSource
 
 # Neighbours whose votes are evidence beside the regression: the nearest few are the better judges
 # of near-duplicates, many of them of what is rare. Two votes together did better than either on

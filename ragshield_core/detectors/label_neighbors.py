@@ -12,7 +12,7 @@ from ragshield_core.detectors.base import Detector, Evidence, Need
 from ragshield_core.entries import Batch
 from ragshield_core.errors import InvalidBatchError, NotFittedError
 from ragshield_core.findings import printable
-from ragshield_core.known_neighbors import KnownNeighbors, LabelledEntries, NeighborSource
+from ragshield_core.neighbors.known import KnownNeighbors, LabelledEntries, NeighborSource
 
 VOTES = ("majority", "distance", "threshold")
 # A vote loses a factor e with each fifth of the distance at which the last of the k usually is:

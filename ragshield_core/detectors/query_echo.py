@@ -8,9 +8,9 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.copies import word_hashes
 from ragshield_core.detectors.base import Evidence, Need
 from ragshield_core.detectors.retrieved import RetrievalDetector, RetrievedSet
+from ragshield_core.text.copies import word_hashes
 
 # Words of a query that are looked at; longer ones are no questions.
 MAX_QUERY = 64

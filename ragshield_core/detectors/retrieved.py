@@ -13,10 +13,10 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ragshield_core.copies import word_hashes
 from ragshield_core.detectors.base import Evidence, Need, Scope
 from ragshield_core.entries import Batch
 from ragshield_core.errors import InvalidBatchError
+from ragshield_core.text.copies import word_hashes
 
 # Words of a passage that are looked at. No text has words this long on average: it is cut before
 # they are counted, so that a hostile one costs no more.

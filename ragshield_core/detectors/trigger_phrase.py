@@ -15,7 +15,7 @@ from ragshield_core.detectors.base import N_FOLDS, Detector, Evidence, Need, Sco
 from ragshield_core.entries import Batch
 from ragshield_core.errors import InvalidBatchError, NotFittedError
 from ragshield_core.findings import printable
-from ragshield_core.phrase_counts import (
+from ragshield_core.text.phrase_counts import (
     EMPTY,
     N_ORDERS,
     SKETCH,
@@ -116,8 +116,8 @@ class _Judgement(NamedTuple):
 class TriggerPhraseDetector(Detector):
     """Find phrases planted in many entries, whatever their labels.
 
-    An n-gram (up to four words, see :mod:`ragshield_core.phrase_counts`) is suspicious when too
-    many of the entries that hold it are recent. Were recent entries like those of the knowledge
+    An n-gram (up to four words, see :mod:`ragshield_core.text.phrase_counts`) is suspicious when
+    too many of the entries that hold it are recent. Were recent entries like those of the knowledge
     base, each of its holders would be recent with the same probability: the recent share of all
     text. The score is the negative decimal logarithm of how likely so many recent ones are then,
     corrected for the n-grams of the knowledge base that are as frequent and could have been as

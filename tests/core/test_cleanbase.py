@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ragshield_core import Batch
-from ragshield_core.cleanbase import clique_members, edge_threshold, undirected
 from ragshield_core.detectors import CliqueDetector
 from ragshield_core.detectors.clique import CLIQUE_CAP
-from ragshield_core.similarity_graph import Lists
+from ragshield_core.groups.cleanbase import clique_members, edge_threshold, undirected
+from ragshield_core.groups.graph import Lists
 
 
 def batch_of(vectors):

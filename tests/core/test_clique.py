@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 from support import UNIT, clones_of, group, join, passages, prose, saved, snapshot
 
-from ragshield_core import Batch, Guard, PoisonedEntryError, Policy, Quarantine, group_evidence
+from ragshield_core import Batch, Guard, PoisonedEntryError, Policy, Quarantine
 from ragshield_core.detectors import CliqueDetector
 from ragshield_core.detectors.clique import MIN_ENTRIES
 from ragshield_core.errors import InvalidBatchError, NotFittedError
+from ragshield_core.groups import evidence as group_evidence
 
 FPR = 0.01
 KNOWN = passages(900, 1)

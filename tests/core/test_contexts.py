@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from ragshield_core import Batch, Guard, Policy, Quarantine, Verdict
+from ragshield_core.adapters.held import keep_held
+from ragshield_core.adapters.mask import Claims, Mask
 from ragshield_core.detectors import HiddenTextDetector, InstructionDetector
 from ragshield_core.entries import together
 from ragshield_core.errors import InvalidBatchError, PoisonedEntryError
-from ragshield_core.held import keep_held
-from ragshield_core.mask import Claims, Mask
 from ragshield_core.retrieval import RetrievalGuard
 
 BODY = "The ferry leaves at nine."

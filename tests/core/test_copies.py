@@ -7,8 +7,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ragshield_core import copies
-from ragshield_core.copies import FEW_GRAMS, containment, word_hashes
+from ragshield_core.text import copies
+from ragshield_core.text.copies import FEW_GRAMS, containment, word_hashes
 
 # Few words, so that texts share grams and repeat their own; case and punctuation vary.
 WORD = st.sampled_from(["alpha", "Beta", "GAMMA", "delta", "straße", "naïve", "数据"])

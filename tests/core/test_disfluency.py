@@ -24,8 +24,8 @@ from made_up_language import (
 from ragshield_core import Batch
 from ragshield_core.detectors.disfluency import DisfluencyDetector
 from ragshield_core.errors import NotFittedError
-from ragshield_core.fluency import PIECE, Fluency, recurrences, tokenized
 from ragshield_core.testing import DetectorCase
+from ragshield_core.text.fluency import PIECE, Fluency, recurrences, tokenized
 
 CASE = DetectorCase(
     make=DisfluencyDetector,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from support import UNIT, group, join, passages, prose
 
 from ragshield_core import Batch
-from ragshield_core.group_evidence import (
+from ragshield_core.groups.evidence import (
     CHANNELS,
     COPIED_ALL,
     COPIED_FROM,
@@ -28,7 +28,7 @@ from ragshield_core.group_evidence import (
     cosine_of,
     nearness,
 )
-from ragshield_core.similarity_graph import COMPARE_ABOVE, SimilarityGraph
+from ragshield_core.groups.graph import COMPARE_ABOVE, SimilarityGraph
 
 
 def corpus(seed, n=45, dim=6):

@@ -10,10 +10,8 @@ import numpy as np
 import pytest
 from support import CENTRES, PASSAGE_DIM, UNIT, clones_of, group, join, passages, prose, saved
 
-from ragshield_core import Batch, Guard, Policy, Quarantine, group_evidence, state
-from ragshield_core.arrivals import WINDOW, Arrivals
+from ragshield_core import Batch, Guard, Policy, Quarantine, state
 from ragshield_core.calibration import Calibration, JointCalibration
-from ragshield_core.clean_sample import CleanSample, first_size
 from ragshield_core.detectors import (
     CanaryDisplacementDetector,
     CliqueDetector,
@@ -21,6 +19,9 @@ from ragshield_core.detectors import (
 )
 from ragshield_core.detectors.trigger_phrase import PATIENCE, TriggerPhraseDetector
 from ragshield_core.findings import Decision, Finding, Report, Verdict
+from ragshield_core.groups import evidence as group_evidence
+from ragshield_core.growth.arrivals import WINDOW, Arrivals
+from ragshield_core.growth.clean_sample import CleanSample, first_size
 from ragshield_core.scan import scan
 
 KNOWN = passages(600, 1)

@@ -15,7 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ragshield_core import Batch, Guard, Quarantine
-from ragshield_core.detectors.instruction import (
+from ragshield_core.detectors.instruction.concepts import model, strongest
+from ragshield_core.detectors.instruction.detector import (
     InstructionDetector,
     _clues,
     _masks,
@@ -24,8 +25,7 @@ from ragshield_core.detectors.instruction import (
     suspicion,
 )
 from ragshield_core.errors import InvalidBatchError
-from ragshield_core.instruction_concepts import model, strongest
-from ragshield_core.normalized_text import readable, sentences
+from ragshield_core.text.normalized import readable, sentences
 
 RULE, FLOOR = InstructionDetector.rule_threshold, InstructionDetector.floor
 # The same ideas as in the data that the model of ideas was fitted on, in words that are not in it.
@@ -718,7 +718,9 @@ def test_evidence_of_ideas_names_them_and_quotes_the_sentence():
 def test_every_idea_has_words_in_every_language_and_all_weights_are_known():
     known = model()
     data = json.loads(
-        (ROOT / "ragshield_core" / "instruction_concepts.json").read_text(encoding="utf-8")
+        (ROOT / "ragshield_core" / "detectors" / "instruction" / "concepts.json").read_text(
+            encoding="utf-8"
+        )
     )
     for words in data["concepts"].values():
         assert {"en", "de", "fr", "es", "it", "pt", "zh"} <= words.keys()

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from ragshield_core import Batch
 from ragshield_core.errors import InvalidBatchError, NotFittedError
-from ragshield_core.known_neighbors import FETCHED, KnownEntries, LabelledEntries
+from ragshield_core.neighbors.known import FETCHED, KnownEntries, LabelledEntries
 
 DIM = 6
 

@@ -8,7 +8,7 @@ from ragshield_core import Batch
 from ragshield_core.detectors import label_model
 from ragshield_core.detectors.label_model import LabelModelDetector
 from ragshield_core.errors import NotFittedError
-from ragshield_core.known_neighbors import KnownEntries
+from ragshield_core.neighbors.known import KnownEntries
 
 SWAPPED = dict(zip(TOPICS, TOPICS[1:] + TOPICS[:1], strict=True))
 LABELS = {

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from support import Scripted
 
 from ragshield_core import Batch, Decision, Guard, Quarantine, Verdict
+from ragshield_core.adapters.mask import MAX_SPARE, PAGE, Claims, Mask, Search
 from ragshield_core.errors import InvalidBatchError
-from ragshield_core.mask import MAX_SPARE, PAGE, Claims, Mask, Search
 
 
 class Pairs(Mask):

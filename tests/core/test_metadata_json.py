@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ragshield_core import metadata_json
+from ragshield_core.quarantine import metadata_json
 
 ZONES = st.sampled_from([None, dt.UTC, dt.timezone(dt.timedelta(hours=5, minutes=30))])
 HASHABLE = st.one_of(

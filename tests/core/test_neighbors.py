@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ragshield_core import neighbors as module
 from ragshield_core.errors import InvalidBatchError, StateError
-from ragshield_core.neighbors import (
+from ragshield_core.neighbors import index as module
+from ragshield_core.neighbors.index import (
     NeighborIndex,
     TooManyPairsError,
     all_neighbors,
@@ -490,5 +490,5 @@ def test_passes_refuse_rows_that_are_no_unit_vectors(run):
 
 
 def test_importing_the_core_does_not_load_faiss():
-    code = "import sys, ragshield_core.neighbors; sys.exit('faiss' in sys.modules)"
+    code = "import sys, ragshield_core.neighbors.index; sys.exit('faiss' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -7,7 +7,7 @@ from effort import assert_linear
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ragshield_core.normalized_text import MAX_SENTENCE, readable, sentences, words
+from ragshield_core.text.normalized import MAX_SENTENCE, readable, sentences, words
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,8 @@ from ragshield_core.detectors.consensus import ConsensusDetector
 from ragshield_core.detectors.query_echo import QueryEchoDetector
 from ragshield_core.detectors.retrieved import RetrievalDetector
 from ragshield_core.errors import CalibrationError, InvalidBatchError, StateError
-from ragshield_core.retrieval import RetrievalGuard, _Calibration, screen_retrieved
+from ragshield_core.retrieval import RetrievalGuard, screen_retrieved
+from ragshield_core.retrieval.guard import _Calibration
 
 QUERY = "who built the old harbour bridge of Elmstead"
 KNOWN = passages(600, 1)

@@ -13,7 +13,7 @@ from ragshield_core.detectors import (
     LabelModelDetector,
     LabelNeighborDetector,
 )
-from ragshield_core.neighbors import NeighborIndex
+from ragshield_core.neighbors.index import NeighborIndex
 
 KNOWN = replace(gaussian(400, 1, prefix="k"), texts=tuple(f"entry {i}" for i in range(400)))
 NEW = replace(gaussian(60, 2, prefix="n"), texts=tuple(f"new {i}" for i in range(60)))

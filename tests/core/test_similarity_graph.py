@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from support import clones_of, group, join, passages
 
-from ragshield_core.copies import containment, word_hashes
-from ragshield_core.similarity_graph import COMPARE_ABOVE, NO_LINEAGE, SimilarityGraph
+from ragshield_core.groups.graph import COMPARE_ABOVE, NO_LINEAGE, SimilarityGraph
+from ragshield_core.text.copies import containment, word_hashes
 
 K = 6
 KNOWN = passages(60, 1)

@@ -9,7 +9,7 @@ from ragshield_core import Batch, Guard, Policy, Quarantine
 from ragshield_core.attacks import disguise_phrase, plant_phrase, vary_phrase
 from ragshield_core.detectors.trigger_phrase import TriggerPhraseDetector
 from ragshield_core.errors import InvalidBatchError, NotFittedError
-from ragshield_core.phrase_counts import MAX_GRAMS, Background, Grams, Recent, arrivals_of
+from ragshield_core.text.phrase_counts import MAX_GRAMS, Background, Grams, Recent, arrivals_of
 
 # Mostly words of the vocabulary, in an order that random prose does not have.
 PHRASES = ("word7 heron", "word3 word200 word41", "word9 word9 word80 word12 word33 word5")

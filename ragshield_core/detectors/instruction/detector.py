@@ -31,12 +31,12 @@ from ragshield_core.detectors.base import (
     explained_with_contexts,
     of_texts_and_contexts,
 )
+from ragshield_core.detectors.instruction.concepts import Idea, strongest
 from ragshield_core.entries import Batch
 from ragshield_core.errors import InvalidBatchError
 from ragshield_core.findings import printable
-from ragshield_core.hidden_text import payloads
-from ragshield_core.instruction_concepts import Idea, strongest
-from ragshield_core.normalized_text import CJK, Readable, readable, sentences, words
+from ragshield_core.text.hidden import payloads
+from ragshield_core.text.normalized import CJK, Readable, readable, sentences, words
 
 # How fast hits saturate: one of weight 1 gives .36, two .59, three .74.
 RATE = 0.45
@@ -224,10 +224,10 @@ class InstructionDetector(Detector):
     hexadecimal, percent, entities) is decoded and read as well.
 
     Rules know wordings. What they do not know, a model of ideas finds (see
-    :mod:`ragshield_core.instruction_concepts`): who is addressed, what is controlled, by which verb
-    in which mood, on what condition, and whether an order stands alone among statements. It also
-    speaks for texts that tell people what to do: a rule for wording counts less where the ideas
-    around it are those of a letter, an exam or a manual.
+    :mod:`ragshield_core.detectors.instruction.concepts`): who is addressed, what is controlled, by
+    which verb in which mood, on what condition, and whether an order stands alone among statements.
+    It also speaks for texts that tell people what to do: a rule for wording counts less where the
+    ideas around it are those of a letter, an exam or a manual.
 
     The score is that of the most suspicious sentences in a row, so that an injection does not
     thin out in a long passage; what a model reads with the text, such as a title from metadata
@@ -425,7 +425,7 @@ def _judged(text: str) -> Suspicion:
 @cache
 def rules() -> tuple[Rule, ...]:
     """Return all rules of the data file."""
-    file = files("ragshield_core.detectors").joinpath("instruction_rules.json")
+    file = files("ragshield_core.detectors.instruction").joinpath("rules.json")
     data = json.loads(file.read_text(encoding="utf-8"))
     return tuple(Rule(**rule, words=data["words"]) for rule in data["rules"])
 

@@ -23,14 +23,14 @@ from ragshield_core.calibration import JointCalibration
 from ragshield_core.detectors.base import Detector, Evidence, Need, Scope
 from ragshield_core.detectors.consensus import ConsensusDetector
 from ragshield_core.detectors.hidden_text import HiddenTextDetector
-from ragshield_core.detectors.instruction import InstructionDetector
+from ragshield_core.detectors.instruction.detector import InstructionDetector
 from ragshield_core.detectors.query_echo import QueryEchoDetector
 from ragshield_core.detectors.registry import detector_class
 from ragshield_core.detectors.retrieved import RetrievalDetector, RetrievedSet
 from ragshield_core.entries import Batch
 from ragshield_core.errors import CalibrationError, InvalidBatchError, QuarantineError
 from ragshield_core.findings import Decision, Finding, Report, Skipped, Unjudged, Verdict
-from ragshield_core.group_evidence import ROBUST_TAIL
+from ragshield_core.groups.evidence import ROBUST_TAIL
 from ragshield_core.policy import Bars, Policy
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class RetrievalGuard:
         (:attr:`~ragshield_core.detectors.base.Scope.ENTRY`). Default:
         :class:`~ragshield_core.detectors.query_echo.QueryEchoDetector`,
         :class:`~ragshield_core.detectors.consensus.ConsensusDetector`,
-        :class:`~ragshield_core.detectors.instruction.InstructionDetector` and
+        :class:`~ragshield_core.detectors.instruction.detector.InstructionDetector` and
         :class:`~ragshield_core.detectors.hidden_text.HiddenTextDetector`: nobody else has looked
         for an instruction in what was retrieved from a store that was filled unguarded.
     policy

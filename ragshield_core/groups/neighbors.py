@@ -8,16 +8,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ragshield_core.entries import Batch
-from ragshield_core.known_neighbors import KnownEntries, KnownNeighbors
-from ragshield_core.neighbors import NeighborIndex
-from ragshield_core.similarity_graph import SimilarityGraph
+from ragshield_core.groups.graph import SimilarityGraph
+from ragshield_core.neighbors.index import NeighborIndex
+from ragshield_core.neighbors.known import KnownEntries, KnownNeighbors
 
 # Held entries that are looked past at most: they lie close together, and there may be many.
 PAST_HELD = 32
 
 
 class GraphNeighbors(KnownEntries):
-    """A :class:`~ragshield_core.known_neighbors.NeighborSource` that looks into a graph.
+    """A :class:`~ragshield_core.neighbors.known.NeighborSource` that looks into a graph.
 
     One search serves the owner of the graph and whoever asks for the neighbours of the same batch.
     Where more than :data:`PAST_HELD` held entries lie around an entry, fewer neighbours than asked

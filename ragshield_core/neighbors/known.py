@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ragshield_core.entries import Batch
 from ragshield_core.errors import InvalidBatchError, NotFittedError
-from ragshield_core.neighbors import EXACT_UP_TO, NeighborIndex
+from ragshield_core.neighbors.index import EXACT_UP_TO, NeighborIndex
 
 # Neighbours that a search fetches at least: as many as any detector asks for by default, so that
 # the second one to ask finds them there.

@@ -22,7 +22,7 @@ from importlib.resources import files
 from operator import or_
 from typing import Any
 
-from ragshield_core.normalized_text import CJK
+from ragshield_core.text.normalized import CJK
 
 LANGUAGES = ("en", "de", "fr", "es", "it", "pt", "zh")
 # Sentences read together: at most this many, and short ones only up to this many characters.
@@ -429,7 +429,7 @@ class Model:
 @cache
 def model() -> Model:
     """Return the model of the data file."""
-    file = files("ragshield_core").joinpath("instruction_concepts.json")
+    file = files("ragshield_core.detectors.instruction").joinpath("concepts.json")
     return Model(json.loads(file.read_text(encoding="utf-8")))
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.similarity_graph import Lists
+from ragshield_core.groups.graph import Lists
 
 # The repository's settings.
 K = 10

@@ -26,7 +26,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.similarity_graph import COMPARE_ABOVE, NO_LINEAGE, Overlay
+from ragshield_core.groups.graph import COMPARE_ABOVE, NO_LINEAGE, Overlay
 
 Channel = Literal["cross", "same", "any"]
 # Edges between lineages, edges within one, and both: a lineage is a claim, and a group that is

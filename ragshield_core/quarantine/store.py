@@ -38,7 +38,6 @@ from sqlalchemy.exc import ArgumentError, IntegrityError, SQLAlchemyError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 from sqlalchemy.pool import StaticPool
 
-from ragshield_core import metadata_json
 from ragshield_core.entries import Batch, Entry
 from ragshield_core.errors import QuarantineError
 from ragshield_core.findings import (
@@ -48,6 +47,7 @@ from ragshield_core.findings import (
     finding_to_dict,
     printable,
 )
+from ragshield_core.quarantine import metadata_json
 
 T = TypeVar("T")
 

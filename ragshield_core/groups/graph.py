@@ -1,7 +1,7 @@
 """The nearest neighbours of every entry, kept up to date as entries come and go.
 
-Each entry has a slot (its number in the :class:`~ragshield_core.neighbors.NeighborIndex`) and a
-list of its nearest entries. Screening a batch makes an :class:`Overlay`: the lists of the new
+Each entry has a slot (its number in the :class:`~ragshield_core.neighbors.index.NeighborIndex`)
+and a list of its nearest entries. Screening a batch makes an :class:`Overlay`: the lists of the new
 entries, and those standing lists into which a new entry would come; the graph itself is not
 touched. Learning the batch writes the overlay into the graph.
 """
@@ -14,10 +14,10 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.copies import containment, word_hashes
 from ragshield_core.entries import Batch
-from ragshield_core.known_neighbors import rows_within
-from ragshield_core.neighbors import FixedVectors, NeighborIndex, Neighbors, all_neighbors
+from ragshield_core.neighbors.index import FixedVectors, NeighborIndex, Neighbors, all_neighbors
+from ragshield_core.neighbors.known import rows_within
+from ragshield_core.text.copies import containment, word_hashes
 
 # Text is compared only where vectors are at least this alike: copies of half a text lie far above.
 COMPARE_ABOVE = 0.6

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ragshield_core.entries import Batch
-from ragshield_core.normalized_text import readable, words
+from ragshield_core.text.normalized import readable, words
 
 # By order: how far behind the first word the further words of an n-gram stand.
 PATTERNS: tuple[tuple[int, tuple[int, ...]], ...] = (

@@ -1,0 +1,1 @@
+"""Groups of entries that are more alike than their surroundings explain, and their graph."""

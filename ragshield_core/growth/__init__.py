@@ -1,0 +1,1 @@
+"""What keeps the accepted rate while a knowledge base grows."""
