@@ -29,7 +29,7 @@ from rich.progress import track
 
 from ragshield_core import Batch
 from ragshield_core.detectors import CliqueDetector
-from ragshield_core.neighbors.index import pairs_above
+from ragshield_core.neighbors.corpus import pairs_above
 
 DIM = 384
 RESULTS = Path(__file__).parent / "results"

@@ -26,15 +26,9 @@ from numpy.typing import NDArray
 from rich.progress import track
 
 from ragshield_core.neighbors import index as neighbors
-from ragshield_core.neighbors.index import (
-    EF_CONSTRUCTION,
-    EF_SEARCH,
-    EXACT_UP_TO,
-    LINKS,
-    NeighborIndex,
-    all_neighbors,
-    pairs_above,
-)
+from ragshield_core.neighbors.corpus import all_neighbors, pairs_above
+from ragshield_core.neighbors.hnsw import EF_CONSTRUCTION, EF_SEARCH, LINKS
+from ragshield_core.neighbors.index import EXACT_UP_TO, NeighborIndex
 
 DIM = 384
 N_QUERIES = 1_000

@@ -26,8 +26,6 @@ from ragshield_core.groups.evidence import (
     K,
     Kin,
     Raw,
-    Reference,
-    Surprisal,
     cosine_of,
     nearness,
     own_bond,
@@ -40,6 +38,7 @@ from ragshield_core.groups.graph import (
     SimilarityGraph,
 )
 from ragshield_core.groups.neighbors import GraphNeighbors
+from ragshield_core.groups.surprisal import Reference, Surprisal
 from ragshield_core.neighbors.known import NeighborSource
 from ragshield_core.text.copies import borrowed
 

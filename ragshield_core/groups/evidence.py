@@ -20,7 +20,6 @@ corpus in which resemblance is normal raises its own bar.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -29,33 +28,46 @@ from numpy.typing import NDArray
 from ragshield_core.groups.graph import COMPARE_ABOVE, NO_LINEAGE, Overlay
 
 Channel = Literal["cross", "same", "any"]
+
+
 # Edges between lineages, edges within one, and both: a lineage is a claim, and a group that is
 # split over two would show half of its edges in each.
 CHANNELS: tuple[Channel, ...] = ("cross", "same", "any")
 
+
 # Group sizes looked for: larger groups contain groups of five.
 SIZES = (2, 3, 4, 5)
+
+
 # Entries beyond the group that it is held against: enough for a maximum that one outlier of a
 # crowded place does not set alone.
 SURROUNDINGS = 10
+
+
 # Neighbours per entry: four of the group, ten of its surroundings, two to spare for copies.
 K = 16
+
+
 # Floor of 1 - cosine: vectors that went through float16 or bfloat16 differ by about this much.
 FLOOR = 0.005
+
+
 # From half of the shorter text on, copied words explain a resemblance; from nine tenths, all of it.
 COPIED_FROM, COPIED_ALL = 0.5, 0.9
+
+
 # The surroundings' tightness counts at most as far as they are near to the entry themselves.
 REACH = 1.0
-# Beyond this quantile of the reference, few values are left to count; the tail goes on
-# exponentially, as maxima of many weak similarities do.
-TAIL = 0.98
-# Where up to a twentieth of the reference may be poisoned: points below that, and an exponential
-# through them.
-ROBUST_TAIL = (0.8, 0.93)
+
+
 # Weights of the three surprisals. Contrast within reach is the evidence proper; the others keep
 # it honest where all is crowded (far) or all is sparse (tight).
 WEIGHTS = {"near": 1.0, "far": 0.5, "tight": 0.5}
+
+
 PARTS = tuple(WEIGHTS)
+
+
 # Groups across lineages get most of the error budget, those within one a quarter of that, mixed
 # ones, most of which the others see too, a sixteenth: surprisals are discounted by so much.
 DISCOUNTS: dict[Channel, float] = {
@@ -63,28 +75,35 @@ DISCOUNTS: dict[Channel, float] = {
     "same": float(np.log(4.0)),
     "any": float(np.log(16.0)),
 }
+
+
 # Points of the distributions by which a resemblance within a lineage is told as one of strangers.
 KIN_POINTS = 1_001
+
+
 # A group much larger than SIZES has its surroundings inside itself, so that it has no contrast:
 # for those, the nearness of the tenth nearest entry is looked at. Budget as within a lineage.
 CROWD = 10
+
+
 CROWD_DISCOUNT = float(np.log(4.0))
-# A small reference's tail is evened out with the decay from this point on, which counts like so
-# many values beyond TAIL.
-STEADY_FROM, STEADY = 0.8, 20
-# Slowest decay of a tail, where the reference has none to measure.
-LEAST_SCALE = 0.05
-# Points kept of a reference distribution; more change no threshold that matters.
-MAX_POINTS = 20_000
+
+
 # Rows worked on at once, to bound the memory of large corpora.
 CHUNK = 4_000
+
+
 # An entry belongs to the group of a held or suspicious one if it is at most twice as far from it,
 # by cosine distance, as that one's own group: what is farther off lies beside it, on its topic,
 # and is judged as if the group were not there.
 BESIDE = float(np.log(2.0))
+
+
 # Of a suspicious entry, its group is known by the two nearest suspicious ones: a twin alone would
 # make a group of the two, with the others beside it.
 NEAREST_SUSPECTS = 2
+
+
 # An entry is no copy of what the others of its group are made of, if they share at least half as
 # much beyond it as they would if none of them were the model of the others.
 OWN_BOND = 0.5
@@ -413,125 +432,3 @@ def own_bond(vectors: NDArray[np.float32]) -> float:
     partial = float((rest @ rest.T)[np.triu_indices(len(rest), 1)].mean())
     mean = float(np.clip(shared.mean(), FLOOR, 1.0))
     return partial * (1.0 + mean) / mean
-
-
-class Surprisal:
-    """How rare a value is: -log of the share of reference values that are as high.
-
-    Empirical up to the 98 % point, exponential beyond it.
-
-    Parameters
-    ----------
-    reference
-        Values of clean entries, shape (n,).
-    robust
-        Whether some of the reference may be poisoned: then the tail is laid through the
-        :data:`ROBUST_TAIL` points, which a few poisoned entries hardly move.
-    least_scale
-        The tail falls at least this slowly.
-    """
-
-    def __init__(
-        self, reference: NDArray[Any], *, robust: bool = False, least_scale: float = LEAST_SCALE
-    ) -> None:
-        ordered = np.sort(np.asarray(reference, dtype=np.float64))
-        if robust:
-            low, high = ROBUST_TAIL
-            start, end = np.quantile(ordered, [low, high])
-            self.share = 1.0 - low
-            scale = (end - start) / np.log((1.0 - low) / (1.0 - high))
-        else:
-            start = ordered[int(TAIL * len(ordered))]
-            beyond = ordered[ordered > start]
-            self.share = 1.0 - TAIL
-            # Few values lie beyond in a small reference: they are evened out with how quickly
-            # values grow rarer below.
-            usual = (start - np.quantile(ordered, STEADY_FROM)) / np.log(
-                (1.0 - STEADY_FROM) / (1.0 - TAIL)
-            )
-            usual = max(usual, least_scale)
-            scale = ((beyond - start).sum() + STEADY * usual) / (len(beyond) + STEADY)
-        self.tail_from, self.scale = float(start), max(float(scale), least_scale)
-        if len(ordered) > MAX_POINTS:
-            ordered = ordered[np.linspace(0, len(ordered) - 1, MAX_POINTS).round().astype(np.intp)]
-        self.points = ordered
-
-    def __call__(self, values: NDArray[Any]) -> NDArray[np.float64]:
-        """Return surprisals, shape as ``values``."""
-        given = np.asarray(values, dtype=np.float64)
-        n = len(self.points)
-        share = 1.0 - np.searchsorted(self.points, given, side="left") / (n + 1.0)
-        beyond = -np.log(self.share) + (given - self.tail_from) / self.scale
-        return np.where(given > self.tail_from, beyond, -np.log(share))
-
-    def state(self) -> NDArray[np.float64]:
-        """Return everything in one array."""
-        return np.concatenate([[self.tail_from, self.scale, self.share], self.points])
-
-    @classmethod
-    def restored(cls, array: NDArray[np.float64]) -> Surprisal:
-        """Return what :meth:`state` described."""
-        surprisal = cls.__new__(cls)
-        surprisal.tail_from, surprisal.scale, surprisal.share = array[:3].tolist()
-        surprisal.points = array[3:]
-        return surprisal
-
-
-class Reference:
-    """What evidence looks like in a knowledge base: surprisals per part and group size."""
-
-    def __init__(
-        self,
-        parts: dict[tuple[str, int], Surprisal],
-        sizes: list[Surprisal],
-        usual: list[float],
-        usual_share: float,
-    ) -> None:
-        self._parts, self._sizes = parts, sizes
-        self.usual_tightness, self.usual_share = usual, usual_share
-
-    @classmethod
-    def of(cls, tied: Raw, *, robust: bool = False) -> Reference:
-        """Learn from the evidence of the entries of a knowledge base; see :class:`Surprisal`."""
-        columns = range(len(SIZES))
-        parts = {
-            (name, c): Surprisal(getattr(tied, name)[:, c], robust=robust)
-            for name in PARTS
-            for c in columns
-        }
-        share = ROBUST_TAIL[1] if robust else 0.99
-        usual = [float(np.quantile(tied.tight[:, c], share)) for c in columns]
-        sizes = [Surprisal(_sum(parts, tied, c), robust=robust) for c in columns]
-        return cls(parts, sizes, usual, share)
-
-    def surprisals(self, tied: Raw) -> NDArray[np.float64]:
-        """Return how surprising each entry is per group size, shape (n, len(SIZES))."""
-        columns = range(len(SIZES))
-        return np.stack([self._sizes[c](_sum(self._parts, tied, c)) for c in columns], axis=1)
-
-    def state(self) -> dict[str, NDArray[np.float64]]:
-        """Return everything as arrays."""
-        return (
-            {f"{name}.{column}": s.state() for (name, column), s in self._parts.items()}
-            | {f"size.{column}": s.state() for column, s in enumerate(self._sizes)}
-            | {"usual": np.array([self.usual_share, *self.usual_tightness])}
-        )
-
-    @classmethod
-    def restored(cls, arrays: Mapping[str, NDArray[np.float64]]) -> Reference:
-        """Return what :meth:`state` described."""
-        columns = range(len(SIZES))
-        parts = {
-            (name, c): Surprisal.restored(arrays[f"{name}.{c}"]) for name in PARTS for c in columns
-        }
-        sizes = [Surprisal.restored(arrays[f"size.{c}"]) for c in columns]
-        share, *usual = arrays["usual"].tolist()
-        return cls(parts, sizes, usual, share)
-
-
-def _sum(parts: Mapping[tuple[str, int], Surprisal], tied: Raw, column: int) -> NDArray[np.float64]:
-    """Return the weighted surprisals of one group size, shape (n,)."""
-    total = np.zeros(len(tied.tight))
-    for name, weight in WEIGHTS.items():
-        total += weight * parts[name, column](getattr(tied, name)[:, column])
-    return total

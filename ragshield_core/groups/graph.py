@@ -15,8 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ragshield_core.entries import Batch
-from ragshield_core.neighbors.index import FixedVectors, NeighborIndex, Neighbors, all_neighbors
+from ragshield_core.neighbors.corpus import all_neighbors
+from ragshield_core.neighbors.index import FixedVectors, NeighborIndex
 from ragshield_core.neighbors.known import rows_within
+from ragshield_core.neighbors.rows import Neighbors
 from ragshield_core.text.copies import containment, word_hashes
 
 # Text is compared only where vectors are at least this alike: copies of half a text lie far above.

@@ -30,7 +30,7 @@ from ragshield_core.detectors.retrieved import RetrievalDetector, RetrievedSet
 from ragshield_core.entries import Batch
 from ragshield_core.errors import CalibrationError, InvalidBatchError, QuarantineError
 from ragshield_core.findings import Decision, Finding, Report, Skipped, Unjudged, Verdict
-from ragshield_core.groups.evidence import ROBUST_TAIL
+from ragshield_core.groups.surprisal import ROBUST_TAIL
 from ragshield_core.policy import Bars, Policy
 
 if TYPE_CHECKING:

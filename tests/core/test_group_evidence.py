@@ -23,12 +23,11 @@ from ragshield_core.groups.evidence import (
     K,
     Kin,
     Raw,
-    Reference,
-    Surprisal,
     cosine_of,
     nearness,
 )
 from ragshield_core.groups.graph import COMPARE_ABOVE, SimilarityGraph
+from ragshield_core.groups.surprisal import Reference, Surprisal
 
 
 def corpus(seed, n=45, dim=6):

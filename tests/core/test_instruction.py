@@ -16,14 +16,9 @@ from hypothesis import strategies as st
 
 from ragshield_core import Batch, Guard, Quarantine
 from ragshield_core.detectors.instruction.concepts import model, strongest
-from ragshield_core.detectors.instruction.detector import (
-    InstructionDetector,
-    _clues,
-    _masks,
-    _plain,
-    rules,
-    suspicion,
-)
+from ragshield_core.detectors.instruction.detector import InstructionDetector
+from ragshield_core.detectors.instruction.matching import suspicion
+from ragshield_core.detectors.instruction.rules import clues_in, masks, plain_of, rules
 from ragshield_core.errors import InvalidBatchError
 from ragshield_core.text.normalized import readable, sentences
 
@@ -599,14 +594,14 @@ def known_and_poisoned():
 
 @pytest.mark.parametrize("rule", rules(), ids=lambda rule: rule.id)
 def test_every_rule_finds_its_examples_and_none_of_its_family_the_others(rule):
-    needed = {each.id: mask for mask, each in _masks()}[rule.id]
+    needed = {each.id: mask for mask, each in masks()}[rule.id]
     for example in rule.positive:
-        plain = _plain(readable(example).text)
-        assert _clues(plain) & needed == needed, "it would not even be tried"
+        plain = plain_of(readable(example).text)
+        assert clues_in(plain) & needed == needed, "it would not even be tried"
         assert rule.regex.search(plain)
         assert any(hit.rule == rule.id for hit in suspicion(example).hits)
     for example in rule.negative:
-        plain = _plain(readable(example).text)
+        plain = plain_of(readable(example).text)
         assert not [r.id for r in rules() if r.family == rule.family and r.regex.search(plain)]
     assert rule.positive
     assert rule.source
@@ -634,10 +629,10 @@ def test_rule_ids_are_unique_and_families_complete():
 
 
 def test_needed_words_never_hide_a_match():
-    needed = {rule.id: mask for mask, rule in _masks()}
+    needed = {rule.id: mask for mask, rule in masks()}
     for text in ATTACKS + UNLIKE + BENIGN:
-        plain = _plain(readable(text).text)
-        clues = _clues(plain)
+        plain = plain_of(readable(text).text)
+        clues = clues_in(plain)
         for rule in rules():
             if rule.regex.search(plain):
                 assert clues & needed[rule.id] == needed[rule.id], (rule.id, text)

@@ -10,13 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ragshield_core.errors import InvalidBatchError, StateError
-from ragshield_core.neighbors import index as module
-from ragshield_core.neighbors.index import (
-    NeighborIndex,
-    TooManyPairsError,
-    all_neighbors,
-    pairs_above,
-)
+from ragshield_core.neighbors import chunks, corpus, hnsw, index, rows
+from ragshield_core.neighbors.corpus import TooManyPairsError, all_neighbors, pairs_above
+from ragshield_core.neighbors.index import NeighborIndex
 
 DIM = 16
 TIE = 1e-5
@@ -83,12 +79,19 @@ def kind(request):
 
 @pytest.fixture
 def small_chunks(monkeypatch):
-    monkeypatch.setattr(module, "CHUNK_ROWS", 32)
-    monkeypatch.setattr(module, "QUERY_ROWS", 32)
-    monkeypatch.setattr(module, "RERANK_ROWS", 32)
-    monkeypatch.setattr(module, "RERANK_CANDIDATES", 100)
-    monkeypatch.setattr(module, "LEFT_ROWS", 16)
-    monkeypatch.setattr(module, "RIGHT_ROWS", 48)
+    small = {
+        "CHUNK_ROWS": 32,
+        "QUERY_ROWS": 32,
+        "RERANK_ROWS": 32,
+        "RERANK_CANDIDATES": 100,
+        "LEFT_ROWS": 16,
+        "RIGHT_ROWS": 48,
+    }
+    for name, value in small.items():
+        holders = [m for m in (chunks, corpus, hnsw, index, rows) if hasattr(m, name)]
+        assert holders, name
+        for module in holders:
+            monkeypatch.setattr(module, name, value)
 
 
 @settings(max_examples=40, deadline=None)

@@ -1,0 +1,109 @@
+"""What is hidden or encoded in a text, decoded: base64, hexadecimal, percent, entities, escapes."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import html
+import re
+from collections.abc import Callable, Iterator
+from urllib.parse import unquote
+
+from ragshield_core.text.hidden import payloads
+
+# Blobs decoded in one text, and characters of each.
+MAX_BLOBS = 20
+
+
+MAX_BLOB = 20_000
+
+
+# The shortest blob that holds an instruction; words are hardly ever as long.
+MIN_BLOB = 24
+
+
+_BASE64 = re.compile(rf"(?<![\w+/=-])[A-Za-z0-9+/_-]{{{MIN_BLOB},{MAX_BLOB}}}={{0,2}}")
+
+
+_HEX = re.compile(r"(?<![0-9A-Za-z])(?:(?:0x|\\x)?[0-9A-Fa-f]{2}[ :,]?){12,5000}(?![0-9A-Za-z])")
+
+
+_HEX_DIGITS = re.compile(r"0x|\\x|[ :,]")
+
+
+_PERCENT = re.compile(rf"[^\s%]{{0,200}}%[0-9A-Fa-f]{{2}}\S{{6,{MAX_BLOB}}}")
+
+
+_ENTITIES = re.compile(r"&(?:#\d{2,7}|#x[0-9A-Fa-f]{2,6});\S{12,5000}")
+
+
+_ESCAPES = re.compile(r"(?:\\u[0-9A-Fa-f]{4}){6,4000}")
+
+
+def concealed_in(text: str) -> Iterator[tuple[str, str, tuple[int, int]]]:
+    """Yield what is hidden or encoded in a text: how, what it says, and where it lies."""
+    if not text.isascii() or "<" in text:
+        for payload in payloads(text):
+            if payload.decoded:
+                yield payload.kind, payload.decoded, payload.span
+    # Most texts have no word so long and none of the marks; looking for blobs costs more.
+    longest = max(map(len, text.split()), default=0)
+    found = 0
+    for name, hint, pattern, decode in _ENCODINGS:
+        if hint not in text or longest < MIN_BLOB:
+            continue
+        for match in pattern.finditer(text):
+            decoded = decode(match.group())
+            if decoded is None:
+                continue
+            yield name, decoded, match.span()
+            found += 1
+            if found == MAX_BLOBS:
+                return
+
+
+def _from_base64(blob: str) -> str | None:
+    body = blob.rstrip("=").replace("-", "+").replace("_", "/")
+    body = body[: len(body) // 4 * 4 + (len(body) % 4 if len(body) % 4 != 1 else 0)]
+    try:
+        return _as_prose(base64.b64decode(body + "=" * (-len(body) % 4), validate=True))
+    except binascii.Error:
+        return None
+
+
+def _from_hex(blob: str) -> str | None:
+    digits = _HEX_DIGITS.sub("", blob)
+    return _as_prose(bytes.fromhex(digits[: len(digits) // 2 * 2]))
+
+
+def _from_percent(blob: str) -> str | None:
+    decoded = unquote(blob, errors="ignore").replace("+", " ")
+    return decoded if " " in decoded else None
+
+
+def _from_entities(blob: str) -> str | None:
+    decoded = html.unescape(blob)
+    return None if decoded == blob else decoded
+
+
+def _from_escapes(blob: str) -> str | None:
+    units = (int(code, 16) for code in blob.split("\\u")[1:])
+    return b"".join(unit.to_bytes(2, "big") for unit in units).decode("utf-16-be", "replace")
+
+
+def _as_prose(decoded: bytes) -> str | None:
+    """Return bytes as text if that is what they are."""
+    try:
+        text = decoded.decode()
+    except UnicodeDecodeError:
+        return None
+    return text if text.replace("\n", " ").replace("\t", " ").isprintable() else None
+
+
+_ENCODINGS: tuple[tuple[str, str, re.Pattern[str], Callable[[str], str | None]], ...] = (
+    ("base64", "", _BASE64, _from_base64),
+    ("hexadecimal", "", _HEX, _from_hex),
+    ("percent encoding", "%", _PERCENT, _from_percent),
+    ("character entities", "&#", _ENTITIES, _from_entities),
+    ("character escapes", "\\u", _ESCAPES, _from_escapes),
+)

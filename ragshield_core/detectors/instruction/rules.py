@@ -1,0 +1,175 @@
+"""Wordings of instructions as rules, and which of them a text can match at all."""
+
+from __future__ import annotations
+
+import json
+import re
+import unicodedata
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from importlib.resources import files
+
+from ragshield_core.text.normalized import CJK, words
+
+# What patterns say about the room between words, always within one sentence or clause.
+_GAPS = {
+    "g": r"[^.!?\n\u3002]{0,60}?",
+    "q": r"[^\n]{0,200}?",  # room for a question with its mark
+    "m": r"{0,4}",
+    "m1": r"{1,4}",
+} | {f"w{n}": rf"(?:[^\s.!?]{{1,24}}\s){{0,{n}}}" for n in range(1, 6)}
+
+
+_MACRO = re.compile(r"\{([a-z_]+\d?)\}")
+
+
+# Letters with marks are read as without; each becomes one character, so that positions stay.
+_PLAIN = {
+    code: unicodedata.normalize("NFKD", chr(code))[0].lower()
+    for code in (*range(0xC0, 0x250), *range(0x1E00, 0x1F00))
+    if unicodedata.normalize("NFKD", chr(code))[0].isascii()
+} | {
+    ord(mark): plain
+    for marks, plain in (
+        ("ß", "s"),
+        ("æÆ", "a"),
+        ("œŒøØ", "o"),
+        ("łŁ", "l"),
+        ("đĐ", "d"),
+        ("ı", "i"),
+        ("‘’‚‹›´", "'"),
+        ("“”„«»", '"'),
+    )
+    for mark in marks
+}
+
+
+# Needs that are no words: signs that a text has somewhere.
+_SIGNS = (
+    ("<markup>", "<"),
+    ("<markup>", "["),
+    ("<markup>", "{"),
+    ("<pipe>", "<|"),
+    ("<pipe>", "<\uff5c"),
+    ("<link>", "]("),
+    ("<image>", "!["),
+    ("<query>", "="),
+    ("<underscore>", "_"),
+)
+
+
+_CJK_LETTER = re.compile(f"[{CJK}]")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One way to address a model.
+
+    Attributes
+    ----------
+    id, family, language, source
+        What it is called, the group of rules for the same purpose, the language (``multi`` for
+        several), and where the attack was described.
+    weight
+        Evidence in hits: below 1 it is nothing by itself, 2 convinces alone.
+    pattern
+        Regular expression over plain small letters, in which ``{name}`` stands for a list of words
+        and ``{g}``, ``{q}``, ``{w3}`` for bounded room between them.
+    needs
+        Lists of words; a text without a word of each cannot match.
+    positive, negative
+        Examples that this rule finds, and that no rule of its family does.
+    """
+
+    id: str
+    family: str
+    weight: float
+    language: str
+    source: str
+    needs: Sequence[str]
+    pattern: str
+    positive: Sequence[str]
+    negative: Sequence[str]
+    words: Mapping[str, str] = field(repr=False)
+
+    @cached_property
+    def regex(self) -> re.Pattern[str]:
+        """The compiled pattern."""
+        pattern = _MACRO.sub(self._expanded, self.pattern).replace("(", "(?:").replace("(?:?", "(?")
+        pattern = pattern.replace(r"\(?:", r"\(").replace(" ", r"\s")
+        edge = r"\b" if self.pattern[0].isalnum() or self.pattern[0] in "{(" else ""
+        if "(^" in self.pattern[:2] or self.language == "zh" or not edge:
+            return re.compile(pattern)
+        return re.compile(edge + pattern)
+
+    def _expanded(self, macro: re.Match[str]) -> str:
+        name = macro.group(1)
+        if name in _GAPS:
+            return _GAPS[name]
+        # The longest first: "do not follow" before "do".
+        listed = sorted(self.words[name].split("|"), key=len, reverse=True)
+        return rf"\b({'|'.join(map(re.escape, listed))})\b".replace("\\ ", " ")
+
+
+@cache
+def rules() -> tuple[Rule, ...]:
+    """Return all rules of the data file."""
+    file = files("ragshield_core.detectors.instruction").joinpath("rules.json")
+    data = json.loads(file.read_text(encoding="utf-8"))
+    return tuple(Rule(**rule, words=data["words"]) for rule in data["rules"])
+
+
+def plain_of(text: str) -> str:
+    """Return small letters without marks, as many characters as before."""
+    if text.isascii():
+        return text.lower()
+    plain = text.translate(_PLAIN)
+    lowered = plain.lower()
+    return lowered if len(lowered) == len(plain) else "".join(c.lower()[0] for c in plain)
+
+
+@cache
+def needed_words() -> dict[str, int]:
+    """Return, for each word that a rule needs, the needs it fulfils, as bits."""
+    bits: defaultdict[str, int] = defaultdict(int)
+    for need, number in _needs().items():
+        for word in need.split("|"):
+            tokens = [word] if word.startswith("<") else words(plain_of(word))
+            bits[max(tokens, key=len)] |= 1 << number
+    return dict(bits)
+
+
+@cache
+def _needs() -> dict[str, int]:
+    """Return a number for each need, with the names of lists replaced by their words."""
+    needs = {_spelled(rule, need) for rule in rules() for need in rule.needs}
+    return {need: number for number, need in enumerate(sorted(needs))}
+
+
+def _spelled(rule: Rule, need: str) -> str:
+    return _MACRO.sub(lambda macro: rule.words[macro.group(1)], need)
+
+
+@cache
+def masks() -> tuple[tuple[int, Rule], ...]:
+    """Return, per rule, the words that it needs, as bits."""
+    numbers = _needs()
+    return tuple(
+        (sum({1 << numbers[_spelled(rule, need)] for need in rule.needs}), rule) for rule in rules()
+    )
+
+
+def clues_in(plain: str) -> int:
+    """Return which needs of rules a text fulfils, as bits."""
+    vocabulary = needed_words()
+    clues = 0
+    for word in vocabulary.keys() & words(plain):
+        clues |= vocabulary[word]
+    for mark, sign in _SIGNS:
+        if sign in plain:
+            clues |= vocabulary[mark]
+    if not plain.isascii() and _CJK_LETTER.search(plain):
+        clues |= vocabulary["<cjk>"]
+    return clues
