@@ -9,25 +9,22 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.canary.drift import (
-    SHOWN_ID,
-    SIBLINGS_APART,
-    AnomalyWeights,
-    CanaryDrift,
+from ragshield_core.canary.drift import SIBLINGS_APART, AnomalyWeights, CanaryDrift
+from ragshield_core.canary.likeness import newcomers_of, says, words
+from ragshield_core.canary.rank_figures import (
     Rule,
     combined_p_value,
     cosine,
-    coverage,
     jaccard,
     overlap_at_k,
     rank_biased_overlap,
     takeover,
-    word_weights,
 )
-from ragshield_core.canary.likeness import newcomers_of, says, words
 from ragshield_core.canary.retrievers import Passage, Vectors
+from ragshield_core.canary.shown import SHOWN_ID
 from ragshield_core.canary.storage import Baseline, Observation
 from ragshield_core.canary.suite import Canary
+from ragshield_core.canary.text_figures import coverage, word_weights
 from ragshield_core.findings import printable
 
 # An answer and its vector; None without an answerer, or an embedder.

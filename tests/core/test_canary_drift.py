@@ -16,19 +16,17 @@ from sqlalchemy import text
 from ragshield_core import Quarantine
 from ragshield_core.canary import Passage
 from ragshield_core.canary.compare import UsualCoverage, _siblings
-from ragshield_core.canary.drift import (
-    AnomalyWeights,
+from ragshield_core.canary.drift import AnomalyWeights
+from ragshield_core.canary.likeness import says
+from ragshield_core.canary.rank_figures import (
     combined_p_value,
-    coverage,
     jaccard,
     overlap_at_k,
     rank_biased_overlap,
-    source_suspicion,
     takeover,
-    word_weights,
 )
-from ragshield_core.canary.likeness import says
 from ragshield_core.canary.storage import Baseline, CanaryStore, Observation
+from ragshield_core.canary.text_figures import coverage, source_suspicion, word_weights
 
 IDS = st.lists(st.sampled_from("abcdefgh"), unique=True, max_size=8)
 

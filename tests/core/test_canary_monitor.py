@@ -22,7 +22,7 @@ from ragshield_core.canary import (
     MatrixRetriever,
     Passage,
 )
-from ragshield_core.canary.drift import figures
+from ragshield_core.canary.shown import figures
 from ragshield_core.canary.storage import CanaryStore
 from ragshield_core.detectors import LabelCentroidDetector
 

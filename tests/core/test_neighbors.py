@@ -10,7 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ragshield_core.errors import InvalidBatchError, StateError
-from ragshield_core.neighbors import chunks, corpus, hnsw, index, rows
+from ragshield_core.neighbors import chunks, corpus
+from ragshield_core.neighbors import hnsw as hnsw_module
+from ragshield_core.neighbors import index as index_module
+from ragshield_core.neighbors import rows as rows_module
 from ragshield_core.neighbors.corpus import TooManyPairsError, all_neighbors, pairs_above
 from ragshield_core.neighbors.index import NeighborIndex
 
@@ -88,7 +91,9 @@ def small_chunks(monkeypatch):
         "RIGHT_ROWS": 48,
     }
     for name, value in small.items():
-        holders = [m for m in (chunks, corpus, hnsw, index, rows) if hasattr(m, name)]
+        holders = [
+            m for m in (chunks, corpus, hnsw_module, index_module, rows_module) if hasattr(m, name)
+        ]
         assert holders, name
         for module in holders:
             monkeypatch.setattr(module, name, value)
@@ -351,9 +356,9 @@ def test_a_forged_graph_with_a_right_checksum_is_refused_before_it_is_followed(g
 def test_a_link_to_a_node_that_is_not_on_that_level_is_refused(graph_state):
     values, arrays = graph_state
     # FAISS puts the links of a node level by level, those of level 0 first and twice as many.
-    per_node = module.LINKS * (1 + arrays["levels"].astype(np.int64))
+    per_node = hnsw_module.LINKS * (1 + arrays["levels"].astype(np.int64))
     high, low = int(arrays["levels"].argmax()), int(arrays["levels"].argmin())
-    position = int(per_node[:high].sum()) + 2 * module.LINKS
+    position = int(per_node[:high].sum()) + 2 * hnsw_module.LINKS
 
     def change(forged):
         forged["links"][position] = low
@@ -364,7 +369,7 @@ def test_a_link_to_a_node_that_is_not_on_that_level_is_refused(graph_state):
 def assert_forgery_is_refused(values, arrays, change):
     forged = {name: array.copy() for name, array in arrays.items()}
     change(forged)
-    checksum = module._checksum({name: forged[name] for name in module._Graph.ARRAYS})
+    checksum = index_module._checksum({name: forged[name] for name in hnsw_module.Graph.ARRAYS})
     with pytest.raises(StateError, match=r"cannot be used: (its|links of its|levels of its) "):
         NeighborIndex.restored(dict(values, graph=dict(values["graph"], sha256=checksum)), forged)
     NeighborIndex.restored(values, arrays)
@@ -427,7 +432,7 @@ def test_all_neighbors_are_those_of_brute_force_without_the_row_itself(n, k, clo
     found = all_neighbors(rows, k)
     for row in range(n):
         others = np.delete(np.arange(n), row)
-        one = module.Neighbors(found.slots[[row]], found.similarities[[row]])
+        one = rows_module.Neighbors(found.slots[[row]], found.similarities[[row]])
         assert_nearest(one, rows[[row]], rows[others], others.tolist(), k)
     assert not (found.slots == np.arange(n)[:, None]).any()
 

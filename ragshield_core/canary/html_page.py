@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import html
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from ragshield_core.canary.drift import CanaryDrift, DriftReport, figures
-from ragshield_core.canary.traceback import Traceback
+from ragshield_core.canary.shown import figures
 from ragshield_core.findings import printable
+
+if TYPE_CHECKING:
+    from ragshield_core.canary.drift import CanaryDrift, DriftReport
+    from ragshield_core.canary.traceback import Traceback
 
 # Canaries whose ranks are drawn: the worst ones, so that a page of a thousand stays readable.
 DRAWN = 50
