@@ -18,7 +18,8 @@ from ragshield_core.detectors.base import (
 )
 from ragshield_core.entries import Batch
 from ragshield_core.findings import printable
-from ragshield_core.text.hidden import COMMENT, HTML, Payload, payloads
+from ragshield_core.text.hidden.payload import COMMENT, HTML, Payload
+from ragshield_core.text.hidden.payloads import payloads
 
 
 class HiddenTextDetector(Detector):

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterator
 from urllib.parse import unquote
 
-from ragshield_core.text.hidden import payloads
+from ragshield_core.text.hidden.payloads import payloads
 
 # Blobs decoded in one text, and characters of each.
 MAX_BLOBS = 20

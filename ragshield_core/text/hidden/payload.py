@@ -1,0 +1,121 @@
+"""What was found hidden in a text, and how much of it reads as prose."""
+
+# ruff: noqa: PLR2004 - code points, widths of encodings, lengths of words
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from math import log2
+
+TAGS = "tag characters"
+
+
+VARIATION = "variation selectors"
+
+
+ZERO_WIDTH = "zero-width characters"
+
+
+SPLIT_WORDS = "words split by invisible characters"
+
+
+BIDI = "bidirectional override"
+
+
+CONTROL = "control characters"
+
+
+LOOK_ALIKES = "look-alike letters"
+
+
+STYLED = "letters that normalise to others (NFKC)"
+
+
+HTML = "hidden HTML"
+
+
+LATEX = "white LaTeX"
+
+
+COMMENT = "comment carrying prose"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Payload:
+    """Something hidden in a text.
+
+    Attributes
+    ----------
+    kind
+        How it is hidden, such as ``"tag characters"``.
+    decoded
+        What a machine reads there; empty where something is hidden that could not be decoded.
+    span
+        Where it stands in the text, in characters, end excluded.
+    n_hidden
+        Number of characters that hide, or are hidden.
+    weight
+        Above 0. A payload above 1 is enough by itself to call a text suspicious: about ten
+        smuggled characters, ten words of invisible prose, or three disguised words.
+    """
+
+    kind: str
+    decoded: str
+    span: tuple[int, int]
+    n_hidden: int
+    weight: float
+
+
+def smuggled(kind: str, decoded: str, span: tuple[int, int], n: int) -> Payload:
+    """Return a payload of characters that have no innocent use; 10 characters weigh 1.04."""
+    return Payload(kind=kind, decoded=decoded, span=span, n_hidden=n, weight=0.3 * log2(1 + n))
+
+
+# Prose, as opposed to code, markup, file names and separators.
+
+_COMMON = (
+    # English, German, French, Spanish, Italian, Portuguese
+    "the of and to in is are was be that this it for on with as you your not by from or all any "
+    "der die das und ist sie nicht ein eine zu den von mit auf für alle "
+    "le la les des et est vous que dans une du pour ne pas toutes "
+    "el los las y es en un una no por para se con todas "
+    "il di che è non per sono lo tutte "
+    "o os de e não em da do uma você todas"
+)
+
+
+_FUNCTION_WORDS = frozenset(_COMMON.split())
+
+
+_PLAIN_WORD = re.compile(r"[(\"'«„“¿¡]{0,2}[^\W\d_]+(?:['’-][^\W\d_]+){0,3}[.,;:!?)\"'»”]{0,3}")
+
+
+_CODE = re.compile(r"[{}=<>;|\\$]|\w\(|::|//|\w:(?=\s)|\s-\s")
+
+
+def prose_words(text: str) -> float:
+    """Return how many words of prose a text holds: fewer than its words if it looks like code.
+
+    Text without any spaces between its letters (Chinese, Japanese, Thai) counts half a word per
+    letter. At most the first 4,000 characters are looked at, so that time is bounded.
+    """
+    text = text[:4000]
+    tokens = text.split()
+    words = [token for token in tokens if _PLAIN_WORD.fullmatch(token)]
+    unspaced = sum(1 for c in text if "\u0e00" <= c <= "\u0eff" or "\u3040" <= c <= "\u9fff")
+    if unspaced >= 4:
+        return unspaced / 2 + sum(word.isascii() for word in words)
+    if len(words) < 3 or len(words) < 0.6 * len(tokens):
+        return 0.0
+    share = sum(word.strip(".,;:!?\"'()").lower() in _FUNCTION_WORDS for word in words) / len(words)
+    fluent = share >= 0.1 or not text.isascii()
+    code = len(_CODE.findall(text)) / len(tokens)
+    return len(words) * (1.0 if fluent else 0.6) * max(0.0, 1.0 - 2.0 * code)
+
+
+def carrying_prose(kind: str, decoded: str, span: tuple[int, int], words: float) -> Payload:
+    """Return a payload of prose; 10 words weigh 1.04."""
+    return Payload(
+        kind=kind, decoded=decoded, span=span, n_hidden=len(decoded), weight=0.3 * log2(1 + words)
+    )
