@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 import math
 import threading
 import time
-import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ragshield_core import state
 from ragshield_core.calibration import TIE, Calibration, JointCalibration
-from ragshield_core.detectors.base import Detector, Evidence, Need
+from ragshield_core.detectors.base import Detector, Need
 from ragshield_core.detectors.registry import (
     built_in_detectors,
     check_detectors,
@@ -49,6 +48,17 @@ from ragshield_core.growth.arrivals import Arrivals, Status
 from ragshield_core.growth.clean_sample import CleanSample, first_size, latest
 from ragshield_core.neighbors.known import Borrower, Lender
 from ragshield_core.policy import Bars, Policy
+from ragshield_core.screening import NOTHING as NO_OUTCOME
+from ragshield_core.screening import (
+    Outcome,
+    Tally,
+    checked,
+    crash,
+    explained,
+    findings_of,
+    isolated,
+    overruled,
+)
 
 if TYPE_CHECKING:
     from ragshield_core.quarantine import Quarantine
@@ -59,10 +69,6 @@ logger = logging.getLogger("ragshield")
 # Share by which a knowledge base grows until thresholds are taken anew: neighbours come nearer by a
 # few hundredths then, and a rate of one in a hundred stays one.
 REFRESH_AFTER = 0.1
-
-# How often a detector that crashes on a batch is asked about parts of it, to find the entries that
-# it crashes on: enough for a few of them among a thousand.
-ATTEMPTS = 64
 
 NOTHING = Batch.of(ids=[], texts=[], embeddings=None)
 
@@ -526,7 +532,7 @@ class Guard:
             logger.warning("thresholds stay as they were: %s", error)
         except Exception as error:  # noqa: BLE001 - the entries are written already
             self._calibrated_at = len(self._known)
-            logger.error("thresholds stay as they were: %s", _crash(error))  # noqa: TRY400
+            logger.error("thresholds stay as they were: %s", crash(error))  # noqa: TRY400
 
     @property
     def _due(self) -> int:
@@ -591,8 +597,9 @@ class Guard:
             detector.distrust([entries.ids[row] for row in rows])
             rows = rows[detector.latecomers([entries.ids[row] for row in rows])]
             ids = [entries.ids[row] for row in rows]
-            evidence = _explanations(detector.explain_held_out, detector, entries, rows.tolist())
-            for finding in self._findings(detector, ids, mine[rows], bar, evidence):
+            why = explained(detector.name, detector.explain_held_out, entries, rows.tolist())
+            calibration = self._clean.get(detector.name)
+            for finding in findings_of(detector, ids, mine[rows], bar, why, calibration):
                 below = min(bar, finding.score - TIE)
                 self._pending.setdefault(finding.entry_id, []).append(
                     replace(finding, threshold=below)
@@ -638,11 +645,8 @@ class Guard:
         """
         with self._lock, self._overlooking(replacing):
             self._check_dim(batch)
-            findings: dict[int, list[Finding]] = {}
-            unjudged: dict[int, list[Unjudged]] = {}
-            outcomes: dict[str, _Outcome] = {}
-            judged = np.zeros(len(batch), dtype=np.bool_)
-            scores, skipped, timings = {}, list(self._left_out), {}
+            tally, outcomes = Tally(batch), dict[str, Outcome]()
+            skipped, timings = list(self._left_out), dict[str, float]()
             for detector in self.detectors:
                 start = time.perf_counter()
                 try:
@@ -658,25 +662,12 @@ class Guard:
                     if why is not None:
                         skipped.append(Skipped(detector=detector.name, reason=why, waiting=True))
                 except Exception as error:  # noqa: BLE001 - any crash, of any detector
-                    outcome = self._isolated(detector, batch, error)
+                    again = partial(self._run_unless_skipped, detector)
+                    outcome = isolated(detector.name, batch, error, again)
                 outcomes[detector.name] = outcome
-                scores[detector.name] = outcome.scores
-                judged |= ~np.isnan(outcome.scores)
-                for row, finding in outcome.findings:
-                    findings.setdefault(row, []).append(finding)
-                for row, item in outcome.unjudged:
-                    unjudged.setdefault(row, []).append(item)
+                tally.add(detector.name, outcome)
                 timings[detector.name] = time.perf_counter() - start
-            # Nearly every entry is judged and nothing is found: there is nothing to decide.
-            remarkable = {
-                row: self.policy.decide(
-                    batch.ids[row],
-                    findings.get(row, ()),
-                    unjudged.get(row, ()),
-                    judged=bool(judged[row]),
-                )
-                for row in sorted({*findings, *unjudged, *np.flatnonzero(~judged).tolist()})
-            }
+            remarkable = tally.decisions(self.policy)
             condemned = np.zeros(len(batch), dtype=np.bool_)
             rows = [r for r, d in remarkable.items() if d.verdict is Verdict.QUARANTINE]
             condemned[rows] = True
@@ -685,7 +676,7 @@ class Guard:
         return Report(
             batch=batch,
             remarkable=remarkable,
-            scores=scores,
+            scores=tally.scores,
             skipped=tuple(skipped),
             timings=timings,
             retroactive=tuple(self.policy.decide(i, found) for i, found in earlier.items()),
@@ -732,7 +723,7 @@ class Guard:
         """
         self._say_what_is_not_guarded(report)
         confirmed = self.quarantine.confirmed_among(report.batch)
-        report = _overrule(report, confirmed, Verdict.QUARANTINE)
+        report = overruled(report, confirmed, Verdict.QUARANTINE)
         if report.retroactive and self.policy.on_detect == "raise":
             raise PoisonedEntryError(report)
         rows = np.flatnonzero(~report.kept).tolist()
@@ -742,13 +733,13 @@ class Guard:
         if self.policy.on_detect == "raise":
             decisions = [report.remarkable[row] for row in rows]
             released = self.quarantine.released_among(suspects, decisions)
-            report = _overrule(report, released, Verdict.ADMIT)
+            report = overruled(report, released, Verdict.ADMIT)
             if report.quarantined:
                 raise PoisonedEntryError(report)
             return report
         decisions = [report.remarkable[row] for row in rows]
         released = self.quarantine.hold(suspects, decisions, by=by)
-        report = _overrule(report, released, Verdict.ADMIT)
+        report = overruled(report, released, Verdict.ADMIT)
         held = report.quarantined
         with self._lock:
             self._remember_held(report.batch.take(~report.kept))
@@ -1146,7 +1137,7 @@ class Guard:
             return f"not calibrated: it could judge {judged} of the clean entries, too few"
         return detector.skip_reason(batch)
 
-    def _run(self, detector: Detector, batch: Batch) -> _Outcome:
+    def _run(self, detector: Detector, batch: Batch) -> Outcome:
         """Return one detector's scores, findings and what it could not judge, by row."""
         reasons = detector.unjudged(batch)
         missing = [
@@ -1156,70 +1147,33 @@ class Guard:
         rows = np.array([row for row in range(len(batch)) if row not in reasons], dtype=np.intp)
         column = np.full(len(batch), np.nan)
         if rows.size == 0:
-            return _Outcome(column, [], missing)
+            return Outcome(column, [], missing)
         part = batch.take(rows) if reasons else batch
-        scores = np.asarray(detector.score(part), dtype=np.float64)
-        if scores.shape != (len(part),) or not np.isfinite(scores).all():
-            msg = f"{detector.name} returned scores of shape {scores.shape}, or not finite ones"
-            raise _InvalidScoresError(msg)
+        scores = checked(detector.name, detector.score(part), len(part))
         column[rows] = scores
         bars = self._bars[detector.name]
         if detector.name in self._arrivals.abstaining:
-            return _Outcome(column, [], missing)
+            return Outcome(column, [], missing)
         hits = np.flatnonzero(scores > bars.flag)
-        explained = _explanations(detector.explain, detector, part, hits.tolist())
-        found = self._findings(
-            detector, [part.ids[hit] for hit in hits], scores[hits], bars.quarantine, explained
+        found = findings_of(
+            detector,
+            [part.ids[hit] for hit in hits],
+            scores[hits],
+            bars.quarantine,
+            explained(detector.name, detector.explain, part, hits.tolist()),
+            self._clean.get(detector.name),
         )
         listed = list(zip(rows[hits].tolist(), found, strict=True))
-        return _Outcome(column, listed, missing, part, rows)
+        return Outcome(column, listed, missing, part, rows)
 
-    def _isolated(self, detector: Detector, batch: Batch, error: Exception) -> _Outcome:
-        """Judge what can be judged of a batch on which a detector crashed.
-
-        The batch is halved until the entries are found that it crashes on: they alone bear the
-        consequences. A detector that crashes on everything is asked :data:`ATTEMPTS` times.
-        """
-        logger.error("%s on a batch of %d entries: %s", detector.name, len(batch), _crash(error))
-        column = np.full(len(batch), np.nan)
-        findings: list[tuple[int, Finding]] = []
-        missing: list[tuple[int, Unjudged]] = []
-        good: list[NDArray[np.intp]] = []
-        waiting = [half for half in np.array_split(np.arange(len(batch)), 2) if half.size]
-        for attempt in itertools.count():
-            if not waiting:
-                break
-            rows = waiting.pop()
-            if attempt < ATTEMPTS and not isinstance(error, _InvalidScoresError):
-                part = batch.take(rows)
-                try:
-                    skipped = self._skip_reason(detector, part) is not None
-                    outcome = _NOTHING if skipped else self._run(detector, part)
-                except Exception as again:  # noqa: BLE001 - the same, of fewer entries
-                    error = again
-                    if len(rows) > 1:
-                        waiting += np.array_split(rows, 2)
-                        continue
-                else:
-                    if skipped:
-                        continue
-                    column[rows] = outcome.scores
-                    findings += [(int(rows[row]), finding) for row, finding in outcome.findings]
-                    missing += [(int(rows[row]), item) for row, item in outcome.unjudged]
-                    good.append(rows[outcome.rows])
-                    continue
-            reason = _crash(error)
-            missing += [
-                (row, _failed(detector.name, batch.ids[row], reason)) for row in rows.tolist()
-            ]
-        if not any(part.size for part in good):
-            return _Outcome(column, findings, missing)
-        kept = np.sort(np.concatenate(good))
-        return _Outcome(column, findings, missing, batch.take(kept), kept)
+    def _run_unless_skipped(self, detector: Detector, batch: Batch) -> Outcome | None:
+        return (
+            None if self._skip_reason(detector, batch) is not None else self._run(detector, batch)
+        )
 
     def _against_earlier(
         self,
-        outcomes: Mapping[str, _Outcome],
+        outcomes: Mapping[str, Outcome],
         condemned: NDArray[np.bool_],
         leaving: Collection[str],
         skipped: list[Skipped],
@@ -1231,14 +1185,14 @@ class Guard:
             if entry_id in self._known and entry_id not in leaving:
                 earlier.setdefault(entry_id, []).extend(found)
         for detector in self.detectors:
-            outcome = outcomes.get(detector.name, _NOTHING)
+            outcome = outcomes.get(detector.name, NO_OUTCOME)
             if outcome.part is None:
                 continue
             start = time.perf_counter()
             try:
                 found = self._earlier(detector, outcome.part, condemned[outcome.rows])
             except Exception as error:  # noqa: BLE001 - any crash, of any detector
-                reason = f"of entries admitted earlier it knows nothing: {_crash(error)}"
+                reason = f"of entries admitted earlier it knows nothing: {crash(error)}"
                 logger.error("%s: %s", detector.name, reason)  # noqa: TRY400
                 skipped.append(Skipped(detector=detector.name, reason=reason))
                 continue
@@ -1256,52 +1210,8 @@ class Guard:
         ids, scores = detector.retroactive(batch, condemned)
         rows = np.flatnonzero(scores > bar)
         names = [ids[row] for row in rows]
-        explained = _explanations(detector.explain_retroactive, detector, batch, names)
-        return self._findings(detector, names, scores[rows], bar, explained)
-
-    def _findings(
-        self,
-        detector: Detector,
-        ids: Sequence[str],
-        scores: NDArray[np.float64],
-        threshold: float,
-        explained: Sequence[Evidence],
-    ) -> list[Finding]:
-        calibration = self._clean.get(detector.name)
-        p_values = [None] * len(ids) if calibration is None else calibration.p_values(scores)
-        return [
-            Finding(
-                detector=detector.name,
-                entry_id=entry_id,
-                score=float(score),
-                threshold=threshold,
-                p_value=None if p_value is None else float(p_value),
-                evidence=evidence.sentence,
-                related_ids=evidence.related_ids,
-                span=evidence.span,
-                taxonomy=detector.taxonomy,
-            )
-            for entry_id, score, p_value, evidence in zip(
-                ids, scores, p_values, explained, strict=True
-            )
-        ]
-
-
-class _InvalidScoresError(ValueError):
-    """What a detector returned is no score for each entry: whatever the entries are."""
-
-
-class _Outcome(NamedTuple):
-    """What one detector says of a batch."""
-
-    scores: NDArray[np.float64]  # (n_entries,); NaN without an opinion
-    findings: list[tuple[int, Finding]]  # by row
-    unjudged: list[tuple[int, Unjudged]]  # by row
-    part: Batch | None = None  # what was scored
-    rows: NDArray[np.intp] = np.empty(0, dtype=np.intp)  # where that stands in the batch
-
-
-_NOTHING = _Outcome(np.empty(0), [], [])
+        why = explained(detector.name, detector.explain_retroactive, batch, names)
+        return findings_of(detector, names, scores[rows], bar, why, self._clean.get(detector.name))
 
 
 def _check_parts(policy: object, quarantine: object) -> None:
@@ -1334,44 +1244,3 @@ def _default_quarantine() -> Quarantine:
     from ragshield_core.quarantine import Quarantine  # noqa: PLC0415 - SQLAlchemy is slow to import
 
     return Quarantine()
-
-
-def _explanations(
-    explain: Callable[[Batch, list[Any]], list[Evidence]],
-    detector: Detector,
-    batch: Batch,
-    which: list[Any],
-) -> list[Evidence]:
-    """Explain scores; a score stands even where its explanation fails."""
-    if not which:
-        return []
-    try:
-        return explain(batch, which)
-    except Exception as error:  # noqa: BLE001 - any crash, of any detector
-        name = type(error).__name__
-        logger.error("%s could not explain %d scores: %s", detector.name, len(which), name)  # noqa: TRY400
-        sentence = f"scored above the threshold ({name} while explaining it)"
-        return [Evidence(sentence=sentence)] * len(which)
-
-
-def _crash(error: Exception) -> str:
-    """Say how and where a detector crashed; the message may hold hostile text, so not it."""
-    frames = traceback.extract_tb(error.__traceback__)
-    where = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
-    return f"the detector failed with {type(error).__name__}{where}"
-
-
-def _failed(detector: str, entry_id: str, reason: str) -> Unjudged:
-    return Unjudged(detector=detector, entry_id=entry_id, reason=reason, failed=True)
-
-
-def _overrule(report: Report, remarks: Mapping[str, str], verdict: Verdict) -> Report:
-    """Let what people decided before stand, with the remark who did."""
-    if not remarks:
-        return report
-    overruled = {
-        row: replace(report.decisions[row], verdict=verdict, note=remarks[entry_id])
-        for row, entry_id in enumerate(report.batch.ids)
-        if entry_id in remarks
-    }
-    return replace(report, remarkable={**report.remarkable, **overruled})

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import math
 import time
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,8 +18,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ragshield_core import state
-from ragshield_core.calibration import JointCalibration
-from ragshield_core.detectors.base import Detector, Evidence, Need, Scope
+from ragshield_core.calibration import Calibration, JointCalibration
+from ragshield_core.detectors.base import Detector, Need, Scope
 from ragshield_core.detectors.consensus import ConsensusDetector
 from ragshield_core.detectors.hidden_text import HiddenTextDetector
 from ragshield_core.detectors.instruction.detector import InstructionDetector
@@ -29,9 +28,18 @@ from ragshield_core.detectors.registry import detector_class
 from ragshield_core.detectors.retrieved import RetrievalDetector, RetrievedSet
 from ragshield_core.entries import Batch
 from ragshield_core.errors import CalibrationError, InvalidBatchError, QuarantineError
-from ragshield_core.findings import Decision, Finding, Report, Skipped, Unjudged, Verdict
+from ragshield_core.findings import Decision, Report, Skipped, Unjudged, Verdict
 from ragshield_core.groups.surprisal import ROBUST_TAIL
 from ragshield_core.policy import Bars, Policy
+from ragshield_core.screening import (
+    Outcome,
+    Tally,
+    checked,
+    explained,
+    failure,
+    findings_of,
+    overruled,
+)
 
 if TYPE_CHECKING:
     from ragshield_core.quarantine import Quarantine
@@ -248,7 +256,7 @@ class RetrievalGuard:
         quarantine = self._filled_quarantine()
         if report.quarantined and quarantine is not None:
             among = quarantine.released_among(judged_passages, report.decisions)
-            report = _released(report, among)
+            report = overruled(report, among, Verdict.ADMIT)
         return _with_masked(report, passages, free, masked) if masked else report
 
     def save(self, path: str | Path) -> None:
@@ -312,10 +320,8 @@ class RetrievalGuard:
         return guard
 
     def _judged(self, retrieved: RetrievedSet) -> Report:
-        passages, calibration = retrieved.passages, self._calibration
-        findings: dict[int, list[Finding]] = {}
-        unjudged: dict[int, list[Unjudged]] = {}
-        scores, skipped, timings = {}, [], {}
+        passages, tally = retrieved.passages, Tally(retrieved.passages)
+        skipped, timings = list[Skipped](), dict[str, float]()
         for detector in self.detectors:
             start = time.perf_counter()
             try:
@@ -323,42 +329,43 @@ class RetrievalGuard:
                 if reason is not None:
                     skipped.append(Skipped(detector=detector.name, reason=reason))
                     continue
-                column, missing = _scores(detector, retrieved)
-                hits = np.flatnonzero(column > calibration.bars[detector.name].flag).tolist()
-                explained = _explained(detector, retrieved, hits)
+                outcome = self._run(detector, retrieved)
             except Exception as error:  # noqa: BLE001 - any crash, of any detector
-                column, missing = _failure(detector, len(passages), error)
-                hits, explained = [], []
-            scores[detector.name] = column
-            found = calibration.findings(detector, passages.ids, column, hits, explained)
-            for row, finding in zip(hits, found, strict=True):
-                findings.setdefault(row, []).append(finding)
-            for row, (text, failed) in missing.items():
-                item = Unjudged(
-                    detector=detector.name, entry_id=passages.ids[row], reason=text, failed=failed
-                )
-                unjudged.setdefault(row, []).append(item)
+                outcome = failure(detector.name, passages, error)
+            tally.add(detector.name, outcome)
             timings[detector.name] = time.perf_counter() - start
-        judged = np.zeros(len(passages), dtype=np.bool_)
-        for column in scores.values():
-            judged |= ~np.isnan(column)
-        rows = sorted({*findings, *unjudged, *np.flatnonzero(~judged).tolist()})
-        remarkable = {
-            row: self.policy.decide(
-                passages.ids[row],
-                findings.get(row, ()),
-                unjudged.get(row, ()),
-                judged=bool(judged[row]),
-            )
-            for row in rows
-        }
+        remarkable = tally.decisions(self.policy)
         return Report(
             batch=passages,
             remarkable=remarkable,
-            scores=scores,
+            scores=tally.scores,
             skipped=tuple(skipped),
             timings=timings,
         )
+
+    def _run(self, detector: AnyDetector, retrieved: RetrievedSet) -> Outcome:
+        """Return one detector's scores, findings and what it could not judge, by row."""
+        name, ids, calibration = detector.name, retrieved.passages.ids, self._calibration
+        column, missing = _scores(detector, retrieved)
+        bars = calibration.bars[name]
+        hits = np.flatnonzero(column > bars.flag)
+        if isinstance(detector, RetrievalDetector):
+            why = explained(name, detector.explain, retrieved, hits.tolist())
+        else:
+            why = explained(name, detector.explain, retrieved.passages, hits.tolist())
+        found = findings_of(
+            detector,
+            [ids[hit] for hit in hits],
+            column[hits],
+            bars.quarantine,
+            why,
+            calibration.of_clean(name),
+        )
+        unjudged = [
+            (row, Unjudged(detector=name, entry_id=ids[row], reason=reason))
+            for row, reason in missing.items()
+        ]
+        return Outcome(column, list(zip(hits.tolist(), found, strict=True)), unjudged)
 
     def _filled_quarantine(self) -> Quarantine | None:
         """Return the quarantine if its database is there: asking would make an SQLite file."""
@@ -474,30 +481,9 @@ class _Calibration(NamedTuple):
             )
         return cls(bars, dict(scores), first, joint, robust)
 
-    def findings(
-        self,
-        detector: AnyDetector,
-        ids: Sequence[str],
-        scores: NDArray[np.float64],
-        rows: Sequence[int],
-        explained: Sequence[Evidence],
-    ) -> list[Finding]:
-        calibrations = {} if self.joint is None else self.joint.calibrations
-        calibration = calibrations.get(detector.name)
-        return [
-            Finding(
-                detector=detector.name,
-                entry_id=ids[row],
-                score=float(scores[row]),
-                threshold=self.bars[detector.name].quarantine,
-                p_value=None if calibration is None else float(calibration.p_values(scores[row])),
-                evidence=evidence.sentence,
-                related_ids=evidence.related_ids,
-                span=evidence.span,
-                taxonomy=detector.taxonomy,
-            )
-            for row, evidence in zip(rows, explained, strict=True)
-        ]
+    def of_clean(self, name: str) -> Calibration | None:
+        """Return what the scores of clean passages say of a detector's."""
+        return None if self.joint is None else self.joint.calibrations.get(name)
 
 
 def _first_bars(
@@ -570,7 +556,7 @@ def _skip_reason(detector: AnyDetector, retrieved: RetrievedSet) -> str | None:
 
 def _scores(
     detector: AnyDetector, retrieved: RetrievedSet
-) -> tuple[NDArray[np.float64], dict[int, tuple[str, bool]]]:
+) -> tuple[NDArray[np.float64], dict[int, str]]:
     """Return a score per passage and, by row, why there is none."""
     if isinstance(detector, RetrievalDetector):
         scores = np.asarray(detector.score(retrieved), dtype=np.float64)
@@ -580,48 +566,7 @@ def _scores(
     else:
         reasons = detector.unjudged(retrieved.passages)
         scores = detector.judged_scores(retrieved.passages)
-    if scores.shape != (len(retrieved),) or np.isinf(scores).any():
-        msg = f"{detector.name} returned scores of shape {scores.shape}, or infinite ones"
-        raise ValueError(msg)
-    return scores, {row: (reason, False) for row, reason in reasons.items()}
-
-
-def _explained(
-    detector: AnyDetector, retrieved: RetrievedSet, rows: list[int]
-) -> Sequence[Evidence]:
-    """Explain scores; a score stands even where its explanation fails."""
-    if not rows:
-        return []
-    try:
-        if isinstance(detector, RetrievalDetector):
-            return detector.explain(retrieved, rows)
-        return detector.explain(retrieved.passages, rows)
-    except Exception as error:  # noqa: BLE001 - any crash, of any detector
-        name = type(error).__name__
-        logger.error("%s could not explain %d scores: %s", detector.name, len(rows), name)  # noqa: TRY400
-        sentence = f"scored above the threshold ({name} while explaining it)"
-        return [Evidence(sentence=sentence)] * len(rows)
-
-
-def _failure(
-    detector: AnyDetector, n: int, error: Exception
-) -> tuple[NDArray[np.float64], dict[int, tuple[str, bool]]]:
-    """Say of every passage that a detector crashed; the message may hold hostile text."""
-    frames = traceback.extract_tb(error.__traceback__)
-    where = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
-    reason = f"the detector failed with {type(error).__name__}{where}"
-    logger.error("%s on %d retrieved passages: %s", detector.name, n, reason)
-    return np.full(n, np.nan), dict.fromkeys(range(n), (reason, True))
-
-
-def _released(report: Report, released: Mapping[str, str]) -> Report:
-    """Let what a person has released pass."""
-    overruled = {
-        row: replace(decision, verdict=Verdict.ADMIT, note=released[decision.entry_id])
-        for row, decision in report.remarkable.items()
-        if decision.entry_id in released
-    }
-    return replace(report, remarkable={**report.remarkable, **overruled}) if overruled else report
+    return checked(detector.name, scores, len(retrieved), partial=True), reasons
 
 
 def _with_masked(

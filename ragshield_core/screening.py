@@ -1,0 +1,245 @@
+"""Running one detector on a batch: what its scores say, what it could not judge, its crashes."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ragshield_core.calibration import Calibration
+from ragshield_core.detectors.base import Evidence
+from ragshield_core.entries import Batch
+from ragshield_core.findings import Decision, Finding, Report, Unjudged, Verdict
+from ragshield_core.policy import Policy
+
+# Ids and counts only: the text of an entry is hostile and stays out of logs.
+logger = logging.getLogger("ragshield")
+
+# How often a detector that crashes on a batch is asked about parts of it, to find the entries that
+# it crashes on: enough for a few of them among a thousand.
+ATTEMPTS = 64
+
+
+class Named(Protocol):
+    """What there is to say of a detector beside what it finds."""
+
+    taxonomy: ClassVar[tuple[str, ...]]
+
+    @property
+    def name(self) -> str:
+        """Its name in reports."""
+
+
+class InvalidScoresError(ValueError):
+    """What a detector returned is no score for each entry: whatever the entries are."""
+
+
+class Outcome(NamedTuple):
+    """What one detector says of a batch."""
+
+    scores: NDArray[np.float64]  # (n_entries,); NaN without an opinion
+    findings: list[tuple[int, Finding]]  # by row
+    unjudged: list[tuple[int, Unjudged]]  # by row
+    part: Batch | None = None  # what was scored
+    rows: NDArray[np.intp] = np.empty(0, dtype=np.intp)  # where that stands in the batch
+
+
+NOTHING = Outcome(np.empty(0), [], [])
+
+
+class Tally:
+    """What all detectors say of a batch.
+
+    Parameters
+    ----------
+    batch
+        The entries.
+    """
+
+    def __init__(self, batch: Batch) -> None:
+        self._batch = batch
+        self._findings: dict[int, list[Finding]] = {}
+        self._unjudged: dict[int, list[Unjudged]] = {}
+        self._judged = np.zeros(len(batch), dtype=np.bool_)
+        self.scores: dict[str, NDArray[np.float64]] = {}
+
+    def add(self, name: str, outcome: Outcome) -> None:
+        """Note what one detector says."""
+        self.scores[name] = outcome.scores
+        self._judged |= ~np.isnan(outcome.scores)
+        for row, finding in outcome.findings:
+            self._findings.setdefault(row, []).append(finding)
+        for row, item in outcome.unjudged:
+            self._unjudged.setdefault(row, []).append(item)
+
+    def decisions(self, policy: Policy) -> dict[int, Decision]:
+        """Return by row what is to be decided: nearly every entry is judged, and nothing found."""
+        unjudged = np.flatnonzero(~self._judged).tolist()
+        return {
+            row: policy.decide(
+                self._batch.ids[row],
+                self._findings.get(row, ()),
+                self._unjudged.get(row, ()),
+                judged=bool(self._judged[row]),
+            )
+            for row in sorted({*self._findings, *self._unjudged, *unjudged})
+        }
+
+
+def checked(name: str, scores: Any, n: int, *, partial: bool = False) -> NDArray[np.float64]:
+    """Return scores as a detector must give them.
+
+    Parameters
+    ----------
+    name
+        Of the detector.
+    scores
+        What it returned.
+    n
+        Number of entries.
+    partial
+        Whether NaN is allowed, for no opinion.
+
+    Raises
+    ------
+    InvalidScoresError
+        If there is not one number per entry.
+    """
+    column = np.asarray(scores, dtype=np.float64)
+    bad = np.isinf(column) if partial else ~np.isfinite(column)
+    if column.shape != (n,) or bad.any():
+        msg = f"{name} returned scores of shape {column.shape}, or not finite ones"
+        raise InvalidScoresError(msg)
+    return column
+
+
+def findings_of(
+    detector: Named,
+    ids: Sequence[str],
+    scores: NDArray[np.float64],
+    threshold: float,
+    explained: Sequence[Evidence],
+    calibration: Calibration | None,
+) -> list[Finding]:
+    """Return a finding per score, with its evidence and, calibrated, its p-value."""
+    p_values = [None] * len(ids) if calibration is None else calibration.p_values(scores)
+    return [
+        Finding(
+            detector=detector.name,
+            entry_id=entry_id,
+            score=float(score),
+            threshold=threshold,
+            p_value=None if p_value is None else float(p_value),
+            evidence=evidence.sentence,
+            related_ids=evidence.related_ids,
+            span=evidence.span,
+            taxonomy=detector.taxonomy,
+        )
+        for entry_id, score, p_value, evidence in zip(ids, scores, p_values, explained, strict=True)
+    ]
+
+
+def explained(
+    name: str, explain: Callable[[Any, list[Any]], Sequence[Evidence]], of: Any, which: list[Any]
+) -> Sequence[Evidence]:
+    """Explain scores; a score stands even where its explanation fails."""
+    if not which:
+        return []
+    try:
+        return explain(of, which)
+    except Exception as error:  # noqa: BLE001 - any crash, of any detector
+        kind = type(error).__name__
+        logger.error("%s could not explain %d scores: %s", name, len(which), kind)  # noqa: TRY400
+        return [
+            Evidence(sentence=f"scored above the threshold ({kind} while explaining it)")
+        ] * len(which)
+
+
+def crash(error: Exception) -> str:
+    """Say how and where a detector crashed; the message may hold hostile text, so not it."""
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
+    return f"the detector failed with {type(error).__name__}{where}"
+
+
+def failure(name: str, batch: Batch, error: Exception) -> Outcome:
+    """Say of every entry that a detector crashed."""
+    reason = crash(error)
+    logger.error("%s on %d entries: %s", name, len(batch), reason)
+    return Outcome(np.full(len(batch), np.nan), [], list(enumerate(_failed(name, batch, reason))))
+
+
+def isolated(
+    name: str, batch: Batch, error: Exception, run: Callable[[Batch], Outcome | None]
+) -> Outcome:
+    """Judge what can be judged of a batch on which a detector crashed.
+
+    The batch is halved until the entries are found that it crashes on: they alone bear the
+    consequences. A detector that crashes on everything is asked :data:`ATTEMPTS` times.
+
+    Parameters
+    ----------
+    name
+        Of the detector.
+    batch, error
+        On what it crashed, and how.
+    run
+        Runs it on part of the batch; ``None`` where it takes no part.
+    """
+    logger.error("%s on a batch of %d entries: %s", name, len(batch), crash(error))
+    column = np.full(len(batch), np.nan)
+    findings: list[tuple[int, Finding]] = []
+    missing: list[tuple[int, Unjudged]] = []
+    good: list[NDArray[np.intp]] = []
+    waiting = [half for half in np.array_split(np.arange(len(batch)), 2) if half.size]
+    for attempt in itertools.count():
+        if not waiting:
+            break
+        rows = waiting.pop()
+        part = batch.take(rows)
+        if attempt < ATTEMPTS and not isinstance(error, InvalidScoresError):
+            try:
+                outcome = run(part)
+            except Exception as again:  # noqa: BLE001 - the same, of fewer entries
+                error = again
+                if len(rows) > 1:
+                    waiting += np.array_split(rows, 2)
+                    continue
+            else:
+                if outcome is not None:
+                    column[rows] = outcome.scores
+                    findings += [(int(rows[row]), finding) for row, finding in outcome.findings]
+                    missing += [(int(rows[row]), item) for row, item in outcome.unjudged]
+                    good.append(rows[outcome.rows])
+                continue
+        missing += zip(rows.tolist(), _failed(name, part, crash(error)), strict=True)
+    if not any(part.size for part in good):
+        return Outcome(column, findings, missing)
+    kept = np.sort(np.concatenate(good))
+    return Outcome(column, findings, missing, batch.take(kept), kept)
+
+
+def overruled(report: Report, remarks: Mapping[str, str], verdict: Verdict) -> Report:
+    """Let what people decided before stand, with the remark who did."""
+    if not remarks:
+        return report
+    decided = {
+        row: replace(report.decisions[row], verdict=verdict, note=remarks[entry_id])
+        for row, entry_id in enumerate(report.batch.ids)
+        if entry_id in remarks
+    }
+    return replace(report, remarkable={**report.remarkable, **decided})
+
+
+def _failed(name: str, batch: Batch, reason: str) -> list[Unjudged]:
+    return [
+        Unjudged(detector=name, entry_id=entry_id, reason=reason, failed=True)
+        for entry_id in batch.ids
+    ]
