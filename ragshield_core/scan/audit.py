@@ -6,18 +6,16 @@ import json
 import logging
 import math
 import time
-import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ragshield_core.calibration import Calibration, JointCalibration
-from ragshield_core.detectors.base import Detector, Evidence, Need
+from ragshield_core.detectors.base import Detector, Need
 from ragshield_core.detectors.registry import check_detectors
 from ragshield_core.entries import Batch
 from ragshield_core.errors import CalibrationError, InvalidBatchError
@@ -31,6 +29,7 @@ from ragshield_core.findings import (
     why,
 )
 from ragshield_core.policy import Policy
+from ragshield_core.screening import checked, crash, explained, findings_of
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
@@ -347,7 +346,9 @@ def _audits(
         reason = _skip_reason(detector, batch)
         if reason is None:
             try:
-                scores = _scores(detector, batch, seed)
+                scores = checked(
+                    detector.name, detector.audit(batch, seed), len(batch), partial=True
+                )
                 if not np.isnan(scores).all():
                     seconds = time.perf_counter() - start
                     audited.append(_Audited(detector, scores, seconds))
@@ -357,7 +358,8 @@ def _audits(
             except NotImplementedError:
                 reason = "it cannot audit a knowledge base"
             except Exception as error:  # noqa: BLE001 - any crash, of any detector
-                reason = _failure(detector, error)
+                reason = crash(error)
+                logger.error("%s, auditing: %s", detector.name, reason)  # noqa: TRY400
                 failed.append(detector.name)
         skipped.append(Skipped(detector=detector.name, reason=reason))
     return audited, skipped, failed
@@ -369,14 +371,6 @@ def _skip_reason(detector: Detector, batch: Batch) -> str | None:
     if Need.QUERY in detector.needs:
         return "needs queries, and an audit has none"
     return detector.skip_reason(batch)
-
-
-def _scores(detector: Detector, batch: Batch, seed: int) -> NDArray[np.float64]:
-    scores = np.asarray(detector.audit(batch, seed), dtype=np.float64)
-    if scores.shape != (len(batch),) or np.isinf(scores).any():
-        msg = f"{detector.name} returned scores of shape {scores.shape}, or infinite ones"
-        raise ValueError(msg)
-    return scores
 
 
 def _rows_of(batch: Batch, ids: Iterable[str] | None) -> NDArray[np.intp] | None:
@@ -458,49 +452,10 @@ def _findings(
     threshold: float,
     calibration: Calibration | None,
 ) -> list[tuple[int, Finding]]:
-    scores = item.scores[rows]
-    p_values = [None] * len(rows) if calibration is None else calibration.p_values(scores).tolist()
-    return [
-        (
-            row,
-            Finding(
-                detector=item.name,
-                entry_id=batch.ids[row],
-                score=score,
-                threshold=threshold,
-                p_value=p_value,
-                evidence=evidence.sentence,
-                related_ids=evidence.related_ids,
-                span=evidence.span,
-                taxonomy=item.detector.taxonomy,
-            ),
-        )
-        for row, score, p_value, evidence in zip(
-            rows, scores.tolist(), p_values, _explanations(item.detector, batch, rows), strict=True
-        )
-    ]
-
-
-def _explanations(detector: Detector, batch: Batch, rows: list[int]) -> list[Evidence]:
-    """Explain scores; a score stands even where its explanation fails."""
-    if not rows:
-        return []
-    try:
-        return detector.explain_audit(batch, rows)
-    except Exception as error:  # noqa: BLE001 - any crash, of any detector
-        name = type(error).__name__
-        logger.error("%s could not explain %d scores: %s", detector.name, len(rows), name)  # noqa: TRY400
-        sentence = f"scored above the threshold ({name} while explaining it)"
-        return [Evidence(sentence=sentence)] * len(rows)
-
-
-def _failure(detector: Detector, error: Exception) -> str:
-    """Say that a detector crashed; the message may hold hostile text, so not it."""
-    frames = traceback.extract_tb(error.__traceback__)
-    where = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
-    reason = f"it failed with {type(error).__name__}{where}"
-    logger.error("%s, auditing: %s", detector.name, reason)
-    return reason
+    why = explained(item.name, item.detector.explain_audit, batch, rows)
+    ids = [batch.ids[row] for row in rows]
+    found = findings_of(item.detector, ids, item.scores[rows], threshold, why, calibration)
+    return list(zip(rows, found, strict=True))
 
 
 def _json_number(value: Any) -> Any:

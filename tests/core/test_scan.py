@@ -182,7 +182,7 @@ def test_a_crash_costs_one_detector_and_never_shows_the_text():
     batch = scored([9.0, 0.0])
     report = scan(batch, [Told("broken", crash="audit"), Told()])
     assert report.failed == ("broken",)
-    assert "it failed with RuntimeError at test_scan.py" in report.skipped[0].reason
+    assert "the detector failed with RuntimeError at test_scan.py" in report.skipped[0].reason
     assert "hostile" not in report.skipped[0].reason
     assert [d.entry_id for d in report.found] == ["s0"]
     report = scan(batch, [Told(crash="explain")])
