@@ -1,4 +1,10 @@
-"""Detectors: evidence for and against the entries of a knowledge base."""
+"""Detectors: evidence for and against the entries of a knowledge base.
+
+Beside those named here, whatever other built-in detector the modules of this folder define can be
+imported from it; see :mod:`ragshield_core.detectors.registry`.
+"""
+
+from typing import TYPE_CHECKING, Any
 
 from ragshield_core.detectors.base import Detector, Evidence, Need, Scope
 from ragshield_core.detectors.canary_displacement import CanaryDisplacementDetector
@@ -35,3 +41,14 @@ __all__ = [
     "Scope",
     "TriggerPhraseDetector",
 ]
+
+if not TYPE_CHECKING:  # type checkers know the names above, and no others
+
+    def __getattr__(name: str) -> Any:
+        from ragshield_core.detectors.registry import BUILT_IN, ON_REQUEST  # noqa: PLC0415
+
+        for one in (*BUILT_IN.values(), *ON_REQUEST.values()):
+            if one.__name__ == name:
+                return one
+        msg = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(msg)

@@ -117,6 +117,9 @@ class Detector(ABC):
     ----------
     kind
         The name under which the registry knows the class.
+    on_request
+        Whether it is of no use before it is said with what: known by its kind, for saved guards,
+        and no part of the default guard.
     needs
         What it cannot do without; entries that lack it are reported as not judged.
     taxonomy
@@ -140,6 +143,7 @@ class Detector(ABC):
     """
 
     kind: ClassVar[str]
+    on_request: ClassVar[bool] = False
     needs: ClassVar[frozenset[Need]]
     taxonomy: ClassVar[tuple[str, ...]] = ()
 

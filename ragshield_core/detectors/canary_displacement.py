@@ -86,6 +86,7 @@ class CanaryDisplacementDetector(Detector):
     """
 
     kind: ClassVar[str] = "canary_displacement"
+    on_request: ClassVar[bool] = True  # it has to be told the queries
     needs: ClassVar[frozenset[Need]] = frozenset({Need.EMBEDDING, Need.TEXT})
     taxonomy: ClassVar[tuple[str, ...]] = ("AML.T0070", "AML.T0066", "LLM08:2025")
 

@@ -39,7 +39,7 @@ from ragshield_core.groups.graph import (
 )
 from ragshield_core.groups.neighbors import GraphNeighbors
 from ragshield_core.groups.surprisal import Reference, Surprisal
-from ragshield_core.neighbors.known import NeighborSource
+from ragshield_core.neighbors.known import Lender, NeighborSource
 from ragshield_core.text.copies import borrowed
 
 logger = logging.getLogger("ragshield")
@@ -218,7 +218,7 @@ class _Usual(NamedTuple):
         )
 
 
-class CliqueDetector(Detector):
+class CliqueDetector(Detector, Lender):
     """Find small groups of entries that are alike in meaning and not in wording.
 
     By the default rule, the score is how surprising the tightest group around an entry would be in

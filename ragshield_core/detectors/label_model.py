@@ -22,7 +22,7 @@ from ragshield_core.detectors.label_neighbors import (
     unjudged_labels,
 )
 from ragshield_core.entries import Batch
-from ragshield_core.neighbors.known import KnownNeighbors, LabelledEntries, NeighborSource
+from ragshield_core.neighbors.known import Borrower, KnownNeighbors, LabelledEntries, NeighborSource
 
 # Neighbours whose votes are evidence beside the regression: the nearest few are the better judges
 # of near-duplicates, many of them of what is rare. Two votes together did better than either on
@@ -73,7 +73,7 @@ class _Model:
         )
 
 
-class LabelModelDetector(Detector):
+class LabelModelDetector(Detector, Borrower):
     """Judge each label by a model of what carries which label in the knowledge base.
 
     The score is the log-odds of the most plausible other label against the entry's own, under

@@ -12,7 +12,7 @@ from ragshield_core.detectors.base import Detector, Evidence, Need
 from ragshield_core.entries import Batch
 from ragshield_core.errors import InvalidBatchError, NotFittedError
 from ragshield_core.findings import printable
-from ragshield_core.neighbors.known import KnownNeighbors, LabelledEntries, NeighborSource
+from ragshield_core.neighbors.known import Borrower, KnownNeighbors, LabelledEntries, NeighborSource
 
 VOTES = ("majority", "distance", "threshold")
 # A vote loses a factor e with each fifth of the distance at which the last of the k usually is:
@@ -28,7 +28,7 @@ TIE_BREAK = 0.25
 RELATED, LABEL_SHOWN = 5, 60
 
 
-class LabelNeighborDetector(Detector):
+class LabelNeighborDetector(Detector, Borrower):
     """Let the nearest known entries vote on the label of each new one.
 
     The score is the logarithm of the votes for the best other label over the votes for the entry's

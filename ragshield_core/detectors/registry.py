@@ -1,49 +1,43 @@
-"""Where detector classes are found by their kind: the built-in ones and installed plug-ins."""
+"""Where detector classes are found by their kind: the built-in ones and installed plug-ins.
+
+The built-in ones are whatever the modules of this folder define: a new one is a new file.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
 from importlib.metadata import entry_points
+from pkgutil import iter_modules
 from typing import Any
 
 from ragshield_core.detectors.base import Detector
-from ragshield_core.detectors.canary_displacement import CanaryDisplacementDetector
-from ragshield_core.detectors.clique import CliqueDetector
-from ragshield_core.detectors.disfluency import DisfluencyDetector
-from ragshield_core.detectors.hidden_text import HiddenTextDetector
-from ragshield_core.detectors.instruction.detector import InstructionDetector
-from ragshield_core.detectors.label_centroid import LabelCentroidDetector
-from ragshield_core.detectors.label_model import LabelModelDetector
-from ragshield_core.detectors.label_neighbors import LabelNeighborDetector
-from ragshield_core.detectors.leading_question import LeadingQuestionDetector
-from ragshield_core.detectors.trigger_phrase import TriggerPhraseDetector
 from ragshield_core.errors import StateError
 from ragshield_core.findings import Skipped
 
 # A package that brings a detector names its class in this group of entry points.
 ENTRY_POINT_GROUP = "ragshield.detectors"
 
-BUILT_IN: dict[str, type[Detector]] = {
-    detector.kind: detector
-    for detector in (
-        LabelCentroidDetector,
-        LabelNeighborDetector,
-        LabelModelDetector,
-        CliqueDetector,
-        TriggerPhraseDetector,
-        LeadingQuestionDetector,
-        InstructionDetector,
-        HiddenTextDetector,
-        DisfluencyDetector,
-    )
-}
 
-# Of no use before somebody says with which queries: known by their kind, for saved guards, and no
-# part of the default one.
-ON_REQUEST: dict[str, type[Detector]] = {
-    CanaryDisplacementDetector.kind: CanaryDisplacementDetector
-}
+def _defined_here() -> Iterator[type[Detector]]:
+    """Yield the detectors that the modules of this folder define."""
+    package = import_module(__package__)
+    for found in sorted(iter_modules(package.__path__), key=lambda found: found.name):
+        name = f"{__package__}.{found.name}"
+        if name == __name__:
+            continue
+        for one in vars(import_module(name)).values():
+            mine = isinstance(one, type) and one.__module__.startswith(name)
+            if mine and issubclass(one, Detector) and "kind" in vars(one):
+                yield one
+
+
+BUILT_IN: dict[str, type[Detector]] = {}
+# Known by their kind, for saved guards, and no part of the default one.
+ON_REQUEST: dict[str, type[Detector]] = {}
+for _found in _defined_here():
+    (ON_REQUEST if _found.on_request else BUILT_IN)[_found.kind] = _found
 
 
 def detector_class(kind: str) -> type[Detector]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,22 +72,23 @@ class NeighborSource(Protocol):
         ...
 
 
-@runtime_checkable
-class Lender(Protocol):
-    """A detector that keeps an index and lends it."""
+class Lender(ABC):
+    """Base class of a detector that keeps an index and lends it.
 
+    It is declared, not guessed from an attribute: a guard lets the others rest on it.
+    """
+
+    @abstractmethod
     def neighbors(self) -> NeighborSource:
         """Return what is lent."""
-        ...
 
 
-@runtime_checkable
-class Borrower(Protocol):
-    """A detector that can do without an index of its own."""
+class Borrower(ABC):
+    """Base class of a detector that can do without an index of its own."""
 
+    @abstractmethod
     def borrow(self, source: NeighborSource | None) -> None:
         """Use another's index from now on; None for one's own again."""
-        ...
 
 
 class KnownEntries:
