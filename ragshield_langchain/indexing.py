@@ -1,9 +1,9 @@
 """LangChain's indexing API over a guarded store, with a record manager that is told the truth.
 
 ``langchain_core.indexing.index`` records every document that it hands to the store, whatever
-became of it: one that is held in quarantine counts as added, is skipped for ever after, and cleanup
-deletes the good version that it was to replace. Here the same function runs between two
-go-betweens:
+became of it: one that is held in quarantine would count as added, be skipped for ever after, and
+cleanup would delete the good version that it was to replace; a guarded store therefore refuses it.
+Here the same function runs between two go-betweens:
 
 - a document is recorded if, and only if, the store holds it;
 - while a source has documents that were held, or taken back, its earlier documents are kept;
@@ -36,6 +36,7 @@ from ragshield_core.claims import lineage_of
 from ragshield_core.errors import InvalidBatchError, QuarantineError
 from ragshield_core.findings import Verdict
 from ragshield_core.quarantine import HeldEntry
+from ragshield_langchain.callers import GoBetween
 from ragshield_langchain.checks import expect, expect_ids, expect_records
 from ragshield_langchain.vectorstore import GuardedVectorStore
 
@@ -580,7 +581,7 @@ class _Records(RecordManager):
         return part
 
 
-class _Destination(VectorStore):
+class _Destination(VectorStore, GoBetween):
     """Between LangChain and the store: notes what was held, deletes only what is stored."""
 
     def __init__(self, run: _Run, records: RecordManager) -> None:

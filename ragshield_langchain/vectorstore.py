@@ -32,6 +32,7 @@ from ragshield_core.held import keep_held
 from ragshield_core.quarantine import HeldEntry, Status
 from ragshield_core.scan import ScanReport, scan
 from ragshield_langchain.audit import NO_ENTRIES, read_all, read_back, shown, take_out
+from ragshield_langchain.callers import refuse_plain_indexing
 from ragshield_langchain.checks import expect, expect_guard, expect_ids
 from ragshield_langchain.convert import (
     MetadataKeys,
@@ -311,7 +312,11 @@ class GuardedVectorStore(VectorStore):
             written.
         PoisonedEntryError
             If documents are suspicious and the policy says ``on_detect="raise"``.
+        TypeError
+            If LangChain's own ``index`` is writing, which would lose the good version of what is
+            held; use :func:`ragshield_langchain.guarded_index`. Likewise for :meth:`delete`.
         """
+        refuse_plain_indexing()
         columns = _columns(documents, ids)
         return self._add(*columns, batch_size=batch_size, replacing=replacing, on_report=on_report)
 
@@ -326,6 +331,7 @@ class GuardedVectorStore(VectorStore):
         **kwargs: Any,  # noqa: ARG002 - as in add_documents
     ) -> list[str]:
         """Do as :meth:`add_documents` does, with the model's own async embedding."""
+        refuse_plain_indexing()
         columns = _columns(documents, ids)
         return await self._aadd(
             *columns, batch_size=batch_size, replacing=replacing, on_report=on_report
@@ -466,6 +472,7 @@ class GuardedVectorStore(VectorStore):
         NotImplementedError
             If the store inside cannot delete.
         """
+        refuse_plain_indexing()
         expect_ids(ids)
         with self._alone():
             if ids is None:
@@ -484,6 +491,7 @@ class GuardedVectorStore(VectorStore):
 
     async def adelete(self, ids: Sequence[str] | None = None, **kwargs: Any) -> bool | None:
         """Do as :meth:`delete` does, off the event loop."""
+        refuse_plain_indexing()  # from here: the thread does not know who calls
         return await self._off_loop(lambda: self.delete(ids, **kwargs))
 
     def release(
