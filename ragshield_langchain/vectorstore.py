@@ -89,7 +89,8 @@ class GuardedVectorStore(VectorStore):
 
     Key init args:
         inner: VectorStore
-            The store inside: InMemoryVectorStore, FAISS, Chroma, QdrantVectorStore or PGVector.
+            The store inside: InMemoryVectorStore, FAISS, Chroma, QdrantVectorStore, PGVector or
+            PGVectorStore.
         guard: Guard
             New for a new store, and of this store only. For one that holds documents already, see
             :meth:`adopt`; a guard that knows nothing of them is warned of.
@@ -190,7 +191,6 @@ class GuardedVectorStore(VectorStore):
         self._keys = MetadataKeys(label=label_key, lineage=lineage_key, prompt=prompt)
         self._mask = Mask(self._keys)
         self._mask.load(guard.quarantine)
-        self._fuses = getattr(inner, "retrieval_mode", None) == "hybrid"  # of Qdrant
         self._signatures: dict[str, Mapping[str, inspect.Parameter]] = {}  # of reads, made once
         self._last_report = Report(batch=NO_ENTRIES)
         # One write at a time: a batch is judged by what the one before it left behind.
@@ -460,7 +460,7 @@ class GuardedVectorStore(VectorStore):
             Those that are neither here nor there are passed over.
 
         **kwargs
-            Without ids, what the store inside chooses by, e.g. ``where`` of Chroma.
+            What the store inside chooses by, e.g. ``where`` of Chroma; with ids, of these.
 
         Returns
         -------
@@ -475,8 +475,9 @@ class GuardedVectorStore(VectorStore):
         refuse_plain_indexing()
         expect_ids(ids)
         with self._alone():
-            if ids is None:
-                ids = self._access.matching(**kwargs)
+            chosen = self._access.matching(**kwargs) if ids is None or kwargs else None
+            if chosen is not None:
+                ids = chosen if ids is None else sorted(set(ids).intersection(chosen))
             if ids is None:
                 with self._access.writing():
                     return self._inner.delete(None, **kwargs)
@@ -1139,7 +1140,8 @@ class GuardedVectorStore(VectorStore):
     def _kind(self, name: str, options: Mapping[str, Any]) -> dict[str, bool]:
         """Return what :class:`ragshield_core.mask.Search` has to know of a search."""
         # A hybrid search ranks anew what it finds in two ways, and differently if it finds more.
-        fused = self._fuses and not name.endswith("by_vector")
+        hybrid = self._access.fuses or options.get("hybrid_search_config") is not None
+        fused = hybrid and not name.endswith("by_vector")
         return {"post_filtered": options.get("filter") is not None, "nested": not fused}
 
     def _diverse(self, name: str, argument: Any, k: int, options: Mapping[str, Any]) -> list[Any]:

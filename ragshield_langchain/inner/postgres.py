@@ -110,7 +110,7 @@ class PostgresInner(InnerStore):
         from sqlalchemy import select  # noqa: PLC0415
         from sqlalchemy.dialects.postgresql import insert  # noqa: PLC0415
 
-        _check(batch, metadatas)
+        check_fit(batch, metadatas)
 
         def work(session: Any) -> None:
             table, collection = self._table(), self._collection(session)
@@ -238,7 +238,7 @@ class PostgresInner(InnerStore):
         return asyncio.run_coroutine_threadsafe(there(), loop).result()
 
 
-def _check(batch: Batch, metadatas: Sequence[dict[str, Any]]) -> None:
+def check_fit(batch: Batch, metadatas: Sequence[dict[str, Any]]) -> None:
     """Refuse what PostgreSQL cannot keep, by the name of the entry."""
     for entry_id, text, metadata in zip(batch.ids, batch.texts, metadatas, strict=True):
         try:

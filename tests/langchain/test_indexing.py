@@ -657,7 +657,7 @@ def test_reports_and_counts_are_of_the_own_run_where_others_write_as_well(world)
 # Other stores
 
 
-@pytest.mark.parametrize("kind", ["faiss", "chroma", "qdrant", "postgres"])
+@pytest.mark.parametrize("kind", ["faiss", "chroma", "qdrant", "postgres", "pgvectorstore"])
 def test_every_kind_of_store(kind, make_store):
     def key(document):
         return str(uuid.uuid5(uuid.NAMESPACE_URL, document.page_content))

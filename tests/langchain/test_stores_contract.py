@@ -12,7 +12,7 @@ from ragshield_core.errors import InvalidBatchError
 from ragshield_langchain import GuardedVectorStore
 from ragshield_langchain.inner import access_to
 
-KINDS = ["memory", "faiss", "chroma", "qdrant", "postgres"]
+KINDS = ["memory", "faiss", "chroma", "qdrant", "postgres", "pgvectorstore"]
 UUID = "0d706099-6dd9-412a-9df6-a71043e020de"
 # What Qdrant takes as it is, what it takes as a number, and what it does not take.
 IDS = ["plain", UUID, UUID.upper(), UUID.replace("-", ""), "7", "07", "ümläut/1", str(2**64)]
@@ -152,7 +152,7 @@ def half_way(access, kind):
         yield slice(0, 2)
         raise DiskFullError
 
-    return patch("ragshield_langchain.inner.postgres.chunks", some)
+    return patch(f"ragshield_langchain.inner.{kind}.chunks", some)
 
 
 class _Failing:
@@ -164,7 +164,7 @@ class _Failing:
         return self._broken.get(name) or getattr(self._inner, name)
 
 
-@pytest.mark.parametrize("kind", ["faiss", "chroma", "qdrant", "postgres"])
+@pytest.mark.parametrize("kind", ["faiss", "chroma", "qdrant", "postgres", "pgvectorstore"])
 def test_half_a_write_is_undone(make, kind):
     access = access_to(make(kind))
     access.write(batch_of(["billing 0", "billing 1"]), [{"old": 1}, {}])
@@ -178,7 +178,7 @@ def test_half_a_write_is_undone(make, kind):
     assert content(access) == expected(new, [{"new": 1}] * 4)
 
 
-@pytest.mark.parametrize("kind", ["faiss", "chroma", "qdrant"])
+@pytest.mark.parametrize("kind", ["faiss", "chroma", "qdrant", "pgvectorstore"])
 def test_vectors_of_another_dimension_are_refused_by_name(make, kind):
     access = access_to(make(kind))
     access.write(batch_of(["billing 0"]), [{}])
@@ -192,11 +192,16 @@ def test_vectors_of_another_dimension_are_refused_by_name(make, kind):
 UNFIT = {
     "chroma: a dict": ("chroma", "text", {"deep": {"er": 1}}),
     "chroma: None": ("chroma", "text", {"empty": None}),
-    "postgres: a NUL": ("postgres", "te\0xt", {}),
-    "postgres: a NUL in metadata": ("postgres", "text", {"k": "\0"}),
-    "postgres: a lone surrogate": ("postgres", "\ud800", {}),
-    "postgres: NaN": ("postgres", "text", {"k": float("nan")}),
-    "postgres: no JSON": ("postgres", "text", {"k": object()}),
+} | {
+    f"{kind}: {what}": (kind, text, metadata)
+    for kind in ("postgres", "pgvectorstore")
+    for what, text, metadata in (
+        ("a NUL", "te\0xt", {}),
+        ("a NUL in metadata", "text", {"k": "\0"}),
+        ("a lone surrogate", "\ud800", {}),
+        ("NaN", "text", {"k": float("nan")}),
+        ("no JSON", "text", {"k": object()}),
+    )
 }
 
 
