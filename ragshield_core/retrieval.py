@@ -32,6 +32,7 @@ from ragshield_core.detectors.registry import (
     check_loadable,
     detector_class,
     detectors_from,
+    plug_in,
     saved_form,
 )
 from ragshield_core.detectors.retrieved import RetrievalDetector, RetrievedSet
@@ -63,7 +64,9 @@ RETRIEVAL_KINDS: dict[str, type[RetrievalDetector]] = {
 
 
 def _class_of(kind: str) -> type[AnyDetector]:
-    return RETRIEVAL_KINDS[kind] if kind in RETRIEVAL_KINDS else detector_class(kind)
+    if kind in RETRIEVAL_KINDS:
+        return RETRIEVAL_KINDS[kind]
+    return plug_in(kind, RetrievalDetector) or detector_class(kind)
 
 
 TAKES = Takes("RetrievalGuard", (RetrievalDetector, Detector), _class_of)

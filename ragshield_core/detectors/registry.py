@@ -23,6 +23,7 @@ from ragshield_core.errors import StateError
 from ragshield_core.findings import Skipped
 
 AnyDetector = Detector | RetrievalDetector
+T = TypeVar("T")
 D = TypeVar("D", Detector, AnyDetector)
 
 # A package that brings a detector names its class in this group of entry points.
@@ -61,15 +62,23 @@ def detector_class(kind: str) -> type[Detector]:
     known = BUILT_IN | ON_REQUEST
     if kind in known:
         return known[kind]
-    for point in entry_points(group=ENTRY_POINT_GROUP, name=kind):
-        found = point.load()
-        if isinstance(found, type) and issubclass(found, Detector):
-            return found
+    found: type[Detector] | None = plug_in(kind, Detector)  # type: ignore[type-abstract]
+    if found is not None:
+        return found
     msg = (
         f"no detector of kind {kind!r} is known, expected one of {sorted(known)} or the name of "
         f"an entry point in the group {ENTRY_POINT_GROUP!r}; install the package that brings it."
     )
     raise StateError(msg)
+
+
+def plug_in(kind: str, base: type[T]) -> type[T] | None:
+    """Return the class that an installed package has registered under that kind, if one has."""
+    for point in entry_points(group=ENTRY_POINT_GROUP, name=kind):
+        found = point.load()
+        if isinstance(found, type) and issubclass(found, base):
+            return found
+    return None
 
 
 class Takes(NamedTuple):

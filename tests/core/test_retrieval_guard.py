@@ -5,6 +5,7 @@ import logging
 import os
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from ragshield_core.detectors import (
     HiddenTextDetector,
     InstructionDetector,
     LabelCentroidDetector,
+    registry,
 )
 from ragshield_core.detectors.base import Evidence
 from ragshield_core.detectors.consensus import ConsensusDetector
@@ -352,6 +354,14 @@ def test_a_detector_of_retrieved_sets_is_given_as_well(tmp_path):
     assert again.detectors[0] is planted
     vector, found = a_set()
     assert again.screen("what", found, vector).kept.tolist() == [False] * len(found)
+
+
+def test_detectors_of_retrieved_sets_are_found_through_entry_points(tmp_path, monkeypatch):
+    point = SimpleNamespace(load=lambda: Planted)
+    monkeypatch.setattr(registry, "entry_points", lambda **_: [point])
+    RetrievalGuard([Planted()]).save(tmp_path)
+    (again,) = RetrievalGuard.load(tmp_path).detectors
+    assert isinstance(again, Planted)
 
 
 class Classifier:
