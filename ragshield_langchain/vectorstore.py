@@ -32,7 +32,11 @@ from ragshield_core.held import keep_held
 from ragshield_core.quarantine import HeldEntry, Status
 from ragshield_core.scan import ScanReport, scan
 from ragshield_langchain.audit import NO_ENTRIES, read_all, read_back, shown, take_out
-from ragshield_langchain.callers import refuse_plain_indexing
+from ragshield_langchain.callers import (
+    ParentsNotJudgedWarning,
+    parent_retriever,
+    refuse_plain_indexing,
+)
 from ragshield_langchain.checks import expect, expect_guard, expect_ids
 from ragshield_langchain.convert import (
     MetadataKeys,
@@ -48,7 +52,7 @@ from ragshield_langchain.convert import (
 )
 from ragshield_langchain.events import areport_detection, report_detection
 from ragshield_langchain.inner import CALLERS_LOOP, InnerStore, access_to, create_store
-from ragshield_langchain.mask import Found, Mask, document_of
+from ragshield_langchain.mask import PARENT_KEY, Found, Mask, document_of
 from ragshield_langchain.one_store import claim
 
 logger = logging.getLogger("ragshield")  # ids and counts, never text
@@ -58,8 +62,6 @@ OnReport = Callable[[Report], object]
 
 # Documents that an audit reads at a time.
 PART = 1000
-# Where ParentDocumentRetriever and MultiVectorRetriever note what a document is a part of.
-PARENT_KEY = "doc_id"
 # How many copies of a held document are looked for in the store.
 COPIES = 16
 
@@ -191,6 +193,7 @@ class GuardedVectorStore(VectorStore):
         self._keys = MetadataKeys(label=label_key, lineage=lineage_key, prompt=prompt)
         self._mask = Mask(self._keys)
         self._mask.load(guard.quarantine)
+        self._warned_of_parents = False
         self._signatures: dict[str, Mapping[str, inspect.Parameter]] = {}  # of reads, made once
         self._last_report = Report(batch=NO_ENTRIES)
         # One write at a time: a batch is judged by what the one before it left behind.
@@ -317,6 +320,7 @@ class GuardedVectorStore(VectorStore):
             held; use :func:`ragshield_langchain.guarded_index`. Likewise for :meth:`delete`.
         """
         refuse_plain_indexing()
+        self._parent_key()
         columns = _columns(documents, ids)
         return self._add(*columns, batch_size=batch_size, replacing=replacing, on_report=on_report)
 
@@ -332,6 +336,7 @@ class GuardedVectorStore(VectorStore):
     ) -> list[str]:
         """Do as :meth:`add_documents` does, with the model's own async embedding."""
         refuse_plain_indexing()
+        self._parent_key()
         columns = _columns(documents, ids)
         return await self._aadd(
             *columns, batch_size=batch_size, replacing=replacing, on_report=on_report
@@ -1137,12 +1142,36 @@ class GuardedVectorStore(VectorStore):
 
         return await self._mask.asearch(ask, k, **self._kind(name, options))
 
-    def _kind(self, name: str, options: Mapping[str, Any]) -> dict[str, bool]:
-        """Return what :class:`ragshield_core.mask.Search` has to know of a search."""
+    def _kind(self, name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what :meth:`ragshield_langchain.mask.Mask.search` has to know of a search."""
         # A hybrid search ranks anew what it finds in two ways, and differently if it finds more.
         hybrid = self._access.fuses or options.get("hybrid_search_config") is not None
         fused = hybrid and not name.endswith("by_vector")
-        return {"post_filtered": options.get("filter") is not None, "nested": not fused}
+        return {
+            "post_filtered": options.get("filter") is not None,
+            "nested": not fused,
+            "parent_key": self._parent_key(),
+        }
+
+    def _parent_key(self) -> str | None:
+        """Return where parts name their document, if a retriever of whole ones is calling.
+
+        The first time it is warned of, unless somebody judges what it returns.
+        """
+        caller = parent_retriever()
+        if caller is None:
+            return None
+        self._mask.know(caller.id_key, self.quarantine)
+        if not (caller.judged or self._warned_of_parents):
+            self._warned_of_parents = True
+            msg = (
+                f"a {caller.name} returns whole documents from its docstore, of which the guard "
+                "judges only the parts that it gets: put a GuardedRetriever around it, "
+                "GuardedRetriever(retriever=...), which judges the documents themselves. Those of "
+                "which a part is held are not returned."
+            )
+            warnings.warn(msg, ParentsNotJudgedWarning, stacklevel=4)
+        return caller.id_key
 
     def _diverse(self, name: str, argument: Any, k: int, options: Mapping[str, Any]) -> list[Any]:
         """Return results of a search for maximal marginal relevance.
@@ -1573,12 +1602,12 @@ class GuardedVectorStore(VectorStore):
 
 
 def _warn_of_parents(held: Batch) -> None:
-    """Say that retrievers of whole documents return what was held by way of its siblings."""
+    """Say that the text is in a docstore as well, and no longer served from there."""
     parents = [metadata[PARENT_KEY] for metadata in held.metadatas if PARENT_KEY in metadata]
     if parents:
         logger.warning(
             "%d held entries are parts of documents that a ParentDocumentRetriever keeps whole in "
-            "its docstore, and returns by way of other parts: put a GuardedRetriever around it",
+            "its docstore; it finds none of these before their parts are released",
             len(parents),
         )
 
