@@ -124,9 +124,9 @@ class Mask(CoreMask[Document]):
 
     def _to_show(self, parent_key: str | None) -> tuple[Callable[[Any], bool], int]:
         """Return what says whether a result may be seen, and how many more it may hide."""
-        wholes = frozenset() if parent_key is None else self.wholes
-        if not wholes:
+        if parent_key is None or not (wholes := self.wholes):
             return self._shows, 0
+        # Nobody knows how many parts those documents have.
         return partial(self._shows_whole, parent_key, wholes), PAGE
 
     def _shows(self, result: Any) -> bool:
