@@ -228,6 +228,7 @@ class Report:
                 "spent_by_detector": dict(self.spent_by_detector),
                 "spent_by_source": dict(self.spent_by_source),
                 "calibrated_at": self.calibrated_at,
+                "n_left_out": self.n_left_out,
                 "skipped": [
                     {"detector": s.detector, "reason": s.reason, "waiting": s.waiting}
                     for s in self.skipped

@@ -52,7 +52,7 @@ from ragshield_langchain.convert import (
 )
 from ragshield_langchain.events import areport_detection, report_detection
 from ragshield_langchain.inner import CALLERS_LOOP, InnerStore, access_to, create_store
-from ragshield_langchain.mask import PARENT_KEY, Found, Mask, document_of
+from ragshield_langchain.mask import Found, Mask, document_of
 from ragshield_langchain.one_store import claim
 
 logger = logging.getLogger("ragshield")  # ids and counts, never text
@@ -1386,7 +1386,7 @@ class GuardedVectorStore(VectorStore):
             admitted = batch
             if not report.kept.all():
                 self._mask.add(batch.take(~report.kept))
-                _warn_of_parents(batch.take(~report.kept))
+                self._warn_of_docstores(batch.take(~report.kept))
                 admitted = batch.take(report.kept)
             if report.retroactive:
                 self.recall([d.entry_id for d in report.retroactive], report.retroactive)
@@ -1404,6 +1404,17 @@ class GuardedVectorStore(VectorStore):
                 self.recall([d.entry_id for d in overdue], overdue)
                 report = replace(report, retroactive=(*report.retroactive, *overdue))
         return report
+
+    def _warn_of_docstores(self, held: Batch) -> None:
+        """Say that the text may be in a docstore as well, and is no longer served from there."""
+        n = sum(1 for entry in held if self._mask.wholes_of(entry))
+        if n:
+            logger.warning(
+                "%d held entries are parts of documents: a ParentDocumentRetriever, if you have "
+                "one, keeps these whole in its docstore, and finds none before its parts are "
+                "released",
+                n,
+            )
 
     def _of_copies(self, report: Report) -> Report:
         """Say of what is to be held where the very same stands in the store under another id.
@@ -1599,17 +1610,6 @@ class GuardedVectorStore(VectorStore):
         # Without a vector at hand, the model is asked for the dimension that an index needs.
         dim = len(vectors[0]) if vectors else len(embedding.embed_query("dimension"))
         return cls(create_store(inner_cls, embedding, dim, options), **settings)
-
-
-def _warn_of_parents(held: Batch) -> None:
-    """Say that the text is in a docstore as well, and no longer served from there."""
-    parents = [metadata[PARENT_KEY] for metadata in held.metadatas if PARENT_KEY in metadata]
-    if parents:
-        logger.warning(
-            "%d held entries are parts of documents that a ParentDocumentRetriever keeps whole in "
-            "its docstore; it finds none of these before their parts are released",
-            len(parents),
-        )
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from ragshield_core import Batch
 from ragshield_core.errors import InvalidBatchError
 from ragshield_core.findings import printable
 from ragshield_langchain.inner.base import CALLERS_LOOP, InnerStore, Stored, chunks, comes_from
-from ragshield_langchain.inner.postgres import AT_ONCE, check_fit
+from ragshield_langchain.inner.postgres import AT_ONCE, check_fit, unquoted
 
 T = TypeVar("T")
 
@@ -169,7 +169,6 @@ class PGVectorStoreInner(InnerStore):
         """Store entries in one transaction."""
         from sqlalchemy import Text, bindparam, func  # noqa: PLC0415
         from sqlalchemy.dialects.postgresql import insert  # noqa: PLC0415
-        from sqlalchemy.exc import OperationalError, StatementError  # noqa: PLC0415
 
         inside, search = self._inside, self._inside.hybrid_search_config
         with_columns = [
@@ -215,20 +214,8 @@ class PGVectorStoreInner(InnerStore):
                     rows,
                 )
 
-        try:
+        with unquoted(batch, f"the table {inside.table_name!r}"):
             self._run(work)
-        except OperationalError as error:  # of the server, not of what was written
-            error.hide_parameters = True  # these are texts
-            raise
-        except StatementError as error:
-            # Neither its message nor its cause: both may quote texts and metadata.
-            kind = type(error.orig or error).__name__
-            msg = (
-                f"entry {printable(batch.ids[0])!r} and its batch were refused by the table "
-                f"{inside.table_name!r} ({kind}), nothing was written; expected vectors of its "
-                "dimension, and metadata of the types of its columns."
-            )
-            raise InvalidBatchError(msg) from None
 
     def delete(self, ids: Sequence[str]) -> None:
         """Delete what the table holds under the ids."""

@@ -153,6 +153,11 @@ def test_a_table_that_is_gone_is_named(make):
     inner._engine.init_vectorstore_table(inner.get_table_name(), DIM)
 
 
+def test_its_asynchronous_inside_is_refused(make):
+    with pytest.raises(TypeError, match=r"AsyncPGVectorStore cannot be guarded yet.*PGVectorStore"):
+        guarded(make()._PGVectorStore__vs)
+
+
 def test_a_store_that_hides_its_table_is_refused(make):
     inner = make()
     del inner._PGVectorStore__vs

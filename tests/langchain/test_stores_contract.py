@@ -1,6 +1,7 @@
 """What each kind of store does below the guard, asked of all of them."""
 
 import itertools
+import traceback
 from unittest.mock import patch
 
 import numpy as np
@@ -178,15 +179,30 @@ def test_half_a_write_is_undone(make, kind):
     assert content(access) == expected(new, [{"new": 1}] * 4)
 
 
-@pytest.mark.parametrize("kind", ["faiss", "chroma", "qdrant", "pgvectorstore"])
+@pytest.mark.parametrize("kind", ["faiss", "chroma", "qdrant", "postgres", "pgvectorstore"])
 def test_vectors_of_another_dimension_are_refused_by_name(make, kind):
-    access = access_to(make(kind))
+    options = {"embedding_length": DIM} if kind == "postgres" else {}
+    access = access_to(make(kind, **options))
     access.write(batch_of(["billing 0"]), [{}])
     before = content(access)
-    other = Batch.of(ids=["e0", "culprit"], texts=["a", "b"], embeddings=np.ones((2, DIM + 1)))
-    with pytest.raises(InvalidBatchError, match="'e0'"):
-        access.write(other, [{}, {}])
+    texts = ["a secret", "another secret"]
+    other = Batch.of(ids=["e0", "culprit"], texts=texts, embeddings=np.ones((2, DIM + 1)))
+    with pytest.raises(InvalidBatchError, match="'e0'") as seen:
+        access.write(other, [{"k": texts[0]}, {}])
+    assert "secret" not in "".join(traceback.format_exception(seen.value))
     assert content(access) == before
+
+
+@pytest.mark.parametrize("kind", ["postgres", "pgvectorstore"])
+def test_a_database_that_fails_does_not_quote_what_was_to_be_written(make, kind):
+    from sqlalchemy.exc import OperationalError  # noqa: PLC0415 - slow to import
+
+    access = access_to(make(kind))
+    gone = OperationalError("INSERT", {"content": "a secret"}, ConnectionError("gone"))
+    with patch.object(access, "_run", side_effect=gone), pytest.raises(OperationalError) as seen:
+        access.write(batch_of(["a secret"]), [{}])
+    assert "gone" in str(seen.value)
+    assert "secret" not in str(seen.value)
 
 
 UNFIT = {
