@@ -24,7 +24,6 @@ INDEXING = {
 # What it calls to write and to delete; its sources, which it calls as well, may do what they like.
 WRITING = frozenset({"add_documents", "aadd_documents", "upsert", "aupsert", "_delete", "_adelete"})
 
-
 # Methods of retrievers from which a store is searched and written.
 OF_RETRIEVERS = frozenset(
     {"_get_relevant_documents", "_aget_relevant_documents", "add_documents", "aadd_documents"}
