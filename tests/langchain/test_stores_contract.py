@@ -179,10 +179,9 @@ def test_half_a_write_is_undone(make, kind):
     assert content(access) == expected(new, [{"new": 1}] * 4)
 
 
-@pytest.mark.parametrize("kind", ["faiss", "chroma", "qdrant", "postgres", "pgvectorstore"])
+@pytest.mark.parametrize("kind", ["faiss", "chroma", "qdrant", "pgvectorstore"])
 def test_vectors_of_another_dimension_are_refused_by_name(make, kind):
-    options = {"embedding_length": DIM} if kind == "postgres" else {}
-    access = access_to(make(kind, **options))
+    access = access_to(make(kind))
     access.write(batch_of(["billing 0"]), [{}])
     before = content(access)
     texts = ["a secret", "another secret"]
@@ -195,14 +194,21 @@ def test_vectors_of_another_dimension_are_refused_by_name(make, kind):
 
 @pytest.mark.parametrize("kind", ["postgres", "pgvectorstore"])
 def test_a_database_that_fails_does_not_quote_what_was_to_be_written(make, kind):
-    from sqlalchemy.exc import OperationalError  # noqa: PLC0415 - slow to import
+    from sqlalchemy.exc import DataError, OperationalError  # noqa: PLC0415 - slow to import
 
-    access = access_to(make(kind))
-    gone = OperationalError("INSERT", {"content": "a secret"}, ConnectionError("gone"))
+    access, secret = access_to(make(kind)), "a secret"
+    gone = OperationalError("INSERT", {"content": secret}, ConnectionError("gone"))
     with patch.object(access, "_run", side_effect=gone), pytest.raises(OperationalError) as seen:
-        access.write(batch_of(["a secret"]), [{}])
+        access.write(batch_of([secret]), [{}])
     assert "gone" in str(seen.value)
-    assert "secret" not in str(seen.value)
+    assert secret not in str(seen.value)
+    unfit = DataError("INSERT", {"content": secret}, ValueError(secret))
+    with (
+        patch.object(access, "_run", side_effect=unfit),
+        pytest.raises(InvalidBatchError, match=r"'e0' and its batch.*\(ValueError\)") as refused,
+    ):
+        access.write(batch_of([secret]), [{}])
+    assert secret not in "".join(traceback.format_exception(refused.value))
 
 
 UNFIT = {
