@@ -116,6 +116,8 @@ class Report:
         The same by lineage, of what was held when it came; of the lineages of this batch.
     calibrated_at
         Size of the knowledge base at which the thresholds were taken; ``None`` for published rules.
+    n_left_out
+        Entries that were plainly admitted and are not in ``batch`` any more, to save memory.
     """
 
     batch: Batch
@@ -128,6 +130,7 @@ class Report:
     spent_by_detector: Mapping[str, float] = field(default_factory=dict)
     spent_by_source: Mapping[str, float] = field(default_factory=dict)
     calibrated_at: int | None = None
+    n_left_out: int = 0
 
     @cached_property
     def decisions(self) -> tuple[Decision, ...]:
@@ -225,6 +228,7 @@ class Report:
                 "spent_by_detector": dict(self.spent_by_detector),
                 "spent_by_source": dict(self.spent_by_source),
                 "calibrated_at": self.calibrated_at,
+                "n_left_out": self.n_left_out,
                 "skipped": [
                     {"detector": s.detector, "reason": s.reason, "waiting": s.waiting}
                     for s in self.skipped
@@ -250,9 +254,10 @@ class Report:
         """
         missing = len(self.not_judged()) if self.scores else 0
         waiting = sum(skipped.waiting for skipped in self.skipped)
+        n = len(self.batch) + self.n_left_out
         return (
-            f"{len(self.batch)} entries: "
-            f"{len(self.batch) - len(self.flagged) - len(self.quarantined)} admitted, "
+            f"{n} entries: "
+            f"{n - len(self.flagged) - len(self.quarantined)} admitted, "
             f"{len(self.flagged)} flagged, {len(self.quarantined)} quarantined"
             + (f", {len(self.retroactive)} of earlier ones as well" if self.retroactive else "")
             + (f"; {missing} judged by no detector" if missing else "")

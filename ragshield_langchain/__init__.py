@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from ragshield_langchain.callers import ParentsNotJudgedWarning
 from ragshield_langchain.events import areport_detection, report_detection
 from ragshield_langchain.indexing import (
     GuardedIndexingResult,
@@ -25,6 +26,7 @@ __all__ = [
     "GuardedRetriever",
     "GuardedVectorStore",
     "InnerStore",
+    "ParentsNotJudgedWarning",
     "PoisonFilter",
     "PoisonGuardMiddleware",
     "PoisonGuardTransformer",

@@ -1,9 +1,9 @@
 """LangChain's indexing API over a guarded store, with a record manager that is told the truth.
 
 ``langchain_core.indexing.index`` records every document that it hands to the store, whatever
-became of it: one that is held in quarantine counts as added, is skipped for ever after, and cleanup
-deletes the good version that it was to replace. Here the same function runs between two
-go-betweens:
+became of it: one that is held in quarantine would count as added, be skipped for ever after, and
+cleanup would delete the good version that it was to replace; a guarded store therefore refuses it.
+Here the same function runs between two go-betweens:
 
 - a document is recorded if, and only if, the store holds it;
 - while a source has documents that were held, or taken back, its earlier documents are kept;
@@ -36,6 +36,7 @@ from ragshield_core.adapters.claims import lineage_of
 from ragshield_core.errors import InvalidBatchError, QuarantineError
 from ragshield_core.findings import Verdict
 from ragshield_core.quarantine import HeldEntry
+from ragshield_langchain.callers import GoBetween
 from ragshield_langchain.checks import expect, expect_ids, expect_records
 from ragshield_langchain.vectorstore import GuardedVectorStore
 
@@ -45,7 +46,11 @@ Cleanup = Literal["incremental", "full", "scoped_full"] | None
 
 
 class GuardedIndexingResult(IndexingResult):
-    """What one run of :func:`guarded_index` did; LangChain's counts tell of the others only."""
+    """What one run of :func:`guarded_index` did.
+
+    LangChain's counts tell of what the store took: ``num_added`` and ``num_updated`` are without
+    those that are held, ``num_deleted`` without those that were recalled.
+    """
 
     num_quarantined: int
     """Documents of this run that are held in quarantine; neither added nor updated."""
@@ -53,8 +58,13 @@ class GuardedIndexingResult(IndexingResult):
     """Documents indexed earlier, in this run or before, that were taken back into quarantine."""
     num_kept: int
     """Out-of-date documents that cleanup left, because what was to replace them is held."""
+    quarantined: list[str]
+    """The ids of those ``num_quarantined``."""
+    recalled: list[str]
+    """The ids of those ``num_recalled``."""
     reports: list[Report]
-    """One per batch that was written, cut down to what was flagged, held or noted, in order."""
+    """One per batch that was written, in order. Entries that were plainly admitted are counted in
+    their summaries, and left out otherwise (:attr:`ragshield_core.Report.n_left_out`)."""
 
 
 def guarded_index(  # noqa: PLR0913 - LangChain's own arguments
@@ -122,7 +132,9 @@ def guarded_index(  # noqa: PLR0913 - LangChain's own arguments
     A run that was cut short can be repeated: whatever the store holds is durable before it is
     recorded, and a record without a document in the store does not count as one. Held documents
     that the source still brings are screened again at each run, and admitted once a person has
-    released them; :func:`release_indexed` releases and records in one go.
+    released them; :func:`release_indexed` releases and records in one go. What ``store.release``
+    has put back instead is recorded when the next run begins, and cleaned up like any other: the
+    quarantine keeps the namespace of the record manager by which it came.
 
     Examples
     --------
@@ -142,8 +154,9 @@ def guarded_index(  # noqa: PLR0913 - LangChain's own arguments
     (1, 0)
     """
     expect_records(record_manager)
-    run = _Run(vector_store, source_id_key, replaces=cleanup is not None)
+    run = _Run(vector_store, record_manager, source_id_key, replaces=cleanup is not None)
     vector_store.refresh()  # a person may have released documents since
+    _record_released(record_manager, vector_store, source_id_key)
     counts = index(
         docs_source,
         _Records(record_manager, run),
@@ -174,8 +187,9 @@ async def aguarded_index(  # noqa: PLR0913 - as above
 ) -> GuardedIndexingResult:
     """Do as :func:`guarded_index` does, with asynchronous sources, records and writes."""
     expect_records(record_manager)
-    run = _Run(vector_store, source_id_key, replaces=cleanup is not None)
+    run = _Run(vector_store, record_manager, source_id_key, replaces=cleanup is not None)
     await run_in_executor(None, vector_store.refresh)
+    await _arecord_released(record_manager, vector_store, source_id_key)
     counts = await aindex(
         docs_source,
         _Records(record_manager, run),
@@ -257,6 +271,41 @@ async def arelease_indexed(
     return released
 
 
+def _record_released(
+    records: RecordManager, store: GuardedVectorStore, source_id_key: SourceIdKey
+) -> None:
+    """Record what a person has released since, other than by :func:`release_indexed`."""
+    if noted := store.quarantine.noted_by(records.namespace):
+        live = store.get_by_ids(noted)
+        new = _not_recorded(live, records.exists(_ids(live)) if live else [])
+        if new:
+            records.update(_ids(new), group_ids=_groups(new, source_id_key))
+        _settle(noted, records, store)
+
+
+async def _arecord_released(
+    records: RecordManager, store: GuardedVectorStore, source_id_key: SourceIdKey
+) -> None:
+    """Do as :func:`_record_released` does, with an asynchronous record manager."""
+    if noted := await run_in_executor(None, store.quarantine.noted_by, records.namespace):
+        live = await store.aget_by_ids(noted)
+        new = _not_recorded(live, await records.aexists(_ids(live)) if live else [])
+        if new:
+            await records.aupdate(_ids(new), group_ids=_groups(new, source_id_key))
+        await run_in_executor(None, _settle, noted, records, store)
+
+
+def _settle(noted: Sequence[str], records: RecordManager, store: GuardedVectorStore) -> None:
+    """Note no longer what nobody has to decide about: it is recorded, or was judged poisoned."""
+    held = store.quarantine.held_ids(noted)
+    decided = [entry_id for entry_id in noted if entry_id not in held]
+    store.quarantine.forget_index(decided, records.namespace)
+
+
+def _not_recorded(documents: Sequence[Document], recorded: Sequence[bool]) -> list[Document]:
+    return [d for d, known in zip(documents, recorded, strict=True) if not known]
+
+
 class _Step(NamedTuple):
     """A call, and its asynchronous twin."""
 
@@ -298,10 +347,16 @@ class _Run:
     """What the two go-betweens of one run know of each other."""
 
     def __init__(
-        self, store: GuardedVectorStore, source_id_key: SourceIdKey, *, replaces: bool
+        self,
+        store: GuardedVectorStore,
+        records: RecordManager,
+        source_id_key: SourceIdKey,
+        *,
+        replaces: bool,
     ) -> None:
         _expect_guarded(store)
         self.store = store
+        self.name = records.namespace
         self.source_id_key = source_id_key
         self.replaces = replaces and source_id_key is not None  # earlier documents of a source
         self.start: float | None = None  # when the run began, by the clock of the records
@@ -312,9 +367,9 @@ class _Run:
         self.absent: set[str] = set()  # written, but not in the store
         self.recalled: dict[str, Document] = {}  # taken back because of it
         # Of the whole run:
-        self.held_new: set[str] = set()
-        self.held_updates: set[str] = set()
-        self.n_recalled = 0
+        self.held_new: dict[str, None] = {}  # in the order in which they came
+        self.held_updates: dict[str, None] = {}
+        self.taken_back: list[str] = []
         self.n_kept = 0
         self.reports: list[Report] = []
         self.sources: set[str] = set()  # that have held documents
@@ -346,13 +401,13 @@ class _Run:
         self.absent = set(ids) - set(_ids(live))
         # What is not there was not stored, whatever the report says.
         held = self.absent | {decision.entry_id for decision in report.quarantined}
-        self.held_updates |= held & self.existing
-        self.held_new |= held - self.existing
         for entry_id, document in zip(ids, documents, strict=True):
             if entry_id in held:
+                (self.held_updates if entry_id in self.existing else self.held_new)[entry_id] = None
                 self.protect(document)
             else:
                 self.written[entry_id] = document
+        self.note(sorted(held))
         for decision in report.retroactive:
             try:
                 entry = self.store.quarantine.show(decision.entry_id).entry
@@ -386,10 +441,18 @@ class _Run:
     def forget(self, recalled: Sequence[str], known: Sequence[bool]) -> list[str]:
         """Return the keys whose records are to go, since the store does not hold them."""
         ours = [key for key, recorded in zip(recalled, known, strict=True) if recorded]
-        self.n_recalled += len(ours)
+        self.taken_back += ours
         for key in ours:
             self.protect(self.recalled[key])
         return [*ours, *(self.absent & self.recorded)]
+
+    def note(self, keys: Sequence[str]) -> None:
+        """Note where held documents came from that are not recorded, for when they are released."""
+        self.store.quarantine.note_index(keys, self.name)
+
+    async def anote(self, keys: Sequence[str]) -> None:
+        """Do as :meth:`note` does, off the event loop."""
+        await run_in_executor(None, self.note, keys)
 
     def protect(self, document: Document) -> None:
         """Keep what is in the store from the same source."""
@@ -421,8 +484,10 @@ class _Run:
             "num_skipped": counts["num_skipped"],
             "num_deleted": counts["num_deleted"],
             "num_quarantined": len(self.held_new | self.held_updates),
-            "num_recalled": self.n_recalled,
+            "num_recalled": len(self.taken_back),
             "num_kept": self.n_kept,
+            "quarantined": list(self.held_new | self.held_updates),
+            "recalled": list(self.taken_back),
             "reports": self.reports,
         }
 
@@ -474,6 +539,7 @@ class _Records(RecordManager):
         if run.recalled:
             left = run.left(run.store.get_by_ids(list(run.recalled)))
         if gone := run.forget(left, self._records.exists(left) if left else []):
+            run.note(gone)
             self._records.delete_keys(gone)
         run.recalled = {}
         present, groups = _without(run.absent, keys, group_ids)
@@ -492,6 +558,7 @@ class _Records(RecordManager):
         if run.recalled:
             left = run.left(await run.store.aget_by_ids(list(run.recalled)))
         if gone := run.forget(left, await self._records.aexists(left) if left else []):
+            await run.anote(gone)
             await self._records.adelete_keys(gone)
         run.recalled = {}
         present, groups = _without(run.absent, keys, group_ids)
@@ -559,8 +626,9 @@ class _Records(RecordManager):
             gone = yield _Step(store._judge_again, store._ajudge_again, beside)  # noqa: SLF001
             for key in gone:
                 run.protect(run.written.pop(key))
-            run.n_recalled += len(gone)
+            run.taken_back += gone
             if gone:
+                yield _Step(run.note, run.anote, gone)
                 yield _Step(records.delete_keys, records.adelete_keys, gone)
         self._listed = True
         self._stale = [key for key in stale if key not in kept]
@@ -580,7 +648,7 @@ class _Records(RecordManager):
         return part
 
 
-class _Destination(VectorStore):
+class _Destination(VectorStore, GoBetween):
     """Between LangChain and the store: notes what was held, deletes only what is stored."""
 
     def __init__(self, run: _Run, records: RecordManager) -> None:
@@ -700,6 +768,7 @@ def _remarkable(report: Report) -> Report:
     return replace(
         report,
         batch=report.batch.take(rows),
+        n_left_out=len(report.batch) - len(rows),
         remarkable=decisions,
         scores={name: scores[rows] for name, scores in report.scores.items()},
     )

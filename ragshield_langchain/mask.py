@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from langchain_core.documents import Document
 
-from ragshield_core.adapters.mask import Claims, Search
+from ragshield_core import Quarantine
+from ragshield_core.adapters.mask import PAGE, Claims, Search
 from ragshield_core.adapters.mask import Mask as CoreMask
+from ragshield_core.entries import Entry
 from ragshield_langchain.convert import MetadataKeys
 
 T = TypeVar("T")
+
+# Where ParentDocumentRetriever and MultiVectorRetriever note what a document is a part of, unless
+# they are given another key.
+PARENT_KEY = "doc_id"
 
 
 class Found(NamedTuple):
@@ -33,6 +40,7 @@ class Mask(CoreMask[Document]):
     def __init__(self, keys: MetadataKeys) -> None:
         super().__init__()
         self._keys = keys
+        self._parent_keys = frozenset({PARENT_KEY})
 
     def id_of(self, item: Document) -> str:
         """Return the id of a document."""
@@ -46,6 +54,17 @@ class Mask(CoreMask[Document]):
         (context,) = self._keys.contexts([item.metadata])
         return Claims(item.page_content, label, lineage, context)
 
+    def wholes_of(self, entry: Entry) -> frozenset[str]:
+        """Return the ids of documents that retrievers of whole ones return for an entry."""
+        values = (entry.metadata.get(key) for key in self._parent_keys)
+        return frozenset(value for value in values if isinstance(value, str))
+
+    def know(self, parent_key: str, quarantine: Quarantine) -> None:
+        """Look under another key of the metadata as well for what held entries are parts of."""
+        if parent_key not in self._parent_keys:
+            self._parent_keys |= {parent_key}
+            self.load(quarantine)
+
     def visible(self, results: Sequence[T]) -> list[T]:
         """Return results, documents or tuples that begin with one, without those that are held."""
         if not self:
@@ -53,7 +72,13 @@ class Mask(CoreMask[Document]):
         return [one for one in results if not self.hides(document_of(one))]
 
     def search(
-        self, ask: Callable[[int], list[Any]], k: int, *, post_filtered: bool, nested: bool
+        self,
+        ask: Callable[[int], list[Any]],
+        k: int,
+        *,
+        post_filtered: bool,
+        nested: bool,
+        parent_key: str | None = None,
     ) -> Found:
         """Return k visible results, or as many as there are, in the order of the store.
 
@@ -65,13 +90,17 @@ class Mask(CoreMask[Document]):
             How many are wanted.
         post_filtered, nested
             As of :class:`ragshield_core.adapters.mask.Search`.
+        parent_key
+            Where the documents that results are parts of are going to be served: of the metadata,
+            where it says which. What belongs to one of which another part is held is left out.
         """
         if not self:  # nearly always, and a search may take no longer than this would
             return Found(ask(k), 0)
-        search = Search(self, k, post_filtered=post_filtered, nested=nested)
+        shows, others = self._to_show(parent_key)
+        search = Search(self, k, others=others, post_filtered=post_filtered, nested=nested)
         while True:
             results = ask(search.asked)
-            if search.enough(len(results), map(self._shows, results)):
+            if search.enough(len(results), map(shows, results)):
                 return Found([results[row] for row in search.rows], search.hidden)
 
     async def asearch(
@@ -81,18 +110,31 @@ class Mask(CoreMask[Document]):
         *,
         post_filtered: bool,
         nested: bool,
+        parent_key: str | None = None,
     ) -> Found:
         """Do as :meth:`search` does."""
         if not self:  # nearly always, and a search may take no longer than this would
             return Found(await ask(k), 0)
-        search = Search(self, k, post_filtered=post_filtered, nested=nested)
+        shows, others = self._to_show(parent_key)
+        search = Search(self, k, others=others, post_filtered=post_filtered, nested=nested)
         while True:
             results = await ask(search.asked)
-            if search.enough(len(results), map(self._shows, results)):
+            if search.enough(len(results), map(shows, results)):
                 return Found([results[row] for row in search.rows], search.hidden)
+
+    def _to_show(self, parent_key: str | None) -> tuple[Callable[[Any], bool], int]:
+        """Return what says whether a result may be seen, and how many more it may hide."""
+        if parent_key is None or not (wholes := self.wholes):
+            return self._shows, 0
+        # Nobody knows how many parts those documents have.
+        return partial(self._shows_whole, parent_key, wholes), PAGE
 
     def _shows(self, result: Any) -> bool:
         return not self.hides(document_of(result))
+
+    def _shows_whole(self, parent_key: str, wholes: frozenset[str], result: Any) -> bool:
+        parent = document_of(result).metadata.get(parent_key)
+        return self._shows(result) and not (isinstance(parent, str) and parent in wholes)
 
 
 def document_of(result: Any) -> Document:

@@ -32,6 +32,11 @@ from ragshield_core.findings import Decision, printable
 from ragshield_core.quarantine import HeldEntry, Status
 from ragshield_core.scan import ScanReport, scan
 from ragshield_langchain.audit import NO_ENTRIES, read_all, read_back, shown, take_out
+from ragshield_langchain.callers import (
+    ParentsNotJudgedWarning,
+    parent_retriever,
+    refuse_plain_indexing,
+)
 from ragshield_langchain.checks import expect, expect_guard, expect_ids
 from ragshield_langchain.convert import (
     MetadataKeys,
@@ -57,8 +62,6 @@ OnReport = Callable[[Report], object]
 
 # Documents that an audit reads at a time.
 PART = 1000
-# Where ParentDocumentRetriever and MultiVectorRetriever note what a document is a part of.
-PARENT_KEY = "doc_id"
 # How many copies of a held document are looked for in the store.
 COPIES = 16
 
@@ -88,7 +91,8 @@ class GuardedVectorStore(VectorStore):
 
     Key init args:
         inner: VectorStore
-            The store inside: InMemoryVectorStore, FAISS, Chroma, QdrantVectorStore or PGVector.
+            The store inside: InMemoryVectorStore, FAISS, Chroma, QdrantVectorStore, PGVector or
+            PGVectorStore.
         guard: Guard
             New for a new store, and of this store only. For one that holds documents already, see
             :meth:`adopt`; a guard that knows nothing of them is warned of.
@@ -189,7 +193,7 @@ class GuardedVectorStore(VectorStore):
         self._keys = MetadataKeys(label=label_key, lineage=lineage_key, prompt=prompt)
         self._mask = Mask(self._keys)
         self._mask.load(guard.quarantine)
-        self._fuses = getattr(inner, "retrieval_mode", None) == "hybrid"  # of Qdrant
+        self._warned_of_parents = False
         self._signatures: dict[str, Mapping[str, inspect.Parameter]] = {}  # of reads, made once
         self._last_report = Report(batch=NO_ENTRIES)
         # One write at a time: a batch is judged by what the one before it left behind.
@@ -311,7 +315,12 @@ class GuardedVectorStore(VectorStore):
             written.
         PoisonedEntryError
             If documents are suspicious and the policy says ``on_detect="raise"``.
+        TypeError
+            If LangChain's own ``index`` is writing, which would lose the good version of what is
+            held; use :func:`ragshield_langchain.guarded_index`. Likewise for :meth:`delete`.
         """
+        refuse_plain_indexing()
+        self._parent_key()
         columns = _columns(documents, ids)
         return self._add(*columns, batch_size=batch_size, replacing=replacing, on_report=on_report)
 
@@ -326,6 +335,8 @@ class GuardedVectorStore(VectorStore):
         **kwargs: Any,  # noqa: ARG002 - as in add_documents
     ) -> list[str]:
         """Do as :meth:`add_documents` does, with the model's own async embedding."""
+        refuse_plain_indexing()
+        self._parent_key()
         columns = _columns(documents, ids)
         return await self._aadd(
             *columns, batch_size=batch_size, replacing=replacing, on_report=on_report
@@ -454,7 +465,7 @@ class GuardedVectorStore(VectorStore):
             Those that are neither here nor there are passed over.
 
         **kwargs
-            Without ids, what the store inside chooses by, e.g. ``where`` of Chroma.
+            What the store inside chooses by, e.g. ``where`` of Chroma; with ids, of these.
 
         Returns
         -------
@@ -466,10 +477,12 @@ class GuardedVectorStore(VectorStore):
         NotImplementedError
             If the store inside cannot delete.
         """
+        refuse_plain_indexing()
         expect_ids(ids)
         with self._alone():
-            if ids is None:
-                ids = self._access.matching(**kwargs)
+            chosen = self._access.matching(**kwargs) if ids is None or kwargs else None
+            if chosen is not None:
+                ids = chosen if ids is None else sorted(set(ids).intersection(chosen))
             if ids is None:
                 with self._access.writing():
                     return self._inner.delete(None, **kwargs)
@@ -484,6 +497,7 @@ class GuardedVectorStore(VectorStore):
 
     async def adelete(self, ids: Sequence[str] | None = None, **kwargs: Any) -> bool | None:
         """Do as :meth:`delete` does, off the event loop."""
+        refuse_plain_indexing()  # from here: the thread does not know who calls
         return await self._off_loop(lambda: self.delete(ids, **kwargs))
 
     def release(
@@ -1128,11 +1142,36 @@ class GuardedVectorStore(VectorStore):
 
         return await self._mask.asearch(ask, k, **self._kind(name, options))
 
-    def _kind(self, name: str, options: Mapping[str, Any]) -> dict[str, bool]:
-        """Return what :class:`ragshield_core.adapters.mask.Search` has to know of a search."""
+    def _kind(self, name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what :meth:`ragshield_langchain.mask.Mask.search` has to know of a search."""
         # A hybrid search ranks anew what it finds in two ways, and differently if it finds more.
-        fused = self._fuses and not name.endswith("by_vector")
-        return {"post_filtered": options.get("filter") is not None, "nested": not fused}
+        hybrid = self._access.fuses or options.get("hybrid_search_config") is not None
+        fused = hybrid and not name.endswith("by_vector")
+        return {
+            "post_filtered": options.get("filter") is not None,
+            "nested": not fused,
+            "parent_key": self._parent_key(),
+        }
+
+    def _parent_key(self) -> str | None:
+        """Return where parts name their document, if a retriever of whole ones is calling.
+
+        The first time it is warned of, unless somebody judges what it returns.
+        """
+        caller = parent_retriever()
+        if caller is None:
+            return None
+        self._mask.know(caller.id_key, self.quarantine)
+        if not (caller.judged or self._warned_of_parents):
+            self._warned_of_parents = True
+            msg = (
+                f"a {caller.name} returns whole documents from its docstore, of which the guard "
+                "judges only the parts that it gets: put a GuardedRetriever around it, "
+                "GuardedRetriever(retriever=...), which judges the documents themselves. Those of "
+                "which a part is held are not returned."
+            )
+            warnings.warn(msg, ParentsNotJudgedWarning, stacklevel=4)
+        return caller.id_key
 
     def _diverse(self, name: str, argument: Any, k: int, options: Mapping[str, Any]) -> list[Any]:
         """Return results of a search for maximal marginal relevance.
@@ -1347,7 +1386,7 @@ class GuardedVectorStore(VectorStore):
             admitted = batch
             if not report.kept.all():
                 self._mask.add(batch.take(~report.kept))
-                _warn_of_parents(batch.take(~report.kept))
+                self._warn_of_docstores(batch.take(~report.kept))
                 admitted = batch.take(report.kept)
             if report.retroactive:
                 self.recall([d.entry_id for d in report.retroactive], report.retroactive)
@@ -1365,6 +1404,17 @@ class GuardedVectorStore(VectorStore):
                 self.recall([d.entry_id for d in overdue], overdue)
                 report = replace(report, retroactive=(*report.retroactive, *overdue))
         return report
+
+    def _warn_of_docstores(self, held: Batch) -> None:
+        """Say that the text may be in a docstore as well, and is no longer served from there."""
+        n = sum(1 for entry in held if self._mask.wholes_of(entry))
+        if n:
+            logger.warning(
+                "%d held entries are parts of documents: a ParentDocumentRetriever, if you have "
+                "one, keeps these whole in its docstore, and finds none before its parts are "
+                "released",
+                n,
+            )
 
     def _of_copies(self, report: Report) -> Report:
         """Say of what is to be held where the very same stands in the store under another id.
@@ -1560,17 +1610,6 @@ class GuardedVectorStore(VectorStore):
         # Without a vector at hand, the model is asked for the dimension that an index needs.
         dim = len(vectors[0]) if vectors else len(embedding.embed_query("dimension"))
         return cls(create_store(inner_cls, embedding, dim, options), **settings)
-
-
-def _warn_of_parents(held: Batch) -> None:
-    """Say that retrievers of whole documents return what was held by way of its siblings."""
-    parents = [metadata[PARENT_KEY] for metadata in held.metadatas if PARENT_KEY in metadata]
-    if parents:
-        logger.warning(
-            "%d held entries are parts of documents that a ParentDocumentRetriever keeps whole in "
-            "its docstore, and returns by way of other parts: put a GuardedRetriever around it",
-            len(parents),
-        )
 
 
 @contextmanager

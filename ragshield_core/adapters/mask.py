@@ -54,6 +54,7 @@ class Mask(ABC, Generic[Item]):
         self._held: dict[str, frozenset[str]] = {}  # id -> fingerprints of its held revisions
         self._confirmed: frozenset[str] = frozenset()
         self._let_in: dict[str, frozenset[str]] = {}  # id -> fingerprints, whatever is confirmed
+        self._wholes: dict[str, frozenset[str]] = {}  # id -> what its held revisions are parts of
         self._met = 0.0  # hidden results that searches met, the latest counting most
         self._changing = threading.Lock()  # what is added while a quarantine is read must stay
 
@@ -74,9 +75,14 @@ class Mask(ABC, Generic[Item]):
             If it could never have been an entry.
         """
 
+    def wholes_of(self, entry: Entry) -> frozenset[str]:  # noqa: ARG002 - for those who know
+        """Return the documents that an entry is a part of, and that are served for it elsewhere."""
+        return frozenset()
+
     def load(self, quarantine: Quarantine) -> None:
         """Take over what a quarantine holds; an SQLite file that is not there is not made."""
         held: dict[str, frozenset[str]] = {}
+        wholes: dict[str, frozenset[str]] = {}
         let_in: dict[str, frozenset[str]] = {}
         confirmed = set()
         with self._changing:
@@ -91,16 +97,21 @@ class Mask(ABC, Generic[Item]):
                         if item.status in (*LET_IN, Status.REPLACED):
                             continue
                         held[item.id] = held.get(item.id, NONE_HELD) | {fingerprint}
+                        if parts := self.wholes_of(item.entry):
+                            wholes[item.id] = wholes.get(item.id, frozenset()) | parts
                         if item.status is Status.CONFIRMED:
                             confirmed.add(fingerprint)
             # Replaced, never changed, since reads go on meanwhile.
             self._held, self._confirmed, self._let_in = held, frozenset(confirmed), let_in
+            self._wholes = wholes
 
     def add(self, entries: Batch) -> None:
         """Hide revisions from now on."""
         with self._changing:
             for entry in entries:
                 self._held[entry.id] = self._held.get(entry.id, NONE_HELD) | {entry.fingerprint}
+                if wholes := self.wholes_of(entry):
+                    self._wholes[entry.id] = self._wholes.get(entry.id, frozenset()) | wholes
 
     def recall(
         self,
@@ -155,6 +166,7 @@ class Mask(ABC, Generic[Item]):
         with self._changing:
             for entry_id in ids:
                 self._held.pop(entry_id, None)
+                self._wholes.pop(entry_id, None)
 
     def remove(self, entries: Batch) -> list[str]:
         """Hide revisions no longer, since they were let in; return the ids that were hidden."""
@@ -171,6 +183,7 @@ class Mask(ABC, Generic[Item]):
                         self._held[entry_id] = rest
                     else:
                         del self._held[entry_id]
+                        self._wholes.pop(entry_id, None)
                 self._confirmed -= prints
         return shown
 
@@ -196,6 +209,11 @@ class Mask(ABC, Generic[Item]):
             return True
         let_in = self._let_in.get(self.id_of(item), NONE_HELD)
         return not prints.isdisjoint(self._confirmed) and prints.isdisjoint(let_in)
+
+    @property
+    def wholes(self) -> frozenset[str]:
+        """The documents of which a part is held."""
+        return frozenset().union(*list(self._wholes.values()))
 
     @property
     def spare(self) -> int:

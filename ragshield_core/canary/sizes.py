@@ -5,6 +5,7 @@ Kinds of stores are known by what they have, as elsewhere in this package.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -18,8 +19,8 @@ def size_of(source: Any) -> int | None:
     Parameters
     ----------
     source
-        A vector store of LangChain or LlamaIndex (in memory, FAISS, Chroma, Qdrant, PGVector), or
-        a retriever, an index or a guard's wrapper around one.
+        A vector store of LangChain or LlamaIndex (in memory, FAISS, Chroma, Qdrant, PGVector,
+        PGVectorStore), or a retriever, an index or a guard's wrapper around one.
     """
     waiting, seen = [source], set()
     while waiting:
@@ -77,4 +78,25 @@ def _postgres(store: Any) -> int:
         return int(session.scalar(query))
 
 
-_COUNTS: tuple[Callable[[Any], int], ...] = (_faiss, _in_memory, _chroma, _qdrant, _postgres)
+def _postgres_table(store: Any) -> int:
+    """Of LangChain's PGVectorStore, unless it works on the event loop that asks."""
+    from sqlalchemy import func, select, table  # noqa: PLC0415
+
+    engine, inside = store._engine, store._PGVectorStore__vs  # noqa: SLF001 - no public way either
+    if engine._loop is None or engine._loop is asyncio._get_running_loop():  # noqa: SLF001
+        raise TypeError
+
+    async def count() -> int:
+        query = select(func.count()).select_from(
+            table(inside.table_name, schema=inside.schema_name)
+        )
+        async with inside.engine.connect() as connection:
+            return int(await connection.scalar(query))
+
+    return int(engine._run_as_sync(count()))  # noqa: SLF001
+
+
+_COUNTS: tuple[Callable[[Any], int], ...] = (
+    *(_faiss, _in_memory, _chroma, _qdrant),
+    *(_postgres, _postgres_table),
+)

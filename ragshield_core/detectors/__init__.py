@@ -45,9 +45,9 @@ __all__ = [
 if not TYPE_CHECKING:  # type checkers know the names above, and no others
 
     def __getattr__(name: str) -> Any:
-        from ragshield_core.detectors.registry import BUILT_IN, ON_REQUEST  # noqa: PLC0415
+        from ragshield_core.detectors.registry import BUILT_IN, FOR_RETRIEVAL, ON_REQUEST  # noqa: PLC0415
 
-        for one in (*BUILT_IN.values(), *ON_REQUEST.values()):
+        for one in (*BUILT_IN.values(), *ON_REQUEST.values(), *FOR_RETRIEVAL.values()):
             if one.__name__ == name:
                 return one
         msg = f"module {__name__!r} has no attribute {name!r}"

@@ -6,21 +6,26 @@ The built-in ones are whatever the modules of this folder define: a new one is a
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from importlib.metadata import entry_points
 from pkgutil import iter_modules
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 from ragshield_core.detectors.base import Detector
+from ragshield_core.detectors.retrieved import RetrievalDetector
 from ragshield_core.errors import StateError
 from ragshield_core.findings import Skipped
+
+AnyDetector = Detector | RetrievalDetector
+T = TypeVar("T")
+D = TypeVar("D", Detector, AnyDetector)
 
 # A package that brings a detector names its class in this group of entry points.
 ENTRY_POINT_GROUP = "ragshield.detectors"
 
 
-def _defined_here() -> Iterator[type[Detector]]:
+def _defined_here() -> Iterator[type[AnyDetector]]:
     """Yield the detectors that the modules of this folder define."""
     package = import_module(__package__)
     for found in sorted(iter_modules(package.__path__), key=lambda found: found.name):
@@ -29,15 +34,20 @@ def _defined_here() -> Iterator[type[Detector]]:
             continue
         for one in vars(import_module(name)).values():
             mine = isinstance(one, type) and one.__module__.startswith(name)
-            if mine and issubclass(one, Detector) and "kind" in vars(one):
+            if mine and issubclass(one, AnyDetector) and "kind" in vars(one):
                 yield one
 
 
 BUILT_IN: dict[str, type[Detector]] = {}
 # Known by their kind, for saved guards, and no part of the default one.
 ON_REQUEST: dict[str, type[Detector]] = {}
+# Of a retrieved set and its query.
+FOR_RETRIEVAL: dict[str, type[RetrievalDetector]] = {}
 for _found in _defined_here():
-    (ON_REQUEST if _found.on_request else BUILT_IN)[_found.kind] = _found
+    if issubclass(_found, RetrievalDetector):
+        FOR_RETRIEVAL[_found.kind] = _found
+    else:
+        (ON_REQUEST if _found.on_request else BUILT_IN)[_found.kind] = _found
 
 
 def detector_class(kind: str) -> type[Detector]:
@@ -51,10 +61,9 @@ def detector_class(kind: str) -> type[Detector]:
     known = BUILT_IN | ON_REQUEST
     if kind in known:
         return known[kind]
-    for point in entry_points(group=ENTRY_POINT_GROUP, name=kind):
-        found = point.load()
-        if isinstance(found, type) and issubclass(found, Detector):
-            return found
+    found: type[Detector] | None = plug_in(kind, Detector)  # type: ignore[type-abstract]
+    if found is not None:
+        return found
     msg = (
         f"no detector of kind {kind!r} is known, expected one of {sorted(known)} or the name of "
         f"an entry point in the group {ENTRY_POINT_GROUP!r}; install the package that brings it."
@@ -62,8 +71,31 @@ def detector_class(kind: str) -> type[Detector]:
     raise StateError(msg)
 
 
+def plug_in(kind: str, base: type[T]) -> type[T] | None:
+    """Return the class that an installed package has registered under that kind, if one has."""
+    for point in entry_points(group=ENTRY_POINT_GROUP, name=kind):
+        found = point.load()
+        if isinstance(found, type) and issubclass(found, base):
+            return found
+    return None
+
+
+class Takes(NamedTuple):
+    """Which detectors a kind of guard takes."""
+
+    owner: str
+    """The name of the guard's class, for errors."""
+    bases: tuple[type[AnyDetector], ...]
+    """Of the detectors."""
+    find: Callable[[str], type[AnyDetector]]
+    """Returns the class that is registered under a kind, or raises a StateError."""
+
+
+OF_GUARD = Takes("Guard", (Detector,), detector_class)
+
+
 def check_loadable(
-    detectors: Sequence[Detector], given: Sequence[Detector | type[Detector]] = ()
+    detectors: Sequence[D], given: Sequence[D | type[D]] = (), takes: Takes = OF_GUARD
 ) -> None:
     """Refuse to save detectors that nobody could build again.
 
@@ -73,6 +105,8 @@ def check_loadable(
         Of a guard.
     given
         What will be given when it is loaded.
+    takes
+        Of which kind the guard is.
 
     Raises
     ------
@@ -90,30 +124,32 @@ def check_loadable(
             msg = (
                 f"the {detector.unsaved} of detector {detector.name!r} cannot be saved; give that "
                 "detector to save and to load: guard.save(folder, detectors=[detector]), "
-                "Guard.load(folder, detectors=[detector])."
+                f"{takes.owner}.load(folder, detectors=[detector])."
             )
             raise StateError(msg)
-        if cls in given or _registered(detector.kind) is cls:
+        if cls in given or _registered(detector.kind, takes) is cls:
             continue
         msg = (
             f"detector {detector.name!r} could not be loaded again: {cls.__name__} is not "
             f"registered under the kind {detector.kind!r}. Name it in the entry points of the "
             f"group {ENTRY_POINT_GROUP!r}, or give the class to save and to load: "
             f"guard.save(folder, detectors=[{cls.__name__}]), "
-            f"Guard.load(folder, detectors=[{cls.__name__}])."
+            f"{takes.owner}.load(folder, detectors=[{cls.__name__}])."
         )
         raise StateError(msg)
 
 
-def saved_form(detector: Detector) -> dict[str, Any]:
+def saved_form(detector: AnyDetector) -> dict[str, Any]:
     """Return what a saved guard says of a detector, but for what it learned."""
     form: dict[str, Any] = {"kind": detector.kind, "config": detector.config()}
     return form if detector.unsaved is None else form | {"unsaved": detector.unsaved}
 
 
 def detectors_from(
-    saved: Sequence[Mapping[str, Any]], given: Sequence[Detector | type[Detector]] = ()
-) -> list[Detector]:
+    saved: Sequence[Mapping[str, Any]],
+    given: Sequence[D | type[D]] = (),
+    takes: Takes = OF_GUARD,
+) -> list[D]:
     """Return the detectors of a saved guard, before what they learned.
 
     Parameters
@@ -122,6 +158,8 @@ def detectors_from(
         As of :func:`saved_form`.
     given
         Classes, for kinds that are not registered, and instances, which are used themselves.
+    takes
+        Of which kind the guard is.
 
     Raises
     ------
@@ -129,25 +167,26 @@ def detectors_from(
         If a kind is not known, a detector holds something that is not saved and none is given, or
         one that is given belongs to none of them.
     """
-    left = [one for one in given if isinstance(one, Detector)]
-    classes = {one.kind: one for one in given if isinstance(one, type)}
-    detectors = []
+    left: list[Any] = [one for one in given if not isinstance(one, type)]
+    classes: dict[str, Any] = {one.kind: one for one in given if isinstance(one, type)}
+    detectors: list[D] = []
     for form in saved:
         kind, config = form["kind"], form["config"]
         same = [one for one in left if one.kind == kind and _plain_config(one) == config]
         if same:
             left.remove(same[0])
-            same[0].reset()
+            if isinstance(same[0], Detector):
+                same[0].reset()
             detectors.append(same[0])
             continue
         if "unsaved" in form:
             msg = (
                 f"the {form['unsaved']} of a detector of kind {kind!r} was not saved with the "
                 "guard; pass a detector with it and with the same options: "
-                "Guard.load(folder, detectors=[...])."
+                f"{takes.owner}.load(folder, detectors=[...])."
             )
             raise StateError(msg)
-        cls = classes[kind] if kind in classes else detector_class(kind)
+        cls: Any = classes[kind] if kind in classes else takes.find(kind)
         detectors.append(cls(**config))
     if left:
         msg = (
@@ -158,13 +197,17 @@ def detectors_from(
     return detectors
 
 
-def check_detectors(detectors: Sequence[object], *, classes: bool = False) -> None:
+def check_detectors(
+    detectors: Sequence[object], takes: Takes = OF_GUARD, *, classes: bool = False
+) -> None:
     """Refuse what are no detectors.
 
     Parameters
     ----------
     detectors
         Of whatever kind.
+    takes
+        Of which kind the guard is.
     classes
         Whether classes of detectors will do as well.
 
@@ -173,12 +216,12 @@ def check_detectors(detectors: Sequence[object], *, classes: bool = False) -> No
     TypeError
         If one is none; says what to pass.
     """
-    if isinstance(detectors, Detector | type | str | Mapping):
+    if isinstance(detectors, (*takes.bases, type, str, Mapping)):
         msg = f"detectors is a {type(detectors).__name__}, expected a list of detectors."
         raise TypeError(msg)
     for row, one in enumerate(detectors):
-        is_class = isinstance(one, type) and issubclass(one, Detector)
-        if isinstance(one, Detector) or (is_class and classes):
+        is_class = isinstance(one, type) and issubclass(one, takes.bases)
+        if isinstance(one, takes.bases) or (is_class and classes):
             continue
         if is_class:
             what = f"the class {one.__name__}, expected an instance: {one.__name__}()"  # type: ignore[attr-defined]
@@ -188,18 +231,18 @@ def check_detectors(detectors: Sequence[object], *, classes: bool = False) -> No
         raise TypeError(msg)
 
 
-def _alike(one: Detector, other: Detector) -> bool:
+def _alike(one: AnyDetector, other: AnyDetector) -> bool:
     return one.kind == other.kind and _plain_config(one) == _plain_config(other)
 
 
-def _plain_config(detector: Detector) -> Any:
+def _plain_config(detector: AnyDetector) -> Any:
     """Return the options as they come back from a file."""
     return json.loads(json.dumps(detector.config()))
 
 
-def _registered(kind: str) -> type[Detector] | None:
+def _registered(kind: str, takes: Takes) -> type[AnyDetector] | None:
     try:
-        return detector_class(kind)
+        return takes.find(kind)
     except StateError:
         return None
 

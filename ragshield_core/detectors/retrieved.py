@@ -137,6 +137,11 @@ class RetrievalDetector(ABC):
         """The name in findings; unique within a guard."""
         return self.kind
 
+    @property
+    def unsaved(self) -> str | None:
+        """As of :class:`~ragshield_core.detectors.base.Detector`."""
+        return None
+
     def config(self) -> dict[str, Any]:
         """Return the keyword arguments that build this detector again, JSON-ready."""
         return {}

@@ -26,6 +26,7 @@ from sqlalchemy import (
     Table,
     Text,
     create_engine,
+    delete,
     event,
     func,
     insert,
@@ -120,6 +121,19 @@ class _Log(_Base):
     actor: Mapped[str] = mapped_column(Text)
     note: Mapped[str | None] = mapped_column(Text)
     digest: Mapped[str] = mapped_column(String(64))  # over this row and the digest before it
+
+
+class _Indexed(_Base):
+    # Made where it is missing, like every table: databases without it are of the same schema.
+    __tablename__ = "ragshield_indexed"
+    __table_args__ = (
+        Index("ragshield_indexed_entry", "namespace", "index_name", "entry_id", unique=True),
+    )
+
+    number: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
+    namespace: Mapped[str] = mapped_column(String(200))
+    index_name: Mapped[str] = mapped_column(Text)
+    entry_id: Mapped[str] = mapped_column(Text)
 
 
 # What a later screening of a held revision changes.
@@ -545,6 +559,7 @@ class Quarantine:
             self._log(session, events, by, note)
             for row in rows:
                 session.delete(row)
+            self._drop_notes(session, ids)
             return len(rows)
 
         return self._write(work)
@@ -668,6 +683,43 @@ class Quarantine:
             return tuple(row.entry_id for row in rows)
 
         return self._write(work)
+
+    def note_index(self, ids: Sequence[str], index: str) -> None:
+        """Note by which index held entries came, which then finds them once they are released.
+
+        Otherwise an index that records only what is in the store would never hear of them, and
+        never delete them when their source drops them.
+
+        Parameters
+        ----------
+        ids
+            Of held entries; those that it has noted before stay noted.
+        index
+            Its name, e.g. the namespace of LangChain's record manager.
+        """
+
+        def work(session: Session) -> None:
+            known = {row.entry_id for row in self._notes(session, index)}
+            new = [entry_id for entry_id in dict.fromkeys(ids) if entry_id not in known]
+            session.add_all(
+                _Indexed(namespace=self.namespace, index_name=index, entry_id=entry_id)
+                for entry_id in new
+            )
+
+        if ids:
+            self._write(work)
+
+    def noted_by(self, index: str) -> tuple[str, ...]:
+        """Return the ids that :meth:`note_index` has noted, whatever became of the entries."""
+        if not self._exists():
+            return ()
+        with self._read() as session:
+            return tuple(row.entry_id for row in self._notes(session, index))
+
+    def forget_index(self, ids: Sequence[str], index: str) -> None:
+        """Note no longer by which index entries came: it knows them, or they are gone."""
+        if ids:
+            self._write(lambda session: self._drop_notes(session, ids, index))
 
     def log(self) -> tuple[LogRecord, ...]:
         """Return who did what, in order."""
@@ -847,6 +899,28 @@ class Quarantine:
             for row in session.scalars(query):
                 found.setdefault(row.entry_id, []).append(row)
         return found
+
+    def _notes(self, session: Session, index: str) -> Iterator[_Indexed]:
+        """Return what is noted of an index, in the order in which it was."""
+        query = (
+            select(_Indexed)
+            .where(_Indexed.namespace == self.namespace)
+            .where(_Indexed.index_name == index)
+            .order_by(_Indexed.number)
+        )
+        return iter(session.scalars(query))
+
+    def _drop_notes(self, session: Session, ids: Sequence[str], index: str | None = None) -> None:
+        """Delete what is noted of entries, by one index or by all."""
+        for start in range(0, len(ids), CHUNK):
+            query = (
+                delete(_Indexed)
+                .where(_Indexed.namespace == self.namespace)
+                .where(_Indexed.entry_id.in_(ids[start : start + CHUNK]))
+            )
+            if index is not None:
+                query = query.where(_Indexed.index_name == index)
+            session.execute(query)
 
     def _log(self, session: Session, events: Sequence[_Event], by: str, note: str | None) -> None:
         if not events:

@@ -24,7 +24,17 @@ from ragshield_core.detectors.consensus import ConsensusDetector
 from ragshield_core.detectors.hidden_text import HiddenTextDetector
 from ragshield_core.detectors.instruction.detector import InstructionDetector
 from ragshield_core.detectors.query_echo import QueryEchoDetector
-from ragshield_core.detectors.registry import detector_class
+from ragshield_core.detectors.registry import (
+    FOR_RETRIEVAL,
+    AnyDetector,
+    Takes,
+    check_detectors,
+    check_loadable,
+    detector_class,
+    detectors_from,
+    plug_in,
+    saved_form,
+)
 from ragshield_core.detectors.retrieved import RetrievalDetector, RetrievedSet
 from ragshield_core.entries import Batch
 from ragshield_core.errors import CalibrationError, InvalidBatchError, QuarantineError
@@ -46,7 +56,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("ragshield")  # ids and scores, never text
 
-AnyDetector = RetrievalDetector | Detector
 Embed = Callable[[list[str]], ArrayLike]
 
 # Passages per calibration set, as many as are retrieved for most prompts with some to spare.
@@ -58,9 +67,14 @@ CHUNK = 256
 # An entry that opens with a question of at most so many characters is asked for with it.
 LONGEST_QUESTION = 200
 
-RETRIEVAL_KINDS: dict[str, type[RetrievalDetector]] = {
-    detector.kind: detector for detector in (QueryEchoDetector, ConsensusDetector)
-}
+
+def _class_of(kind: str) -> type[AnyDetector]:
+    if kind in FOR_RETRIEVAL:
+        return FOR_RETRIEVAL[kind]
+    return plug_in(kind, RetrievalDetector) or detector_class(kind)
+
+
+TAKES = Takes("RetrievalGuard", (RetrievalDetector, Detector), _class_of)
 
 
 class RetrievalGuard:
@@ -111,6 +125,7 @@ class RetrievalGuard:
                 *(QueryEchoDetector(), ConsensusDetector()),
                 *(InstructionDetector(), HiddenTextDetector()),
             )
+        check_detectors(detectors, TAKES)
         self.detectors: tuple[AnyDetector, ...] = tuple(detectors)
         names = [detector.name for detector in self.detectors]
         if not names:
@@ -259,8 +274,26 @@ class RetrievalGuard:
             report = overruled(report, among, Verdict.ADMIT)
         return _with_masked(report, passages, free, masked) if masked else report
 
-    def save(self, path: str | Path) -> None:
-        """Write configuration and calibration into a folder: JSON and npz, never pickle."""
+    def save(
+        self, path: str | Path, *, detectors: Sequence[AnyDetector | type[AnyDetector]] = ()
+    ) -> None:
+        """Write configuration and calibration into a folder: JSON and npz, never pickle.
+
+        Parameters
+        ----------
+        path
+            The folder.
+        detectors
+            What :meth:`load` will be given: detectors that are not registered, or that hold
+            something that cannot be saved.
+
+        Raises
+        ------
+        StateError
+            If a detector could not be loaded again; nothing is written then.
+        """
+        check_detectors(detectors, TAKES, classes=True)
+        check_loadable(self.detectors, detectors, TAKES)
         values: dict[str, Any] = {
             "policy": self.policy.model_dump(mode="json"),
             "calibrated": sorted(self._calibration.scores),
@@ -274,33 +307,46 @@ class RetrievalGuard:
                 learned, columns = detector.state()
                 for key, array in columns.items():
                     arrays[f"detector.{number}.{key}"] = array
-            values["detectors"].append(
-                {"kind": detector.kind, "config": detector.config(), "learned": learned}
-            )
+            values["detectors"].append(saved_form(detector) | {"learned": learned})
             if detector.name in self._calibration.scores:
                 arrays[f"clean.{number}"] = self._calibration.scores[detector.name]
         arrays["first"] = self._calibration.first
         state.write(Path(path), values, arrays)
 
     @classmethod
-    def load(cls, path: str | Path, *, quarantine: Quarantine | None = None) -> Self:
+    def load(
+        cls,
+        path: str | Path,
+        *,
+        quarantine: Quarantine | None = None,
+        detectors: Sequence[AnyDetector | type[AnyDetector]] = (),
+    ) -> Self:
         """Return the guard that :meth:`save` wrote.
+
+        Parameters
+        ----------
+        path
+            The folder.
+        quarantine
+            As for the constructor; it is not saved with the guard.
+        detectors
+            As of :meth:`ragshield_core.Guard.load`.
 
         Raises
         ------
         StateError
-            If files are missing, damaged, changed by hand, or of a newer format.
+            If files are missing, damaged, changed by hand, or of a newer format; or if a detector
+            is neither registered nor given.
         """
+        check_detectors(detectors, TAKES, classes=True)
         values, arrays = state.read(Path(path))
         with state.reading(Path(path)):
-            detectors: list[AnyDetector] = []
             scores = {}
-            for number, saved in enumerate(values["detectors"]):
-                detector: AnyDetector
-                if saved["kind"] in RETRIEVAL_KINDS:
-                    detector = RETRIEVAL_KINDS[saved["kind"]](**saved["config"])
-                else:
-                    detector = detector_class(saved["kind"])(**saved["config"])
+            built: list[AnyDetector] = detectors_from(values["detectors"], detectors, TAKES)
+            for number, (detector, saved) in enumerate(
+                zip(built, values["detectors"], strict=True)
+            ):
+                if isinstance(detector, Detector):
                     prefix = f"detector.{number}."
                     columns = {
                         key.removeprefix(prefix): array
@@ -308,14 +354,13 @@ class RetrievalGuard:
                         if key.startswith(prefix)
                     }
                     detector.restore(saved["learned"], columns)
-                detectors.append(detector)
                 if detector.name in values["calibrated"]:
                     scores[detector.name] = arrays[f"clean.{number}"]
             policy = Policy.model_validate(values["policy"])
-            guard = cls(detectors, policy=policy, quarantine=quarantine)
+            guard = cls(built, policy=policy, quarantine=quarantine)
             if scores:
                 guard._calibration = _Calibration.of(
-                    detectors, policy, scores, arrays["first"], robust=values["robust"]
+                    built, policy, scores, arrays["first"], robust=values["robust"]
                 )
         return guard
 

@@ -15,6 +15,7 @@ from ragshield_langchain.inner.base import CALLERS_LOOP, InnerStore, Stored
 from ragshield_langchain.inner.chroma import ChromaInner
 from ragshield_langchain.inner.faiss import FaissInner
 from ragshield_langchain.inner.memory import InMemoryInner
+from ragshield_langchain.inner.pgvectorstore import PGVectorStoreInner
 from ragshield_langchain.inner.postgres import PostgresInner
 from ragshield_langchain.inner.qdrant import QdrantInner
 
@@ -26,8 +27,9 @@ KINDS: tuple[type[InnerStore], ...] = (
     ChromaInner,
     QdrantInner,
     PostgresInner,
+    PGVectorStoreInner,
 )
-EXPECTED = "InMemoryVectorStore, FAISS, Chroma, QdrantVectorStore or PGVector"
+EXPECTED = "InMemoryVectorStore, FAISS, Chroma, QdrantVectorStore, PGVector or PGVectorStore"
 
 
 def access_to(store: VectorStore) -> InnerStore:

@@ -115,6 +115,11 @@ class InnerStore(ABC):
         self._store = store
         self._gate = Gate() if self.gated else None
 
+    @property
+    def fuses(self) -> bool:
+        """Whether searches by text rank anew what they find in two ways."""
+        return False
+
     @classmethod
     @abstractmethod
     def handles(cls, store_cls: type[VectorStore]) -> bool:

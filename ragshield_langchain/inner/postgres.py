@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -15,6 +16,7 @@ from langchain_core.vectorstores import VectorStore
 
 from ragshield_core import Batch
 from ragshield_core.errors import InvalidBatchError
+from ragshield_core.findings import printable
 from ragshield_langchain.inner.base import CALLERS_LOOP, InnerStore, Stored, chunks, comes_from
 
 T = TypeVar("T")
@@ -110,7 +112,7 @@ class PostgresInner(InnerStore):
         from sqlalchemy import select  # noqa: PLC0415
         from sqlalchemy.dialects.postgresql import insert  # noqa: PLC0415
 
-        _check(batch, metadatas)
+        check_fit(batch, metadatas)
 
         def work(session: Any) -> None:
             table, collection = self._table(), self._collection(session)
@@ -154,7 +156,8 @@ class PostgresInner(InnerStore):
                     new.on_conflict_do_update(index_elements=["id"], set_=changed), rows
                 )
 
-        self._run(work)
+        with unquoted(batch, f"the collection {self._store.collection_name!r}"):
+            self._run(work)
 
     def delete(self, ids: Sequence[str]) -> None:
         """Delete what the collection holds under the ids."""
@@ -238,7 +241,34 @@ class PostgresInner(InnerStore):
         return asyncio.run_coroutine_threadsafe(there(), loop).result()
 
 
-def _check(batch: Batch, metadatas: Sequence[dict[str, Any]]) -> None:
+@contextmanager
+def unquoted(batch: Batch, place: str) -> Iterator[None]:
+    """Keep texts and metadata out of what is said of a write that failed.
+
+    Raises
+    ------
+    InvalidBatchError
+        If the database refused what was to be written.
+    """
+    from sqlalchemy.exc import OperationalError, StatementError  # noqa: PLC0415
+
+    try:
+        yield
+    except OperationalError as error:  # of the server, not of what was written
+        error.hide_parameters = True
+        raise
+    except StatementError as error:
+        # Neither its message nor its cause: both may quote what was to be written.
+        kind = type(error.orig or error).__name__
+        msg = (
+            f"entry {printable(batch.ids[0])!r} and its batch were refused by {place} ({kind}), "
+            "nothing was written; expected vectors of its dimension, and metadata of the types of "
+            "its columns."
+        )
+        raise InvalidBatchError(msg) from None
+
+
+def check_fit(batch: Batch, metadatas: Sequence[dict[str, Any]]) -> None:
     """Refuse what PostgreSQL cannot keep, by the name of the entry."""
     for entry_id, text, metadata in zip(batch.ids, batch.texts, metadatas, strict=True):
         try:

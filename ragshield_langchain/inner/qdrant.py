@@ -55,6 +55,11 @@ class QdrantInner(InnerStore):
             )
             raise TypeError(msg)
 
+    @property
+    def fuses(self) -> bool:
+        """Whether it is in hybrid mode."""
+        return bool(self._store.retrieval_mode == "hybrid")
+
     @classmethod
     def handles(cls, store_cls: type[VectorStore]) -> bool:
         """Return whether it is QdrantVectorStore, without importing langchain-qdrant."""

@@ -676,3 +676,33 @@ def test_a_url_may_be_an_object(on_file):
     quarantine.hold(ENTRIES)
     assert Quarantine(on_file).count() == len(ENTRIES)
     assert repr(quarantine) == repr(Quarantine(on_file))
+
+
+def test_it_knows_by_which_index_entries_came(on_file):
+    quarantine = Quarantine(on_file)
+    quarantine.hold(ENTRIES)
+    quarantine.note_index([FIRST, SECOND], "manual")
+    quarantine.note_index([FIRST], "manual")
+    quarantine.note_index([FIRST], "wiki")
+    again = Quarantine(on_file)
+    assert (again.noted_by("manual"), again.noted_by("wiki")) == ((FIRST, SECOND), (FIRST,))
+    assert Quarantine(on_file, namespace="other").noted_by("manual") == ()
+    again.forget_index([FIRST, THIRD], "manual")
+    assert (again.noted_by("manual"), again.noted_by("wiki")) == ((SECOND,), (FIRST,))
+    again.purge([FIRST, SECOND])
+    assert again.noted_by("manual") == again.noted_by("wiki") == ()
+
+
+def test_a_database_from_before_there_were_indexes_opens(on_file):
+    Quarantine(on_file).hold(ENTRIES)
+    with closing(sqlite3.connect(on_file.removeprefix("sqlite:///"))) as connection, connection:
+        connection.execute("DROP TABLE ragshield_indexed")
+    quarantine = Quarantine(on_file)
+    assert quarantine.noted_by("manual") == ()
+    quarantine.note_index([FIRST], "manual")
+    assert quarantine.noted_by("manual") == (FIRST,)
+
+
+def test_asking_what_an_index_has_noted_makes_no_database(on_file):
+    assert Quarantine(on_file).noted_by("manual") == ()
+    assert not Path(on_file.removeprefix("sqlite:///")).exists()

@@ -5,6 +5,7 @@ import logging
 import os
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,7 +13,13 @@ from corpora import ROOT
 from support import Scripted, clones_of, group, join, passages
 
 from ragshield_core import Batch, Policy
-from ragshield_core.detectors import CliqueDetector, HiddenTextDetector, LabelCentroidDetector
+from ragshield_core.detectors import (
+    CliqueDetector,
+    HiddenTextDetector,
+    InstructionDetector,
+    LabelCentroidDetector,
+    registry,
+)
 from ragshield_core.detectors.base import Evidence
 from ragshield_core.detectors.consensus import ConsensusDetector
 from ragshield_core.detectors.query_echo import QueryEchoDetector
@@ -295,10 +302,6 @@ def test_what_a_person_has_released_passes(quarantine):
 
 
 def test_save_and_load_give_the_same_decisions(tmp_path):
-    guard = RetrievalGuard([QueryEchoDetector(), ConsensusDetector(), Scripted()])
-    guard.fit(KNOWN, fpr=0.05).save(tmp_path)
-    with pytest.raises(StateError, match="scripted"):
-        RetrievalGuard.load(tmp_path)  # no entry point brings it
     guard = RetrievalGuard().fit(KNOWN, fpr=0.05)
     guard.save(tmp_path)
     again = RetrievalGuard.load(tmp_path)
@@ -310,6 +313,88 @@ def test_save_and_load_give_the_same_decisions(tmp_path):
     assert {**before, "timings": {}} == {**after, "timings": {}}
     RetrievalGuard().save(tmp_path)
     assert not RetrievalGuard.load(tmp_path).calibrated
+
+
+@pytest.mark.parametrize("own", [Scripted, lambda: Planted(0.9)], ids=["entry", "retrieval"])
+def test_a_detector_that_could_not_be_loaded_is_refused_at_save(tmp_path, own):
+    RetrievalGuard().save(tmp_path / "state")
+    before = (tmp_path / "state" / "ragshield.json").read_text()
+    guard = RetrievalGuard([QueryEchoDetector(), own()])
+    with pytest.raises(StateError, match=r"not registered.*RetrievalGuard\.load\(folder, detect"):
+        guard.save(tmp_path / "state")
+    with pytest.raises(StateError, match="not registered"):
+        guard.save(tmp_path / "new")
+    assert (tmp_path / "state" / "ragshield.json").read_text() == before
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_detector_that_is_given_at_save_and_load_comes_back(tmp_path):
+    guard = RetrievalGuard([QueryEchoDetector(), Scripted()]).fit(KNOWN, fpr=0.05)
+    guard.save(tmp_path, detectors=[Scripted])
+    with pytest.raises(StateError, match="scripted"):
+        RetrievalGuard.load(tmp_path)
+    by_class = RetrievalGuard.load(tmp_path, detectors=[Scripted])
+    assert by_class.detectors[1].learned == len(KNOWN)
+    mine = Scripted()
+    by_instance = RetrievalGuard.load(tmp_path, detectors=[mine])
+    assert by_instance.detectors[1] is mine
+    assert mine.learned == len(KNOWN)
+    bad = Batch.of(ids=["x"], texts=["score=99"], embeddings=KNOWN.embeddings[:1])
+    for one in (guard, by_class, by_instance):
+        assert one.thresholds == guard.thresholds
+        assert dropped(one.screen("what", bad)) == {"x"}
+    with pytest.raises(StateError, match="none with the same options"):
+        RetrievalGuard.load(tmp_path, detectors=[mine, Scripted("other")])
+
+
+def test_a_detector_of_retrieved_sets_is_given_as_well(tmp_path):
+    guard = RetrievalGuard([Planted(0.9), QueryEchoDetector()])
+    planted = Planted(0.9)
+    guard.save(tmp_path, detectors=[planted])
+    again = RetrievalGuard.load(tmp_path, detectors=[planted])
+    assert again.detectors[0] is planted
+    vector, found = a_set()
+    assert again.screen("what", found, vector).kept.tolist() == [False] * len(found)
+
+
+def test_detectors_of_retrieved_sets_are_found_through_entry_points(tmp_path, monkeypatch):
+    point = SimpleNamespace(load=lambda: Planted)
+    monkeypatch.setattr(registry, "entry_points", lambda **_: [point])
+    RetrievalGuard([Planted()]).save(tmp_path)
+    (again,) = RetrievalGuard.load(tmp_path).detectors
+    assert isinstance(again, Planted)
+
+
+class Classifier:
+    def __call__(self, texts):
+        return [0.0 for _ in texts]
+
+
+def test_a_classifier_is_not_dropped_silently(tmp_path):
+    detector = InstructionDetector(classifier=Classifier())
+    guard = RetrievalGuard([detector])
+    with pytest.raises(StateError, match=r"classifier.*RetrievalGuard\.load"):
+        guard.save(tmp_path)
+    guard.save(tmp_path, detectors=[detector])
+    with pytest.raises(StateError, match=r"classifier.*RetrievalGuard\.load"):
+        RetrievalGuard.load(tmp_path)
+    assert RetrievalGuard.load(tmp_path, detectors=[detector]).detectors == (detector,)
+
+
+def test_what_is_no_detector_is_refused(tmp_path):
+    guard = RetrievalGuard()
+    for given, match in (
+        ("instruction", "expected a list"),
+        ([QueryEchoDetector], "expected an instance: QueryEchoDetector"),
+        ([3], r"detectors\[0\] is a int"),
+    ):
+        with pytest.raises(TypeError, match=match):
+            RetrievalGuard(given)
+    with pytest.raises(TypeError, match=r"detectors\[0\] is a str"):
+        guard.save(tmp_path, detectors=["x"])
+    guard.save(tmp_path)
+    with pytest.raises(TypeError, match="expected a list"):
+        RetrievalGuard.load(tmp_path, detectors=Scripted)
 
 
 def test_a_tampered_state_is_refused(tmp_path):

@@ -11,7 +11,7 @@ import faiss
 import pytest
 from langchain_core.vectorstores import InMemoryVectorStore
 
-KINDS = ("memory", "faiss", "chroma", "qdrant", "postgres")
+KINDS = ("memory", "faiss", "chroma", "qdrant", "postgres", "pgvectorstore")
 
 
 @pytest.fixture(scope="session")
@@ -76,6 +76,8 @@ def make_store(request):
             return QdrantVectorStore(
                 client, name, embedding, distance=distance, validate_collection_config=False
             )
+        if kind == "pgvectorstore":
+            return make_table(name, embedding, dim, **options)
         from langchain_postgres import PGVector  # noqa: PLC0415
         from sqlalchemy import NullPool  # noqa: PLC0415
 
@@ -86,6 +88,29 @@ def make_store(request):
         }
         undo.append(lambda: PGVector(embedding, **settings).delete_collection())
         return PGVector(embedding, **settings, **options)
+
+    def make_table(
+        name, embedding, dim, *, ids="TEXT", driver="psycopg", loop=True, columns=(), **options
+    ):
+        from langchain_postgres import Column, PGEngine, PGVectorStore  # noqa: PLC0415
+        from sqlalchemy import NullPool  # noqa: PLC0415
+
+        url = request.getfixturevalue("postgres_url").replace("+psycopg", f"+{driver}")
+        engine = PGEngine.from_connection_string(url, poolclass=NullPool)
+        engine.init_vectorstore_table(
+            name,
+            dim,
+            id_column=Column("langchain_id", ids, nullable=False),
+            metadata_columns=[Column(column, of) for column, of in columns],
+            store_metadata=options.pop("store_metadata", True),
+            hybrid_search_config=options.get("hybrid_search_config"),
+        )
+        undo.append(lambda: engine.drop_table(name))
+        options |= {"metadata_columns": [column for column, _ in columns]}
+        store = PGVectorStore.create_sync(engine, embedding, name, **options)
+        if not loop:  # as after PGVectorStore.create with such an engine
+            store._engine = PGEngine.from_engine(engine._pool)
+        return store
 
     yield make
     for step in reversed(undo):

@@ -12,7 +12,7 @@ from ragshield_core.errors import CalibrationError, InvalidBatchError
 from ragshield_langchain import GuardedVectorStore
 from ragshield_langchain.inner import access_to
 
-KINDS = ["memory", "faiss", "chroma", "qdrant", "postgres"]
+KINDS = ["memory", "faiss", "chroma", "qdrant", "postgres", "pgvectorstore"]
 KNOWN = passages(600, 1)
 POISON = group(5, 3)
 

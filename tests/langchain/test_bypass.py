@@ -16,7 +16,7 @@ from support import DIM, CountingEmbeddings, Scripted, vector_of
 from ragshield_core import Batch, Guard, Quarantine
 from ragshield_langchain import GuardedVectorStore
 
-KINDS = ["memory", "faiss", "chroma", "qdrant", "postgres"]
+KINDS = ["memory", "faiss", "chroma", "qdrant", "postgres", "pgvectorstore"]
 QUERY = "billing score=9"
 VECTOR = vector_of(QUERY).tolist()
 GOOD = [f"billing {i}" for i in range(30)]
@@ -95,6 +95,8 @@ REFUSED = {
     *("client", "sparse_embeddings", "distance_strategy", "get_connection_string"),
     *("connection_string_from_db_params", "create_collection", "create_tables_if_not_exists"),
     *("create_vector_extension", "drop_tables", "get_collection"),
+    *("create", "create_sync", "get_table_name", "is_valid_index", "reindex"),
+    *("apply_hybrid_search_index", "apply_vector_index", "drop_vector_index"),
 }
 CLASS_REFUSED = {"load_local"}  # defined, so that it can be refused before there is a store
 HARMLESS = {"delete", "embeddings"}

@@ -18,7 +18,7 @@ def guard_of(url="sqlite://"):
     return Guard([Scripted()], quarantine=Quarantine(url))
 
 
-@pytest.fixture(params=["memory", "faiss", "chroma", "qdrant", "postgres"])
+@pytest.fixture(params=["memory", "faiss", "chroma", "qdrant", "postgres", "pgvectorstore"])
 def store(request, make_store, on_file):
     inner = make_store(request.param, CountingEmbeddings(), DIM)
     return GuardedVectorStore(inner, guard=guard_of(on_file))

@@ -11,7 +11,7 @@ from langchain_core.document_loaders import BaseLoader
 from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
 from langchain_core.indexing import InMemoryRecordManager, aindex, index
-from langchain_core.vectorstores import InMemoryVectorStore
+from langchain_core.vectorstores import InMemoryVectorStore, VectorStore
 from sqlalchemy.pool import NullPool
 from support import DIM, CountingEmbeddings, Scripted, group, join, passages
 
@@ -73,12 +73,17 @@ class World:
         done = self._either(
             guarded_index, aguarded_index, documents, self.records, self.store, **options
         )
-        return {key: value for key, value in done.items() if key != "reports" and value}
+        return {key: value for key, value in done.items() if key.startswith("num_") and value}
 
     def naive(self, documents, **options):
-        """Index as LangChain does."""
+        """Index as LangChain does, past the guard."""
+        return self.plain(documents, over=self.store.inner, **options)
+
+    def plain(self, documents, over=None, **options):
+        """Index as LangChain does, into the guarded store."""
         options = SOURCE | options
-        done = self._either(index, aindex, documents, self.records, self.store, **options)
+        over = over or self.store
+        done = self._either(index, aindex, documents, self.records, over, **options)
         return {key: value for key, value in done.items() if value}
 
     def release(self, ids, **options):
@@ -118,21 +123,65 @@ def world(request, tmp_path):
     return World(f"{scheme}:///{tmp_path}/records.db", native=bool(native))
 
 
-# What the naive way does
+# What LangChain's own way would do
 
 
-@pytest.mark.parametrize("cleanup", ["incremental", "full", "scoped_full"])
-def test_plain_index_records_what_was_rejected_and_destroys_the_good_version(world, cleanup):
-    world.naive(V1, cleanup=cleanup)
-    assert world.naive(V2, cleanup=cleanup) == {
-        "num_added": 2,
-        "num_skipped": 1,
-        "num_deleted": 2,
-    }
-    assert GOOD not in world.live
-    assert BAD not in world.live
-    assert {world.held[BAD]} <= world.keys()
-    assert world.naive(V2, cleanup=cleanup) == {"num_skipped": 3}, "skipped for ever"
+@pytest.mark.parametrize("cleanup", CLEANUPS)
+def test_plain_index_over_a_guarded_store_is_refused_before_anything_is_lost(world, cleanup):
+    world.run(V1, cleanup=cleanup)
+    before = world.state
+    for documents in (V2, [V1[0]] if cleanup == "full" else V2[1:]):  # updates, and deletions only
+        with pytest.raises(TypeError, match=r"index.*guarded_index\(docs_source"):
+            world.plain(documents, cleanup=cleanup)
+        assert world.state == before
+
+
+class Tracing(VectorStore):
+    """Hands everything on; an application's own wrapper."""
+
+    def __init__(self, store):
+        self.inner = store
+
+    def add_documents(self, documents, **kwargs):
+        return self.inner.add_documents(documents, **kwargs)
+
+    async def aadd_documents(self, documents, **kwargs):
+        return await self.inner.aadd_documents(documents, **kwargs)
+
+    def delete(self, ids=None, **kwargs):
+        return self.inner.delete(ids, **kwargs)
+
+    async def adelete(self, ids=None, **kwargs):
+        return await self.inner.adelete(ids, **kwargs)
+
+    def similarity_search(self, query, k=4, **kwargs):
+        return self.inner.similarity_search(query, k, **kwargs)
+
+    @classmethod
+    def from_texts(cls, *args, **kwargs):
+        raise NotImplementedError
+
+
+def test_plain_index_is_refused_through_a_wrapper_as_well(world):
+    world.run(V1)
+    before = world.state
+    for documents in (V2, [V1[0]]):
+        with pytest.raises(TypeError, match="guarded_index"):
+            world.plain(documents, over=Tracing(world.store), cleanup="full")
+        assert world.state == before
+
+
+def test_a_source_may_write_to_another_guarded_store_while_it_is_indexed(world):
+    other = guarded()
+
+    def crawled():
+        for document in V1:
+            other.add_documents([document], ids=["latest"])
+            other.delete(["latest"])
+            yield document
+
+    assert world.naive(crawled()) == {"num_added": 3}
+    assert world.run(crawled()) == {"num_skipped": 3}
 
 
 # What the guarded way does
@@ -184,7 +233,9 @@ def test_what_is_released_is_recorded_and_replaces_the_old_version(world, cleanu
     else:
         by = {"the store": world.store, "the quarantine": world.store.quarantine}
         by[through].release(ids)
-        done = {"num_added": 1, "num_skipped": 2, "num_deleted": 1}
+        done = {"num_skipped": 3, "num_deleted": 1}
+        if through == "the quarantine":  # which writes nothing
+            done = {"num_added": 1, "num_skipped": 2, "num_deleted": 1}
     assert world.run(V2, cleanup=cleanup) == done
     assert world.state == ({"billing one", BAD, "shipping new"}, set())
     assert world.run(V2, cleanup=cleanup) == {"num_skipped": 3}
@@ -201,6 +252,52 @@ def test_what_is_released_is_deleted_once_the_source_has_something_else(world, c
         "num_deleted": 1,
     }
     assert world.state == ({"billing one", FIXED, "shipping new"}, set())
+
+
+@pytest.mark.parametrize("cleanup", ["incremental", "full", "scoped_full"])
+def test_what_the_store_releases_is_no_orphan_once_the_source_has_something_else(world, cleanup):
+    world.run(V1, cleanup=cleanup)
+    world.run(V2, cleanup=cleanup)
+    world.store.release([world.held[BAD]])
+    fixed = [V2[0], doc(FIXED), V2[2]]
+    assert world.run(fixed, cleanup=cleanup) == {
+        "num_added": 1,
+        "num_skipped": 2,
+        "num_deleted": 2,  # the version before, and the released one
+    }
+    assert world.state == ({"billing one", FIXED, "shipping new"}, set())
+
+
+def test_what_the_store_releases_is_known_to_the_next_run_whatever_it_is_about(world):
+    world.run(V2)
+    world.store.release([world.held[BAD]])
+    assert world.run([doc("shipping more", "c.txt")]) == {"num_added": 1}
+    assert world.state == ({"billing one", BAD, "shipping new", "shipping more"}, set())
+    assert world.run([V2[2]], cleanup="full") == {"num_skipped": 1, "num_deleted": 3}
+    assert world.state == ({"shipping new"}, set())
+
+
+def test_a_run_leaves_alone_what_came_by_other_ways(world):
+    world.run(V1, cleanup="full")
+    world.store.add_documents([doc("by hand score=9")], ids=["by hand"])
+    other = World(native=world.native, store=world.store)
+    other.records = InMemoryRecordManager("other")
+    other.run([doc("elsewhere score=9", "z.txt")], cleanup="full")
+    world.store.release(list(world.held.values()))
+    assert world.run(V1, cleanup="full") == {"num_skipped": 3}
+    assert world.live == {d.page_content for d in V1} | {"by hand score=9", "elsewhere score=9"}
+    assert other.run([], cleanup="full") == {"num_deleted": 1}
+    assert world.live == {d.page_content for d in V1} | {"by hand score=9"}
+
+
+def test_an_update_that_is_still_held_leaves_the_record_of_the_live_one(world):
+    own = {"key_encoder": lambda d: d.metadata["source"], "force_update": True, "cleanup": "full"}
+    world.run([doc("billing good")], **own)
+    world.run([doc("billing score=9")], **own)
+    assert world.run([doc("billing good")], **own) == {"num_updated": 1}
+    world.store.release(["a.txt"])
+    assert world.run([], **own) == {"num_deleted": 1}
+    assert world.state == (set(), set())
 
 
 def test_a_release_can_be_repeated_and_names_what_it_does_not_know(world):
@@ -327,6 +424,10 @@ def test_the_result_carries_what_was_found_and_no_more():
     documents = [doc(f"billing {i}") for i in range(5)] + [doc(BAD)]
     done = guarded_index(documents, world.records, world.store, batch_size=3, **SOURCE)
     first, second = done["reports"]
+    assert first.summary() == "3 entries: 3 admitted, 0 flagged, 0 quarantined"
+    assert second.summary() == "3 entries: 2 admitted, 0 flagged, 1 quarantined"
+    assert done["num_added"] == 5
+    assert done["quarantined"] == [world.held[BAD]]
     assert len(first.batch) == 0
     assert second.batch.ids == (world.held[BAD],)
     (decision,) = second.quarantined
@@ -409,6 +510,26 @@ def test_what_is_taken_back_is_not_recorded_any_more(crowded):
     assert crowded.run([*clean, *bad]) == {"num_skipped": 6, "num_quarantined": 3}
     crowded.release(list(crowded.held.values()), source_id_key="source")
     assert crowded.run([*clean, *bad], cleanup="full") == {"num_skipped": 9}
+
+
+def test_what_is_taken_back_and_released_by_the_store_is_known_to_the_next_run(crowded):
+    first, second, third = (passage(POISON, row) for row in range(3))
+    crowded.run([first])
+    crowded.run([second])
+    assert crowded.run([third])["num_recalled"] == 1
+    crowded.store.release(list(crowded.held.values()))
+    assert crowded.run([], cleanup="full") == {"num_deleted": 3}
+    assert crowded.state == (set(), set())
+
+
+def test_what_is_taken_back_names_its_ids(crowded):
+    first, second, third = (passage(POISON, row) for row in range(3))
+    for document in (first, second):
+        crowded.run([document])
+    run = crowded._either, guarded_index, aguarded_index
+    done = run[0](*run[1:], [third], crowded.records, crowded.store, **SOURCE)
+    assert done["quarantined"] == [crowded.held[third.page_content]]
+    assert done["recalled"] == [crowded.held[first.page_content]]
 
 
 @pytest.mark.parametrize("cleanup", ["incremental", "full", "scoped_full"])
@@ -536,7 +657,7 @@ def test_reports_and_counts_are_of_the_own_run_where_others_write_as_well(world)
 # Other stores
 
 
-@pytest.mark.parametrize("kind", ["faiss", "chroma", "qdrant", "postgres"])
+@pytest.mark.parametrize("kind", ["faiss", "chroma", "qdrant", "postgres", "pgvectorstore"])
 def test_every_kind_of_store(kind, make_store):
     def key(document):
         return str(uuid.uuid5(uuid.NAMESPACE_URL, document.page_content))

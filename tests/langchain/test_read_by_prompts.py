@@ -1,8 +1,5 @@
 """What prompts print beside a text is judged like it."""
 
-import logging
-import warnings
-
 import pytest
 from langchain_core.documents import Document
 from langchain_core.vectorstores import InMemoryVectorStore
@@ -12,7 +9,6 @@ from ragshield_core import Guard, Quarantine
 from ragshield_core.detectors import InstructionDetector
 from ragshield_core.retrieval import RetrievalGuard
 from ragshield_langchain import (
-    GuardedRetriever,
     GuardedVectorStore,
     PoisonFilter,
     PoisonGuardTransformer,
@@ -64,7 +60,7 @@ def test_only_named_keys_are_judged_where_they_are_named():
         guarded(prompt_keys="title")
 
 
-@pytest.mark.parametrize("kind", ["memory", "faiss", "qdrant", "postgres"])
+@pytest.mark.parametrize("kind", ["memory", "faiss", "qdrant", "postgres", "pgvectorstore"])
 def test_a_revision_is_recognised_whatever_order_a_store_keeps_its_metadata_in(kind, make_store):
     metadata = {"title": INJECTION, "by": "somebody of the crew", "a": {"z": "one two three"}}
     document = Document(id="a", page_content=FERRY, metadata=metadata)
@@ -81,23 +77,3 @@ def test_dates_paths_and_ids_make_no_new_revision(stamp):
     plain = {"source": "manual.md", "id": "7f", "at": stamp, "page": 3}
     (context,) = guarded().keys.contexts([plain])
     assert context is None
-
-
-def test_a_parent_that_comes_back_whole_is_warned_of_and_can_be_guarded(caplog):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        from langchain_classic.retrievers import ParentDocumentRetriever  # noqa: PLC0415
-    from langchain_core.stores import InMemoryStore  # noqa: PLC0415
-    from langchain_text_splitters import CharacterTextSplitter  # noqa: PLC0415
-
-    splitter = CharacterTextSplitter(separator="\n\n", chunk_size=60, chunk_overlap=0)
-    parents = ParentDocumentRetriever(
-        vectorstore=guarded(), docstore=InMemoryStore(), child_splitter=splitter
-    )
-    page = Document(page_content=f"{FERRY}\n\n{INJECTION}\n\nIt carries cars.")
-    with caplog.at_level(logging.WARNING, "ragshield"):
-        parents.add_documents([page])
-    assert "put a GuardedRetriever around it" in caplog.text
-    assert INJECTION in parents.invoke("ferry")[0].page_content  # what LangChain does
-    rules = RetrievalGuard([InstructionDetector()])
-    assert GuardedRetriever(retriever=parents, guard=rules).invoke("ferry") == []

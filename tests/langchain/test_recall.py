@@ -9,7 +9,7 @@ from support import DIM, LENGTH, CountingEmbeddings, Scripted, vector_of
 from ragshield_core import Decision, Guard, Quarantine, Verdict
 from ragshield_langchain import GuardedVectorStore
 
-KINDS = ("memory", "faiss", "chroma", "qdrant", "postgres")
+KINDS = ("memory", "faiss", "chroma", "qdrant", "postgres", "pgvectorstore")
 TEXTS = [f"billing {i}" for i in range(12)]
 IDS = [f"b{i}" for i in range(12)]
 

@@ -44,6 +44,15 @@ class TestGuardedPostgres(GuardedSuite):
     kind = "postgres"
 
 
+class TestGuardedPGVectorStore(GuardedSuite):
+    kind = "pgvectorstore"
+
+
+class TestGuardedPGVectorStoreAsyncpg(GuardedSuite):
+    kind = "pgvectorstore"
+    options = {"driver": "asyncpg"}  # noqa: RUF012
+
+
 class TestGuardedPostgresAsync(GuardedSuite):
     kind = "postgres"
     options = {"async_mode": True}  # noqa: RUF012

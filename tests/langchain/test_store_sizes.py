@@ -11,7 +11,9 @@ from ragshield_langchain import GuardedVectorStore
 IDS = [f"0d706099-6dd9-412a-9df6-a71043e020d{n}" for n in range(3)]
 
 
-@pytest.mark.parametrize("kind", ["memory", "faiss", "chroma", "qdrant", "postgres"])
+@pytest.mark.parametrize(
+    "kind", ["memory", "faiss", "chroma", "qdrant", "postgres", "pgvectorstore"]
+)
 def test_the_size_of_a_store_is_known(kind, make_store):
     store = make_store(kind, CountingEmbeddings(), DIM)
     assert as_retriever(store).size() == 0

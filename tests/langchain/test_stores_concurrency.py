@@ -10,7 +10,9 @@ from ragshield_core import Guard, Quarantine
 from ragshield_langchain import GuardedVectorStore
 
 
-@pytest.mark.parametrize("kind", ["memory", "faiss", "chroma", "qdrant", "postgres"])
+@pytest.mark.parametrize(
+    "kind", ["memory", "faiss", "chroma", "qdrant", "postgres", "pgvectorstore"]
+)
 def test_nothing_fails_is_lost_or_poisoned(make_store, on_file, kind):
     embedding = DeterministicFakeEmbedding(size=concurrency.DIM)
     inner = make_store(kind, embedding, concurrency.DIM)

@@ -1,6 +1,7 @@
 """What each kind of store does below the guard, asked of all of them."""
 
 import itertools
+import traceback
 from unittest.mock import patch
 
 import numpy as np
@@ -12,7 +13,7 @@ from ragshield_core.errors import InvalidBatchError
 from ragshield_langchain import GuardedVectorStore
 from ragshield_langchain.inner import access_to
 
-KINDS = ["memory", "faiss", "chroma", "qdrant", "postgres"]
+KINDS = ["memory", "faiss", "chroma", "qdrant", "postgres", "pgvectorstore"]
 UUID = "0d706099-6dd9-412a-9df6-a71043e020de"
 # What Qdrant takes as it is, what it takes as a number, and what it does not take.
 IDS = ["plain", UUID, UUID.upper(), UUID.replace("-", ""), "7", "07", "ümläut/1", str(2**64)]
@@ -152,7 +153,7 @@ def half_way(access, kind):
         yield slice(0, 2)
         raise DiskFullError
 
-    return patch("ragshield_langchain.inner.postgres.chunks", some)
+    return patch(f"ragshield_langchain.inner.{kind}.chunks", some)
 
 
 class _Failing:
@@ -164,7 +165,7 @@ class _Failing:
         return self._broken.get(name) or getattr(self._inner, name)
 
 
-@pytest.mark.parametrize("kind", ["faiss", "chroma", "qdrant", "postgres"])
+@pytest.mark.parametrize("kind", ["faiss", "chroma", "qdrant", "postgres", "pgvectorstore"])
 def test_half_a_write_is_undone(make, kind):
     access = access_to(make(kind))
     access.write(batch_of(["billing 0", "billing 1"]), [{"old": 1}, {}])
@@ -178,25 +179,51 @@ def test_half_a_write_is_undone(make, kind):
     assert content(access) == expected(new, [{"new": 1}] * 4)
 
 
-@pytest.mark.parametrize("kind", ["faiss", "chroma", "qdrant"])
+@pytest.mark.parametrize("kind", ["faiss", "chroma", "qdrant", "pgvectorstore"])
 def test_vectors_of_another_dimension_are_refused_by_name(make, kind):
     access = access_to(make(kind))
     access.write(batch_of(["billing 0"]), [{}])
     before = content(access)
-    other = Batch.of(ids=["e0", "culprit"], texts=["a", "b"], embeddings=np.ones((2, DIM + 1)))
-    with pytest.raises(InvalidBatchError, match="'e0'"):
-        access.write(other, [{}, {}])
+    texts = ["a secret", "another secret"]
+    other = Batch.of(ids=["e0", "culprit"], texts=texts, embeddings=np.ones((2, DIM + 1)))
+    with pytest.raises(InvalidBatchError, match="'e0'") as seen:
+        access.write(other, [{"k": texts[0]}, {}])
+    assert "secret" not in "".join(traceback.format_exception(seen.value))
     assert content(access) == before
+
+
+@pytest.mark.parametrize("kind", ["postgres", "pgvectorstore"])
+def test_a_database_that_fails_does_not_quote_what_was_to_be_written(make, kind):
+    from sqlalchemy.exc import DataError, OperationalError  # noqa: PLC0415 - slow to import
+
+    access, secret = access_to(make(kind)), "a secret"
+    gone = OperationalError("INSERT", {"content": secret}, ConnectionError("gone"))
+    with patch.object(access, "_run", side_effect=gone), pytest.raises(OperationalError) as seen:
+        access.write(batch_of([secret]), [{}])
+    assert "gone" in str(seen.value)
+    assert secret not in str(seen.value)
+    unfit = DataError("INSERT", {"content": secret}, ValueError(secret))
+    with (
+        patch.object(access, "_run", side_effect=unfit),
+        pytest.raises(InvalidBatchError, match=r"'e0' and its batch.*\(ValueError\)") as refused,
+    ):
+        access.write(batch_of([secret]), [{}])
+    assert secret not in "".join(traceback.format_exception(refused.value))
 
 
 UNFIT = {
     "chroma: a dict": ("chroma", "text", {"deep": {"er": 1}}),
     "chroma: None": ("chroma", "text", {"empty": None}),
-    "postgres: a NUL": ("postgres", "te\0xt", {}),
-    "postgres: a NUL in metadata": ("postgres", "text", {"k": "\0"}),
-    "postgres: a lone surrogate": ("postgres", "\ud800", {}),
-    "postgres: NaN": ("postgres", "text", {"k": float("nan")}),
-    "postgres: no JSON": ("postgres", "text", {"k": object()}),
+} | {
+    f"{kind}: {what}": (kind, text, metadata)
+    for kind in ("postgres", "pgvectorstore")
+    for what, text, metadata in (
+        ("a NUL", "te\0xt", {}),
+        ("a NUL in metadata", "text", {"k": "\0"}),
+        ("a lone surrogate", "\ud800", {}),
+        ("NaN", "text", {"k": float("nan")}),
+        ("no JSON", "text", {"k": object()}),
+    )
 }
 
 

@@ -143,6 +143,9 @@ def test_a_deletion_by_choice_is_known_to_the_guard(make_store):
     inner = make_store("chroma", CountingEmbeddings(), DIM)
     store = GuardedVectorStore(inner, guard=Guard([Scripted()], quarantine=Quarantine("sqlite://")))
     store.add_texts(["a", "b", "c"], [{"x": 1}, {"x": 2}, {"x": 1}], ids=["1", "2", "3"])
+    assert store.delete(["1", "2"], where={"x": 2}) is True  # both, as of the store inside
+    assert store._access.ids() == ["1", "3"]
+    store.add_texts(["b"], [{"x": 2}], ids=["2"])
     assert store.delete(where={"x": 1}) is True
     assert store._access.ids() == ["2"]
     assert store.guard.known(["1", "2", "3"]) == ["2"]

@@ -20,7 +20,9 @@ def guard_of(*detectors):
     return Guard(detectors or [Scripted()], quarantine=Quarantine("sqlite://"))
 
 
-@pytest.mark.parametrize("kind", ["memory", "faiss", "chroma", "qdrant", "postgres"])
+@pytest.mark.parametrize(
+    "kind", ["memory", "faiss", "chroma", "qdrant", "postgres", "pgvectorstore"]
+)
 def test_a_guard_that_knows_nothing_of_what_its_store_holds_is_warned_of(kind, make_store):
     inner = make_store(kind, CountingEmbeddings(), DIM)
     with warnings.catch_warnings():

@@ -429,7 +429,7 @@ class Model:
 @cache
 def model() -> Model:
     """Return the model of the data file."""
-    file = files("ragshield_core.detectors.instruction").joinpath("concepts.json")
+    file = files(__package__).joinpath("concepts.json")
     return Model(json.loads(file.read_text(encoding="utf-8")))
 
 

@@ -116,7 +116,7 @@ class Rule:
 @cache
 def rules() -> tuple[Rule, ...]:
     """Return all rules of the data file."""
-    file = files("ragshield_core.detectors.instruction").joinpath("rules.json")
+    file = files(__package__).joinpath("rules.json")
     data = json.loads(file.read_text(encoding="utf-8"))
     return tuple(Rule(**rule, words=data["words"]) for rule in data["rules"])
 
