@@ -1,0 +1,17 @@
+"""What TriggerPhraseDetector is tried on."""
+
+from support import passages
+
+from cases.entries import TEXTS, said
+from ragshield_core.attacks import plant_phrase
+from ragshield_core.detectors import TriggerPhraseDetector
+from ragshield_core.testing import DetectorCase
+
+PHRASE = "word3 blue heron word41"
+CASES = {
+    "": DetectorCase(
+        make=TriggerPhraseDetector,
+        poison=said(*plant_phrase(passages(20, 5), range(20), PHRASE)),
+        **TEXTS,
+    ),
+}
