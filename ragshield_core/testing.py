@@ -311,6 +311,67 @@ def forgets_what_it_learned(case: DetectorCase) -> None:
     _ask(same, "learning and forgetting entries changes the scores of others")
 
 
+def lets_go_of_what_is_held(case: DetectorCase) -> None:
+    """Ask that holding entries and letting them go again leaves scores as they were."""
+    detector = case.fitted()
+    held, both = _renamed(case.poison, "held-"), _joined(case.clean, case.poison)
+    before = detector.score(both)
+    detector.hold(held)
+    detector.hold(held)  # a write that is repeated
+    detector.confirm(held.ids)
+    detector.unhold(held.ids)
+    detector.unhold(held.ids)
+    same = np.allclose(detector.score(both), before, atol=1e-6)
+    _ask(same, "what was held and let go again still counts")
+
+
+def overlooks_until_told_otherwise(case: DetectorCase) -> None:
+    """Ask that entries left out of account count again afterwards."""
+    detector = case.fitted()
+    before = detector.score(case.poison)
+    detector.overlook(case.known.ids[::2])
+    detector.score(case.poison)
+    detector.overlook(())
+    same = np.array_equal(detector.score(case.poison), before)
+    _ask(same, "entries that were overlooked no longer count")
+
+
+def accuses_only_what_it_learned(case: DetectorCase) -> None:
+    """Ask that earlier entries are named with scores and reasons, and only those that are there."""
+    detector, earlier = case.fitted(), _renamed(case.poison, "earlier-")
+    detector.learn(earlier)
+    ids, scores = _accused(detector, case.poison)
+    live = {*case.known.ids, *earlier.ids}
+    _ask(live.issuperset(ids), "it accuses entries that it has not learned")
+    _ask(scores.shape == (len(ids),), f"{len(ids)} accused entries have scores {scores.shape}")
+    _ask(bool(np.isfinite(scores).all()), "scores of accused entries are not finite")
+    if len(ids):
+        reasons = detector.explain_retroactive(case.poison, ids)
+        _ask(len(reasons) == len(ids), "it does not say why it accuses each of them")
+    detector.forget(earlier)
+    _ask(not {*earlier.ids} & {*_accused(detector, case.poison)[0]}, "it accuses what it forgot")
+
+
+def trusts_whom_people_trust(case: DetectorCase) -> None:
+    """Ask that entries that a person has judged good are not accused any more."""
+    detector, earlier = case.fitted(), _renamed(case.poison, "earlier-")
+    detector.learn(earlier)
+    detector.distrust(earlier.ids)
+    detector.trust(earlier.ids)
+    accused, _ = _accused(detector, case.poison)
+    _ask(not {*earlier.ids} & {*accused}, "it accuses entries that people have judged good")
+
+
+def says_of_each_what_it_is_asked(case: DetectorCase) -> None:
+    """Ask that outliers and latecomers are told by one truth value per entry."""
+    detector = case.fitted()
+    outliers = np.asarray(detector.outliers(case.known))
+    late = np.asarray(detector.latecomers(list(case.known.ids)))
+    for found, what in ((outliers, "outliers"), (late, "latecomers")):
+        _ask(found.shape == (len(case.known),), f"{what} have shape {found.shape}")
+        _ask(found.dtype == np.bool_, f"{what} are {found.dtype}")
+
+
 CHECKS: tuple[Callable[[DetectorCase], None], ...] = (
     scores_one_finite_float64_per_entry,
     ranks_planted_poison_above_clean_entries,
@@ -327,6 +388,11 @@ CHECKS: tuple[Callable[[DetectorCase], None], ...] = (
     is_built_again_from_its_config,
     forgets_when_fitted_again,
     forgets_what_it_learned,
+    lets_go_of_what_is_held,
+    overlooks_until_told_otherwise,
+    accuses_only_what_it_learned,
+    trusts_whom_people_trust,
+    says_of_each_what_it_is_asked,
 )
 """Everything that :func:`check_detector` asks."""
 
@@ -334,6 +400,13 @@ CHECKS: tuple[Callable[[DetectorCase], None], ...] = (
 def _ask(granted: bool, otherwise: str) -> None:  # noqa: FBT001 - a condition
     if not granted:
         raise ContractError(otherwise)
+
+
+def _accused(detector: Detector, batch: Batch) -> tuple[list[str], NDArray[np.float64]]:
+    """Return what a batch of which all is held shows in another light."""
+    detector.hold(_renamed(batch, "accomplice-"))
+    ids, scores = detector.retroactive(batch, np.ones(len(batch), dtype=np.bool_))
+    return list(ids), np.asarray(scores, dtype=np.float64)
 
 
 def _snapshot(detector: Detector) -> tuple[str, dict[str, list[Any]]]:

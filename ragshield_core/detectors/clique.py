@@ -401,6 +401,8 @@ class CliqueDetector(Detector, Lender):
 
     def latecomers(self, ids: Sequence[str]) -> NDArray[np.bool_]:
         """Return which entries have an older one in their group, or two others of them."""
+        if self.rule != "groups":
+            return super().latecomers(ids)
         slots = self._fitted().index.slots_of(ids)
         overlay = self._fitted().part(slots)
         nearest = [self._evidence(overlay, c).members[:, : SIZES[-1] - 1] for c in CHANNELS]
@@ -410,7 +412,7 @@ class CliqueDetector(Detector, Lender):
 
     def outliers(self, reference: Batch) -> NDArray[np.bool_]:
         """Return which entries are so suspicious that one clean one in ten thousand would be."""
-        if not self._ready:
+        if not self._ready or self.rule != "groups":
             return super().outliers(reference)
         slots = self._fitted().index.slots_of(reference.ids)
         known = np.flatnonzero(slots >= 0)

@@ -168,7 +168,62 @@ class Clinging(Honest):
         return super().score(batch) + 0.001 * len(self.ids)
 
 
+class Grudging(Honest):
+    def hold(self, entries):
+        self.learn(entries)
+
+    def score(self, batch):
+        return super().score(batch) + 0.001 * len(self.ids)
+
+
+class Oblivious(Honest):
+    def overlook(self, ids):
+        self.ids = [i for i in self.ids if i not in ids]
+
+    def score(self, batch):
+        return super().score(batch) + 0.001 * len(self.ids)
+
+
+class Haunted(Honest):
+    """Accuses whatever it has met, gone or not."""
+
+    def reset(self):
+        super().reset()
+        self.met = []
+
+    def learn(self, entries):
+        super().learn(entries)
+        self.met += entries.ids
+
+    def retroactive(self, batch, condemned):  # noqa: ARG002
+        return list(self.met), np.ones(len(self.met))
+
+    def explain_retroactive(self, batch, ids):
+        return self.explain(batch, range(len(ids)))
+
+
+class Unforgiving(Haunted):
+    def retroactive(self, batch, condemned):  # noqa: ARG002
+        return list(self.ids), np.ones(len(self.ids))
+
+
+class Mute(Unforgiving):
+    def explain_retroactive(self, batch, ids):
+        return self.explain(batch, range(len(ids) - 1))
+
+
+class Summary(Honest):
+    def outliers(self, reference):  # noqa: ARG002
+        return np.zeros(1, dtype=np.bool_)
+
+
 BROKEN = {
+    Grudging: "lets_go_of_what_is_held",
+    Oblivious: "overlooks_until_told_otherwise",
+    Haunted: "accuses_only_what_it_learned",
+    Mute: "accuses_only_what_it_learned",
+    Unforgiving: "trusts_whom_people_trust",
+    Summary: "says_of_each_what_it_is_asked",
     Single: "scores_one_finite_float64_per_entry",
     Blind: "ranks_planted_poison_above_clean_entries",
     Sociable: "ignores_the_rest_of_the_batch_at_entry_scope",
