@@ -36,6 +36,22 @@ class QuarantineError(RAGShieldError, ValueError):
     """The quarantine cannot do what was asked; the message names the entry."""
 
 
+class CanaryError(RAGShieldError, ValueError):
+    """A suite, a baseline or a retriever cannot be used as given; the message names it."""
+
+
+class EmbedderChangedError(CanaryError):
+    """The embedder, or k, is not that of the baseline: a comparison would show drift everywhere."""
+
+
+class TooManyPairsError(RAGShieldError, ValueError):
+    """More pairs are alike than the caller allowed for; none is returned rather than some."""
+
+
+class ContractError(AssertionError):
+    """A detector does not do what is asked of every detector."""
+
+
 class PoisonedEntryError(RAGShieldError):
     """Raised instead of a write when ``Policy(on_detect="raise")`` meets a poisoned entry.
 

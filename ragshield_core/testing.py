@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from ragshield_core.detectors.base import Detector, Need, Scope
 from ragshield_core.entries import Batch
-from ragshield_core.errors import NotFittedError
+from ragshield_core.errors import ContractError, NotFittedError
 from ragshield_core.guard import Guard
 from ragshield_core.quarantine import Quarantine
 
@@ -56,10 +56,6 @@ INNOCENT = (
         "| year | sum |\n|------|-----|\n| 2019 | 12  |",
     ),
 )
-
-
-class ContractError(AssertionError):
-    """A detector does not do what is asked of every detector."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,6 @@ from rich.console import Console
 from rich.text import Text
 
 from ragshield_core.canary.drift import DriftReport
-from ragshield_core.canary.errors import CanaryError
 from ragshield_core.canary.html_page import html_report
 from ragshield_core.canary.monitor import CanaryMonitor
 from ragshield_core.canary.rank_figures import Rule
@@ -27,6 +26,7 @@ from ragshield_core.canary.shown import SHOWN_ID
 from ragshield_core.canary.storage import CanaryStore
 from ragshield_core.canary.suite import CanarySuite
 from ragshield_core.canary.traceback import Traceback
+from ragshield_core.errors import CanaryError
 from ragshield_core.findings import printable
 from ragshield_core.quarantine import DEFAULT_URL, Quarantine
 from ragshield_core.scan.command import (

@@ -15,7 +15,6 @@ from ragshield_core.canary.answer_trace import statement_of, trace_answer
 from ragshield_core.canary.compare import Comparison, poison_share
 from ragshield_core.canary.drift import AnomalyWeights, CanaryDrift, DriftReport
 from ragshield_core.canary.drift_trace import trace_drift, trace_drift_as_source
-from ragshield_core.canary.errors import CanaryError, EmbedderChangedError
 from ragshield_core.canary.rank_figures import Rule
 from ragshield_core.canary.retrievers import (
     PROBES,
@@ -31,6 +30,7 @@ from ragshield_core.canary.suite import Canary, CanarySuite
 from ragshield_core.canary.text_figures import coverage, saturated, source_suspicion, word_weights
 from ragshield_core.canary.traceback import SUSPECT_AT, Suspect, Traceback
 from ragshield_core.entries import Batch
+from ragshield_core.errors import CanaryError, EmbedderChangedError
 from ragshield_core.findings import Decision, Finding, Verdict
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ragshield_core.canary.errors import CanaryError
 from ragshield_core.canary.sizes import size_of
 from ragshield_core.entries import Batch
+from ragshield_core.errors import CanaryError
 from ragshield_core.findings import printable
 
 Vectors = NDArray[np.float32]

@@ -16,8 +16,8 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from ragshield_core.canary.drift import DriftReport
-from ragshield_core.canary.errors import CanaryError
 from ragshield_core.canary.retrievers import Vectors
+from ragshield_core.errors import CanaryError
 from ragshield_core.quarantine import Quarantine
 from ragshield_core.quarantine.store import _WRITES, LOG_TRIES
 

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from ragshield_core.canary.errors import CanaryError
 from ragshield_core.entries import Batch
+from ragshield_core.errors import CanaryError
 
 # Rounds of k-means for suggestions: cluster centres need not be exact to be covered.
 ROUNDS = 10

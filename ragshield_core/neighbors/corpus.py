@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.errors import InvalidBatchError, RAGShieldError
+from ragshield_core.errors import InvalidBatchError, TooManyPairsError
 from ragshield_core.neighbors.rows import (
     CHUNK_ROWS,
     QUERY_ROWS,
@@ -42,10 +42,6 @@ ALL_EXACT_UP_TO = 100_000
 # .96 of the two nearest and .92 of the 16 nearest of 45,581 real passages were found, and all of
 # synthetic clusters. Poisoned groups are near to each other, so that they share clusters.
 PROBES, CLUSTER_ROUNDS, SAMPLE_PER_CLUSTER = 24, 5, 40
-
-
-class TooManyPairsError(RAGShieldError, ValueError):
-    """More pairs are alike than the caller allowed for; none is returned rather than some."""
 
 
 def all_neighbors(

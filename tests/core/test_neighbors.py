@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ragshield_core.errors import InvalidBatchError, StateError
-from ragshield_core.neighbors.corpus import TooManyPairsError, all_neighbors, pairs_above
+from ragshield_core.errors import InvalidBatchError, StateError, TooManyPairsError
+from ragshield_core.neighbors.corpus import all_neighbors, pairs_above
 from ragshield_core.neighbors.index import NeighborIndex, chunks, corpus
 from ragshield_core.neighbors.index import hnsw as hnsw_module
 from ragshield_core.neighbors.index import index as index_module
