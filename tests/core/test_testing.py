@@ -5,8 +5,8 @@ import pytest
 from support import scored
 
 from ragshield_core.detectors import Detector, Evidence, Need, Scope
-from ragshield_core.errors import NotFittedError
-from ragshield_core.testing import CHECKS, ContractError, DetectorCase, check_detector
+from ragshield_core.errors import ContractError, NotFittedError
+from ragshield_core.testing import CHECKS, DetectorCase, check_detector
 
 KNOWN = scored([0.01 * i for i in range(40)], "k")
 CLEAN = scored([0.1, 0.2, 0.3], "c")
