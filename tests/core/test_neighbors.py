@@ -10,11 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ragshield_core.errors import InvalidBatchError, StateError, TooManyPairsError
+from ragshield_core.neighbors import chunks, corpus
 from ragshield_core.neighbors import hnsw as hnsw_module
 from ragshield_core.neighbors import index as index_module
 from ragshield_core.neighbors import rows as rows_module
 from ragshield_core.neighbors.corpus import all_neighbors, pairs_above
-from ragshield_core.neighbors.index import NeighborIndex, chunks, corpus
+from ragshield_core.neighbors.index import NeighborIndex
 
 DIM = 16
 TIE = 1e-5
