@@ -216,6 +216,12 @@ def source_of(metadata: Mapping[str, Any]) -> str | None:
     return None if source is None else str(source["node_id"])
 
 
+def version_of(held: HeldEntry) -> tuple[str | None, str | None]:
+    """Return what the parts of one version of a document have in common: lineage and hash."""
+    source = to_node(held).source_node
+    return held.entry.lineage, None if source is None else source.hash
+
+
 def replacing(batch: Batch, before: Mapping[str, Sequence[BaseNode]]) -> Batch:
     """Return a batch of which each entry says what its document replaces.
 

@@ -24,6 +24,7 @@ from llama_index.core.schema import (
     TransformComponent,
 )
 from llama_index.core.settings import Settings
+from llama_index.core.storage.docstore.types import BaseDocumentStore
 from llama_index.core.vector_stores.simple import SimpleVectorStore
 from llama_index.core.vector_stores.types import (
     BasePydanticVectorStore,
@@ -33,6 +34,7 @@ from llama_index.core.vector_stores.types import (
 from pydantic import PrivateAttr
 
 from ragshield_core import Guard
+from ragshield_core.quarantine import HeldEntry
 from ragshield_llamaindex.convert import MetadataKeys, embedded, relinked, source_of
 from ragshield_llamaindex.events import dispatcher
 from ragshield_llamaindex.inner import InnerStore, access_to, vectors_of
@@ -435,6 +437,10 @@ class GuardedVectorStoreIndex(Kept, VectorStoreIndex):
         """Store which nodes the index holds."""
         self._storage_context.index_store.add_index_struct(self._index_struct)
 
+    def _note_restored(self, restored: Sequence[HeldEntry]) -> None:
+        unsettle(self._docstore, restored)
+        self._record()
+
     def _unrecord(self, ref_doc_id: str) -> None:
         """Forget the hash of a document of which the latest write has held all nodes."""
         report = self.last_report
@@ -473,6 +479,18 @@ def guarded_index_from_documents(
     1
     """
     return GuardedVectorStoreIndex.from_documents(documents, guard=guard, **kwargs)
+
+
+def unsettle(docstore: BaseDocumentStore, restored: Iterable[HeldEntry]) -> None:
+    """Have the next refresh or run look at documents again, whichever version it brings.
+
+    On record are text and hash of the version that was taken out; without any hash, the next one
+    would be inserted beside what was restored.
+    """
+    for document in dict.fromkeys(source_of(one.entry.metadata) for one in restored):
+        if document is not None and docstore.get_document_hash(document) is not None:
+            docstore.delete_document(document, raise_error=False)
+            docstore.set_document_hash(document, f"restored {document}")
 
 
 def adopt(index: VectorStoreIndex, **kwargs: Any) -> GuardedVectorStoreIndex:

@@ -18,6 +18,7 @@ from ragshield_core import Guard, Report
 from ragshield_core.quarantine import HeldEntry, Status
 from ragshield_llamaindex.convert import NO_ENTRIES, source_of, to_node
 from ragshield_llamaindex.events import dispatcher
+from ragshield_llamaindex.index import unsettle
 from ragshield_llamaindex.keeper import Embed, Keeper, checked, embedding_with, nodes_of
 from ragshield_llamaindex.stable_ids import StableIds
 from ragshield_llamaindex.transformer import PoisonGuard, check_transformations
@@ -237,7 +238,8 @@ class GuardedIngestionPipeline(IngestionPipeline):
         outcome = outcome.written([] if keeper is None else vectors)
         if keeper is not None:
             replaced = [*outcome.replaced, *plan.missing]
-            keeper.run(keeper.admit(outcome.result.report, vectors, replaced))
+            report = keeper.run(keeper.admit(outcome.result.report, vectors, replaced))
+            outcome = outcome._replace(result=replace(outcome.result, report=report))
         self._record(plan, outcome, store_doc_text=store_doc_text)
         return outcome.nodes
 
@@ -280,7 +282,8 @@ class GuardedIngestionPipeline(IngestionPipeline):
         outcome = outcome.written([] if keeper is None else vectors)
         if keeper is not None:
             replaced = [*outcome.replaced, *plan.missing]
-            await keeper.arun(keeper.admit(outcome.result.report, vectors, replaced))
+            report = await keeper.arun(keeper.admit(outcome.result.report, vectors, replaced))
+            outcome = outcome._replace(result=replace(outcome.result, report=report))
         await asyncio.to_thread(self._record, plan, outcome, store_doc_text=store_doc_text)
         return outcome.nodes
 
@@ -320,6 +323,37 @@ class GuardedIngestionPipeline(IngestionPipeline):
             guard.unhold(noted)
             guard.trust(noted)
         return released
+
+    def restore(
+        self, ids: Sequence[str], *, by: str = "ragshield", note: str | None = None
+    ) -> tuple[HeldEntry, ...]:
+        """Put nodes back into the vector store that texts of another lineage have replaced.
+
+        The document store forgets the text that took their place; the next run looks at their
+        documents again.
+
+        Parameters
+        ----------
+        ids
+            Of replaced nodes, or of documents, as of :meth:`GuardedVectorStore.restore`.
+        by, note
+            Who decided, and why; kept in the quarantine's log.
+
+        Raises
+        ------
+        ragshield_core.errors.QuarantineError
+            If nothing was replaced under one of the ids; nothing is put back then.
+        ValueError
+            If the pipeline has no vector store.
+        """
+        keeper = self._keeper()
+        if keeper is None:
+            msg = "this pipeline has no vector store, where nothing is replaced nor restored."
+            raise ValueError(msg)
+        restored = keeper.run(keeper.restore(ids, by, note))
+        if self.docstore is not None:
+            unsettle(self.docstore, restored)
+        return restored
 
     def _embed(self) -> Embed:
         """Return how nodes get vectors that were held without: by the steps after the guard."""
