@@ -729,6 +729,20 @@ class _IndexInner(InnerStore):
             return await self._nodes.adocument(ref_doc_id)
         return self.document(ref_doc_id)
 
+    def near(self, vector: Sequence[float], k: int) -> list[BaseNode]:
+        """Return the k nodes nearest to a vector; orphans among them are passed over."""
+        if self._nodes is not None:
+            return self._nodes.near(vector, k)
+        if not self._ids_by_vector():  # some stores cannot be asked before they hold anything
+            return []
+        query = VectorStoreQuery(query_embedding=list(vector), similarity_top_k=k + self.orphans)
+        found = (self.node(vector_id) for vector_id in self._store.query(query).ids or ())
+        return [node for node in found if node is not None]
+
+    async def anear(self, vector: Sequence[float], k: int) -> list[BaseNode]:
+        """Do as :meth:`near` does."""
+        return self.near(vector, k) if self._nodes is None else await self._nodes.anear(vector, k)
+
     def write(self, nodes: Sequence[BaseNode], **kwargs: Any) -> None:
         """Store nodes as the index does."""
         VectorStoreIndex._add_nodes_to_index(self._index, self._struct(), nodes, **kwargs)  # noqa: SLF001

@@ -17,6 +17,7 @@ from llama_index.core.vector_stores.types import (
     BasePydanticVectorStore,
     MetadataFilter,
     MetadataFilters,
+    VectorStoreQuery,
 )
 from llama_index.core.vector_stores.utils import metadata_dict_to_node
 
@@ -60,6 +61,11 @@ class InnerStore(ABC):
     def document(self, ref_doc_id: str) -> list[str]:
         """Return the ids of the nodes that were cut from a document."""
 
+    def near(self, vector: Sequence[float], k: int) -> list[BaseNode]:
+        """Return the k nodes nearest to a vector, with or without their vectors."""
+        query = VectorStoreQuery(query_embedding=list(vector), similarity_top_k=k)
+        return list(self._store.query(query).nodes or ())
+
     def write(self, nodes: Sequence[BaseNode], **kwargs: Any) -> None:
         """Store nodes under ids that are not there; ``kwargs`` are those of the store's ``add``."""
         self._store.add(list(nodes), **kwargs)
@@ -85,6 +91,10 @@ class InnerStore(ABC):
     async def adocument(self, ref_doc_id: str) -> list[str]:
         """Do as :meth:`document` does."""
         return await asyncio.to_thread(self.document, ref_doc_id)
+
+    async def anear(self, vector: Sequence[float], k: int) -> list[BaseNode]:
+        """Do as :meth:`near` does."""
+        return await asyncio.to_thread(self.near, vector, k)
 
     async def awrite(self, nodes: Sequence[BaseNode], **kwargs: Any) -> None:
         """Do as :meth:`write` does, by the store's own async method."""
@@ -164,6 +174,10 @@ class QdrantInner(InnerStore):
             found = await client.retrieve(name, part, with_payload=True, with_vectors=True)
             nodes += self._nodes(found)
         return nodes
+
+    def near(self, vector: Sequence[float], k: int) -> list[BaseNode]:
+        """Return the k nodes nearest to a vector."""
+        return super().near(vector, k) if self._there() else []
 
     def ids(self) -> list[str]:
         """Return the ids of all nodes."""

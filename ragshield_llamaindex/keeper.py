@@ -56,6 +56,8 @@ logger = logging.getLogger("ragshield")
 
 # How far away the windows are that may hold a sentence, and the parents of parents.
 HOPS = 5
+# How many copies of a held node are looked for in the store.
+COPIES = 16
 # Nodes that are read at a time when a store is adopted.
 PART = 1000
 # How what holds nodes already is taken over.
@@ -206,7 +208,7 @@ class Keeper:
         before: Mapping[str, Sequence[BaseNode]],
     ) -> Steps[Report]:
         batch = yield _work(lambda: replacing(to_batch(nodes, self.keys), before))
-        report: Report = yield _work(lambda: self._judge(batch))
+        report = yield from self._judge(batch)
         self.last_report = report
         if report.retroactive:
             yield from self.recall([d.entry_id for d in report.retroactive], report.retroactive)
@@ -360,7 +362,7 @@ class Keeper:
         """
         batch = yield _work(lambda: to_batch(nodes, self.keys))
         older = yield Step("document", (ref_doc_id,))
-        report = yield _work(lambda: self._judge(batch, older))
+        report = yield from self._judge(batch, older)
         self.last_report = report
         if report.retroactive:
             yield from self.recall([d.entry_id for d in report.retroactive], report.retroactive)
@@ -381,7 +383,8 @@ class Keeper:
     ) -> Steps[Report]:
         """Store nodes that were judged elsewhere, in place of older versions of documents.
 
-        Returns the report, with remarks on what takes the place of texts of another lineage.
+        Returns the report, with remarks on what takes the place of texts of another lineage, and on
+        copies of what is held.
 
         Parameters
         ----------
@@ -392,6 +395,7 @@ class Keeper:
         replaced
             Documents whose older versions go.
         """
+        report = yield from self._of_copies(report)
         self.last_report = report
         self.mask.add(report.batch.take(~report.kept))
         if report.retroactive:
@@ -516,12 +520,41 @@ class Keeper:
                 yield Step("delete", (left,))
         return gone  # type: ignore[no-any-return]
 
-    def _judge(self, batch: Batch, replacing: Sequence[str] = ()) -> Report:
-        report = self.guard.hold(with_family(self.guard.screen(batch, replacing=replacing)))
-        report = noting_images(keep_held(report, self.guard))
+    def _judge(self, batch: Batch, replacing: Sequence[str] = ()) -> Steps[Report]:
+        screen = partial(self.guard.screen, batch, replacing=replacing)
+        report: Report = yield _work(lambda: with_family(screen()))
+        if self.guard.policy.on_detect != "raise":
+            report = yield from self._of_copies(report)
+        return (yield _work(lambda: self._hold(report)))  # type: ignore[no-any-return]
+
+    def _hold(self, report: Report) -> Report:
+        report = noting_images(keep_held(self.guard.hold(report), self.guard))
         if not report.kept.all():
-            self.mask.add(batch.take(~report.kept))
+            self.mask.add(report.batch.take(~report.kept))
         return report
+
+    def _of_copies(self, report: Report) -> Steps[Report]:
+        """Say of what is to be held where the very same stands in the store under another id.
+
+        Whoever confirms the copy does not mean that one, and the quarantine remembers it.
+        """
+        held = report.batch.take(~report.kept)
+        notes: dict[str, str] = {}
+        for entry, vector in zip(held, held.vectors, strict=True):
+            if not vector.size:
+                continue
+            near = yield Step("near", (vector.tolist(), COPIES))
+            copies = [
+                node.node_id
+                for node in self.mask.visible(near)
+                if node.node_id != entry.id and entry.fingerprint in self.mask.prints_of(node)
+            ]
+            if copies:
+                standing = to_batch_of((yield Step("read", (copies,))), self.keys)
+                yield _work(partial(self.guard.quarantine.stand, standing))
+                named = ", ".join(repr(printable(entry_id)) for entry_id in copies)
+                notes[entry.id] = f"the very same is in the store under {named}, and stays there"
+        return report.noted(notes)
 
     def _put(
         self,

@@ -314,3 +314,51 @@ def test_a_pipeline_without_a_vector_store_has_nothing_to_restore():
     pipeline = GuardedIngestionPipeline(transformations=[splitter()], guard=guard_of())
     with pytest.raises(ValueError, match="no vector store"):
         pipeline.restore([id_of("a")])
+
+
+# A copy of what stands in the store
+
+
+def bars(kept, value):
+    """Have the guard hold what scores above."""
+    kept.guard._bars["scripted"] = kept.guard._bars["scripted"]._replace(
+        flag=value, quarantine=value
+    )
+
+
+def test_confirming_a_copy_leaves_the_node_that_stood_there_before(kept):
+    suspicious, copy = (node("billing score=0.5", name, source="a.txt") for name in ("a", "b"))
+    bars(kept, 0.9)
+    write(kept, suspicious)
+    bars(kept, 0.0)
+    write(kept, copy)
+    (decision,) = kept.last_report.quarantined
+    said = f"the very same is in the store under '{suspicious.node_id}', and stays there"
+    assert decision.note == said
+    assert kept.quarantine.show(copy.node_id).note == said
+    kept.quarantine.confirm([copy.node_id], by="anna")
+    kept._keeper.mask.load(kept.quarantine)  # as after a restart
+    assert stored(kept) == [suspicious.text]
+    # What stood there is not refused for that either; other copies are.
+    bars(kept, 0.9)
+    write(kept, suspicious, node("billing score=0.5", "c", source="a.txt"))
+    assert [d.entry_id for d in kept.last_report.quarantined] == [id_of("c")]
+
+
+def test_confirming_a_copy_from_a_pipeline_leaves_the_node_that_stood_there_before(
+    make_store, model
+):
+    pipeline = GuardedIngestionPipeline(
+        transformations=[model], guard=guard_of(), vector_store=make_store("chroma")
+    )
+    store = pipeline.vector_store
+    suspicious, copy = (node("billing score=0.5", name, source="a.txt") for name in ("a", "b"))
+    bars(store, 0.9)
+    pipeline.run(nodes=[suspicious])
+    bars(store, 0.0)
+    pipeline.run(nodes=[copy])
+    (decision,) = pipeline.last_result.report.quarantined
+    assert f"under '{suspicious.node_id}', and stays there" in decision.note
+    store.quarantine.confirm([copy.node_id], by="anna")
+    store.refresh()
+    assert suspicious.text in stored(store)
