@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 from llama_index.core.schema import (
     BaseNode,
     IndexNode,
@@ -21,6 +22,7 @@ from numpy.typing import ArrayLike
 
 from ragshield_core import Batch, Report
 from ragshield_core.claims import claim_of, lineage_of
+from ragshield_core.entries import together
 from ragshield_core.errors import InvalidBatchError
 from ragshield_core.findings import Decision, Unjudged, printable
 from ragshield_core.metadata_json import dumps, loads
@@ -269,6 +271,44 @@ def flagged(nodes: Sequence[BaseNode], decisions: Sequence[Decision]) -> list[Ba
     return [
         _annotated(node, names[node.node_id]) if node.node_id in names else node for node in nodes
     ]
+
+
+def in_stages(reports: Sequence[Report]) -> Report:
+    """Return what guards decided one after the other, each about what the one before it let pass.
+
+    Entries that were held before the last guard are without vectors, and then all of the report.
+    """
+    *early, last = reports
+    parts = [(report, np.flatnonzero(~report.kept).tolist()) for report in early]
+    parts = [(report, rows) for report, rows in parts if rows]
+    if not parts:
+        return last
+    parts.append((last, list(range(len(last.batch)))))
+    placed = [(report, row) for report, rows in parts for row in rows]
+    names = dict.fromkeys(name for report, _ in parts for name in report.scores)
+    return replace(
+        last,
+        batch=together([_without_vectors(report.batch.take(rows)) for report, rows in parts]),
+        remarkable={
+            place: report.remarkable[row]
+            for place, (report, row) in enumerate(placed)
+            if row in report.remarkable
+        },
+        scores={
+            name: np.array(
+                [
+                    report.scores[name][row] if name in report.scores else np.nan
+                    for report, row in placed
+                ]
+            )
+            for name in names
+        },
+    )
+
+
+def _without_vectors(batch: Batch) -> Batch:
+    nothing = np.empty((len(batch), 0), dtype=np.float32)
+    return replace(batch, embeddings=nothing, vectors=nothing)
 
 
 def noting_images(report: Report) -> Report:

@@ -34,6 +34,7 @@ from ragshield_llamaindex.convert import (
     MetadataKeys,
     embedded,
     flagged,
+    in_stages,
     noting_images,
     relinked,
     replaced_by,
@@ -379,27 +380,29 @@ class Keeper:
         return True
 
     def admit(
-        self, report: Report, nodes: Sequence[BaseNode], replaced: Sequence[str]
+        self, reports: Sequence[Report], nodes: Sequence[BaseNode], replaced: Sequence[str]
     ) -> Steps[Report]:
         """Store nodes that were judged elsewhere, in place of older versions of documents.
 
-        Returns the report, with remarks on what takes the place of texts of another lineage, and on
-        copies of what is held.
+        Returns what was judged as one report, with remarks on what takes the place of texts of
+        another lineage, and on copies of what is held.
 
         Parameters
         ----------
-        report
-            What was judged; its held entries are hidden here as well.
+        reports
+            What was judged, by one guard after the other; held entries are hidden here as well.
         nodes
             Those that go in, with vectors.
         replaced
             Documents whose older versions go.
         """
-        report = yield from self._of_copies(report)
-        self.last_report = report
-        self.mask.add(report.batch.take(~report.kept))
-        if report.retroactive:
-            yield from self.recall([d.entry_id for d in report.retroactive], report.retroactive)
+        judged = []
+        for stage in reports:
+            judged.append((yield from self._of_copies(stage)))
+            self.mask.add(stage.batch.take(~stage.kept))
+            if stage.retroactive:
+                yield from self.recall([d.entry_id for d in stage.retroactive], stage.retroactive)
+        self.last_report = report = in_stages(judged)
         batch = yield _work(lambda: to_batch(nodes, self.keys))
         # First the new versions: what fails here leaves those before.
         if len(batch):

@@ -498,7 +498,7 @@ def check_transformations(transformations: Sequence[TransformComponent]) -> bool
     names = [
         type(step).__name__
         for step in (transformations[: guards[0]] if guards else ())
-        if any(getattr(step, name, None) is not None for name in READ_BY_MODELS)
+        if read_by_model(step)
     ]
     if names:
         msg = (
@@ -508,6 +508,16 @@ def check_transformations(transformations: Sequence[TransformComponent]) -> bool
         )
         warnings.warn(msg, PoisonGuardOrderWarning, stacklevel=2)
     return not names
+
+
+def read_by_model(step: TransformComponent) -> bool:
+    """Return whether a step has a language model read nodes."""
+    return any(getattr(step, name, None) is not None for name in READ_BY_MODELS)
+
+
+def judges_text(guard: Guard) -> bool:
+    """Return whether a guard has detectors that can do without vectors."""
+    return any(not _needs_vectors(detector) for detector in guard.detectors)
 
 
 def _in_worker(
