@@ -27,13 +27,12 @@ from ragshield_core.errors import InvalidBatchError
 from ragshield_core.findings import Decision, Unjudged, printable
 from ragshield_core.metadata_json import dumps, loads
 from ragshield_core.quarantine import HeldEntry
+from ragshield_core.scan.llama_folder import NODE_KEY
 
 logger = logging.getLogger("ragshield")
 
 # The one scalar metadata key that a flagged node gains: the detectors that flagged it.
 FLAG_KEY = "ragshield_flag"
-# Metadata key, in the quarantine only, of all that a node is beside its text and metadata.
-NODE_KEY = "_ragshield_node"
 
 # What early versions noted of entries that they held without a vector, as [1.0].
 NO_VECTOR = "held without a vector: to be embedded when it is stored"

@@ -42,7 +42,7 @@ from ragshield_llamaindex.convert import (
 )
 from ragshield_llamaindex.events import dispatcher, report_detection
 from ragshield_llamaindex.family import with_family
-from ragshield_llamaindex.keeper import checked
+from ragshield_llamaindex.keeper import checked, nodes_of
 
 # Fields of transformations that have a language model read the nodes: metadata extractors, parsers
 # of tables.
@@ -324,7 +324,7 @@ class PoisonGuard(TransformComponent):
         Parameters
         ----------
         ids
-            Of held nodes.
+            Of held nodes, or of documents: all nodes of theirs that are held.
         by, note
             Who decided, and why; kept in the quarantine's log.
 
@@ -333,6 +333,7 @@ class PoisonGuard(TransformComponent):
         ragshield_core.errors.QuarantineError
             If one of them is not held; nothing is released then.
         """
+        ids = nodes_of(self.quarantine, ids)
         held = self.quarantine.release(ids, by=by, note=note)
         self._guard.unhold(ids)
         self._guard.trust(ids)
