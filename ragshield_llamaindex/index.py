@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, Self, TypeVar
 
@@ -35,7 +36,13 @@ from pydantic import PrivateAttr
 
 from ragshield_core import Guard
 from ragshield_core.quarantine import HeldEntry
-from ragshield_llamaindex.convert import MetadataKeys, embedded, relinked, source_of
+from ragshield_llamaindex.convert import (
+    MetadataKeys,
+    check_nodes,
+    embedded,
+    relinked,
+    source_of,
+)
 from ragshield_llamaindex.events import dispatcher
 from ragshield_llamaindex.inner import InnerStore, access_to, vectors_of
 from ragshield_llamaindex.keeper import Embed, Keeper, Kept, embedding_with
@@ -295,7 +302,8 @@ class GuardedVectorStoreIndex(Kept, VectorStoreIndex):
     ) -> None:
         self._access.struct = index_struct
         if nodes:
-            vectors = self._get_node_with_embedding(nodes, show_progress)
+            with self._naming(nodes):
+                vectors = self._get_node_with_embedding(nodes, show_progress)
             self._keeper.run(self._keeper.add(vectors, insert_kwargs))
 
     async def _async_add_nodes_to_index(
@@ -307,8 +315,18 @@ class GuardedVectorStoreIndex(Kept, VectorStoreIndex):
     ) -> None:
         self._access.struct = index_struct
         if nodes:
-            vectors = await self._aget_node_with_embedding(nodes, show_progress)
+            with self._naming(nodes):
+                vectors = await self._aget_node_with_embedding(nodes, show_progress)
             await self._keeper.arun(self._keeper.add(vectors, insert_kwargs))
+
+    @contextmanager
+    def _naming(self, nodes: Sequence[BaseNode]) -> Iterator[None]:
+        """Name the node that is in the way of what LlamaIndex does with all, if one is."""
+        try:
+            yield
+        except Exception:
+            check_nodes(nodes, self._keeper.keys)  # raises
+            raise
 
     def insert(self, document: Document, **insert_kwargs: Any) -> None:
         """Cut a document into nodes and index those that are admitted."""
@@ -674,6 +692,11 @@ class _IndexInner(InnerStore):
         """Return False: it is made for an index."""
         del store_cls
         return False
+
+    def check(self, nodes: Sequence[BaseNode]) -> None:
+        """Refuse nodes that the vector store could not keep."""
+        if self._nodes is not None:
+            self._nodes.check(nodes)
 
     @property
     def orphans(self) -> int:

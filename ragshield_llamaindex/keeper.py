@@ -10,7 +10,7 @@ import asyncio
 import logging
 import threading
 import warnings
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -43,6 +43,7 @@ from ragshield_llamaindex.convert import (
     to_batch,
     to_node,
     version_of,
+    with_plain_vectors,
 )
 from ragshield_llamaindex.events import dispatcher, report_detection
 from ragshield_llamaindex.family import relatives_of, with_family
@@ -189,10 +190,11 @@ class Keeper:
         Of a node that is held, an older revision stays. Relationships pass over what was held. Of
         a document that was withdrawn, the version before comes back as far as the new one is held.
         """
-        documents = self._withdrawn.keys() & {node.ref_doc_id for node in nodes}
+        documents = self._withdrawn.keys() & set(_documents(nodes))
         before = {one: self._withdrawn.pop(one) for one in documents}
         try:
-            report = yield from self._add(nodes, options, before)
+            batch = yield _work(lambda: replacing(self._batch(nodes), before))
+            report = yield from self._add(batch, with_plain_vectors(nodes), options)
         except Exception:  # the new version is not in
             yield from self._put_back([node for older in before.values() for node in older])
             raise
@@ -202,13 +204,15 @@ class Keeper:
         self.last_report = report = report.noted(notes)
         return report
 
+    def _batch(self, nodes: Sequence[BaseNode]) -> Batch:
+        """Return nodes as a batch, after a check that they can be judged, held and stored."""
+        batch = to_batch(nodes, self.keys)
+        self.access.check(nodes)
+        return batch
+
     def _add(
-        self,
-        nodes: Sequence[BaseNode],
-        options: dict[str, Any] | None,
-        before: Mapping[str, Sequence[BaseNode]],
+        self, batch: Batch, nodes: Sequence[BaseNode], options: dict[str, Any] | None
     ) -> Steps[Report]:
-        batch = yield _work(lambda: replacing(to_batch(nodes, self.keys), before))
         report = yield from self._judge(batch)
         self.last_report = report
         if report.retroactive:
@@ -361,7 +365,8 @@ class Keeper:
 
         Returns whether it was replaced.
         """
-        batch = yield _work(lambda: to_batch(nodes, self.keys))
+        batch = yield _work(lambda: self._batch(nodes))
+        nodes = with_plain_vectors(nodes)
         older = yield Step("document", (ref_doc_id,))
         report = yield from self._judge(batch, older)
         self.last_report = report
@@ -1083,6 +1088,14 @@ def _counterparts(older: Batch, newer: Batch) -> Iterator[tuple[list[Entry], lis
         of_document = [] if source is None else by_document.get(source, [])
         same_ids = [by_id[old.id] for old in olds if old.id in by_id]
         yield olds, list({new.id: new for new in (*same_ids, *of_document)}.values())
+
+
+def _documents(nodes: Sequence[BaseNode]) -> Iterator[str]:
+    """Yield the documents of nodes, of which some may turn out to be none."""
+    for node in nodes:
+        with suppress(Exception):  # such as are named when they are judged
+            if isinstance(node.ref_doc_id, str):
+                yield node.ref_doc_id
 
 
 def _work(work: Callable[[], Any]) -> Step:
