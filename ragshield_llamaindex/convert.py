@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -24,7 +25,7 @@ from numpy.typing import ArrayLike, NDArray
 from ragshield_core import Batch, Report
 from ragshield_core.claims import claim_of, lineage_of
 from ragshield_core.entries import together
-from ragshield_core.errors import InvalidBatchError
+from ragshield_core.errors import InvalidBatchError, RAGShieldError
 from ragshield_core.findings import Decision, Unjudged, printable
 from ragshield_core.metadata_json import dumps, loads
 from ragshield_core.quarantine import HeldEntry
@@ -218,6 +219,27 @@ def check_nodes(nodes: Sequence[BaseNode], keys: MetadataKeys) -> None:
     """
     for place, node in enumerate(nodes):
         _row(place, node, keys)
+
+
+@contextmanager
+def naming(nodes: Sequence[BaseNode], keys: MetadataKeys) -> Iterator[None]:
+    """Name the node that is in the way of what LlamaIndex does with all of them, if one is.
+
+    Raises
+    ------
+    InvalidBatchError
+        In place of what is raised within, where :func:`check_nodes` refuses a node.
+    """
+    try:
+        yield
+    except RAGShieldError:
+        raise
+    except Exception:
+        try:
+            check_nodes(nodes, keys)
+        except InvalidBatchError as refused:
+            raise refused from None  # what was raised may quote what stands in the node
+        raise
 
 
 def _row(place: int, node: BaseNode, keys: MetadataKeys) -> _Row:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, Self, TypeVar
 
@@ -38,8 +37,8 @@ from ragshield_core import Guard
 from ragshield_core.quarantine import HeldEntry
 from ragshield_llamaindex.convert import (
     MetadataKeys,
-    check_nodes,
     embedded,
+    naming,
     relinked,
     source_of,
 )
@@ -302,7 +301,7 @@ class GuardedVectorStoreIndex(Kept, VectorStoreIndex):
     ) -> None:
         self._access.struct = index_struct
         if nodes:
-            with self._naming(nodes):
+            with naming(nodes, self._keeper.keys):
                 vectors = self._get_node_with_embedding(nodes, show_progress)
             self._keeper.run(self._keeper.add(vectors, insert_kwargs))
 
@@ -315,18 +314,9 @@ class GuardedVectorStoreIndex(Kept, VectorStoreIndex):
     ) -> None:
         self._access.struct = index_struct
         if nodes:
-            with self._naming(nodes):
+            with naming(nodes, self._keeper.keys):
                 vectors = await self._aget_node_with_embedding(nodes, show_progress)
             await self._keeper.arun(self._keeper.add(vectors, insert_kwargs))
-
-    @contextmanager
-    def _naming(self, nodes: Sequence[BaseNode]) -> Iterator[None]:
-        """Name the node that is in the way of what LlamaIndex does with all, if one is."""
-        try:
-            yield
-        except Exception:
-            check_nodes(nodes, self._keeper.keys)  # raises
-            raise
 
     def insert(self, document: Document, **insert_kwargs: Any) -> None:
         """Cut a document into nodes and index those that are admitted."""

@@ -408,7 +408,8 @@ class Keeper:
             if stage.retroactive:
                 yield from self.recall([d.entry_id for d in stage.retroactive], stage.retroactive)
         self.last_report = report = in_stages(judged)
-        batch = yield _work(lambda: to_batch(nodes, self.keys))
+        batch = yield _work(lambda: self._batch(nodes))
+        nodes = with_plain_vectors(nodes)
         # First the new versions: what fails here leaves those before.
         if len(batch):
             leaving = yield Step("read", ((yield from self.nodes_in(replaced)),))

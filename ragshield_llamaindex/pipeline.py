@@ -17,7 +17,7 @@ from pydantic import PrivateAttr
 
 from ragshield_core import Guard, Report
 from ragshield_core.quarantine import HeldEntry, Status
-from ragshield_llamaindex.convert import NO_ENTRIES, in_stages, source_of, to_node
+from ragshield_llamaindex.convert import NO_ENTRIES, in_stages, naming, source_of, to_node
 from ragshield_llamaindex.events import dispatcher
 from ragshield_llamaindex.index import unsettle
 from ragshield_llamaindex.keeper import Embed, Keeper, checked, embedding_with, nodes_of
@@ -223,21 +223,28 @@ class GuardedIngestionPipeline(IngestionPipeline):
         arrived = (
             frozenset() if keeper is None or self.docstore is None else keeper.run(keeper.arrived())
         )
-        plan = self._plan(self._prepare_inputs(documents, nodes), arrived)
+        inputs = self._prepare_inputs(documents, nodes)
+        with naming(inputs, self.poison_guard.keys):
+            plan = self._plan(inputs, arrived)
         older = [] if keeper is None else keeper.run(keeper.nodes_in(plan.leaving))
         stages, after = self._stages()
         left: Sequence[BaseNode] = plan.run
         reports = []
         for before, guard in stages:
-            made = before.run(
-                show_progress=show_progress,
-                nodes=left,
-                cache_collection=cache_collection,
-                in_place=in_place,
-                num_workers=num_workers,
-                **kwargs,
-            )
-            left, report = guard.screen(StableIds()(made), replacing=older)
+            with naming(left, guard.keys):
+                made = before.run(
+                    show_progress=show_progress,
+                    nodes=left,
+                    cache_collection=cache_collection,
+                    in_place=in_place,
+                    num_workers=num_workers,
+                    **kwargs,
+                )
+            with naming(made, guard.keys):
+                made = StableIds()(made)
+                if keeper is not None:
+                    keeper.access.check(made)  # before anything is held
+            left, report = guard.screen(made, replacing=older)
             reports.append(report)
         outcome = self._outcome(plan, left, in_stages(reports))
         outcome = outcome._replace(
@@ -272,21 +279,27 @@ class GuardedIngestionPipeline(IngestionPipeline):
             else await keeper.arun(keeper.arrived())
         )
         inputs = self._prepare_inputs(documents, nodes)
-        plan = await asyncio.to_thread(self._plan, inputs, arrived)
+        with naming(inputs, self.poison_guard.keys):
+            plan = await asyncio.to_thread(self._plan, inputs, arrived)
         older = [] if keeper is None else await keeper.arun(keeper.nodes_in(plan.leaving))
         stages, after = self._stages()
         left: Sequence[BaseNode] = plan.run
         reports = []
         for before, guard in stages:
-            made = await before.arun(
-                show_progress=show_progress,
-                nodes=left,
-                cache_collection=cache_collection,
-                in_place=in_place,
-                num_workers=num_workers,
-                **kwargs,
-            )
-            left, report = await guard.ascreen(StableIds()(made), replacing=older)
+            with naming(left, guard.keys):
+                made = await before.arun(
+                    show_progress=show_progress,
+                    nodes=left,
+                    cache_collection=cache_collection,
+                    in_place=in_place,
+                    num_workers=num_workers,
+                    **kwargs,
+                )
+            with naming(made, guard.keys):
+                made = StableIds()(made)
+                if keeper is not None:
+                    await asyncio.to_thread(keeper.access.check, made)  # before anything is held
+            left, report = await guard.ascreen(made, replacing=older)
             reports.append(report)
         outcome = self._outcome(plan, left, in_stages(reports))
         left = await arun_transformations(outcome.nodes, after, in_place=in_place, **kwargs)

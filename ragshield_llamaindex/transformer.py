@@ -35,6 +35,7 @@ from ragshield_llamaindex.convert import (
     MetadataKeys,
     embedded,
     flagged,
+    naming,
     noting_images,
     relinked,
     to_batch,
@@ -277,22 +278,24 @@ class PoisonGuard(TransformComponent):
             Ids of known nodes that will leave once these are stored: those of earlier versions of
             their documents, which are no evidence against them.
         """
-        bare = [node for node in nodes if node.embedding is None]
-        vectors: list[list[float]] = []
-        if bare and self._embed_model is not None:
-            vectors = self._embed_model.get_text_embedding_batch(_contents(bare))
-        made = dict(zip([node.node_id for node in bare], vectors, strict=False))
+        made: dict[str, list[float]] = {}
+        with naming(nodes, self.keys):
+            bare = [node for node in nodes if node.embedding is None]
+            if bare and self._embed_model is not None:
+                vectors = self._embed_model.get_text_embedding_batch(_contents(bare))
+                made = dict(zip([node.node_id for node in bare], vectors, strict=True))
         return self._screen(nodes, made, replacing)
 
     async def ascreen(
         self, nodes: Sequence[BaseNode], *, replacing: Collection[str] = ()
     ) -> tuple[list[BaseNode], Report]:
         """Do as :meth:`screen` does, with the model's own async embedding, off the event loop."""
-        bare = [node for node in nodes if node.embedding is None]
-        vectors: list[list[float]] = []
-        if bare and self._embed_model is not None:
-            vectors = await self._embed_model.aget_text_embedding_batch(_contents(bare))
-        made = dict(zip([node.node_id for node in bare], vectors, strict=False))
+        made: dict[str, list[float]] = {}
+        with naming(nodes, self.keys):
+            bare = [node for node in nodes if node.embedding is None]
+            if bare and self._embed_model is not None:
+                vectors = await self._embed_model.aget_text_embedding_batch(_contents(bare))
+                made = dict(zip([node.node_id for node in bare], vectors, strict=True))
         return await asyncio.to_thread(self._screen, nodes, made, replacing)
 
     def _look_around(self) -> None:
@@ -344,9 +347,12 @@ class PoisonGuard(TransformComponent):
     ) -> tuple[list[BaseNode], Report]:
         if not nodes:
             return [], Report(batch=NO_ENTRIES)
-        nodes = [
-            embedded(node, made[node.node_id]) if node.node_id in made else node for node in nodes
-        ]
+        if made:
+            with naming(nodes, self.keys):
+                nodes = [
+                    embedded(node, made[node.node_id]) if node.node_id in made else node
+                    for node in nodes
+                ]
         with self._lock:
             self._collect()
             try:
