@@ -24,7 +24,7 @@ from numpy.typing import ArrayLike
 
 from ragshield_core import Batch, Guard, Quarantine, Report
 from ragshield_core.adapters.adoption import learn_store
-from ragshield_core.adapters.held import keep_held
+from ragshield_core.adapters.held import keep_held, keep_replaced, replacement
 from ragshield_core.canary.sizes import size_of
 from ragshield_core.entries import Entry, together
 from ragshield_core.errors import InvalidBatchError
@@ -1510,18 +1510,10 @@ class GuardedVectorStore(VectorStore):
             if old.lineage == new.lineage or old.text == new.text:
                 continue
             if not self._mask.hides(to_document(old)):
-                notes[old.id] = (
-                    f"{_claimed(new.lineage)}, it replaces a text {_claimed(old.lineage)}; "
-                    "restore puts that back"
-                )
+                notes[old.id] = replacement(new.lineage, old.lineage)
         if notes:
             kept = older.take([row for row, entry_id in enumerate(older.ids) if entry_id in notes])
-            kept = keepable(kept, self.quarantine).entries
-            self.quarantine.replace(kept, [notes[entry_id] for entry_id in kept.ids])
-            logger.warning(
-                "%d entries are replaced by others of another lineage, such as %r",
-                *(len(kept), printable(kept.ids[0])),
-            )
+            keep_replaced(self.quarantine, keepable(kept, self.quarantine).entries, notes)
         return notes
 
     def _stored(self, ids: Sequence[str]) -> Batch:
@@ -1620,10 +1612,6 @@ def _adopting() -> Iterator[None]:
         yield
     finally:
         ADOPTING.reset(token)
-
-
-def _claimed(lineage: str | None) -> str:
-    return "of no lineage" if lineage is None else f"of lineage {printable(lineage, 80)!r}"
 
 
 def _required(

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 from llama_index.core.schema import (
     BaseNode,
     IndexNode,
@@ -15,29 +17,35 @@ from llama_index.core.schema import (
     NodeRelationship,
     NodeWithScore,
     RelatedNodeInfo,
+    TextNode,
 )
 from llama_index.core.vector_stores.utils import metadata_dict_to_node
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from ragshield_core import Batch, Report
 from ragshield_core.adapters.claims import claim_of, lineage_of
-from ragshield_core.errors import InvalidBatchError
+from ragshield_core.entries import together
+from ragshield_core.errors import InvalidBatchError, RAGShieldError
 from ragshield_core.findings import Decision, Unjudged, printable
 from ragshield_core.quarantine import HeldEntry
 from ragshield_core.quarantine.metadata_json import dumps, loads
+from ragshield_core.scan.llama_folder import NODE_KEY
 
 logger = logging.getLogger("ragshield")
 
 # The one scalar metadata key that a flagged node gains: the detectors that flagged it.
 FLAG_KEY = "ragshield_flag"
-# Metadata key, in the quarantine only, of all that a node is beside its text and metadata.
-NODE_KEY = "_ragshield_node"
 
 # What early versions noted of entries that they held without a vector, as [1.0].
 NO_VECTOR = "held without a vector: to be embedded when it is stored"
 
 # Where SentenceWindowNodeParser puts what MetadataReplacementPostProcessor serves.
 WINDOW_KEY = "window"
+
+# Types of metadata that stores keep as they are.
+PLAIN = frozenset({str, int, float, bool, type(None)})
+
+NUMBERS = frozenset({float, int})
 
 NO_ENTRIES = Batch.of(ids=[], texts=[], embeddings=[])
 
@@ -167,24 +175,136 @@ def to_batch(
     InvalidBatchError
         If a node has no vector or cannot be judged; names it.
     """
+    rows = [_row(place, node, keys) for place, node in enumerate(nodes)]
+    given: Any = vectors
     if vectors is None:
-        bare = next((node for node in nodes if node.embedding is None), None)
+        bare = next((row for row in rows if row.vector is None), None)
         if bare is not None:
             msg = (
-                f"node {bare.node_id!r} has no embedding, expected a vector; embed nodes before "
+                f"node {bare.id!r} has no embedding, expected a vector; embed nodes before "
                 "they are stored, or put the embedding model in front of the guard."
             )
             raise InvalidBatchError(msg)
-        vectors = [node.get_embedding() for node in nodes]
+        given = [row.vector for row in rows]
     return Batch.of(
-        ids=[node.node_id for node in nodes],
-        texts=[text_of(node) for node in nodes],
-        embeddings=vectors,
-        labels=[keys.label_of(node) for node in nodes],
-        lineages=[keys.lineage_of(node) for node in nodes],
-        contexts=[context_of(node) for node in nodes],
-        metadatas=[_packed(node) for node in nodes],
+        ids=[row.id for row in rows],
+        texts=[row.text for row in rows],
+        embeddings=given,
+        labels=[row.label for row in rows],
+        lineages=[row.lineage for row in rows],
+        contexts=[row.context for row in rows],
+        metadatas=[row.metadata for row in rows],
     )
+
+
+class _Row(NamedTuple):
+    """What is judged of a node, and what is kept of it."""
+
+    id: str
+    text: str
+    label: str | None
+    lineage: str | None
+    context: str | None
+    metadata: dict[str, Any]
+    vector: NDArray[np.float32] | None
+
+
+def check_nodes(nodes: Sequence[BaseNode], keys: MetadataKeys) -> None:
+    """Refuse what is no node, or could be neither judged nor kept.
+
+    Raises
+    ------
+    InvalidBatchError
+        Names the first of them, by its id or its place.
+    """
+    for place, node in enumerate(nodes):
+        _row(place, node, keys)
+
+
+@contextmanager
+def naming(nodes: Sequence[BaseNode], keys: MetadataKeys) -> Iterator[None]:
+    """Name the node that is in the way of what LlamaIndex does with all of them, if one is.
+
+    Raises
+    ------
+    InvalidBatchError
+        In place of what is raised within, where :func:`check_nodes` refuses a node.
+    """
+    try:
+        yield
+    except RAGShieldError:
+        raise
+    except Exception:
+        try:
+            check_nodes(nodes, keys)
+        except InvalidBatchError as refused:
+            raise refused from None  # what was raised may quote what stands in the node
+        raise
+
+
+def _row(place: int, node: BaseNode, keys: MetadataKeys) -> _Row:
+    if not isinstance(node, BaseNode):
+        msg = (
+            f"nodes[{place}] is of type {type(node).__name__}, expected a node of LlamaIndex, such "
+            "as TextNode."
+        )
+        raise InvalidBatchError(msg)
+    try:
+        _check_fields(node)
+        return _Row(
+            id=node.node_id,
+            text=text_of(node),
+            label=keys.label_of(node),
+            lineage=keys.lineage_of(node),
+            context=context_of(node),
+            metadata=_packed(node),
+            vector=None if node.embedding is None else _vector_of(place, node),
+        )
+    except InvalidBatchError:
+        raise
+    except Exception as error:  # noqa: BLE001 - whatever a careless reader or a hostile field does
+        # Not from the error: its message may quote what stands there.
+        msg = (
+            f"nodes[{place}] ({_named(node)}) cannot be read ({type(error).__name__}), expected a "
+            "node whose fields are of the types that LlamaIndex gives them."
+        )
+        raise InvalidBatchError(msg) from None
+
+
+def _check_fields(node: BaseNode) -> None:
+    """Raise where fields that are needed after the judgement are not of their types."""
+    if not isinstance(node.node_id, str) or not isinstance(text_of(node), str):
+        raise TypeError
+    if not isinstance(node.metadata, dict):
+        raise TypeError
+    for kind, related in node.relationships.items():
+        many = isinstance(related, list)
+        infos = related if many else [related]
+        if not isinstance(kind, NodeRelationship) or (many and kind is NodeRelationship.SOURCE):
+            raise TypeError
+        if not all(isinstance(i, RelatedNodeInfo) and isinstance(i.node_id, str) for i in infos):
+            raise TypeError
+
+
+def _vector_of(place: int, node: BaseNode) -> NDArray[np.float32]:
+    try:
+        with np.errstate(over="ignore"):  # to infinity
+            vector = np.asarray(node.embedding, dtype=np.float32)
+    except (TypeError, ValueError, OverflowError):
+        vector = None
+    if vector is None or vector.ndim != 1 or not np.isfinite(vector).all():
+        msg = (
+            f"nodes[{place}] ({_named(node)}) has an embedding of type "
+            f"{type(node.embedding).__name__}, expected a vector of finite floats; check what the "
+            "embedding model returned."
+        )
+        raise InvalidBatchError(msg)
+    return vector
+
+
+def _named(node: BaseNode) -> str:
+    entry_id = node.node_id
+    return f"entry {printable(entry_id)!r}" if isinstance(entry_id, str) else "without an id"
 
 
 def to_node(held: HeldEntry) -> BaseNode:
@@ -214,6 +334,12 @@ def source_of(metadata: Mapping[str, Any]) -> str | None:
         return None
     source = packed["content"].get("relationships", {}).get(NodeRelationship.SOURCE.value)
     return None if source is None else str(source["node_id"])
+
+
+def version_of(held: HeldEntry) -> tuple[str | None, str | None]:
+    """Return what the parts of one version of a document have in common: lineage and hash."""
+    source = to_node(held).source_node
+    return held.entry.lineage, None if source is None else source.hash
 
 
 def replacing(batch: Batch, before: Mapping[str, Sequence[BaseNode]]) -> Batch:
@@ -247,6 +373,16 @@ def replaced_by(held: HeldEntry) -> list[str]:
     return list(held.entry.metadata.get(NODE_KEY, {}).get("replaces", ()))
 
 
+def with_plain_vectors(nodes: Sequence[BaseNode]) -> list[BaseNode]:
+    """Return nodes whose vectors are lists of Python numbers, which stores need."""
+    return [
+        node
+        if type(node.embedding) is list and NUMBERS.issuperset(map(type, node.embedding))
+        else embedded(node, np.asarray(node.embedding, dtype=np.float64).tolist())
+        for node in nodes
+    ]
+
+
 def embedded(node: BaseNode, vector: Sequence[float]) -> BaseNode:
     """Return a copy of a node with a vector."""
     copy = node.model_copy()
@@ -263,6 +399,44 @@ def flagged(nodes: Sequence[BaseNode], decisions: Sequence[Decision]) -> list[Ba
     return [
         _annotated(node, names[node.node_id]) if node.node_id in names else node for node in nodes
     ]
+
+
+def in_stages(reports: Sequence[Report]) -> Report:
+    """Return what guards decided one after the other, each about what the one before it let pass.
+
+    Entries that were held before the last guard are without vectors, and then all of the report.
+    """
+    *early, last = reports
+    parts = [(report, np.flatnonzero(~report.kept).tolist()) for report in early]
+    parts = [(report, rows) for report, rows in parts if rows]
+    if not parts:
+        return last
+    parts.append((last, list(range(len(last.batch)))))
+    placed = [(report, row) for report, rows in parts for row in rows]
+    names = dict.fromkeys(name for report, _ in parts for name in report.scores)
+    return replace(
+        last,
+        batch=together([_without_vectors(report.batch.take(rows)) for report, rows in parts]),
+        remarkable={
+            place: report.remarkable[row]
+            for place, (report, row) in enumerate(placed)
+            if row in report.remarkable
+        },
+        scores={
+            name: np.array(
+                [
+                    report.scores[name][row] if name in report.scores else np.nan
+                    for report, row in placed
+                ]
+            )
+            for name in names
+        },
+    )
+
+
+def _without_vectors(batch: Batch) -> Batch:
+    nothing = np.empty((len(batch), 0), dtype=np.float32)
+    return replace(batch, embeddings=nothing, vectors=nothing)
 
 
 def noting_images(report: Report) -> Report:
@@ -356,9 +530,10 @@ def _packed(node: BaseNode) -> dict[str, Any]:
     left_out = {"text", "text_resource", "embedding", "metadata"}
     try:
         content = node.model_dump(mode="json", exclude=left_out)
+        json.dumps(content)
         metadata = _plain(node)
-    except ValueError as error:  # pydantic's own are among them, and quote what they are about
-        odd = next((key for key, value in node.metadata.items() if not _keeps(value)), None)
+    except (TypeError, ValueError, RecursionError) as error:  # pydantic's quote what they are about
+        odd = next((key for key, value in node.metadata.items() if not _keeps(key, value)), None)
         where = "" if odd is None else f" in metadata[{printable(str(odd), 50)!r}]"
         msg = (
             f"node {printable(node.node_id)!r} holds a value{where} that can be kept neither by a "
@@ -370,17 +545,34 @@ def _packed(node: BaseNode) -> dict[str, Any]:
 
 
 def _plain(node: BaseNode) -> dict[str, Any]:
+    stored = as_stored(node.metadata)
     try:
         return loads(dumps(node.metadata))  # a copy that shares nothing
     except (TypeError, ValueError):  # stores keep what pydantic makes of such values
-        made: dict[str, Any] = node.model_dump(mode="json", include={"metadata"})["metadata"]
-        return made
+        return stored
 
 
-def _keeps(value: Any) -> bool:
-    """Return whether the quarantine can keep a value of metadata."""
+def as_stored(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Return metadata as stores keep it: what JSON can say.
+
+    Raises
+    ------
+    ValueError
+        If it cannot be said in JSON.
+    """
+    if not PLAIN.issuperset(map(type, metadata.values())):
+        node = TextNode(text="")
+        node.metadata = dict(metadata)
+        metadata = node.model_dump(mode="json", include={"metadata"})["metadata"]
+    json.dumps(metadata)
+    return dict(metadata)
+
+
+def _keeps(key: str, value: Any) -> bool:
+    """Return whether stores and the quarantine can keep a value of metadata."""
     try:
-        dumps({"": value})
-    except (TypeError, ValueError):
+        as_stored({key: value})
+        dumps({key: value})
+    except (TypeError, ValueError, RecursionError):
         return False
     return True

@@ -24,6 +24,7 @@ from llama_index.core.schema import (
     TransformComponent,
 )
 from llama_index.core.settings import Settings
+from llama_index.core.storage.docstore.types import BaseDocumentStore
 from llama_index.core.vector_stores.simple import SimpleVectorStore
 from llama_index.core.vector_stores.types import (
     BasePydanticVectorStore,
@@ -33,7 +34,14 @@ from llama_index.core.vector_stores.types import (
 from pydantic import PrivateAttr
 
 from ragshield_core import Guard
-from ragshield_llamaindex.convert import MetadataKeys, embedded, relinked, source_of
+from ragshield_core.quarantine import HeldEntry
+from ragshield_llamaindex.convert import (
+    MetadataKeys,
+    embedded,
+    naming,
+    relinked,
+    source_of,
+)
 from ragshield_llamaindex.events import dispatcher
 from ragshield_llamaindex.inner import InnerStore, access_to, vectors_of
 from ragshield_llamaindex.keeper import Embed, Keeper, Kept, embedding_with
@@ -293,7 +301,8 @@ class GuardedVectorStoreIndex(Kept, VectorStoreIndex):
     ) -> None:
         self._access.struct = index_struct
         if nodes:
-            vectors = self._get_node_with_embedding(nodes, show_progress)
+            with naming(nodes, self._keeper.keys):
+                vectors = self._get_node_with_embedding(nodes, show_progress)
             self._keeper.run(self._keeper.add(vectors, insert_kwargs))
 
     async def _async_add_nodes_to_index(
@@ -305,7 +314,8 @@ class GuardedVectorStoreIndex(Kept, VectorStoreIndex):
     ) -> None:
         self._access.struct = index_struct
         if nodes:
-            vectors = await self._aget_node_with_embedding(nodes, show_progress)
+            with naming(nodes, self._keeper.keys):
+                vectors = await self._aget_node_with_embedding(nodes, show_progress)
             await self._keeper.arun(self._keeper.add(vectors, insert_kwargs))
 
     def insert(self, document: Document, **insert_kwargs: Any) -> None:
@@ -435,6 +445,10 @@ class GuardedVectorStoreIndex(Kept, VectorStoreIndex):
         """Store which nodes the index holds."""
         self._storage_context.index_store.add_index_struct(self._index_struct)
 
+    def _note_restored(self, restored: Sequence[HeldEntry]) -> None:
+        unsettle(self._docstore, restored)
+        self._record()
+
     def _unrecord(self, ref_doc_id: str) -> None:
         """Forget the hash of a document of which the latest write has held all nodes."""
         report = self.last_report
@@ -473,6 +487,18 @@ def guarded_index_from_documents(
     1
     """
     return GuardedVectorStoreIndex.from_documents(documents, guard=guard, **kwargs)
+
+
+def unsettle(docstore: BaseDocumentStore, restored: Iterable[HeldEntry]) -> None:
+    """Have the next refresh or run look at documents again, whichever version it brings.
+
+    On record are text and hash of the version that was taken out; without any hash, the next one
+    would be inserted beside what was restored.
+    """
+    for document in dict.fromkeys(source_of(one.entry.metadata) for one in restored):
+        if document is not None and docstore.get_document_hash(document) is not None:
+            docstore.delete_document(document, raise_error=False)
+            docstore.set_document_hash(document, f"restored {document}")
 
 
 def adopt(index: VectorStoreIndex, **kwargs: Any) -> GuardedVectorStoreIndex:
@@ -657,6 +683,11 @@ class _IndexInner(InnerStore):
         del store_cls
         return False
 
+    def check(self, nodes: Sequence[BaseNode]) -> None:
+        """Refuse nodes that the vector store could not keep."""
+        if self._nodes is not None:
+            self._nodes.check(nodes)
+
     @property
     def orphans(self) -> int:
         """Vectors that could not be deleted (Faiss) and belong to no node any more."""
@@ -710,6 +741,20 @@ class _IndexInner(InnerStore):
         if self._nodes is not None:
             return await self._nodes.adocument(ref_doc_id)
         return self.document(ref_doc_id)
+
+    def near(self, vector: Sequence[float], k: int) -> list[BaseNode]:
+        """Return the k nodes nearest to a vector; orphans among them are passed over."""
+        if self._nodes is not None:
+            return self._nodes.near(vector, k)
+        if not self._ids_by_vector():  # some stores cannot be asked before they hold anything
+            return []
+        query = VectorStoreQuery(query_embedding=list(vector), similarity_top_k=k + self.orphans)
+        found = (self.node(vector_id) for vector_id in self._store.query(query).ids or ())
+        return [node for node in found if node is not None]
+
+    async def anear(self, vector: Sequence[float], k: int) -> list[BaseNode]:
+        """Do as :meth:`near` does."""
+        return self.near(vector, k) if self._nodes is None else await self._nodes.anear(vector, k)
 
     def write(self, nodes: Sequence[BaseNode], **kwargs: Any) -> None:
         """Store nodes as the index does."""

@@ -17,9 +17,16 @@ from llama_index.core.vector_stores.types import (
     BasePydanticVectorStore,
     MetadataFilter,
     MetadataFilters,
+    VectorStoreQuery,
 )
 from llama_index.core.vector_stores.utils import metadata_dict_to_node
 
+from ragshield_core.errors import InvalidBatchError
+from ragshield_core.findings import printable
+from ragshield_llamaindex.convert import PLAIN, as_stored
+
+# Integers of databases have 64 bits.
+LARGEST = 2**63
 # Ids per statement, and points per page.
 CHUNK = 500
 
@@ -60,6 +67,37 @@ class InnerStore(ABC):
     def document(self, ref_doc_id: str) -> list[str]:
         """Return the ids of the nodes that were cut from a document."""
 
+    def near(self, vector: Sequence[float], k: int) -> list[BaseNode]:
+        """Return the k nodes nearest to a vector, with or without their vectors."""
+        query = VectorStoreQuery(query_embedding=list(vector), similarity_top_k=k)
+        return list(self._store.query(query).nodes or ())
+
+    def check(self, nodes: Sequence[BaseNode]) -> None:
+        """Refuse nodes that this kind of store could not keep; nothing is written.
+
+        Raises
+        ------
+        ragshield_core.errors.InvalidBatchError
+            Names the first of them.
+        """
+        flat = getattr(self._store, "flat_metadata", False)
+        for node in nodes:
+            try:
+                node.model_dump_json(exclude={"embedding"})  # as stores do
+            except Exception as error:  # noqa: BLE001 - pydantic's, which may quote what stands there
+                why = f"it cannot be said in JSON, or is no valid Unicode ({type(error).__name__})"
+                raise self.refused(node, "its content", why) from None
+            for key, value in as_stored(node.metadata).items() if flat else ():
+                if type(value) not in PLAIN or (isinstance(value, int) and abs(value) >= LARGEST):
+                    why = "expected a string, a number below 2**63, or None; flatten it"
+                    raise self.refused(node, f"metadata[{printable(key, 50)!r}]", why)
+
+    def refused(self, node: BaseNode, what: str, why: str) -> InvalidBatchError:
+        """Return the error for a node that this kind of store could not keep."""
+        name = type(self._store).__name__
+        msg = f"node {printable(node.node_id)!r}: {what} is nothing a {name} can keep: {why}."
+        return InvalidBatchError(msg)
+
     def write(self, nodes: Sequence[BaseNode], **kwargs: Any) -> None:
         """Store nodes under ids that are not there; ``kwargs`` are those of the store's ``add``."""
         self._store.add(list(nodes), **kwargs)
@@ -86,6 +124,10 @@ class InnerStore(ABC):
         """Do as :meth:`document` does."""
         return await asyncio.to_thread(self.document, ref_doc_id)
 
+    async def anear(self, vector: Sequence[float], k: int) -> list[BaseNode]:
+        """Do as :meth:`near` does."""
+        return await asyncio.to_thread(self.near, vector, k)
+
     async def awrite(self, nodes: Sequence[BaseNode], **kwargs: Any) -> None:
         """Do as :meth:`write` does, by the store's own async method."""
         await self._store.async_add(list(nodes), **kwargs)
@@ -102,6 +144,15 @@ class ChromaInner(InnerStore):
     def handles(cls, store_cls: type[BasePydanticVectorStore]) -> bool:
         """Return whether it is a ChromaVectorStore."""
         return comes_from(store_cls, "llama_index.vector_stores.chroma.base", "ChromaVectorStore")
+
+    def check(self, nodes: Sequence[BaseNode]) -> None:
+        """Refuse nodes that Chroma could not keep."""
+        super().check(nodes)
+        for node in nodes:
+            for key in map(str, node.metadata):
+                if not key or key[0] in "$#" or key == "chroma:document":
+                    why = "Chroma keeps no such key; rename it"
+                    raise self.refused(node, f"metadata[{printable(key, 50)!r}]", why)
 
     def read(self, ids: Sequence[str]) -> list[BaseNode]:
         """Return nodes with their vectors."""
@@ -164,6 +215,10 @@ class QdrantInner(InnerStore):
             found = await client.retrieve(name, part, with_payload=True, with_vectors=True)
             nodes += self._nodes(found)
         return nodes
+
+    def near(self, vector: Sequence[float], k: int) -> list[BaseNode]:
+        """Return the k nodes nearest to a vector."""
+        return super().near(vector, k) if self._there() else []
 
     def ids(self) -> list[str]:
         """Return the ids of all nodes."""

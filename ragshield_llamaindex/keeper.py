@@ -10,7 +10,7 @@ import asyncio
 import logging
 import threading
 import warnings
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -23,7 +23,8 @@ from llama_index.core.schema import BaseNode, MetadataMode
 
 from ragshield_core import Batch, Guard, Quarantine, Report
 from ragshield_core.adapters.adoption import learn_store
-from ragshield_core.adapters.held import keep_held
+from ragshield_core.adapters.held import keep_held, keep_replaced, replacement
+from ragshield_core.entries import Entry
 from ragshield_core.errors import QuarantineError
 from ragshield_core.findings import Decision, Verdict, printable
 from ragshield_core.quarantine import HeldEntry, Status
@@ -33,6 +34,7 @@ from ragshield_llamaindex.convert import (
     MetadataKeys,
     embedded,
     flagged,
+    in_stages,
     noting_images,
     relinked,
     replaced_by,
@@ -40,6 +42,8 @@ from ragshield_llamaindex.convert import (
     source_of,
     to_batch,
     to_node,
+    version_of,
+    with_plain_vectors,
 )
 from ragshield_llamaindex.events import dispatcher, report_detection
 from ragshield_llamaindex.family import relatives_of, with_family
@@ -54,6 +58,8 @@ logger = logging.getLogger("ragshield")
 
 # How far away the windows are that may hold a sentence, and the parents of parents.
 HOPS = 5
+# How many copies of a held node are looked for in the store.
+COPIES = 16
 # Nodes that are read at a time when a store is adopted.
 PART = 1000
 # How what holds nodes already is taken over.
@@ -184,25 +190,30 @@ class Keeper:
         Of a node that is held, an older revision stays. Relationships pass over what was held. Of
         a document that was withdrawn, the version before comes back as far as the new one is held.
         """
-        documents = self._withdrawn.keys() & {node.ref_doc_id for node in nodes}
+        documents = self._withdrawn.keys() & set(_documents(nodes))
         before = {one: self._withdrawn.pop(one) for one in documents}
         try:
-            report = yield from self._add(nodes, options, before)
+            batch = yield _work(lambda: replacing(self._batch(nodes), before))
+            report = yield from self._add(batch, with_plain_vectors(nodes), options)
         except Exception:  # the new version is not in
             yield from self._put_back([node for older in before.values() for node in older])
             raise
+        notes: dict[str, str] = {}
         for ref_doc_id, older in before.items():
-            yield from self._settle(ref_doc_id, older, report)
+            notes |= yield from self._settle(ref_doc_id, older, report)
+        self.last_report = report = report.noted(notes)
         return report
 
+    def _batch(self, nodes: Sequence[BaseNode]) -> Batch:
+        """Return nodes as a batch, after a check that they can be judged, held and stored."""
+        batch = to_batch(nodes, self.keys)
+        self.access.check(nodes)
+        return batch
+
     def _add(
-        self,
-        nodes: Sequence[BaseNode],
-        options: dict[str, Any] | None,
-        before: Mapping[str, Sequence[BaseNode]],
+        self, batch: Batch, nodes: Sequence[BaseNode], options: dict[str, Any] | None
     ) -> Steps[Report]:
-        batch = yield _work(lambda: replacing(to_batch(nodes, self.keys), before))
-        report: Report = yield _work(lambda: self._judge(batch))
+        report = yield from self._judge(batch)
         self.last_report = report
         if report.retroactive:
             yield from self.recall([d.entry_id for d in report.retroactive], report.retroactive)
@@ -211,7 +222,7 @@ class Keeper:
             held = [node for node, good in zip(nodes, report.kept, strict=True) if not good]
             stored = flagged(relinked(kept, held), report.flagged)
             admitted = batch if report.kept.all() else batch.take(report.kept)
-            yield from self._put(admitted, stored, options)
+            report = report.noted((yield from self._put(admitted, stored, options)))
             yield _work(lambda: self._uncover(admitted))
         report = yield from self._judged_again(report)
         self.last_report = report
@@ -253,6 +264,36 @@ class Keeper:
         yield from self._complete(held)
         return (*done, *(one for one in held if one.id in late))
 
+    def restore(
+        self, ids: Sequence[str], by: str, note: str | None
+    ) -> Steps[tuple[HeldEntry, ...]]:
+        """Put back nodes that texts of another lineage have replaced; recall what took their place.
+
+        That is what is live under their ids, and what is of another lineage in their documents.
+        """
+        quarantine = self.guard.quarantine
+        replaced = yield _work(lambda: replaced_of(quarantine, ids))
+        nodes = [to_node(one) for one in replaced]
+        batch = to_batch(nodes, self.keys)
+        documents = dict.fromkeys(source for m in batch.metadatas if (source := source_of(m)))
+        suspects = list(dict.fromkeys((*batch.ids, *(yield from self.nodes_in(documents)))))
+        live = to_batch_of((yield Step("read", (suspects,))), self.keys)
+        prints = {entry.id: entry.fingerprint for entry in batch}
+        lineages = {entry.lineage for entry in batch}
+        others = [
+            entry.id
+            for entry in live
+            if prints.get(entry.id, entry.fingerprint) != entry.fingerprint
+            or entry.lineage not in lineages
+        ]
+        yield from self.recall(others, None, by, note)
+        yield from self._put(batch, nodes)
+        done = yield _work(lambda: quarantine.restore(batch.ids, by=by, note=note))
+        self.guard.unhold(batch.ids)
+        self.guard.trust(batch.ids)
+        self.mask.remove(batch)
+        return done  # type: ignore[no-any-return]
+
     def arrived(self) -> Steps[frozenset[tuple[str, str | None]]]:
         """Return the documents, with the hashes of their versions, of which nodes are missing here.
 
@@ -287,6 +328,10 @@ class Keeper:
             ids = [entry_id for entry_id in stored if entry_id in older]
             gone = yield from self._stored(ids)
             if ids:
+                there = yield Step(
+                    "read", ([entry_id for entry_id in stored if entry_id not in older],)
+                )
+                yield _work(lambda: self._keep_replaced(gone, to_batch_of(there, self.keys)))  # noqa: B023
                 yield Step("delete", (ids,))
                 yield _work(lambda: self.guard.forget(gone))  # noqa: B023
 
@@ -320,9 +365,10 @@ class Keeper:
 
         Returns whether it was replaced.
         """
-        batch = yield _work(lambda: to_batch(nodes, self.keys))
+        batch = yield _work(lambda: self._batch(nodes))
+        nodes = with_plain_vectors(nodes)
         older = yield Step("document", (ref_doc_id,))
-        report = yield _work(lambda: self._judge(batch, older))
+        report = yield from self._judge(batch, older)
         self.last_report = report
         if report.retroactive:
             yield from self.recall([d.entry_id for d in report.retroactive], report.retroactive)
@@ -331,37 +377,48 @@ class Keeper:
             return False
         # First the new version: what fails here leaves the one before.
         if len(batch):
+            leaving = yield Step("read", (older,))
             stored = flagged(nodes, report.flagged)
-            yield from self._put(batch, stored, options)
+            self.last_report = report.noted((yield from self._put(batch, stored, options, leaving)))
             yield _work(lambda: self._uncover(batch))
         yield from self.delete_document(ref_doc_id, spare=batch.ids)
         return True
 
     def admit(
-        self, report: Report, nodes: Sequence[BaseNode], replaced: Sequence[str]
-    ) -> Steps[None]:
+        self, reports: Sequence[Report], nodes: Sequence[BaseNode], replaced: Sequence[str]
+    ) -> Steps[Report]:
         """Store nodes that were judged elsewhere, in place of older versions of documents.
+
+        Returns what was judged as one report, with remarks on what takes the place of texts of
+        another lineage, and on copies of what is held.
 
         Parameters
         ----------
-        report
-            What was judged; its held entries are hidden here as well.
+        reports
+            What was judged, by one guard after the other; held entries are hidden here as well.
         nodes
             Those that go in, with vectors.
         replaced
             Documents whose older versions go.
         """
-        self.last_report = report
-        self.mask.add(report.batch.take(~report.kept))
-        if report.retroactive:
-            yield from self.recall([d.entry_id for d in report.retroactive], report.retroactive)
-        batch = yield _work(lambda: to_batch(nodes, self.keys))
+        judged = []
+        for stage in reports:
+            judged.append((yield from self._of_copies(stage)))
+            self.mask.add(stage.batch.take(~stage.kept))
+            if stage.retroactive:
+                yield from self.recall([d.entry_id for d in stage.retroactive], stage.retroactive)
+        self.last_report = report = in_stages(judged)
+        batch = yield _work(lambda: self._batch(nodes))
+        nodes = with_plain_vectors(nodes)
         # First the new versions: what fails here leaves those before.
         if len(batch):
-            yield from self._put(batch, nodes)
+            leaving = yield Step("read", ((yield from self.nodes_in(replaced)),))
+            notes = yield from self._put(batch, nodes, leaving=leaving)
+            self.last_report = report = report.noted(notes)
             yield _work(lambda: self._uncover(batch))
         for ref_doc_id in replaced:
             yield from self.delete_document(ref_doc_id, spare=batch.ids)
+        return report
 
     def withdraw(self, ref_doc_id: str) -> Steps[None]:
         """Delete the nodes of a document, to which its next version belongs: see :meth:`add`.
@@ -402,14 +459,15 @@ class Keeper:
         ref_doc_id: str,
         options: dict[str, Any] | None = None,
         *,
-        spare: Sequence[str] = (),
+        spare: Sequence[str] | None = None,
     ) -> Steps[list[str]]:
         """Delete the nodes of a document from the store and from quarantine.
 
-        Nodes to ``spare`` stay in both: they are of its new version.
+        Nodes to ``spare`` stay in both: they are of its new version. Where there is one, what it
+        replaces of another lineage stays in quarantine.
         """
         self._withdrawn.pop(ref_doc_id, None)
-        spared = set(spare)
+        spared = set(spare or ())
         stored = yield Step("document", (ref_doc_id,))
         ids = [entry_id for entry_id in stored if entry_id not in spared]
         held = yield _work(lambda: self._held_of(ref_doc_id))
@@ -417,7 +475,7 @@ class Keeper:
         if ids:
             yield Step("delete", (ids,), options)
         judged = [entry_id for entry_id in (*ids, *held) if entry_id not in spared]
-        yield _work(lambda: self._gone(older, judged))
+        yield _work(lambda: self._gone(older, judged, held_only=spare is not None))
         return ids
 
     def clear(self, ids: Sequence[str], clear: Step) -> Steps[None]:
@@ -471,25 +529,60 @@ class Keeper:
                 yield Step("delete", (left,))
         return gone  # type: ignore[no-any-return]
 
-    def _judge(self, batch: Batch, replacing: Sequence[str] = ()) -> Report:
-        report = self.guard.hold(with_family(self.guard.screen(batch, replacing=replacing)))
-        report = noting_images(keep_held(report, self.guard))
+    def _judge(self, batch: Batch, replacing: Sequence[str] = ()) -> Steps[Report]:
+        screen = partial(self.guard.screen, batch, replacing=replacing)
+        report: Report = yield _work(lambda: with_family(screen()))
+        if self.guard.policy.on_detect != "raise":
+            report = yield from self._of_copies(report)
+        return (yield _work(lambda: self._hold(report)))  # type: ignore[no-any-return]
+
+    def _hold(self, report: Report) -> Report:
+        report = noting_images(keep_held(self.guard.hold(report), self.guard))
         if not report.kept.all():
-            self.mask.add(batch.take(~report.kept))
+            self.mask.add(report.batch.take(~report.kept))
         return report
+
+    def _of_copies(self, report: Report) -> Steps[Report]:
+        """Say of what is to be held where the very same stands in the store under another id.
+
+        Whoever confirms the copy does not mean that one, and the quarantine remembers it.
+        """
+        held = report.batch.take(~report.kept)
+        notes: dict[str, str] = {}
+        for entry, vector in zip(held, held.vectors, strict=True):
+            if not vector.size:
+                continue
+            near = yield Step("near", (vector.tolist(), COPIES))
+            copies = [
+                node.node_id
+                for node in self.mask.visible(near)
+                if node.node_id != entry.id and entry.fingerprint in self.mask.prints_of(node)
+            ]
+            if copies:
+                standing = to_batch_of((yield Step("read", (copies,))), self.keys)
+                yield _work(partial(self.guard.quarantine.stand, standing))
+                named = ", ".join(repr(printable(entry_id)) for entry_id in copies)
+                notes[entry.id] = f"the very same is in the store under {named}, and stays there"
+        return report.noted(notes)
 
     def _put(
         self,
         batch: Batch,
         nodes: Sequence[BaseNode],
         options: dict[str, Any] | None = None,
-    ) -> Steps[None]:
+        leaving: Sequence[BaseNode] = (),
+    ) -> Steps[dict[str, str]]:
         """Write nodes in place of older revisions, and learn them in their place.
 
         The store is asked for those: others may write to it as well, of whom the guard knows
-        nothing, and stores pass over an id that is there, or keep both.
+        nothing, and stores pass over an id that is there, or keep both. Returns remarks, by id, on
+        nodes that take the place of texts of another lineage, those of nodes ``leaving`` included:
+        they are of documents that are replaced.
         """
         older = yield Step("read", (list(batch.ids),))
+        replaced = {node.node_id: node for node in (*leaving, *older)}.values()
+        visible = to_batch_of(self.mask.visible(list(replaced)), self.keys)
+        notes: dict[str, str] = yield _work(lambda: self._keep_replaced(visible, batch))
         if older:
             yield Step("delete", (list(dict.fromkeys(node.node_id for node in older)),))
         try:
@@ -501,6 +594,35 @@ class Keeper:
         before = to_batch_of(older, self.keys)
         yield _work(lambda: self.guard.forget(before))
         yield _work(lambda: self.guard.learn(batch))
+        return notes
+
+    def _keep_replaced(self, older: Batch, newer: Batch) -> dict[str, str]:
+        """Keep live texts that others of another lineage take the place of.
+
+        A text stands for one under the same id, and for all of its document. A document whose
+        texts stay as they are was moved.
+
+        Returns
+        -------
+        dict[str, str]
+            A remark on each of the newer ones, by id.
+        """
+        notes: dict[str, str] = {}
+        kept: dict[str, str] = {}
+        for olds, news in _counterparts(older, newer):
+            lineages = {new.lineage for new in news}
+            lost = [old for old in olds if old.lineage not in lineages]
+            if news and lost and {old.text for old in olds} != {new.text for new in news}:
+                kept |= {old.id: replacement(news[0].lineage, old.lineage) for old in lost}
+                notes |= {new.id: replacement(new.lineage, lost[0].lineage) for new in news}
+        if kept:
+            quarantine = self.guard.quarantine
+            rows = [row for row, entry_id in enumerate(older.ids) if entry_id in kept]
+            keep_replaced(quarantine, older.take(rows), kept)
+            # Perhaps by what had stood there before.
+            rows = [row for row, entry_id in enumerate(newer.ids) if entry_id in notes]
+            quarantine.readmit(newer.take(rows))
+        return notes
 
     def _uncover(self, admitted: Batch) -> None:
         """Show what was held, and released or purged elsewhere, now that it is written again."""
@@ -522,17 +644,21 @@ class Keeper:
             yield Step("write", (missing,))
             yield _work(lambda: self.guard.learn(to_batch_of(missing, self.keys)))
 
-    def _settle(self, ref_doc_id: str, older: Sequence[BaseNode], report: Report) -> Steps[None]:
+    def _settle(
+        self, ref_doc_id: str, older: Sequence[BaseNode], report: Report
+    ) -> Steps[dict[str, str]]:
         """End the update of a document that was withdrawn, as far as its nodes were admitted.
 
-        Of the version before, what no admitted node stands for comes back.
+        Of the version before, what no admitted node stands for comes back. Returns remarks, by id,
+        on nodes that take the place of texts of another lineage.
         """
         rows = [r for r, m in enumerate(report.batch.metadatas) if source_of(m) == ref_doc_id]
         version = report.batch.take(rows)
         admitted = version.take(report.kept[rows])
         known = {entry.fingerprint for entry in admitted}
+        former = to_batch_of(self.mask.visible(older), self.keys)
+        lost: set[str] = set()
         if len(admitted) < len(version):
-            former = to_batch_of(older, self.keys)
             lost = {e.id for e in former if e.id not in admitted.ids and e.fingerprint not in known}
             yield from self._put_back([node for node in older if node.node_id in lost])
             logger.warning(
@@ -543,7 +669,9 @@ class Keeper:
         # What is held of other versions than this one.
         held = yield _work(lambda: self._held_of(ref_doc_id))
         gone = [entry_id for entry_id in held if entry_id not in version.ids]
-        yield _work(lambda: self._gone(NO_ENTRIES, gone))
+        yield _work(lambda: self._gone(NO_ENTRIES, gone, held_only=True))
+        left = former.take([row for row, entry_id in enumerate(former.ids) if entry_id not in lost])
+        return (yield _work(lambda: self._keep_replaced(left, admitted)))  # type: ignore[no-any-return]
 
     def _and_family(
         self, nodes: Sequence[BaseNode], decisions: Sequence[Decision]
@@ -577,11 +705,12 @@ class Keeper:
         nodes = (yield Step("read", (known,))) if known else []
         return to_batch_of(nodes, self.keys)
 
-    def _gone(self, older: Batch, ids: Sequence[str]) -> None:
+    def _gone(self, older: Batch, ids: Sequence[str], *, held_only: bool = False) -> None:
         self.guard.forget(older)
         self.guard.unhold(ids)
         if self.guard.quarantine._exists():  # noqa: SLF001 - asking otherwise would make the file
-            self.guard.quarantine.purge(ids, note="deleted through the store", evidence=False)
+            note = "deleted through the store"
+            self.guard.quarantine.purge(ids, note=note, evidence=False, held_only=held_only)
         self.mask.discard(ids)
 
     def _held_of(self, ref_doc_id: str, status: Status | None = None) -> list[str]:
@@ -675,6 +804,40 @@ class Kept:
         released = await self._keeper.arun(steps)
         self._record()
         return released
+
+    @dispatcher.span
+    def restore(
+        self, ids: Sequence[str], *, by: str = "ragshield", note: str | None = None
+    ) -> tuple[HeldEntry, ...]:
+        """Put back nodes that texts of another lineage have replaced.
+
+        Parameters
+        ----------
+        ids
+            Of replaced nodes, see ``quarantine.list("replaced")``, or of documents: all nodes of
+            the version that was replaced last. What took their place, under the same ids or as
+            parts of another lineage of the same document, goes into quarantine, as by
+            :meth:`recall`.
+        by, note
+            As of :meth:`release`.
+
+        Raises
+        ------
+        ragshield_core.errors.QuarantineError
+            If nothing was replaced under one of the ids; nothing is put back then.
+        """
+        restored = self._keeper.run(self._keeper.restore(ids, by, note))
+        self._note_restored(restored)
+        return restored
+
+    @dispatcher.span
+    async def arestore(
+        self, ids: Sequence[str], *, by: str = "ragshield", note: str | None = None
+    ) -> tuple[HeldEntry, ...]:
+        """Do as :meth:`restore` does, by async methods."""
+        restored = await self._keeper.arun(self._keeper.restore(ids, by, note))
+        self._note_restored(restored)
+        return restored
 
     @dispatcher.span
     def recall(
@@ -803,6 +966,10 @@ class Kept:
     def _record(self) -> None:
         """Note what is stored now, where that is not the store's own business."""
 
+    def _note_restored(self, restored: Sequence[HeldEntry]) -> None:  # noqa: ARG002 - for an index
+        """Note that documents are as they were."""
+        self._record()
+
 
 def nodes_of(quarantine: Quarantine, ids: Sequence[str]) -> list[str]:
     """Return ids with those of documents replaced by the ids of their held nodes."""
@@ -814,6 +981,34 @@ def nodes_of(quarantine: Quarantine, ids: Sequence[str]) -> list[str]:
             by_document.setdefault(source, []).append(one.id)
     wanted = ([i] if i in nodes else by_document.get(i, [i]) for i in ids)
     return list(dict.fromkeys(chain.from_iterable(wanted)))
+
+
+def replaced_of(quarantine: Quarantine, ids: Sequence[str]) -> list[HeldEntry]:
+    """Return the nodes that were replaced last under ids of nodes, or as parts of documents.
+
+    Raises
+    ------
+    QuarantineError
+        If there are none; names the id.
+    """
+    latest: dict[str, HeldEntry] = {}
+    by_document: dict[str, list[HeldEntry]] = {}
+    for one in sorted(quarantine.list(Status.REPLACED), key=lambda one: one.held_at):
+        latest[one.id] = one
+        source = source_of(one.entry.metadata)
+        if source is not None:
+            by_document.setdefault(source, []).append(one)
+    found: dict[str, HeldEntry] = {}
+    for wanted in ids:
+        if wanted in latest:
+            found[wanted] = latest[wanted]
+        elif wanted in by_document:
+            version = version_of(by_document[wanted][-1])
+            same = [one for one in by_document[wanted] if version_of(one) == version]
+            found |= {one.id: one for one in same}
+        else:
+            quarantine.show(wanted, Status.REPLACED)  # raises
+    return list(found.values())
 
 
 def with_vectors(nodes: Sequence[BaseNode], embed: Embed | None) -> list[BaseNode]:
@@ -878,6 +1073,30 @@ def checked(guard: object) -> Guard:
         "Guard.default() has all detectors."
     )
     raise TypeError(msg)
+
+
+def _counterparts(older: Batch, newer: Batch) -> Iterator[tuple[list[Entry], list[Entry]]]:
+    """Yield what stood together, as one document or under one id, and what stands there now."""
+    groups: dict[tuple[str | None, str], list[Entry]] = {}
+    for old in older:
+        source = source_of(old.metadata)
+        groups.setdefault((source, old.id if source is None else ""), []).append(old)
+    by_id = {new.id: new for new in newer} if groups else {}
+    by_document: dict[str | None, list[Entry]] = {}
+    for new in by_id.values():
+        by_document.setdefault(source_of(new.metadata), []).append(new)
+    for (source, _), olds in groups.items():
+        of_document = [] if source is None else by_document.get(source, [])
+        same_ids = [by_id[old.id] for old in olds if old.id in by_id]
+        yield olds, list({new.id: new for new in (*same_ids, *of_document)}.values())
+
+
+def _documents(nodes: Sequence[BaseNode]) -> Iterator[str]:
+    """Yield the documents of nodes, of which some may turn out to be none."""
+    for node in nodes:
+        with suppress(Exception):  # such as are named when they are judged
+            if isinstance(node.ref_doc_id, str):
+                yield node.ref_doc_id
 
 
 def _work(work: Callable[[], Any]) -> Step:

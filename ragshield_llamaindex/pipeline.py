@@ -11,16 +11,23 @@ from typing import Any, NamedTuple
 
 from llama_index.core.ingestion import DocstoreStrategy, IngestionPipeline
 from llama_index.core.ingestion.pipeline import arun_transformations, run_transformations
+from llama_index.core.node_parser import NodeParser
 from llama_index.core.schema import BaseNode, Document, TransformComponent
 from pydantic import PrivateAttr
 
 from ragshield_core import Guard, Report
 from ragshield_core.quarantine import HeldEntry, Status
-from ragshield_llamaindex.convert import NO_ENTRIES, source_of, to_node
+from ragshield_llamaindex.convert import NO_ENTRIES, in_stages, naming, source_of, to_node
 from ragshield_llamaindex.events import dispatcher
+from ragshield_llamaindex.index import unsettle
 from ragshield_llamaindex.keeper import Embed, Keeper, checked, embedding_with, nodes_of
 from ragshield_llamaindex.stable_ids import StableIds
-from ragshield_llamaindex.transformer import PoisonGuard, check_transformations
+from ragshield_llamaindex.transformer import (
+    PoisonGuard,
+    check_transformations,
+    judges_text,
+    read_by_model,
+)
 from ragshield_llamaindex.vectorstore import GuardedVectorStore
 
 logger = logging.getLogger("ragshield")
@@ -30,7 +37,11 @@ UPSERTS = (DocstoreStrategy.UPSERTS, DocstoreStrategy.UPSERTS_AND_DELETE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineResult:
-    """What one run did with documents; the report tells of their nodes."""
+    """What one run did with documents; the report tells of their nodes.
+
+    Where a guard in front of others has held nodes, these come first in the report, whose batch is
+    without vectors then.
+    """
 
     report: Report
     stored: tuple[str, ...] = ()  # all of their nodes went in
@@ -89,21 +100,24 @@ class GuardedIngestionPipeline(IngestionPipeline):
       tried again at the next run, which makes it once the held nodes were released.
 
     Nodes are judged all at once and in this process, also with ``num_workers > 1``: the steps
-    before the guard run in the workers. A metadata extractor in front of the guard lets a language
+    before a guard run in the workers. A metadata extractor in front of every guard lets a language
     model read what was not judged: the constructor warns
-    (:class:`~ragshield_llamaindex.PoisonGuardOrderWarning`). Put it behind the embedding model and
-    the PoisonGuard, and the embedding model once more behind it if vectors are to know what was
-    extracted. What node parsers name at random gets ids that are the same at each run
-    (:class:`~ragshield_llamaindex.StableIds`).
+    (:class:`~ragshield_llamaindex.PoisonGuardOrderWarning`). Two PoisonGuards of the same guard,
+    one in front of it and one behind the embedding model, judge texts before a model reads them,
+    and vectors when they are there. What node parsers name at random gets ids that are the same at
+    each run (:class:`~ragshield_llamaindex.StableIds`).
 
     Setup:
         Install ``ragshield[llamaindex]``.
 
     Key init args:
         transformations: list[TransformComponent]
-            As of IngestionPipeline; a PoisonGuard among them is used where it stands.
+            As of IngestionPipeline; PoisonGuards among them, of one and the same guard, are used
+            where they stand.
         guard: Guard | None
-            Where there is no PoisonGuard among the transformations, one is put at their end.
+            Where there is no PoisonGuard among the transformations: one is put at their end, and
+            one in front of the first step behind the node parser that has a language model read
+            nodes, if the guard has detectors that need no vectors.
         vector_store: BasePydanticVectorStore | None
             One that keeps texts; it is wrapped in a
             :class:`~ragshield_llamaindex.GuardedVectorStore`, which is ``pipeline.vector_store``.
@@ -154,17 +168,9 @@ class GuardedIngestionPipeline(IngestionPipeline):
         steps = (
             self._get_default_transformations() if transformations is None else [*transformations]
         )
-        guards = [step for step in steps if isinstance(step, PoisonGuard)]
-        if len(guards) + (guard is not None) != 1:
-            msg = (
-                f"{len(guards)} PoisonGuards among the transformations and "
-                f"{'a' if guard is not None else 'no'} guard=, expected exactly one of both."
-            )
-            raise ValueError(msg)
         if guard is not None:
-            checked(guard)
-            steps.append(PoisonGuard(guard))
-        poison_guard = next(step for step in steps if isinstance(step, PoisonGuard))
+            steps = _guarded(steps, checked(guard))
+        poison_guard = _last_of([step for step in steps if isinstance(step, PoisonGuard)])
         store = kwargs.get("vector_store")
         if store is not None and poison_guard.learn:
             msg = "learn=True is for pipelines without a vector store; this one learns by itself."
@@ -184,8 +190,8 @@ class GuardedIngestionPipeline(IngestionPipeline):
 
     @property
     def poison_guard(self) -> PoisonGuard:
-        """The step that screens."""
-        return next(step for step in self.transformations if isinstance(step, PoisonGuard))
+        """The step that screens; of several, the last."""
+        return [step for step in self.transformations if isinstance(step, PoisonGuard)][-1]
 
     @property
     def last_result(self) -> PipelineResult:
@@ -217,19 +223,30 @@ class GuardedIngestionPipeline(IngestionPipeline):
         arrived = (
             frozenset() if keeper is None or self.docstore is None else keeper.run(keeper.arrived())
         )
-        plan = self._plan(self._prepare_inputs(documents, nodes), arrived)
-        before, after = self._steps()
-        made = before.run(
-            show_progress=show_progress,
-            nodes=plan.run,
-            cache_collection=cache_collection,
-            in_place=in_place,
-            num_workers=num_workers,
-            **kwargs,
-        )
+        inputs = self._prepare_inputs(documents, nodes)
+        with naming(inputs, self.poison_guard.keys):
+            plan = self._plan(inputs, arrived)
         older = [] if keeper is None else keeper.run(keeper.nodes_in(plan.leaving))
-        screened = self.poison_guard.screen(StableIds()(made), replacing=older)
-        outcome = self._outcome(plan, *screened)
+        stages, after = self._stages()
+        left: Sequence[BaseNode] = plan.run
+        reports = []
+        for before, guard in stages:
+            with naming(left, guard.keys):
+                made = before.run(
+                    show_progress=show_progress,
+                    nodes=left,
+                    cache_collection=cache_collection,
+                    in_place=in_place,
+                    num_workers=num_workers,
+                    **kwargs,
+                )
+            with naming(made, guard.keys):
+                made = StableIds()(made)
+                if keeper is not None:
+                    keeper.access.check(made)  # before anything is held
+            left, report = guard.screen(made, replacing=older)
+            reports.append(report)
+        outcome = self._outcome(plan, left, in_stages(reports))
         outcome = outcome._replace(
             nodes=list(run_transformations(outcome.nodes, after, in_place=in_place, **kwargs))
         )
@@ -237,7 +254,8 @@ class GuardedIngestionPipeline(IngestionPipeline):
         outcome = outcome.written([] if keeper is None else vectors)
         if keeper is not None:
             replaced = [*outcome.replaced, *plan.missing]
-            keeper.run(keeper.admit(outcome.result.report, vectors, replaced))
+            report = keeper.run(keeper.admit(reports, vectors, replaced))
+            outcome = outcome._replace(result=replace(outcome.result, report=report))
         self._record(plan, outcome, store_doc_text=store_doc_text)
         return outcome.nodes
 
@@ -261,26 +279,37 @@ class GuardedIngestionPipeline(IngestionPipeline):
             else await keeper.arun(keeper.arrived())
         )
         inputs = self._prepare_inputs(documents, nodes)
-        plan = await asyncio.to_thread(self._plan, inputs, arrived)
-        before, after = self._steps()
-        made = await before.arun(
-            show_progress=show_progress,
-            nodes=plan.run,
-            cache_collection=cache_collection,
-            in_place=in_place,
-            num_workers=num_workers,
-            **kwargs,
-        )
+        with naming(inputs, self.poison_guard.keys):
+            plan = await asyncio.to_thread(self._plan, inputs, arrived)
         older = [] if keeper is None else await keeper.arun(keeper.nodes_in(plan.leaving))
-        screened = await self.poison_guard.ascreen(StableIds()(made), replacing=older)
-        outcome = self._outcome(plan, *screened)
+        stages, after = self._stages()
+        left: Sequence[BaseNode] = plan.run
+        reports = []
+        for before, guard in stages:
+            with naming(left, guard.keys):
+                made = await before.arun(
+                    show_progress=show_progress,
+                    nodes=left,
+                    cache_collection=cache_collection,
+                    in_place=in_place,
+                    num_workers=num_workers,
+                    **kwargs,
+                )
+            with naming(made, guard.keys):
+                made = StableIds()(made)
+                if keeper is not None:
+                    await asyncio.to_thread(keeper.access.check, made)  # before anything is held
+            left, report = await guard.ascreen(made, replacing=older)
+            reports.append(report)
+        outcome = self._outcome(plan, left, in_stages(reports))
         left = await arun_transformations(outcome.nodes, after, in_place=in_place, **kwargs)
         outcome = outcome._replace(nodes=list(left))
         vectors = _with_vectors(outcome.nodes)
         outcome = outcome.written([] if keeper is None else vectors)
         if keeper is not None:
             replaced = [*outcome.replaced, *plan.missing]
-            await keeper.arun(keeper.admit(outcome.result.report, vectors, replaced))
+            report = await keeper.arun(keeper.admit(reports, vectors, replaced))
+            outcome = outcome._replace(result=replace(outcome.result, report=report))
         await asyncio.to_thread(self._record, plan, outcome, store_doc_text=store_doc_text)
         return outcome.nodes
 
@@ -321,10 +350,44 @@ class GuardedIngestionPipeline(IngestionPipeline):
             guard.trust(noted)
         return released
 
+    def restore(
+        self, ids: Sequence[str], *, by: str = "ragshield", note: str | None = None
+    ) -> tuple[HeldEntry, ...]:
+        """Put nodes back into the vector store that texts of another lineage have replaced.
+
+        The document store forgets the text that took their place; the next run looks at their
+        documents again.
+
+        Parameters
+        ----------
+        ids
+            Of replaced nodes, or of documents, as of :meth:`GuardedVectorStore.restore`.
+        by, note
+            Who decided, and why; kept in the quarantine's log.
+
+        Raises
+        ------
+        ragshield_core.errors.QuarantineError
+            If nothing was replaced under one of the ids; nothing is put back then.
+        ValueError
+            If the pipeline has no vector store.
+        """
+        keeper = self._keeper()
+        if keeper is None:
+            msg = "this pipeline has no vector store, where nothing is replaced nor restored."
+            raise ValueError(msg)
+        restored = keeper.run(keeper.restore(ids, by, note))
+        if self.docstore is not None:
+            unsettle(self.docstore, restored)
+        return restored
+
     def _embed(self) -> Embed:
-        """Return how nodes get vectors that were held without: by the steps after the guard."""
-        _, after = self._steps()
-        model = self.poison_guard.embed_model
+        """Return how nodes get vectors that were held without: by steps after the first guard."""
+        stages, after = self._stages()
+        between = [step for before, _ in stages[1:] for step in before.transformations]
+        after = [*between, *after]
+        _, first_guard = stages[0]
+        model = first_guard.embed_model
         first = None if model is None else embedding_with(model)
 
         def embed(nodes: Sequence[BaseNode]) -> Sequence[BaseNode]:
@@ -346,15 +409,25 @@ class GuardedIngestionPipeline(IngestionPipeline):
         # Nodes are judged here, and only written there.
         return store._keeper if isinstance(store, GuardedVectorStore) else None  # noqa: SLF001
 
-    def _steps(self) -> tuple[IngestionPipeline, list[TransformComponent]]:
-        """Return a pipeline of the steps before the guard, and the steps after it."""
-        position = [step is self.poison_guard for step in self.transformations].index(True)
-        before = IngestionPipeline(
-            transformations=self.transformations[:position],
-            cache=self.cache,
-            disable_cache=self.disable_cache,
-        )
-        return before, self.transformations[position + 1 :]
+    def _stages(
+        self,
+    ) -> tuple[list[tuple[IngestionPipeline, PoisonGuard]], list[TransformComponent]]:
+        """Return each guard with a pipeline of the steps before it, and the steps after the last.
+
+        Steps before a guard begin behind the one before it.
+        """
+        stages: list[tuple[IngestionPipeline, PoisonGuard]] = []
+        steps: list[TransformComponent] = []
+        for step in self.transformations:
+            if isinstance(step, PoisonGuard):
+                before = IngestionPipeline(
+                    transformations=steps, cache=self.cache, disable_cache=self.disable_cache
+                )
+                stages.append((before, step))
+                steps = []
+            else:
+                steps.append(step)
+        return stages, steps
 
     def _plan(
         self, inputs: Sequence[BaseNode], arrived: frozenset[tuple[str, str | None]]
@@ -437,6 +510,48 @@ class GuardedIngestionPipeline(IngestionPipeline):
         self.docstore.add_documents(outcome.whole, store_text=store_doc_text)
         # Not the text of a document that is held in part: it would be all there.
         self.docstore.set_document_hashes({node.id_: node.hash for node in outcome.partly})
+
+
+def _guarded(steps: list[TransformComponent], guard: Guard) -> list[TransformComponent]:
+    """Return steps with a guard at their end, and one in front of what has a model read nodes."""
+    if any(isinstance(step, PoisonGuard) for step in steps):
+        msg = "there is a PoisonGuard among the transformations and guard=, expected one of both."
+        raise ValueError(msg)
+    parsed = False
+    for place, step in enumerate(steps):
+        if parsed and read_by_model(step) and judges_text(guard):
+            steps = [*steps[:place], PoisonGuard(guard), *steps[place:]]
+            break
+        parsed = parsed or isinstance(step, NodeParser)  # what is held is a node, as elsewhere
+    return [*steps, PoisonGuard(guard)]
+
+
+def _last_of(guards: Sequence[PoisonGuard]) -> PoisonGuard:
+    """Return the last of a pipeline's guards.
+
+    Raises
+    ------
+    ValueError
+        If there are none, or they cannot work together.
+    """
+    if not guards:
+        msg = (
+            "there is neither guard= nor a PoisonGuard among the transformations, expected one of "
+            "both."
+        )
+        raise ValueError(msg)
+    different = {id(one.guard) for one in guards}
+    if len(different) > 1:
+        msg = (
+            f"the PoisonGuards among the transformations have {len(different)} different guards, "
+            "expected one: the vector store is kept in step with one, and each has to know what "
+            "the others hold; pass the same Guard to each PoisonGuard."
+        )
+        raise ValueError(msg)
+    if any(one.learn for one in guards[:-1]):
+        msg = "learn=True belongs to the last PoisonGuard: what another lets pass may yet be held."
+        raise ValueError(msg)
+    return guards[-1]
 
 
 def _document(node: BaseNode) -> str:

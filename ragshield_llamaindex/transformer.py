@@ -35,6 +35,7 @@ from ragshield_llamaindex.convert import (
     MetadataKeys,
     embedded,
     flagged,
+    naming,
     noting_images,
     relinked,
     to_batch,
@@ -42,7 +43,7 @@ from ragshield_llamaindex.convert import (
 )
 from ragshield_llamaindex.events import dispatcher, report_detection
 from ragshield_llamaindex.family import with_family
-from ragshield_llamaindex.keeper import checked
+from ragshield_llamaindex.keeper import checked, nodes_of
 
 # Fields of transformations that have a language model read the nodes: metadata extractors, parsers
 # of tables.
@@ -277,22 +278,24 @@ class PoisonGuard(TransformComponent):
             Ids of known nodes that will leave once these are stored: those of earlier versions of
             their documents, which are no evidence against them.
         """
-        bare = [node for node in nodes if node.embedding is None]
-        vectors: list[list[float]] = []
-        if bare and self._embed_model is not None:
-            vectors = self._embed_model.get_text_embedding_batch(_contents(bare))
-        made = dict(zip([node.node_id for node in bare], vectors, strict=False))
+        made: dict[str, list[float]] = {}
+        with naming(nodes, self.keys):
+            bare = [node for node in nodes if node.embedding is None]
+            if bare and self._embed_model is not None:
+                vectors = self._embed_model.get_text_embedding_batch(_contents(bare))
+                made = dict(zip([node.node_id for node in bare], vectors, strict=True))
         return self._screen(nodes, made, replacing)
 
     async def ascreen(
         self, nodes: Sequence[BaseNode], *, replacing: Collection[str] = ()
     ) -> tuple[list[BaseNode], Report]:
         """Do as :meth:`screen` does, with the model's own async embedding, off the event loop."""
-        bare = [node for node in nodes if node.embedding is None]
-        vectors: list[list[float]] = []
-        if bare and self._embed_model is not None:
-            vectors = await self._embed_model.aget_text_embedding_batch(_contents(bare))
-        made = dict(zip([node.node_id for node in bare], vectors, strict=False))
+        made: dict[str, list[float]] = {}
+        with naming(nodes, self.keys):
+            bare = [node for node in nodes if node.embedding is None]
+            if bare and self._embed_model is not None:
+                vectors = await self._embed_model.aget_text_embedding_batch(_contents(bare))
+                made = dict(zip([node.node_id for node in bare], vectors, strict=True))
         return await asyncio.to_thread(self._screen, nodes, made, replacing)
 
     def _look_around(self) -> None:
@@ -324,7 +327,7 @@ class PoisonGuard(TransformComponent):
         Parameters
         ----------
         ids
-            Of held nodes.
+            Of held nodes, or of documents: all nodes of theirs that are held.
         by, note
             Who decided, and why; kept in the quarantine's log.
 
@@ -333,6 +336,7 @@ class PoisonGuard(TransformComponent):
         ragshield_core.errors.QuarantineError
             If one of them is not held; nothing is released then.
         """
+        ids = nodes_of(self.quarantine, ids)
         held = self.quarantine.release(ids, by=by, note=note)
         self._guard.unhold(ids)
         self._guard.trust(ids)
@@ -343,9 +347,12 @@ class PoisonGuard(TransformComponent):
     ) -> tuple[list[BaseNode], Report]:
         if not nodes:
             return [], Report(batch=NO_ENTRIES)
-        nodes = [
-            embedded(node, made[node.node_id]) if node.node_id in made else node for node in nodes
-        ]
+        if made:
+            with naming(nodes, self.keys):
+                nodes = [
+                    embedded(node, made[node.node_id]) if node.node_id in made else node
+                    for node in nodes
+                ]
         with self._lock:
             self._collect()
             try:
@@ -498,7 +505,7 @@ def check_transformations(transformations: Sequence[TransformComponent]) -> bool
     names = [
         type(step).__name__
         for step in (transformations[: guards[0]] if guards else ())
-        if any(getattr(step, name, None) is not None for name in READ_BY_MODELS)
+        if read_by_model(step)
     ]
     if names:
         msg = (
@@ -508,6 +515,16 @@ def check_transformations(transformations: Sequence[TransformComponent]) -> bool
         )
         warnings.warn(msg, PoisonGuardOrderWarning, stacklevel=2)
     return not names
+
+
+def read_by_model(step: TransformComponent) -> bool:
+    """Return whether a step has a language model read nodes."""
+    return any(getattr(step, name, None) is not None for name in READ_BY_MODELS)
+
+
+def judges_text(guard: Guard) -> bool:
+    """Return whether a guard has detectors that can do without vectors."""
+    return any(not _needs_vectors(detector) for detector in guard.detectors)
 
 
 def _in_worker(

@@ -1,12 +1,14 @@
-"""What is held already, and comes again."""
+"""What is held already, and comes again; what others take the place of."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import replace
 
+from ragshield_core.entries import Batch
 from ragshield_core.errors import PoisonedEntryError, QuarantineError
-from ragshield_core.findings import Decision, Report, Verdict
+from ragshield_core.findings import Decision, Report, Verdict, printable
 from ragshield_core.guard import Guard
 from ragshield_core.quarantine import HeldEntry, Quarantine, Status
 
@@ -68,6 +70,35 @@ def keep_held(report: Report, guard: Guard) -> Report:
     if len(changed) > stay:
         logger.warning("of %d admitted entries, other revisions are held", len(changed) - stay)
     return report
+
+
+def replacement(newer: str | None, older: str | None) -> str:
+    """Return the remark on a text that takes the place of one of another lineage."""
+    return f"{_claimed(newer)}, it replaces a text {_claimed(older)}; restore puts that back"
+
+
+def keep_replaced(quarantine: Quarantine, older: Batch, notes: Mapping[str, str]) -> None:
+    """Keep live texts that others of another lineage take the place of: they may be intruders.
+
+    Parameters
+    ----------
+    quarantine
+        From which they can be put back.
+    older
+        As the store has them.
+    notes
+        By what each is replaced, by its id: see :func:`replacement`.
+    """
+    if len(older):
+        quarantine.replace(older, [notes[entry_id] for entry_id in older.ids])
+        logger.warning(
+            "%d entries are replaced by others of another lineage, such as %r",
+            *(len(older), printable(older.ids[0])),
+        )
+
+
+def _claimed(lineage: str | None) -> str:
+    return "of no lineage" if lineage is None else f"of lineage {printable(lineage, 80)!r}"
 
 
 def _waiting(quarantine: Quarantine, entry_id: str) -> HeldEntry | None:

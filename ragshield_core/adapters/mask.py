@@ -192,10 +192,21 @@ class Mask(ABC, Generic[Item]):
         held = self._held.get(self.id_of(item), NONE_HELD)
         if not held and not self._confirmed:
             return False
+        prints = self.prints_of(item)
+        if not prints.isdisjoint(held):
+            return True
+        let_in = self._let_in.get(self.id_of(item), NONE_HELD)
+        return not prints.isdisjoint(self._confirmed) and prints.isdisjoint(let_in)
+
+    def prints_of(self, item: Item) -> frozenset[str]:
+        """Return a document's fingerprints: in its context, and by itself.
+
+        One that could never have been an entry has none, and was never held.
+        """
         try:
             text, label, lineage, context = self.claims_of(item)
-        except InvalidBatchError:  # no such revision was ever held
-            return False
+        except InvalidBatchError:
+            return NONE_HELD
         entry = Entry(  # the id is no part of a fingerprint
             id="",
             text=text,
@@ -204,11 +215,7 @@ class Mask(ABC, Generic[Item]):
             lineage=lineage,
             context=context,
         )
-        prints = {entry.fingerprint, entry.text_fingerprint}
-        if not prints.isdisjoint(held):
-            return True
-        let_in = self._let_in.get(self.id_of(item), NONE_HELD)
-        return not prints.isdisjoint(self._confirmed) and prints.isdisjoint(let_in)
+        return frozenset((entry.fingerprint, entry.text_fingerprint))
 
     @property
     def wholes(self) -> frozenset[str]:

@@ -50,7 +50,9 @@ Column = Annotated[str | None, typer.Option(help="Its name, if not a usual one."
 def scan_command(  # noqa: PLR0913 - options of a command line
     data: Annotated[
         Path,
-        typer.Argument(help="JSONL(.gz), parquet or npz file, or a folder of LangChain's FAISS."),
+        typer.Argument(
+            help="JSONL(.gz), parquet or npz file, or a folder of LangChain's FAISS or LlamaIndex."
+        ),
     ],
     *,
     fpr: Annotated[

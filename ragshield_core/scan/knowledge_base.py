@@ -103,6 +103,7 @@ class _Columns:
         self.texts: list[str] = []
         self.labels: list[str | None] = []
         self.lineages: list[str | None] = []
+        self.contexts: list[str | None] = []
         self.metadatas: list[Mapping[str, Any]] = []
         self.has_vector = np.zeros(n, dtype=np.bool_)
         self._matrix: NDArray[np.float32] | None = None
@@ -113,6 +114,7 @@ class _Columns:
         self.texts += rows.texts
         self.labels += rows.labels
         self.lineages += rows.lineages
+        self.contexts += rows.contexts or [None] * len(rows)
         self.metadatas += rows.metadatas
         if rows.vectors is not None and len(self.ids) <= self._n:
             self._put(start + rows.vectors.rows, rows.vectors.matrix)
@@ -136,6 +138,7 @@ class _Columns:
             labels=self.labels,
             lineages=self.lineages,
             metadatas=self.metadatas or None,
+            contexts=self.contexts,
         )
         return KnowledgeBase(batch=batch, lengths=lengths)
 

@@ -1,4 +1,4 @@
-"""Knowledge bases as they lie on disk: JSON Lines, parquet and npz; a FAISS folder has its own.
+"""Knowledge bases as they lie on disk: JSON Lines, parquet and npz; folders have their own modules.
 
 A :class:`Source` knows its length and yields its rows in chunks, so that a large file is never in
 memory twice. All that it yields is hostile; nothing here executes or unpickles it.
@@ -77,6 +77,7 @@ class Rows:
     texts: list[str]
     labels: list[str | None]
     lineages: list[str | None]
+    contexts: list[str | None] = field(default_factory=list)  # empty where none are known
     metadatas: list[Mapping[str, Any]] = field(default_factory=list)  # empty unless asked for
     vectors: Vectors | None = None
 
@@ -336,7 +337,7 @@ class _RecordReader:
             self._met.add("embedding")
             vectors: Vectors | None = Vectors(np.arange(len(ids)), matrix)
         else:
-            vectors = _vectors(columns["embedding"], places)
+            vectors = vectors_of(columns["embedding"], places)
         has_vector = set() if vectors is None else set(vectors.rows.tolist())
         for row, text in enumerate(columns["text"]):
             if text is None and row not in has_vector:
@@ -384,7 +385,9 @@ READERS: tuple[tuple[tuple[str, ...], Callable[..., Source]], ...] = (
 
 
 def open_source(path: Path, columns: Columns | None = None, *, metadata: bool = False) -> Source:
-    """Return the source for a file, chosen by its ending, or for a folder of LangChain's FAISS.
+    """Return the source for a file, chosen by its ending, or for a folder.
+
+    A folder is one that LangChain's FAISS has saved, or a LlamaIndex index persisted.
 
     Parameters
     ----------
@@ -397,8 +400,15 @@ def open_source(path: Path, columns: Columns | None = None, *, metadata: bool = 
         If there is no such file, or it is of no known kind.
     """
     if not path.exists():
-        msg = f"{path} does not exist, expected a file or a folder that FAISS.save_local wrote."
+        msg = (
+            f"{path} does not exist, expected a file, or a folder that FAISS.save_local or a "
+            "LlamaIndex StorageContext.persist wrote."
+        )
         raise SourceError(msg)
+    if (path / "docstore.json").is_file():
+        from ragshield_core.scan.llama_folder import LlamaFolder  # noqa: PLC0415 - as below
+
+        return LlamaFolder(path, columns, metadata=metadata)
     if path.is_dir() or path.suffix == ".faiss":
         from ragshield_core.scan.faiss_folder import FaissFolder  # noqa: PLC0415 - it builds on this
 
@@ -407,7 +417,10 @@ def open_source(path: Path, columns: Columns | None = None, *, metadata: bool = 
         if path.name.lower().endswith(endings):
             return reader(path, columns, metadata=metadata)
     known = ", ".join(ending for endings, _ in READERS for ending in endings)
-    msg = f"{path} is of no known kind, expected a name ending in {known}, or a FAISS folder."
+    msg = (
+        f"{path} is of no known kind, expected a name ending in {known}, or a folder that "
+        "LangChain's FAISS or a LlamaIndex index was saved in."
+    )
     raise SourceError(msg)
 
 
@@ -490,7 +503,14 @@ def as_scalar(column: str, value: object, place: str) -> str | None:
     raise SourceError(msg)
 
 
-def _vectors(values: Sequence[Any], places: Sequence[str]) -> Vectors | None:
+def vectors_of(values: Sequence[Any], places: Sequence[str]) -> Vectors | None:
+    """Return those values that are not None as vectors.
+
+    Raises
+    ------
+    SourceError
+        If one is no list of numbers, or of another length; names the place.
+    """
     rows = [row for row, value in enumerate(values) if value is not None]
     if not rows:
         return None

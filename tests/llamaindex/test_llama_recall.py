@@ -142,6 +142,14 @@ def test_a_step_of_a_pipeline_passes_on_nothing_that_a_person_holds(vector):
     assert ids_of(step(nodes)) == ids_of(nodes)
 
 
+def test_a_step_of_a_pipeline_releases_documents():
+    step = PoisonGuard(guard_of(LabelCentroidDetector(min_entries=3)))
+    parts = known(document="d")[:2]
+    step.quarantine.hold(to_batch(parts, step.keys), by="anna")
+    assert ids_of(step.release(["d"])) == ids_of(parts)
+    assert ids_of(step(parts)) == ids_of(parts)
+
+
 def test_what_was_released_elsewhere_is_seen_once_it_comes_again(guarded):
     def seen():
         query = VectorStoreQuery(

@@ -15,6 +15,7 @@ from support import Scripted
 from ragshield_core import Batch, Decision, Guard, PoisonedEntryError, Quarantine, Verdict
 from ragshield_core.detectors import HiddenTextDetector, InstructionDetector
 from ragshield_core.errors import InvalidBatchError, QuarantineError
+from ragshield_core.scan.llama_folder import NODE_KEY
 from ragshield_llamaindex import (
     GuardedIngestionPipeline,
     GuardedVectorStore,
@@ -22,7 +23,7 @@ from ragshield_llamaindex import (
     HeldTextElsewhereWarning,
     PoisonGuard,
 )
-from ragshield_llamaindex.convert import NODE_KEY, to_batch
+from ragshield_llamaindex.convert import to_batch
 
 GOOD = "billing one two. billing three four. billing five six."
 BETTER = "billing one two. billing new four. billing five six."

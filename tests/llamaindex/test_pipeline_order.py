@@ -1,5 +1,6 @@
 """Where a PoisonGuard stands in a pipeline: before a language model reads what it would hold."""
 
+import asyncio
 import warnings
 
 import pytest
@@ -13,6 +14,7 @@ from llama_support import guard_of
 from pydantic import PrivateAttr
 from support import Scripted
 
+from ragshield_core import Quarantine
 from ragshield_core.detectors import InstructionDetector
 from ragshield_core.detectors.base import Need
 from ragshield_llamaindex import (
@@ -100,9 +102,118 @@ def test_a_guarded_pipeline_names_a_wrong_order_when_it_is_built():
     _, extractor = summaries()
     with pytest.warns(PoisonGuardOrderWarning, match="SummaryExtractor runs before"):
         GuardedIngestionPipeline(
-            transformations=[SentenceSplitter(), extractor, MODEL],
-            guard=guard_of(InstructionDetector()),
+            transformations=[
+                SentenceSplitter(),
+                extractor,
+                MODEL,
+                PoisonGuard(guard_of(InstructionDetector())),
+            ],
         )
+
+
+def test_a_guard_that_needs_vectors_cannot_stand_in_front_of_an_extractor():
+    _, extractor = summaries()
+    with pytest.warns(PoisonGuardOrderWarning, match="SummaryExtractor runs before"):
+        GuardedIngestionPipeline(
+            transformations=[SentenceSplitter(), extractor, MODEL], guard=guard_of(OfVectors())
+        )
+
+
+def run(pipeline, asynchronous, documents, **options):
+    if asynchronous:
+        return asyncio.run(pipeline.arun(documents=documents, **options))
+    return pipeline.run(documents=documents, **options)
+
+
+ODD = Document(id_="odd", text="Odd. score=5")
+
+
+def twice_guarded(guard, extractor, store=None, docstore=None):
+    return GuardedIngestionPipeline(
+        transformations=[
+            SentenceSplitter(),
+            PoisonGuard(guard),
+            extractor,
+            MODEL,
+            PoisonGuard(guard),
+        ],
+        vector_store=store,
+        docstore=docstore,
+    )
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+@pytest.mark.parametrize("given", [False, True])
+def test_a_guarded_pipeline_judges_text_first_and_vectors_when_they_are_there(
+    asynchronous, given, make_store
+):
+    reader, extractor = summaries()
+    guard = guard_of(InstructionDetector(), OfVectors())
+    store, docstore = make_store("chroma"), SimpleDocumentStore()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", PoisonGuardOrderWarning)
+        if given:
+            pipeline = twice_guarded(guard, extractor, store, docstore)
+        else:
+            pipeline = GuardedIngestionPipeline(
+                transformations=[SentenceSplitter(), extractor, MODEL],
+                guard=guard,
+                vector_store=store,
+                docstore=docstore,
+            )
+        nodes = run(pipeline, asynchronous, [*documents(), ODD])
+    assert [node.text for node in nodes] == [BODY]
+    assert "section_summary" in nodes[0].metadata
+    assert reader.saw(BODY)
+    assert not reader.saw(INJECTION)
+    result = pipeline.last_result
+    assert (result.stored, result.held) == (("good",), ("bad", "odd"))
+    assert str(result.report) == "<Report 3 entries: 1 admitted, 0 flagged, 2 quarantined>"
+    found = [f.detector for d in result.report.quarantined for f in d.findings]
+    assert found == ["instruction", "scripted"]
+    assert pipeline.vector_store.last_report is result.report
+    access = pipeline.vector_store._keeper.access
+    assert access.ids() == [nodes[0].node_id]
+    assert guard.known(access.ids()) == access.ids()
+    assert run(pipeline, asynchronous, documents()[:1]) == []
+    assert pipeline.last_result.unchanged == ("good",)
+    (bad,) = [one.id for one in guard.quarantine.list() if INJECTION in one.entry.text]
+    pipeline.release([bad])  # it is embedded, and what comes before that, by the steps in between
+    assert sorted(access.ids()) == sorted([nodes[0].node_id, bad])
+    (back,) = access.read([bad])
+    assert "section_summary" in back.metadata
+    assert len(back.embedding) == 8
+
+
+def test_an_update_is_not_made_if_the_first_of_two_guards_holds_a_part(make_store):
+    guard = guard_of(InstructionDetector(), OfVectors())
+    pipeline = twice_guarded(guard, summaries()[1], make_store("chroma"), SimpleDocumentStore())
+    pipeline.run(documents=[Document(id_="d", text=BODY)])
+    pipeline.run(documents=[Document(id_="d", text=f"{BODY} {INJECTION}")])
+    assert pipeline.last_result.kept == ("d",)
+    access = pipeline.vector_store._keeper.access
+    assert [one.text for one in access.read(access.ids())] == [BODY]
+
+
+def test_two_guards_work_beside_workers(tmp_path):
+    guard = guard_of(
+        InstructionDetector(), quarantine=Quarantine(f"sqlite:///{tmp_path / 'held.db'}")
+    )
+    pipeline = GuardedIngestionPipeline(
+        transformations=[PoisonGuard(guard), MODEL, PoisonGuard(guard)]
+    )
+    assert [one.text for one in pipeline.run(documents=documents(), num_workers=2)] == [BODY]
+    assert pipeline.last_result.held == ("bad",)
+
+
+def test_two_guards_of_one_pipeline_know_the_same():
+    steps = [SentenceSplitter(), PoisonGuard(guard_of()), MODEL, PoisonGuard(guard_of())]
+    with pytest.raises(ValueError, match=r"2 different guards.*pass the same Guard to each"):
+        GuardedIngestionPipeline(transformations=steps)
+    guard = guard_of()
+    steps = [SentenceSplitter(), PoisonGuard(guard, learn=True), MODEL, PoisonGuard(guard)]
+    with pytest.raises(ValueError, match=r"learn=True belongs to the last PoisonGuard"):
+        GuardedIngestionPipeline(transformations=steps)
 
 
 def test_a_guarded_pipeline_extracts_behind_its_guard():

@@ -1,0 +1,371 @@
+"""Six hundred odd and hostile writes each: every entry ends somewhere, or is named.
+
+An entry ends in the store, in quarantine, or in an error of ours that names it; an error leaves
+neither the store nor the quarantine changed.
+"""
+
+import datetime as dt
+import decimal
+import enum
+import pathlib
+import random
+import uuid
+from collections import Counter
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from llama_index.core import StorageContext
+from llama_index.core.schema import (
+    Document,
+    ImageNode,
+    IndexNode,
+    MediaResource,
+    NodeRelationship,
+    NodeWithScore,
+    RelatedNodeInfo,
+    TextNode,
+)
+from llama_support import TopicEmbedding, guard_of, id_of
+from support import DIM, Scripted, vector_of
+
+from ragshield_core.errors import RAGShieldError
+from ragshield_core.findings import printable
+from ragshield_llamaindex import (
+    GuardedIngestionPipeline,
+    GuardedVectorStore,
+    GuardedVectorStoreIndex,
+    PoisonGuard,
+)
+
+WRITES = 600
+# Stands in every text and value: no error may quote it.
+SECRET = "rosebud"  # noqa: S105 - no password
+STORED, HELD = id_of("stored"), id_of("held")
+
+
+class Colour(enum.Enum):
+    RED = SECRET
+
+
+def circular():
+    made = {"word": SECRET}
+    made["self"] = made
+    return made
+
+
+def deep(levels):
+    made = SECRET
+    for _ in range(levels):
+        made = [made]
+    return made
+
+
+def values():
+    """Return what may stand in metadata, new each time."""
+    return [
+        *(object(), SECRET.encode(), b"\xff\xfe", np.float32(1.5), np.int64(3), np.float64("nan")),
+        *(np.arange(3), np.str_(SECRET), {"a": {"b": [SECRET, {"c": None}]}}, circular()),
+        *(deep(50), deep(3000), float("nan"), float("inf"), -float("inf"), 10**400, 2**70, 1j),
+        *({SECRET, 1}, (SECRET, 1), frozenset("a"), dt.datetime(2026, 1, 1, tzinfo=dt.UTC)),
+        *(dt.date(2026, 1, 1), decimal.Decimal("1.5"), pathlib.Path(SECRET), uuid.UUID(int=7)),
+        *(Colour.RED, None, print, Colour, iter([SECRET]), f"{SECRET}\0", "", f"{SECRET}\ud800"),
+        *(f"\x1b[31m{SECRET}\x07", SECRET * 20_000, [SECRET], {}, [], True, {1: SECRET}, [1j]),
+        *(Document(text=SECRET), {"\ud800": 1}, ["\0"], Ellipsis),
+    ]
+
+
+KEYS = [
+    *("odd", "label", "source", "file_path", "lineage", "title", "window", "", " ", "a" * 10_000),
+    *("a\0b", "\ud800", "\x1b[2J", "$ne", "a.b", "_node_content", "_node_type", "document_id"),
+    *("doc_id", "ref_doc_id", "id", "_ragshield_node", "ragshield_flag", "chroma:document", "id_"),
+]
+TEXTS = [
+    *("", " ", f"{SECRET}\0", f"{SECRET}\ud800", f"\x1b[2J{SECRET}", SECRET * 50_000),
+    *("\u202e" + SECRET, "\ufeff", "\U000e0041" * 40, "{nope}", "score=9 " + SECRET),
+]
+IDS = [
+    *("", " ", "a\0b", "\ud800", "i" * 20_000, "line\nbreak", "\x1b[2J", "'; DROP TABLE held; --"),
+    *(STORED, HELD, "../../etc", "\u202e", "{nope}", "%s %d", "None", "\U0001f600"),
+]
+VECTORS = [
+    *([float("nan")] * DIM, [float("inf")] * DIM, [1.0] * (DIM - 1) + [-float("inf")], [0.0] * DIM),
+    *(
+        [1e38] * DIM,
+        [1e300] * DIM,
+        [1e-45] * DIM,
+        [1e-300] * DIM,
+        [1.0] * (DIM + 1),
+        [1.0],
+        [],
+        None,
+    ),
+    *([1] * DIM, [True] * DIM, [10**400] * DIM, [SECRET] * DIM, [[1.0]] * DIM, [None] * DIM),
+    *(tuple([1.0] * DIM), np.ones(DIM), np.ones(DIM, dtype=np.float16), SECRET, 3, {"a": 1.0}),
+    *(np.ones((1, DIM)), ["1.0"] * DIM, [1j] * DIM, b"12345678"),
+]
+TEMPLATES = [
+    *("{nope}", "{metadata_str.__class__}", "{content:>99}", "{", "{0}", "{content[0]}", ""),
+    *("{content!r}", "{metadata_str}", "%s", "{content.__init__.__globals__}"),
+]
+
+
+def plain(name, text=None):
+    text = f"billing {SECRET} {name}" if text is None else text
+    return TextNode(
+        id_=id_of(name),
+        text=text,
+        metadata={"source": "a.txt", "page": 3},
+        embedding=vector_of(f"billing {name}").tolist(),
+    )
+
+
+def put(node, field, value):
+    """Set a field past pydantic, as a careless or hostile reader may."""
+    node.__dict__[field] = value
+    return node
+
+
+def with_value(rng, name):
+    node = plain(name)
+    for _ in range(rng.choice([1, 1, 2])):
+        node.metadata[rng.choice(KEYS)] = rng.choice(values())
+    if rng.random() < 0.3:
+        node.metadata["odd"] = rng.choice(values())
+    return node
+
+
+def with_key(rng, name):
+    node = plain(name)
+    node.metadata[rng.choice([3, None, b"k", (1, 2), 1.5, True])] = SECRET
+    return node
+
+
+def with_metadata(rng, name):
+    return put(plain(name), "metadata", rng.choice([None, [], SECRET, 3, [(1, 2)], circular()]))
+
+
+def with_text(rng, name):
+    text = rng.choice(TEXTS)
+    return put(plain(name), "text", text) if rng.random() < 0.5 else plain(name, text)
+
+
+def with_odd_text(rng, name):
+    return put(plain(name), "text", rng.choice([None, 3, b"bytes", [SECRET], {"a": SECRET}]))
+
+
+def with_id(rng, name):
+    return put(plain(name), "id_", rng.choice(IDS))
+
+
+def with_odd_id(rng, name):
+    return put(plain(name), "id_", rng.choice([None, 3, b"id", ("a",), 1.5, ["a"]]))
+
+
+def with_vector(rng, name):
+    return put(plain(name), "embedding", rng.choice(VECTORS))
+
+
+def with_template(rng, name):
+    field = rng.choice(["text_template", "metadata_template"])
+    return put(plain(name), field, rng.choice([*TEMPLATES, None, 3]))
+
+
+def with_relations(rng, name):
+    node = plain(name)
+    info = RelatedNodeInfo(node_id=rng.choice([node.node_id, *IDS[1:]]))
+    odd = rng.choice([info, [info], [], None, SECRET, 3, {"node_id": "x"}, put(info, "node_id", 3)])
+    kind = rng.choice([*NodeRelationship, "source", None, 7])
+    return put(node, "relationships", rng.choice([{kind: odd}, {kind: odd}, None, [info]]))
+
+
+def with_keys_excluded(rng, name):
+    field = rng.choice(["excluded_llm_metadata_keys", "excluded_embed_metadata_keys"])
+    return put(plain(name), field, rng.choice([None, [3], SECRET, [None], {"a": 1}, ["\ud800"]]))
+
+
+def of_another_kind(rng, name):
+    made = rng.choice(
+        [
+            lambda: ImageNode(id_=id_of(name), image="eA=="),
+            lambda: ImageNode(id_=id_of(name), image_path=f"/{SECRET}.png", text=""),
+            lambda: Document(id_=id_of(name), text=SECRET),
+            lambda: Document(id_=id_of(name), image_resource=MediaResource(data=b"eA==")),
+            lambda: IndexNode(id_=id_of(name), text=SECRET, index_id="x"),
+            lambda: IndexNode(id_=id_of(name), text=SECRET, index_id="x", obj=object()),
+            lambda: IndexNode(id_=id_of(name), text=SECRET, index_id="x", obj=plain("behind")),
+            lambda: IndexNode(id_=id_of(name), text=SECRET, index_id="x", obj=SECRET),
+        ]
+    )()
+    made.embedding = vector_of(name).tolist()
+    return made
+
+
+def no_node(rng, name):
+    return rng.choice(
+        [
+            None,
+            SECRET,
+            3,
+            {"id_": name},
+            NodeWithScore(node=plain(name)),
+            TextNode,
+            b"x",
+            [plain(name)],
+        ]
+    )
+
+
+MAKERS = [
+    *(with_value, with_value, with_value, with_value, with_key, with_metadata, with_text),
+    *(with_odd_text, with_id, with_odd_id, with_vector, with_vector, with_template),
+    *(with_relations, with_keys_excluded, of_another_kind, no_node),
+]
+
+
+class Write(NamedTuple):
+    number: int
+    kind: str
+    nodes: list
+
+
+def writes(seed=13):
+    """Yield batches of good nodes with one or two odd ones."""
+    rng = random.Random(seed)  # noqa: S311 - no secrets are made of it
+    for number in range(WRITES):
+        good = [plain(f"good {number} {n}") for n in range(rng.randint(1, 4))]
+        if rng.random() < 0.2:
+            good.append(plain(f"suspicious {number}", f"billing {SECRET} score=9"))
+        makers = [rng.choice(MAKERS) for _ in range(rng.choice([1, 1, 1, 2]))]
+        odd = [make(rng, f"odd {number} {n}") for n, make in enumerate(makers)]
+        if rng.random() < 0.05:
+            odd.append(good[0])  # twice in one batch
+        nodes = [*good, *odd]
+        rng.shuffle(nodes)
+        yield Write(number, "+".join(make.__name__ for make in makers), nodes)
+
+
+def id_in(node):
+    return getattr(node, "id_", None)
+
+
+def named(node, place, message):
+    """Return whether a message says which entry it is about, by its id or its place."""
+    entry_id = id_in(node)
+    known = isinstance(entry_id, str) and entry_id.strip()
+    shown = [repr(entry_id), printable(entry_id), repr(printable(entry_id))] if known else []
+    return (
+        any(one in message for one in shown)
+        or f"nodes[{place}]" in message
+        or (f"[{place}]" in message)
+    )
+
+
+class World:
+    """A guarded store or index, with one node in it and one held."""
+
+    def __init__(self, kind, inner):
+        guard = guard_of(Scripted())
+        if kind == "simple":
+            context = StorageContext.from_defaults(vector_store=inner)
+            self.kept = GuardedVectorStoreIndex(
+                [], guard=guard, storage_context=context, embed_model=TopicEmbedding()
+            )
+        else:
+            self.kept = GuardedVectorStore(inner, guard=guard)
+        self.add([plain("stored"), plain("held", f"billing {SECRET} score=9")])
+        assert self.state() == ({STORED}, {HELD})
+
+    def add(self, nodes):
+        if isinstance(self.kept, GuardedVectorStore):
+            self.kept.add(nodes)
+        else:
+            self.kept.insert_nodes(nodes)
+
+    def state(self):
+        access = self.kept._keeper.access
+        held = {one.id for one in self.kept.quarantine.list()}
+        return set(access.ids()), held
+
+    def prints(self):
+        """Return texts too: a replaced one is a change."""
+        access = self.kept._keeper.access
+        return {one.node_id: one.text for one in access.read(access.ids())}
+
+
+def judged(world, write):
+    """Return what is wrong with a write, if anything, and how it ended."""
+    before, texts = world.state(), world.prints()
+    try:
+        world.add(write.nodes)
+    except RAGShieldError as error:
+        message = str(error)
+        if not any(named(one, place, message) for place, one in enumerate(write.nodes)):
+            return "names no entry", f"{type(error).__name__}: {message[:160]}"
+        if SECRET in message:
+            return "quotes a text", f"{type(error).__name__}: {message[:160]}"
+        if (world.state(), world.prints()) != (before, texts):
+            return "written in part", f"{type(error).__name__}: {message[:160]}"
+        return None, "refused by name"
+    except Exception as error:  # noqa: BLE001 - what is looked for
+        wrong = "another library's error"
+        if (world.state(), world.prints()) != (before, texts):
+            wrong += ", written in part"
+        return wrong, f"{type(error).__name__}: {str(error)[:160]!r}"
+    stored, held = world.state()
+    told = stored | held | getattr(world, "reported", set())
+    lost = [one for one in write.nodes if id_in(one) not in told]
+    return ("lost" if lost else None), "written or held"
+
+
+class Step:
+    """A step of a pipeline in place of a store: what it passes on is stored."""
+
+    def __init__(self):
+        self.step = PoisonGuard(guard_of(Scripted()))
+        self.passed = set()
+
+    def add(self, nodes):
+        self.passed |= {one.node_id for one in self.step(nodes)}
+
+    def state(self):
+        return self.passed, {one.id for one in self.step.quarantine.list()}
+
+    def prints(self):
+        return len(self.passed)
+
+
+class Pipeline(World):
+    """A guarded pipeline around a guarded store."""
+
+    def add(self, nodes):
+        pipeline = GuardedIngestionPipeline(
+            transformations=[], guard=self.kept.guard, vector_store=self.kept, disable_cache=True
+        )
+        pipeline.run(nodes=nodes)
+        self.reported = set(pipeline.last_result.not_stored)
+
+
+def world_of(kind, make_store):
+    if kind == "step":
+        return Step()
+    return (
+        Pipeline(kind, make_store("chroma"))
+        if kind == "pipeline"
+        else World(kind, make_store(kind))
+    )
+
+
+@pytest.mark.parametrize("kind", ["simple", "chroma", "step", "pipeline"])
+def test_each_entry_of_a_hostile_write_ends_somewhere_or_is_named(kind, make_store):
+    ends, wrong = Counter(), []
+    for write in writes():
+        world = world_of(kind, make_store)
+        what, how = judged(world, write)
+        ends[how if what is None else what] += 1
+        if what is not None:
+            wrong.append(f"{write.number} {write.kind}: {what}: {how}")
+    assert not wrong, "\n".join([str(dict(ends)), *wrong])
+    assert sum(ends.values()) == WRITES
+    assert ends["refused by name"] > WRITES / 10
+    assert ends["written or held"] > WRITES / 10

@@ -1,0 +1,367 @@
+"""What others write under an id replaces nothing without a word, and can be undone."""
+
+import asyncio
+
+import pytest
+from llama_index.core import StorageContext, VectorStoreIndex
+from llama_index.core.node_parser import SentenceSplitter
+from llama_index.core.storage.docstore import SimpleDocumentStore
+from llama_support import KINDS, TEXT_KINDS, document, id_of, node
+from support import Scripted
+
+from ragshield_core import Guard, Quarantine
+from ragshield_core.errors import QuarantineError
+from ragshield_llamaindex import (
+    GuardedIngestionPipeline,
+    GuardedVectorStore,
+    GuardedVectorStoreIndex,
+    StableIds,
+)
+
+GOOD = node("billing is open at nine", "a", source="a.txt")
+INTRUDER = node("billing moved to bay 9", "a", source="x.txt")
+NOTE = "of lineage 'x.txt', it replaces a text of lineage 'a.txt'; restore puts that back"
+
+
+def written(text, source):
+    """Return a document whose splitter sees its text alone."""
+    made = document("d", text, source=source)
+    made.excluded_embed_metadata_keys = made.excluded_llm_metadata_keys = ["label", "source"]
+    return made
+
+
+# Of one document: the first sentence is the same in both.
+STANDING = written("billing one two. billing three four.", "a.txt")
+TAKEN = written("billing one two. billing moved there.", "x.txt")
+LATER = written("billing one two. billing moved again.", "x.txt")
+
+
+def guard_of(url="sqlite://"):
+    return Guard([Scripted()], quarantine=Quarantine(url))
+
+
+def splitter():
+    return SentenceSplitter(chunk_size=6, chunk_overlap=0)
+
+
+def stored(kept):
+    """Return the texts in a guarded store or index, hidden ones left out."""
+    access = kept._keeper.access
+    return sorted(one.text for one in kept._keeper.mask.visible(access.read(access.ids())))
+
+
+def sentences(one):
+    return sorted(f"{part}." for part in one.text.removesuffix(".").split(". "))
+
+
+@pytest.fixture(params=KINDS)
+def kept(request, make_store, model):
+    """Return a guarded index over a store that keeps vectors only, or a guarded store."""
+    inner = make_store(request.param)
+    if request.param in TEXT_KINDS:
+        return GuardedVectorStore(inner, guard=guard_of())
+    context = StorageContext.from_defaults(vector_store=inner)
+    return GuardedVectorStoreIndex([], guard=guard_of(), storage_context=context, embed_model=model)
+
+
+def write(kept, *nodes):
+    (kept.add if isinstance(kept, GuardedVectorStore) else kept.insert_nodes)(list(nodes))
+
+
+# A node under the id of another
+
+
+def test_a_node_of_another_lineage_replaces_nothing_without_a_word(kept, caplog):
+    write(kept, GOOD)
+    write(kept, INTRUDER)
+    (decision,) = kept.last_report.decisions
+    assert (str(decision.verdict), decision.note) == ("admit", NOTE)
+    assert f"replaced by others of another lineage, such as '{GOOD.node_id}'" in caplog.text
+    assert "nine" not in caplog.text
+    assert stored(kept) == [INTRUDER.text]
+    assert kept.quarantine.count() == 0
+    (replaced,) = kept.quarantine.list("replaced")
+    assert replaced.entry.text == GOOD.text
+
+
+def test_what_was_replaced_can_be_put_back(kept):
+    write(kept, GOOD)
+    write(kept, INTRUDER)
+    ids = [GOOD.node_id]
+    (restored,) = kept.restore(ids, by="anna", note="not theirs")
+    assert restored.entry.text == GOOD.text
+    assert stored(kept) == [GOOD.text]
+    kept._keeper.mask.load(kept.quarantine)  # as after a restart
+    assert stored(kept) == [GOOD.text]
+    held = kept.quarantine.show(GOOD.node_id)
+    assert (held.entry.text, held.status, held.held_by) == (INTRUDER.text, "held", "anna")
+    assert "restore" in [line.action for line in kept.quarantine.log()]
+    kept.quarantine.verify_log()
+    assert kept.guard.known(ids) == ids
+    write(kept, GOOD)
+    assert not kept.last_report.quarantined
+    write(kept, INTRUDER)
+    assert [d.entry_id for d in kept.last_report.quarantined] == ids
+    assert stored(kept) == [GOOD.text]
+    with pytest.raises(QuarantineError, match="is not replaced"):
+        kept.restore(ids)
+
+
+@pytest.mark.parametrize("kept", ["simple", "chroma"], indirect=True)
+def test_restoring_has_an_asynchronous_twin(kept):
+    write(kept, GOOD)
+    write(kept, INTRUDER)
+    (restored,) = asyncio.run(kept.arestore([GOOD.node_id], by="anna"))
+    assert restored.entry.text == GOOD.text
+    assert stored(kept) == [GOOD.text]
+
+
+def test_what_its_owner_writes_again_needs_no_restoring(kept):
+    for one in (GOOD, INTRUDER, GOOD):
+        write(kept, one)
+    assert stored(kept) == [GOOD.text]
+    kept._keeper.mask.load(kept.quarantine)
+    assert stored(kept) == [GOOD.text]
+    (intruder,) = kept.quarantine.list("replaced")
+    assert intruder.entry.text == INTRUDER.text
+    write(kept, INTRUDER)
+    kept.restore([GOOD.node_id])
+    assert stored(kept) == [GOOD.text]
+
+
+@pytest.mark.parametrize(
+    "newer",
+    [
+        node("billing is open at ten", "a", source="a.txt"),
+        node(GOOD.text, "a", source="moved/a.txt"),
+    ],
+    ids=["update", "moved"],
+)
+def test_an_update_and_a_move_are_no_replacement_by_others(kept, newer):
+    write(kept, GOOD)
+    write(kept, newer)
+    assert kept.quarantine.count(None) == 0
+    assert kept.last_report.decisions[0].note is None
+
+
+def test_a_release_keeps_what_it_replaces_of_another_lineage(kept):
+    write(kept, GOOD)
+    write(kept, node("billing score=9", "a", source="x.txt"))
+    kept.release([GOOD.node_id])
+    assert stored(kept) == ["billing score=9"]
+    (replaced,) = kept.quarantine.list("replaced")
+    assert replaced.entry.text == GOOD.text
+
+
+def test_deleting_a_node_deletes_what_it_has_replaced(kept):
+    write(kept, GOOD)
+    write(kept, INTRUDER)
+    kept.delete_nodes([GOOD.node_id])
+    assert kept.quarantine.count(None) == 0
+
+
+def test_nothing_is_restored_where_one_id_was_not_replaced(kept):
+    write(kept, GOOD)
+    write(kept, INTRUDER)
+    with pytest.raises(QuarantineError, match="nobody"):
+        kept.restore([GOOD.node_id, "nobody"])
+    assert stored(kept) == [INTRUDER.text]
+
+
+# A document under the id of another
+
+
+def guarded_index(make_store, kind, model, first):
+    context = StorageContext.from_defaults(vector_store=make_store(kind))
+    return GuardedVectorStoreIndex.from_documents(
+        [first],
+        guard=guard_of(),
+        storage_context=context,
+        embed_model=model,
+        transformations=[splitter()],
+    )
+
+
+def plain_index(make_store, kind, model, first):
+    store = GuardedVectorStore(make_store(kind), guard=guard_of())
+    index = VectorStoreIndex.from_vector_store(
+        store, embed_model=model, transformations=[splitter(), StableIds()]
+    )
+    index.insert(first)
+    return index
+
+
+class Pipeline:
+    """An ingestion pipeline, asked as an index is."""
+
+    def __init__(self, make_store, kind, model, first):
+        self.pipeline = GuardedIngestionPipeline(
+            transformations=[splitter(), model],
+            guard=guard_of(),
+            vector_store=make_store(kind),
+            docstore=SimpleDocumentStore(),
+        )
+        self.update_ref_doc(first)
+
+    def update_ref_doc(self, one):
+        self.pipeline.run(documents=[one])
+
+
+WAYS = [
+    *((guarded_index, kind) for kind in KINDS),
+    *((plain_index, kind) for kind in ("chroma", "qdrant")),
+    *((Pipeline, kind) for kind in ("chroma", "qdrant")),
+]
+
+
+@pytest.fixture(params=WAYS, ids=lambda way: f"{way[0].__name__}-{way[1]}")
+def standing(request, make_store, model):
+    """Return how a document is updated, and what keeps and restores its nodes."""
+    make, kind = request.param
+    made = make(make_store, kind, model, STANDING)
+    if isinstance(made, Pipeline):
+        return made, made.pipeline.vector_store, made.pipeline
+    keeps = made if isinstance(made, GuardedVectorStoreIndex) else made.vector_store
+    return made, keeps, keeps
+
+
+def report_of(keeps, restores):
+    if isinstance(restores, GuardedIngestionPipeline):
+        assert restores.last_result.report is keeps.last_report
+    return keeps.last_report
+
+
+def test_a_document_of_another_lineage_replaces_nothing_without_a_word(standing):
+    index, keeps, restores = standing
+    assert stored(keeps) == sentences(STANDING)
+    index.update_ref_doc(TAKEN)
+    assert stored(keeps) == sentences(TAKEN)
+    assert {d.note for d in report_of(keeps, restores).decisions} == {NOTE}
+    assert sorted(h.entry.text for h in keeps.quarantine.list("replaced")) == sentences(STANDING)
+    # Their own updates take nothing of that away.
+    index.update_ref_doc(LATER)
+    assert stored(keeps) == sentences(LATER)
+    assert {d.note for d in report_of(keeps, restores).decisions} == {None}
+    restored = restores.restore(["d"], by="anna")
+    assert sorted(one.entry.text for one in restored) == sentences(STANDING)
+    assert stored(keeps) == sentences(STANDING)
+    assert sorted(h.entry.text for h in keeps.quarantine.list()) == sentences(LATER)
+    # Neither does the next run or refresh.
+    index.update_ref_doc(LATER)
+    assert stored(keeps) == sentences(STANDING)
+    index.update_ref_doc(STANDING)
+    assert stored(keeps) == sentences(STANDING)
+
+
+def test_the_version_that_was_replaced_last_comes_back(standing):
+    index, keeps, restores = standing
+    newest = written("billing one two. billing five six.", "a.txt")
+    for one in (TAKEN, newest, LATER):
+        index.update_ref_doc(one)
+    restores.restore(["d"])
+    assert stored(keeps) == sentences(newest)
+
+
+def test_an_update_of_its_owner_leaves_nothing_in_quarantine(standing):
+    index, keeps, restores = standing
+    index.update_ref_doc(written("billing one two. billing five six.", "a.txt"))
+    assert {d.note for d in report_of(keeps, restores).decisions} == {None}
+    assert keeps.quarantine.count(None) == 0
+
+
+def test_a_document_whose_texts_stay_is_moved_and_not_replaced(standing):
+    index, keeps, restores = standing
+    index.update_ref_doc(written(STANDING.text, "moved/a.txt"))
+    assert {d.note for d in report_of(keeps, restores).decisions} == {None}
+    assert keeps.quarantine.count(None) == 0
+
+
+@pytest.mark.parametrize("make", [guarded_index, plain_index])
+def test_deleting_a_document_deletes_what_it_has_replaced(make, make_store, model):
+    index = make(make_store, "chroma", model, STANDING)
+    keeps = index if make is guarded_index else index.vector_store
+    index.update_ref_doc(TAKEN)
+    index.delete_ref_doc("d")
+    assert keeps.quarantine.count(None) == 0
+    assert stored(keeps) == []
+
+
+def test_a_refresh_after_a_restoration_looks_again(make_store, model):
+    index = guarded_index(make_store, "simple", model, STANDING)
+    assert index.refresh_ref_docs([TAKEN]) == [True]
+    index.restore(["d"])
+    assert index.refresh_ref_docs([TAKEN]) == [True]
+    assert stored(index) == sentences(STANDING)
+    assert index.refresh_ref_docs([STANDING]) == [True]
+    assert index.refresh_ref_docs([STANDING]) == [False]
+    assert stored(index) == sentences(STANDING)
+
+
+def test_a_pipeline_keeps_no_text_of_what_a_restoration_took_out(make_store, model):
+    one = Pipeline(make_store, "chroma", model, STANDING)
+    one.update_ref_doc(TAKEN)
+    one.pipeline.restore(["d"])
+    assert "d" not in one.pipeline.docstore.docs
+    one.update_ref_doc(TAKEN)
+    assert one.pipeline.last_result.kept == ("d",)
+    assert stored(one.pipeline.vector_store) == sentences(STANDING)
+    one.update_ref_doc(STANDING)
+    assert one.pipeline.last_result.stored == ("d",)
+    assert one.pipeline.docstore.docs["d"].text == STANDING.text
+
+
+def test_a_pipeline_without_a_vector_store_has_nothing_to_restore():
+    pipeline = GuardedIngestionPipeline(transformations=[splitter()], guard=guard_of())
+    with pytest.raises(ValueError, match="no vector store"):
+        pipeline.restore([id_of("a")])
+
+
+# A copy of what stands in the store
+
+
+def bars(kept, value):
+    """Have the guard hold what scores above."""
+    kept.guard._bars["scripted"] = kept.guard._bars["scripted"]._replace(
+        flag=value, quarantine=value
+    )
+
+
+def test_confirming_a_copy_leaves_the_node_that_stood_there_before(kept):
+    suspicious, copy = (node("billing score=0.5", name, source="a.txt") for name in ("a", "b"))
+    bars(kept, 0.9)
+    write(kept, suspicious)
+    bars(kept, 0.0)
+    write(kept, copy)
+    (decision,) = kept.last_report.quarantined
+    said = f"the very same is in the store under '{suspicious.node_id}', and stays there"
+    assert decision.note == said
+    assert kept.quarantine.show(copy.node_id).note == said
+    kept.quarantine.confirm([copy.node_id], by="anna")
+    kept._keeper.mask.load(kept.quarantine)  # as after a restart
+    assert stored(kept) == [suspicious.text]
+    # What stood there is not refused for that either; other copies are.
+    bars(kept, 0.9)
+    write(kept, suspicious, node("billing score=0.5", "c", source="a.txt"))
+    assert [d.entry_id for d in kept.last_report.quarantined] == [id_of("c")]
+
+
+def test_confirming_a_copy_from_a_pipeline_leaves_the_node_that_stood_there_before(
+    make_store, model
+):
+    pipeline = GuardedIngestionPipeline(
+        transformations=[model],
+        guard=guard_of(),
+        vector_store=make_store("chroma"),
+        disable_cache=True,  # of one text it returns the node that it saw first
+    )
+    store = pipeline.vector_store
+    suspicious, copy = (node("billing score=0.5", name, source="a.txt") for name in ("a", "b"))
+    bars(store, 0.9)
+    pipeline.run(nodes=[suspicious])
+    bars(store, 0.0)
+    pipeline.run(nodes=[copy])
+    (decision,) = pipeline.last_result.report.quarantined
+    assert f"under '{suspicious.node_id}', and stays there" in decision.note
+    store.quarantine.confirm([copy.node_id], by="anna")
+    store.refresh()
+    assert suspicious.text in stored(store)
