@@ -48,6 +48,10 @@ class TooManyPairsError(RAGShieldError, ValueError):
     """More pairs are alike than the caller allowed for; none is returned rather than some."""
 
 
+class SourceError(RAGShieldError, ValueError):
+    """A knowledge base on disk that cannot be read; the message names the file and the row."""
+
+
 class ContractError(AssertionError):
     """A detector does not do what is asked of every detector."""
 

@@ -29,7 +29,7 @@ from ragshield_core.errors import InvalidBatchError, RAGShieldError
 from ragshield_core.findings import Decision, Unjudged, printable
 from ragshield_core.quarantine import HeldEntry
 from ragshield_core.quarantine.metadata_json import dumps, loads
-from ragshield_core.scan.llama_folder import NODE_KEY
+from ragshield_core.scan.readers.llama_folder import NODE_KEY
 
 logger = logging.getLogger("ragshield")
 

@@ -37,7 +37,8 @@ from ragshield_core.scan.command import (
     _no_crash_looks_like_a_finding,
 )
 from ragshield_core.scan.knowledge_base import load
-from ragshield_core.scan.readers import Columns, open_source
+from ragshield_core.scan.readers.kinds import open_source
+from ragshield_core.scan.readers.source import Columns
 
 # From this share of newcomers on, it takes several of them at the head of a canary to stand out.
 MUCH_GROWTH = 0.1

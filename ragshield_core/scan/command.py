@@ -25,14 +25,15 @@ from rich.progress import (
 from rich.text import Text
 
 from ragshield_core.detectors.registry import BUILT_IN, built_in_detectors, detector_class
-from ragshield_core.errors import RAGShieldError
+from ragshield_core.errors import RAGShieldError, SourceError
 from ragshield_core.findings import printable
 from ragshield_core.quarantine import Quarantine
 from ragshield_core.scan.audit import ScanReport, scan
 from ragshield_core.scan.embedding_cache import CachedEmbedder
 from ragshield_core.scan.knowledge_base import KnowledgeBase, load
 from ragshield_core.scan.output import findings_table, write_csv
-from ragshield_core.scan.readers import Columns, SourceError, open_source, read_ids
+from ragshield_core.scan.readers.kinds import open_source, read_ids
+from ragshield_core.scan.readers.source import Columns
 
 # A package that brings a model names here a function without parameters, which returns a function
 # from a list of texts to one vector each.

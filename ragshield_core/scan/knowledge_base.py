@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ragshield_core.entries import Batch
+from ragshield_core.errors import SourceError
 from ragshield_core.scan.embedding_cache import CachedEmbedder
-from ragshield_core.scan.readers import Rows, Source, SourceError
+from ragshield_core.scan.readers.source import Rows, Source
 
 # Told what is being done, how many are done, and of how many.
 Progress = Callable[[str, int, int], object]

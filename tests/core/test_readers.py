@@ -21,11 +21,12 @@ from langchain_community.vectorstores import FAISS
 from langchain_core.documents import Document
 from support import DIM, CountingEmbeddings, vector_of
 
-from ragshield_core.errors import InvalidBatchError
+from ragshield_core.errors import InvalidBatchError, SourceError
 from ragshield_core.scan import readers
 from ragshield_core.scan.embedding_cache import CHUNK_TEXTS, CachedEmbedder
 from ragshield_core.scan.knowledge_base import load
-from ragshield_core.scan.readers import Columns, SourceError, open_source, read_ids
+from ragshield_core.scan.readers.kinds import open_source, read_ids
+from ragshield_core.scan.readers.source import Columns
 
 ROWS = [
     {"id": "a", "text": "billing one", "label": "billing", "source": "doc1", "page": 3},
@@ -329,7 +330,7 @@ def test_a_killed_process_leaves_whole_chunks(tmp_path):
     import os, pathlib
     from ragshield_core.scan.embedding_cache import CachedEmbedder
     from ragshield_core.scan.knowledge_base import load
-    from ragshield_core.scan.readers import open_source
+    from ragshield_core.scan.readers.kinds import open_source
     folder = pathlib.Path({str(tmp_path)!r})
     calls = []
     def embed(texts):

@@ -17,15 +17,8 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from ragshield_core.scan.readers import (
-    CHUNK_ROWS,
-    Rows,
-    Source,
-    SourceError,
-    Vectors,
-    as_scalar,
-    reading,
-)
+from ragshield_core.errors import SourceError
+from ragshield_core.scan.readers.source import CHUNK_ROWS, Rows, Source, Vectors, as_scalar, reading
 
 T = TypeVar("T")
 

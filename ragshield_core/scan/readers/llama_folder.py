@@ -9,16 +9,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ragshield_core.adapters.claims import lineage_of
-from ragshield_core.scan.readers import (
-    JSON_ROWS,
-    Rows,
-    Source,
-    SourceError,
-    Vectors,
-    as_scalar,
-    reading,
-    vectors_of,
-)
+from ragshield_core.errors import SourceError
+from ragshield_core.scan.readers.json_lines import JSON_ROWS
+from ragshield_core.scan.readers.source import Rows, Source, Vectors, as_scalar, reading, vectors_of
 
 DOCSTORE = "docstore.json"
 VECTORS = "default__vector_store.json"

@@ -1,0 +1,287 @@
+"""Knowledge bases as they lie on disk: JSON Lines, parquet and npz; folders have their own modules.
+
+A :class:`Source` knows its length and yields its rows in chunks, so that a large file is never in
+memory twice. All that it yields is hostile; nothing here executes or unpickles it.
+"""
+
+from __future__ import annotations
+
+import math
+import zipfile
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ragshield_core.errors import RAGShieldError, SourceError
+
+# 8,192 vectors of 384 dimensions are 12.6 MB: little beside the whole, and few calls per million.
+CHUNK_ROWS = 8_192
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Columns:
+    """Names of the columns; ``None`` looks for the usual ones, ``""`` reads none.
+
+    Where several of the usual names are there, the first counts; a lineage of each chunk's own
+    says more than the file or site that it came from.
+    """
+
+    id: str | None = None  # "id", "ids"
+    text: str | None = None  # "text", "texts"
+    label: str | None = None  # "label", "labels"
+    lineage: str | None = None  # "lineage", "lineages", "source", "sources"
+    embedding: str | None = None  # "embedding", "embeddings", "vector", "vectors"
+
+    def names(self, role: str) -> tuple[str, ...]:
+        """Return the names under which a column is looked for."""
+        given: str | None = getattr(self, role)
+        return USUAL[role] if given is None else (given,) if given else ()
+
+
+USUAL: Mapping[str, tuple[str, ...]] = {
+    "id": ("id", "ids"),
+    "text": ("text", "texts"),
+    "label": ("label", "labels"),
+    "lineage": ("lineage", "lineages", "source", "sources"),
+    "embedding": ("embedding", "embeddings", "vector", "vectors"),
+}
+
+
+class Vectors(NamedTuple):
+    """Vectors of some of the rows of a chunk."""
+
+    rows: NDArray[np.intp]  # (n_vectors,): where in the chunk
+    matrix: NDArray[np.float32]  # (n_vectors, dim)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Rows:
+    """A chunk of a knowledge base, in columns of equal length."""
+
+    ids: list[str]
+    texts: list[str]
+    labels: list[str | None]
+    lineages: list[str | None]
+    contexts: list[str | None] = field(default_factory=list)  # empty where none are known
+    metadatas: list[Mapping[str, Any]] = field(default_factory=list)  # empty unless asked for
+    vectors: Vectors | None = None
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+class Source(ABC):
+    """A knowledge base on disk.
+
+    Parameters
+    ----------
+    path
+        The file or folder.
+    columns
+        What its columns are called.
+    metadata
+        Whether to read the other columns as well: needed if entries are to be put into quarantine,
+        from where they can be restored.
+    """
+
+    def __init__(
+        self, path: Path, columns: Columns | None = None, *, metadata: bool = False
+    ) -> None:
+        self.path = path
+        self.columns = Columns() if columns is None else columns
+        self.metadata = metadata
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Return the number of entries."""
+
+    @abstractmethod
+    def chunks(self) -> Iterator[Rows]:
+        """Yield the entries in order, at most :data:`CHUNK_ROWS` at a time.
+
+        Raises
+        ------
+        SourceError
+            If a row cannot be read; names it.
+        """
+
+
+class RecordReader:
+    """Turns records, one mapping per row, into columns; remembers which columns it has met."""
+
+    def __init__(self, source: Source) -> None:
+        self._path = source.path
+        self._metadata = source.metadata
+        self._names = {role: source.columns.names(role) for role in USUAL}
+        self._given = {role: getattr(source.columns, role) for role in USUAL}
+        self._met: set[str] = set()
+        self._seen: tuple[str, ...] = ()
+
+    def rows(
+        self,
+        records: Sequence[tuple[str, Mapping[str, Any]]],
+        matrix: NDArray[np.float32] | None = None,
+    ) -> Rows:
+        """Return a chunk; ``matrix`` are vectors that were read already, one per record."""
+        self._seen = self._seen or tuple(map(str, records[0][1]))
+        places = [f"{self._path}, {place}" for place, _ in records]
+        plain = [record for _, record in records]
+        columns = {role: [self._value(role, record) for record in plain] for role in USUAL}
+        ids = []
+        for value, record, place in zip(columns["id"], plain, places, strict=True):
+            if value is None:
+                msg = (
+                    f"{place}: no id, expected one under {self._named('id')}; it has "
+                    f"{sorted(map(str, record))[:8]}. Name the column with --id-column."
+                )
+                raise SourceError(msg)
+            ids.append(as_id(value, place))
+        if matrix is not None:
+            self._met.add("embedding")
+            vectors: Vectors | None = Vectors(np.arange(len(ids)), matrix)
+        else:
+            vectors = vectors_of(columns["embedding"], places)
+        has_vector = set() if vectors is None else set(vectors.rows.tolist())
+        for row, text in enumerate(columns["text"]):
+            if text is None and row not in has_vector:
+                msg = (
+                    f"{places[row]}: neither a text under {self._named('text')} nor a vector under "
+                    f"{self._named('embedding')}, expected one of them; name the column with "
+                    "--text-column or --embedding-column."
+                )
+                raise SourceError(msg)
+        dropped = {*self._names["id"], *self._names["text"], *self._names["embedding"]}
+        return Rows(
+            ids=ids,
+            texts=strings("text", [t if t is not None else "" for t in columns["text"]], places),
+            labels=scalars("label", columns["label"], places),
+            lineages=scalars("lineage", columns["lineage"], places),
+            metadatas=[{k: v for k, v in record.items() if k not in dropped} for record in plain]
+            if self._metadata
+            else [],
+            vectors=vectors,
+        )
+
+    def check_columns(self) -> None:
+        """Refuse a column that was asked for by name and is in no row."""
+        for role, name in self._given.items():
+            if name and self._seen and role not in self._met:
+                raise_for_column(self._path, role, name, list(self._seen))
+
+    def _value(self, role: str, record: Mapping[str, Any]) -> Any:
+        for name in self._names[role]:
+            if name in record:
+                self._met.add(role)
+                if record[name] is not None:
+                    return record[name]
+        return None
+
+    def _named(self, role: str) -> str:
+        return " or ".join(map(repr, self._names[role])) or "no name"
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Turn whatever a damaged file makes go wrong into a :class:`SourceError`."""
+    try:
+        yield
+    except RAGShieldError:
+        raise
+    except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile, MemoryError) as error:
+        # Messages of parsers may quote hostile text: the kind of error says enough.
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else None
+        msg = f"{path} cannot be read ({type(error).__name__}{f': {reason}' if reason else ''}); "
+        raise SourceError(
+            msg + "check that it is complete and of the kind its name says."
+        ) from error
+
+
+def first_of(wanted: Sequence[str], names: Sequence[str]) -> str | None:
+    """Return the first wanted name that is there."""
+    return next((name for name in wanted if name in names), None)
+
+
+def raise_for_column(path: Path, role: str, name: str, names: Sequence[str]) -> None:
+    """Raise the error of a column that is missing."""
+    msg = f"{path} has no {role} column {name!r}, expected one of {list(names)[:20]}."
+    raise SourceError(msg)
+
+
+def as_id(value: object, place: str) -> str:
+    """Return a value as an id, or raise."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    msg = f"{place}: the id is of type {type(value).__name__}, expected a str or an int."
+    raise SourceError(msg)
+
+
+def strings(column: str, values: Sequence[object], places: Sequence[str]) -> list[str]:
+    """Return values of a column that holds texts, or raise."""
+    texts: list[str] = []
+    for value, place in zip(values, places, strict=True):
+        if not isinstance(value, str):
+            msg = f"{place}: {column} is of type {type(value).__name__}, expected a str."
+            raise SourceError(msg)
+        texts.append(value)
+    return texts
+
+
+def scalars(column: str, values: Sequence[object], places: Sequence[str]) -> list[str | None]:
+    """Return values of a column of claims, None where there is none, or raise."""
+    return [as_scalar(column, *pair) for pair in zip(values, places, strict=True)]
+
+
+def as_scalar(column: str, value: object, place: str) -> str | None:
+    """Return a label or a lineage as a str, or None where there is none.
+
+    Raises
+    ------
+    SourceError
+        If it is neither a string nor a number; names the place.
+    """
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, float) and math.isnan(value):
+        return None  # how data frames say that there is none
+    if isinstance(value, bool | int | float):
+        return str(value)
+    msg = f"{place}: {column} is of type {type(value).__name__}, expected a str, a number or null."
+    raise SourceError(msg)
+
+
+def vectors_of(values: Sequence[Any], places: Sequence[str]) -> Vectors | None:
+    """Return those values that are not None as vectors.
+
+    Raises
+    ------
+    SourceError
+        If one is no list of numbers, or of another length; names the place.
+    """
+    rows = [row for row, value in enumerate(values) if value is not None]
+    if not rows:
+        return None
+    arrays: list[NDArray[np.float32]] = []
+    for row in rows:
+        try:
+            array = np.asarray(values[row], dtype=np.float32)
+        except (TypeError, ValueError, OverflowError):
+            array = None
+        if array is None or array.ndim != 1 or not array.size:
+            msg = f"{places[row]}: the embedding is not a list of numbers."
+            raise SourceError(msg)
+        if arrays and len(array) != len(arrays[0]):
+            msg = (
+                f"{places[row]}: the embedding has {len(array)} dimensions, expected "
+                f"{len(arrays[0])} as in {places[rows[0]]}; embed all rows with the same model."
+            )
+            raise SourceError(msg)
+        arrays.append(array)
+    return Vectors(np.array(rows), np.stack(arrays))
