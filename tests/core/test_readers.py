@@ -22,9 +22,9 @@ from langchain_core.documents import Document
 from support import DIM, CountingEmbeddings, vector_of
 
 from ragshield_core.errors import InvalidBatchError, SourceError
-from ragshield_core.scan import readers
 from ragshield_core.scan.embedding_cache import CHUNK_TEXTS, CachedEmbedder
 from ragshield_core.scan.knowledge_base import load
+from ragshield_core.scan.readers import json_lines, npz
 from ragshield_core.scan.readers.kinds import open_source, read_ids
 from ragshield_core.scan.readers.source import Columns
 
@@ -98,7 +98,7 @@ def test_metadata_is_not_kept_unless_asked_for(tmp_path):
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
 def test_npz_is_read_with_any_floats_and_without_texts(save, dtype, tmp_path, monkeypatch):
-    monkeypatch.setattr(readers, "CHUNK_ROWS", 2)
+    monkeypatch.setattr(npz, "CHUNK_ROWS", 2)
     save(tmp_path / "kb.npz", ids=np.array([1, 2, 3]), embeddings=VECTORS.astype(dtype))
     batch = load(open_source(tmp_path / "kb.npz")).batch
     assert batch.ids == ("1", "2", "3")
@@ -186,7 +186,7 @@ def test_a_bad_line_is_named(lines, message, tmp_path):
 
 
 def test_vectors_of_another_dimension_in_a_later_chunk_are_named(tmp_path, monkeypatch):
-    monkeypatch.setattr(readers, "JSON_ROWS", 1)
+    monkeypatch.setattr(json_lines, "JSON_ROWS", 1)
     rows = [{"id": "a", "embedding": [1.0]}, {"id": "b", "embedding": [1.0, 2.0]}]
     with pytest.raises(SourceError, match=r"entry 'b' in .* has 2 dimensions, expected 1"):
         load(open_source(as_jsonl(tmp_path / "kb.jsonl", rows)))
