@@ -29,6 +29,7 @@ from ragshield_core.entries import Entry, together
 from ragshield_core.errors import InvalidBatchError
 from ragshield_core.findings import Decision, printable
 from ragshield_core.held import keep_held
+from ragshield_core.one_store import claim
 from ragshield_core.quarantine import HeldEntry, Status
 from ragshield_core.scan import ScanReport, scan
 from ragshield_langchain.audit import NO_ENTRIES, read_all, read_back, shown, take_out
@@ -48,7 +49,6 @@ from ragshield_langchain.convert import (
 from ragshield_langchain.events import areport_detection, report_detection
 from ragshield_langchain.inner import CALLERS_LOOP, InnerStore, access_to, create_store
 from ragshield_langchain.mask import Found, Mask, document_of
-from ragshield_langchain.one_store import claim
 
 logger = logging.getLogger("ragshield")  # ids and counts, never text
 
@@ -104,6 +104,10 @@ class GuardedVectorStore(VectorStore):
             every string of three words or more, or with other than ASCII characters.
         inner_store: InnerStore | None
             How to write and read vectors, for other kinds of stores.
+        name: str | None
+            Under which documents of this store are held, the same in every process: release, purge
+            and reads do not see what is held for others. Default: class and collection of Chroma,
+            Qdrant and PGVector; InMemoryVectorStore and FAISS have none, and share ``""``.
 
     Instantiate:
         >>> from langchain_core.embeddings import DeterministicFakeEmbedding
@@ -171,16 +175,17 @@ class GuardedVectorStore(VectorStore):
         lineage_key: str | None = None,
         prompt_keys: Sequence[str] | None = None,
         inner_store: InnerStore | None = None,
+        name: str | None = None,
     ) -> None:
         expect_guard(guard)
         if inner_store is not None:
             expect("inner_store", inner_store, InnerStore, "an object, not a class or a name")
-        for name, key in (("label_key", label_key), ("lineage_key", lineage_key)):
-            if key is not None or name == "label_key":
-                expect(name, key, str, "the name of a metadata key, which need not be there")
+        for which, key in (("label_key", label_key), ("lineage_key", lineage_key)):
+            if key is not None or which == "label_key":
+                expect(which, key, str, "the name of a metadata key, which need not be there")
         self._inner = inner
         self._access = access_to(inner) if inner_store is None else inner_store
-        claim(guard, inner)
+        claim(guard, inner, name, self._access.name)
         self._guard = guard
         if isinstance(prompt_keys, str):
             msg = f"prompt_keys is the str {prompt_keys!r}, expected a list of metadata keys."
@@ -765,6 +770,7 @@ class GuardedVectorStore(VectorStore):
         lineage_key: str | None = None,
         prompt_keys: Sequence[str] | None = None,
         inner_store: InnerStore | None = None,
+        name: str | None = None,
     ) -> Self:
         """Guard a store that holds documents already.
 
@@ -790,7 +796,7 @@ class GuardedVectorStore(VectorStore):
             How many documents are read at a time.
         progress
             Whether to show on standard error how far it is.
-        label_key, lineage_key, prompt_keys, inner_store
+        label_key, lineage_key, prompt_keys, inner_store, name
             As for the constructor.
 
         Raises
@@ -819,6 +825,7 @@ class GuardedVectorStore(VectorStore):
             "label_key": label_key,
             "lineage_key": lineage_key,
             "prompt_keys": prompt_keys,
+            "name": name,
         }
         with _adopting():
             store = cls(inner, guard=guard, inner_store=inner_store, **keys)
@@ -838,6 +845,7 @@ class GuardedVectorStore(VectorStore):
         lineage_key: str | None = None,
         prompt_keys: Sequence[str] | None = None,
         inner_store: InnerStore | None = None,
+        name: str | None = None,
     ) -> Self:
         """Do as :meth:`adopt` does, off the event loop."""
         guard = guard if guard is not None else Guard.default()
@@ -846,6 +854,7 @@ class GuardedVectorStore(VectorStore):
             "label_key": label_key,
             "lineage_key": lineage_key,
             "prompt_keys": prompt_keys,
+            "name": name,
         }
         with _adopting():
             store = cls(inner, guard=guard, inner_store=inner_store, **keys)
@@ -865,6 +874,7 @@ class GuardedVectorStore(VectorStore):
         label_key: str = "label",
         lineage_key: str | None = None,
         prompt_keys: Sequence[str] | None = None,
+        name: str | None = None,
         **kwargs: Any,
     ) -> Self:
         """Make a new guarded store and write texts into it.
@@ -875,7 +885,7 @@ class GuardedVectorStore(VectorStore):
             As for any vector store.
         vectorstore_cls
             Class of the store inside.
-        guard, label_key, lineage_key, prompt_keys
+        guard, label_key, lineage_key, prompt_keys, name
             As for the constructor.
         **kwargs
             For the constructor of the store inside, e.g. ``distance_strategy`` of FAISS.
@@ -892,6 +902,7 @@ class GuardedVectorStore(VectorStore):
             "label_key": label_key,
             "lineage_key": lineage_key,
             "prompt_keys": prompt_keys,
+            "name": name,
         }
         vectors = embedding.embed_documents(listed) if listed else []
         store = cls._empty(inner_cls, embedding, vectors, kwargs, **settings)
@@ -911,6 +922,7 @@ class GuardedVectorStore(VectorStore):
         label_key: str = "label",
         lineage_key: str | None = None,
         prompt_keys: Sequence[str] | None = None,
+        name: str | None = None,
         **kwargs: Any,
     ) -> Self:
         """Do as :meth:`from_texts` does, with the model's own async embedding."""
@@ -921,6 +933,7 @@ class GuardedVectorStore(VectorStore):
             "label_key": label_key,
             "lineage_key": lineage_key,
             "prompt_keys": prompt_keys,
+            "name": name,
         }
         vectors = await embedding.aembed_documents(listed) if listed else []
         store = cls._empty(inner_cls, embedding, vectors, kwargs, **settings)
@@ -940,6 +953,7 @@ class GuardedVectorStore(VectorStore):
         label_key: str = "label",
         lineage_key: str | None = None,
         prompt_keys: Sequence[str] | None = None,
+        name: str | None = None,
         **kwargs: Any,
     ) -> Self:
         """Make a new guarded store and write texts into it whose vectors are known.
@@ -953,6 +967,7 @@ class GuardedVectorStore(VectorStore):
             "label_key": label_key,
             "lineage_key": lineage_key,
             "prompt_keys": prompt_keys,
+            "name": name,
         }
         store = cls._empty(inner_cls, embedding, [v for _, v in pairs], kwargs, **settings)
         store.add_embeddings(pairs, metadatas, ids)
@@ -971,6 +986,7 @@ class GuardedVectorStore(VectorStore):
         label_key: str = "label",
         lineage_key: str | None = None,
         prompt_keys: Sequence[str] | None = None,
+        name: str | None = None,
         **kwargs: Any,
     ) -> Self:
         """Do as :meth:`from_embeddings` does, off the event loop."""
@@ -981,6 +997,7 @@ class GuardedVectorStore(VectorStore):
             "label_key": label_key,
             "lineage_key": lineage_key,
             "prompt_keys": prompt_keys,
+            "name": name,
         }
         store = cls._empty(inner_cls, embedding, [v for _, v in pairs], kwargs, **settings)
         await store.aadd_embeddings(pairs, metadatas, ids)

@@ -1,5 +1,6 @@
 """RAGShield for LlamaIndex: stores, indexes and pipelines that keep poisoned nodes out."""
 
+from ragshield_core.one_store import SharedQuarantineWarning
 from ragshield_llamaindex.callers import HeldTextElsewhereWarning
 from ragshield_llamaindex.events import PoisonDetectedEvent
 from ragshield_llamaindex.index import (
@@ -43,6 +44,7 @@ __all__ = [
     "PoisonFilterOrderWarning",
     "PoisonGuard",
     "PoisonGuardOrderWarning",
+    "SharedQuarantineWarning",
     "StableIds",
     "UnfittedGuardWarning",
     "adopt",

@@ -79,6 +79,10 @@ class GuardedVectorStoreIndex(Kept, VectorStoreIndex):
             node's source document.
         inner_store: InnerStore | None
             How to read nodes of the vector store, for kinds that are not known.
+        name: str | None
+            Under which nodes of this index are held, the same in every process: release and reads
+            do not see what is held for others. Default: class and collection or table of the store
+            inside; stores in memory have none, and share ``""``.
         **kwargs
             As of VectorStoreIndex: ``storage_context``, ``embed_model``, ``transformations``, ...
             ``objects`` that stand for nodes are judged with these; engines and retrievers answer by
@@ -129,6 +133,7 @@ class GuardedVectorStoreIndex(Kept, VectorStoreIndex):
         label_key: str = "label",
         lineage_key: str | None = None,
         inner_store: InnerStore | None = None,
+        name: str | None = None,
         storage_context: StorageContext | None = None,
         index_struct: IndexDict | None = None,
         **kwargs: Any,
@@ -146,7 +151,7 @@ class GuardedVectorStoreIndex(Kept, VectorStoreIndex):
         self._access = _IndexInner(self, store, inner_store)
         self._access.struct = index_struct
         keys = MetadataKeys(label=label_key, lineage=lineage_key)
-        self._keeper = Keeper(guard, self._access, keys)
+        self._keeper = Keeper(guard, self._access, keys, name)
         self._keeper.look("index")
         self._reads = ReadView(store, self._access, self._keeper.mask)
         kwargs["transformations"] = _stable(kwargs.get("transformations"))
@@ -209,6 +214,7 @@ class GuardedVectorStoreIndex(Kept, VectorStoreIndex):
         label_key: str = "label",
         lineage_key: str | None = None,
         inner_store: InnerStore | None = None,
+        name: str | None = None,
         fit: bool = True,
     ) -> Self:
         """Guard an index that holds nodes already.
@@ -228,7 +234,7 @@ class GuardedVectorStoreIndex(Kept, VectorStoreIndex):
             while the guard is fitted. Default: from all nodes, each held out in turn. If there are
             too few for the accepted rate, the smallest rate that they justify is taken, up to 5 %;
             below 20 or so, the guard begins as it does with nothing.
-        label_key, lineage_key, inner_store
+        label_key, lineage_key, inner_store, name
             As for the constructor.
         fit
             False for a guard that has learned the index already: ``Guard.load(folder)``, beside
@@ -264,12 +270,13 @@ class GuardedVectorStoreIndex(Kept, VectorStoreIndex):
             access = _IndexInner(index, index.vector_store, inner_store)
             access.struct = index.index_struct
             keys = MetadataKeys(label=label_key, lineage=lineage_key)
-            Keeper(guard, access, keys).adopt(clean_ids)
+            Keeper(guard, access, keys, name).adopt(clean_ids)
         adopted = cls(
             guard=guard,
             label_key=label_key,
             lineage_key=lineage_key,
             inner_store=inner_store,
+            name=name,
             storage_context=index.storage_context,
             index_struct=index.index_struct,
             **{name: getattr(index, f"_{name}") for name in _SETTINGS},
@@ -656,6 +663,11 @@ class _IndexInner(InnerStore):
         """Return False: it is made for an index."""
         del store_cls
         return False
+
+    @property
+    def name(self) -> str:
+        """That of the store, where it keeps texts; the others are in memory."""
+        return "" if self._nodes is None else self._nodes.name
 
     @property
     def orphans(self) -> int:

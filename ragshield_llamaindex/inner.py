@@ -20,8 +20,12 @@ from llama_index.core.vector_stores.types import (
 )
 from llama_index.core.vector_stores.utils import metadata_dict_to_node
 
+from ragshield_core.one_store import name_of
+
 # Ids per statement, and points per page.
 CHUNK = 500
+# Where stores keep the name of what they write to.
+NAMED_BY = ("collection_name", "table_name", "index_name")
 
 
 class InnerStore(ABC):
@@ -43,6 +47,12 @@ class InnerStore(ABC):
     @abstractmethod
     def handles(cls, store_cls: type[BasePydanticVectorStore]) -> bool:
         """Return whether this class knows stores of that class."""
+
+    @property
+    def name(self) -> str:
+        """What identifies the store in every process that uses it; empty where nothing does."""
+        found = (getattr(self._store, key, None) for key in NAMED_BY)
+        return name_of(self._store, next((one for one in found if isinstance(one, str)), ""))
 
     @abstractmethod
     def read(self, ids: Sequence[str]) -> list[BaseNode]:
@@ -102,6 +112,11 @@ class ChromaInner(InnerStore):
     def handles(cls, store_cls: type[BasePydanticVectorStore]) -> bool:
         """Return whether it is a ChromaVectorStore."""
         return comes_from(store_cls, "llama_index.vector_stores.chroma.base", "ChromaVectorStore")
+
+    @property
+    def name(self) -> str:
+        """Its class and collection."""
+        return name_of(self._store, getattr(self._store.client, "name", None))
 
     def read(self, ids: Sequence[str]) -> list[BaseNode]:
         """Return nodes with their vectors."""
@@ -234,6 +249,11 @@ class PostgresInner(InnerStore):
     def handles(cls, store_cls: type[BasePydanticVectorStore]) -> bool:
         """Return whether it is a PGVectorStore."""
         return comes_from(store_cls, "llama_index.vector_stores.postgres.base", "PGVectorStore")
+
+    @property
+    def name(self) -> str:
+        """Its class, schema and table."""
+        return name_of(self._store, f"{self._store.schema_name}.{self._store.table_name}")
 
     def read(self, ids: Sequence[str]) -> list[BaseNode]:
         """Return nodes with their vectors."""

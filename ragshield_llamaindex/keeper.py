@@ -26,6 +26,7 @@ from ragshield_core.adoption import learn_store
 from ragshield_core.errors import QuarantineError
 from ragshield_core.findings import Decision, Verdict, printable
 from ragshield_core.held import keep_held
+from ragshield_core.one_store import claim
 from ragshield_core.quarantine import HeldEntry, Status
 from ragshield_core.scan import ScanReport, scan
 from ragshield_llamaindex.convert import (
@@ -88,10 +89,15 @@ class Keeper:
     ----------
     guard, access, keys
         The guard, the nodes of the store, and where metadata says what belongs to a revision.
+    name
+        Of the store, as the user gave it.
     """
 
-    def __init__(self, guard: Guard, access: InnerStore, keys: MetadataKeys) -> None:
+    def __init__(
+        self, guard: Guard, access: InnerStore, keys: MetadataKeys, name: str | None = None
+    ) -> None:
         self.guard = checked(guard)
+        claim(guard, access.inner, name, access.name, stacklevel=4)
         self.access = access
         self.keys = keys
         self.mask = Mask(keys)

@@ -412,7 +412,8 @@ class PoisonGuard(TransformComponent):
             "label_key": self.label_key,
             "lineage_key": self.lineage_key,
         }
-        quarantine = _absolute(self.quarantine.url), self.quarantine.namespace
+        held_in = self.quarantine
+        quarantine = _absolute(held_in.url), held_in.namespace, held_in.store
         return _in_worker, (type(self), str(folder), quarantine, self._embed_model, options)
 
     def _shared(self) -> Path:
@@ -513,13 +514,15 @@ def check_transformations(transformations: Sequence[TransformComponent]) -> bool
 def _in_worker(
     cls: type[PoisonGuard],
     folder: str,
-    quarantine: tuple[str, str],
+    quarantine: tuple[str, str, str | None],
     embed_model: BaseEmbedding | None,
     options: dict[str, Any],
 ) -> PoisonGuard:
     """Return a copy for a worker."""
-    url, namespace = quarantine
-    guard = Guard.load(Path(folder) / "guard", quarantine=Quarantine(url, namespace=namespace))
+    url, namespace, store = quarantine
+    guard = Guard.load(
+        Path(folder) / "guard", quarantine=Quarantine(url, namespace=namespace, store=store)
+    )
     made = cls(guard, embed_model, **options)
     made._folder = Path(folder)
     made._in_worker = True

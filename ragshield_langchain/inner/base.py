@@ -127,6 +127,11 @@ class InnerStore(ABC):
     ) -> VectorStore:
         """Return a new, empty store of that class for vectors of that dimension."""
 
+    @property
+    def name(self) -> str:
+        """What identifies the store in every process that uses it; empty where nothing does."""
+        return ""
+
     @abstractmethod
     def read(self, ids: Sequence[str]) -> Stored:
         """Return what is stored under the ids; missing ones are passed over."""

@@ -13,6 +13,7 @@ from langchain_core.vectorstores import VectorStore
 
 from ragshield_core import Batch
 from ragshield_core.errors import InvalidBatchError
+from ragshield_core.one_store import name_of
 from ragshield_langchain.inner.base import InnerStore, Stored, chunks, comes_from
 
 GET = "get_by_ids is guarded; for what is not, use .inner.get"
@@ -67,6 +68,11 @@ class ChromaInner(InnerStore):
     async def aget(self, ids: Sequence[str]) -> list[Document]:
         """Do as :meth:`get` does, off the event loop."""
         return await run_in_executor(None, self.get, ids)
+
+    @property
+    def name(self) -> str:
+        """Its class and collection."""
+        return name_of(self._store, self._store._collection_name)  # noqa: SLF001 - no other way to it
 
     def read(self, ids: Sequence[str]) -> Stored:
         """Return what is stored under the ids."""

@@ -15,6 +15,7 @@ from langchain_core.vectorstores import VectorStore
 
 from ragshield_core import Batch
 from ragshield_core.errors import InvalidBatchError
+from ragshield_core.one_store import name_of
 from ragshield_langchain.inner.base import CALLERS_LOOP, InnerStore, Stored, chunks, comes_from
 
 T = TypeVar("T")
@@ -78,6 +79,11 @@ class PostgresInner(InnerStore):
             await self._prepared()
             return await super().acall(name, *args, **kwargs)
         return await run_in_executor(None, self.call, name, *args, **kwargs)
+
+    @property
+    def name(self) -> str:
+        """Its class and collection."""
+        return name_of(self._store, self._store.collection_name)
 
     def read(self, ids: Sequence[str]) -> Stored:
         """Return what the collection holds under the ids."""

@@ -14,6 +14,7 @@ from langchain_core.vectorstores import VectorStore
 
 from ragshield_core import Batch
 from ragshield_core.errors import InvalidBatchError
+from ragshield_core.one_store import name_of
 from ragshield_langchain.inner.base import InnerStore, Stored, chunks, comes_from
 
 # Qdrant knows points by a UUID or by a number; of other ids a UUID is made, within this namespace,
@@ -75,6 +76,11 @@ class QdrantInner(InnerStore):
         settings = {key: value for key, value in options.items() if key in known}
         store: VectorStore = construct(embedding, client_options=of_client, **settings)
         return store
+
+    @property
+    def name(self) -> str:
+        """Its class and collection."""
+        return name_of(self._store, self._store.collection_name)
 
     def read(self, ids: Sequence[str]) -> Stored:
         """Return what is stored under the ids."""
