@@ -26,9 +26,10 @@ from ragshield_core import Batch, Guard, Quarantine, Report
 from ragshield_core.adoption import learn_store
 from ragshield_core.canary.sizes import size_of
 from ragshield_core.entries import Entry, together
-from ragshield_core.errors import InvalidBatchError
+from ragshield_core.errors import InvalidBatchError, MalformedEntriesError
 from ragshield_core.findings import Decision, printable
 from ragshield_core.held import keep_held
+from ragshield_core.malformed import Vectors, sift, unusable
 from ragshield_core.one_store import claim
 from ragshield_core.quarantine import HeldEntry, Status
 from ragshield_core.scan import ScanReport, scan
@@ -36,14 +37,13 @@ from ragshield_langchain.audit import NO_ENTRIES, read_all, read_back, shown, ta
 from ragshield_langchain.checks import expect, expect_guard, expect_ids
 from ragshield_langchain.convert import (
     MetadataKeys,
-    check_keepable,
+    columns_of,
     complete_ids,
     copied,
     joined,
     keepable,
     parts,
     stored_metadatas,
-    to_batch,
     to_document,
 )
 from ragshield_langchain.events import areport_detection, report_detection
@@ -59,6 +59,8 @@ OnReport = Callable[[Report], object]
 PART = 1000
 # Where ParentDocumentRetriever and MultiVectorRetriever note what a document is a part of.
 PARENT_KEY = "doc_id"
+# What models raise at texts that they cannot read, rather than when they cannot be reached.
+REFUSALS = (ValueError, TypeError)
 # How many copies of a held document are looked for in the store.
 COPIES = 16
 
@@ -312,8 +314,13 @@ class GuardedVectorStore(VectorStore):
         Raises
         ------
         ragshield_core.errors.InvalidBatchError
-            If a document cannot be judged or stored; names it, and nothing of its batch was
-            written.
+            If all documents together cannot be judged, vectors of another dimension say; nothing
+            was written.
+        ragshield_core.errors.MalformedEntriesError
+            If documents have no usable id or text, or none of those that were written together can
+            be judged; names each, once the others are written. One among others that cannot be
+            judged (a list for a label, a value that cannot be kept, no usable vector) is held, and
+            the report says why.
         PoisonedEntryError
             If documents are suspicious and the policy says ``on_detect="raise"``.
         """
@@ -673,7 +680,7 @@ class GuardedVectorStore(VectorStore):
         expect_ids(ids)
         because = None if decisions is None else dict(zip(ids, decisions, strict=True))
         with self._alone():
-            entries, cut = keepable(self._stored(ids), self.quarantine)
+            entries, cut = keepable(self._stored(ids))
             reasons = None if because is None else [because[i] for i in entries.ids]
 
             def take_away(ids: Sequence[str]) -> None:
@@ -1277,7 +1284,7 @@ class GuardedVectorStore(VectorStore):
         texts: Sequence[str],
         metadatas: Sequence[Mapping[str, Any]],
         ids: Sequence[str | None] | None,
-        vectors: ArrayLike | None = None,
+        vectors: Vectors | None = None,
         *,
         batch_size: int | None = None,
         replacing: Collection[str] = (),
@@ -1285,43 +1292,54 @@ class GuardedVectorStore(VectorStore):
     ) -> list[str]:
         """Embed and write part by part; the report is one of all parts."""
         self._access.ready()
-        entry_ids = self._aligned(texts, metadatas, ids, vectors)
+        call = _Call(self._aligned(texts, metadatas, ids, vectors), texts)
         reports: list[Report] = []
         try:
-            for part in parts(entry_ids, batch_size):
-                listed = list(texts[part])
-                found = self._embed(listed) if vectors is None else vectors[part]  # type: ignore[index]
-                columns = listed, metadatas[part], entry_ids[part], found
-                reports.append(self._write(*columns, replacing))
+            for rows in call.parts(batch_size):
+                listed = [texts[row] for row in rows]
+                found = self._embed_each(listed) if vectors is None else _taken(vectors, rows)
+                with call.leaving_out(rows, self._guard):
+                    columns = listed, _taken(metadatas, rows), _taken(call.ids, rows), found
+                    report, refused = self._write(*columns, replacing)
+                    reports.append(report)
+                    call.refuse(rows, refused)
         finally:
             self._tell(reports, on_report)
-        report_detection(joined(reports), stage="ingestion")
-        return entry_ids
+        if reports:
+            report_detection(joined(reports), stage="ingestion")
+        return call.finished(written=bool(sum(len(report.batch) for report in reports)))
 
     async def _aadd(
         self,
         texts: Sequence[str],
         metadatas: Sequence[Mapping[str, Any]],
         ids: Sequence[str | None] | None,
-        vectors: ArrayLike | None = None,
+        vectors: Vectors | None = None,
         *,
         batch_size: int | None = None,
         replacing: Collection[str] = (),
         on_report: OnReport | None = None,
     ) -> list[str]:
         """Do as :meth:`_add` does, with the model's own async embedding."""
-        entry_ids = self._aligned(texts, metadatas, ids, vectors)
+        call = _Call(self._aligned(texts, metadatas, ids, vectors), texts)
         reports: list[Report] = []
         try:
-            for part in parts(entry_ids, batch_size):
-                listed = list(texts[part])
-                found = await self._aembed(listed) if vectors is None else vectors[part]  # type: ignore[index]
-                columns = listed, metadatas[part], entry_ids[part], found
-                reports.append(await self._off_loop(partial(self._write, *columns, replacing)))
+            for rows in call.parts(batch_size):
+                listed = [texts[row] for row in rows]
+                found = (
+                    await self._aembed_each(listed) if vectors is None else _taken(vectors, rows)
+                )
+                with call.leaving_out(rows, self._guard):
+                    columns = listed, _taken(metadatas, rows), _taken(call.ids, rows), found
+                    work = partial(self._write, *columns, replacing)
+                    report, refused = await self._off_loop(work)
+                    reports.append(report)
+                    call.refuse(rows, refused)
         finally:
             self._tell(reports, on_report)
-        await areport_detection(joined(reports), stage="ingestion")
-        return entry_ids
+        if reports:
+            await areport_detection(joined(reports), stage="ingestion")
+        return call.finished(written=bool(sum(len(report.batch) for report in reports)))
 
     def _tell(self, reports: Sequence[Report], on_report: OnReport | None) -> None:
         """Say what was decided about the parts of a write; of a failed one, about those before."""
@@ -1352,15 +1370,22 @@ class GuardedVectorStore(VectorStore):
         texts: Sequence[str],
         metadatas: Sequence[Mapping[str, Any]],
         ids: Sequence[str],
-        vectors: ArrayLike,
+        vectors: Vectors,
         replacing: Collection[str] = (),
-    ) -> Report:
-        """Screen, hold (durably), write, learn: in this order, so that nothing gets lost."""
-        batch = to_batch(ids, texts, metadatas, vectors, self._keys)
-        check_keepable(batch, self.quarantine)
+    ) -> tuple[Report, Mapping[int, str]]:
+        """Screen, hold (durably), write, learn: in this order, so that nothing gets lost.
+
+        Returns the report, and by row what can be neither stored nor held.
+        """
+        columns = columns_of(ids, texts, metadatas, vectors, self._keys)
         with self._alone():
-            screened = self._of_copies(self._guard.screen(batch, replacing=replacing))
+            sifted = sift(columns, self._guard)
+            batch = sifted.batch
+            sifted = sifted.without(self._access.unfit(batch, batch.metadatas))
+            sifted.check(self._guard)
+            screened = self._of_copies(self._guard.screen(sifted.whole, replacing=replacing))
             report = keep_held(self._guard.hold(screened), self._guard)
+            report = sifted.hold(report, self._guard)
             admitted = batch
             if not report.kept.all():
                 self._mask.add(batch.take(~report.kept))
@@ -1381,7 +1406,7 @@ class GuardedVectorStore(VectorStore):
             if overdue := self._guard.overdue():
                 self.recall([d.entry_id for d in overdue], overdue)
                 report = replace(report, retroactive=(*report.retroactive, *overdue))
-        return report
+        return report, sifted.refused
 
     def _of_copies(self, report: Report) -> Report:
         """Say of what is to be held where the very same stands in the store under another id.
@@ -1407,7 +1432,7 @@ class GuardedVectorStore(VectorStore):
                 named = ", ".join(repr(printable(entry_id)) for entry_id in copies)
                 notes[entry.id] = f"the very same is in the store under {named}, and stays there"
         if standing:
-            found = keepable(self._stored(sorted(standing)), self.quarantine).entries
+            found = keepable(self._stored(sorted(standing))).entries
             self.quarantine.stand(found)
         return report.noted(notes)
 
@@ -1444,7 +1469,7 @@ class GuardedVectorStore(VectorStore):
         # First the store: what fails here is still held, and detectors must know. What is in there
         # as it was, because it was hidden only, needs no second write.
         older = self._stored(batch.ids)
-        found = keepable(older, self.quarantine).entries
+        found = keepable(older).entries
         there = {entry.id: (entry.fingerprint, dict(entry.metadata)) for entry in found}
         same = [there.get(e.id) == (e.fingerprint, dict(e.metadata)) for e in batch]
         hidden = batch.take(np.array(same, dtype=np.bool_))
@@ -1483,7 +1508,7 @@ class GuardedVectorStore(VectorStore):
                 )
         if notes:
             kept = older.take([row for row, entry_id in enumerate(older.ids) if entry_id in notes])
-            kept = keepable(kept, self.quarantine).entries
+            kept = keepable(kept).entries
             self.quarantine.replace(kept, [notes[entry_id] for entry_id in kept.ids])
             logger.warning(
                 "%d entries are replaced by others of another lineage, such as %r",
@@ -1542,6 +1567,33 @@ class GuardedVectorStore(VectorStore):
     async def _aembed(self, texts: list[str]) -> list[list[float]]:
         return await self._model().aembed_documents(texts) if texts else []
 
+    def _embed_each(self, texts: list[str]) -> list[list[float] | None]:
+        """Return vectors, None for texts that the model refuses, unless it refuses all."""
+        found = self._tried(texts)
+        return found if any(found) else [*self._embed(texts)]  # raises what it raised before
+
+    def _tried(self, texts: list[str]) -> list[list[float] | None]:
+        try:
+            return [*self._embed(texts)]
+        except REFUSALS:
+            if len(texts) == 1:
+                return [None]
+            half = len(texts) // 2
+            return self._tried(texts[:half]) + self._tried(texts[half:])
+
+    async def _aembed_each(self, texts: list[str]) -> list[list[float] | None]:
+        found = await self._atried(texts)
+        return found if any(found) else [*await self._aembed(texts)]
+
+    async def _atried(self, texts: list[str]) -> list[list[float] | None]:
+        try:
+            return [*await self._aembed(texts)]
+        except REFUSALS:
+            if len(texts) == 1:
+                return [None]
+            half = len(texts) // 2
+            return await self._atried(texts[:half]) + await self._atried(texts[half:])
+
     def _embedded(self, batch: Batch) -> Batch:
         """Return entries with vectors by the store's model."""
         return Batch.of(
@@ -1577,6 +1629,53 @@ class GuardedVectorStore(VectorStore):
         # Without a vector at hand, the model is asked for the dimension that an index needs.
         dim = len(vectors[0]) if vectors else len(embedding.embed_query("dimension"))
         return cls(create_store(inner_cls, embedding, dim, options), **settings)
+
+
+class _Call:
+    """One call that adds entries: what it takes in, and what it has to refuse by name."""
+
+    def __init__(self, ids: list[str], texts: Sequence[str]) -> None:
+        self.ids = ids
+        self.refused = unusable(ids, texts)
+
+    def parts(self, batch_size: int | None) -> list[list[int]]:
+        """Return the rows of the parts of the write; none where all are refused."""
+        rows = [row for row in range(len(self.ids)) if row not in self.refused]
+        some = parts(len(rows), batch_size)
+        return [] if self.refused and not rows else [rows[part] for part in some]
+
+    @contextmanager
+    def leaving_out(self, rows: list[int], guard: Guard) -> Iterator[None]:
+        """Go on where a part has nothing but malformed entries, unless the policy raises."""
+        try:
+            yield
+        except MalformedEntriesError as error:
+            self.refuse(rows, error.reasons)
+            if guard.policy.on_detect == "raise":
+                raise MalformedEntriesError(self.refused, written=False) from None
+
+    def refuse(self, rows: list[int], reasons: Mapping[int, str]) -> None:
+        """Note entries of a part that can be neither stored nor held."""
+        self.refused |= {rows[row]: reason for row, reason in reasons.items()}
+
+    def finished(self, *, written: bool) -> list[str]:
+        """Return the ids of all entries.
+
+        Raises
+        ------
+        MalformedEntriesError
+            If some were refused; names each.
+        """
+        if self.refused:
+            raise MalformedEntriesError(
+                self.refused, ids=self.ids if written else (), written=written
+            )
+        return self.ids
+
+
+def _taken(column: Any, rows: Sequence[int]) -> Any:
+    """Return rows of a column; all of them as it came, arrays included."""
+    return column if len(rows) == len(column) else [column[row] for row in rows]
 
 
 def _warn_of_parents(held: Batch) -> None:

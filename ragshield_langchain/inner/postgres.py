@@ -111,12 +111,18 @@ class PostgresInner(InnerStore):
         ]
         return Stored(documents, np.array([row.embedding for row in rows], dtype=np.float32))
 
+    def unfit(self, batch: Batch, metadatas: Sequence[Mapping[str, Any]]) -> dict[int, str]:
+        """Return the rows with metadata or texts that PostgreSQL cannot keep."""
+        columns = zip(batch.texts, metadatas, strict=True)
+        reasons = {row: _unfit(*column) for row, column in enumerate(columns)}
+        return {row: reason for row, reason in reasons.items() if reason is not None}
+
     def write(self, batch: Batch, metadatas: list[dict[str, Any]]) -> None:
         """Store entries in one transaction."""
         from sqlalchemy import select  # noqa: PLC0415
         from sqlalchemy.dialects.postgresql import insert  # noqa: PLC0415
 
-        _check(batch, metadatas)
+        self.check(batch, metadatas)
 
         def work(session: Any) -> None:
             table, collection = self._table(), self._collection(session)
@@ -244,21 +250,14 @@ class PostgresInner(InnerStore):
         return asyncio.run_coroutine_threadsafe(there(), loop).result()
 
 
-def _check(batch: Batch, metadatas: Sequence[dict[str, Any]]) -> None:
-    """Refuse what PostgreSQL cannot keep, by the name of the entry."""
-    for entry_id, text, metadata in zip(batch.ids, batch.texts, metadatas, strict=True):
-        try:
-            unfit = "\\u0000" in json.dumps(metadata, allow_nan=False) or "\0" in text
-            text.encode()
-        except (TypeError, ValueError) as error:
-            msg = (
-                f"entry {entry_id!r} cannot be kept by PostgreSQL, nothing was written: {error}; "
-                "expected Unicode text and metadata that JSON can hold."
-            )
-            raise InvalidBatchError(msg) from error
-        if unfit:
-            msg = (
-                f"entry {entry_id!r} holds a NUL, which PostgreSQL cannot keep; nothing was "
-                "written. Take it out of the text."
-            )
-            raise InvalidBatchError(msg)
+def _unfit(text: str, metadata: Mapping[str, Any]) -> str | None:
+    """Return why PostgreSQL cannot keep an entry, if it cannot."""
+    try:
+        nul = "\\u0000" in json.dumps(metadata, allow_nan=False) or "\0" in text
+        (text + json.dumps(metadata, ensure_ascii=False)).encode()
+    except (TypeError, ValueError) as error:  # what they say may quote values
+        return (
+            f"PostgreSQL cannot keep it ({type(error).__name__}), expected Unicode text and "
+            "metadata that JSON can hold."
+        )
+    return "it holds a NUL, which PostgreSQL cannot keep; take it out." if nul else None

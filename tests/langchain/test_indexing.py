@@ -17,7 +17,7 @@ from support import DIM, CountingEmbeddings, Scripted, group, join, passages
 
 from ragshield_core import Guard, PoisonedEntryError, Policy, Quarantine
 from ragshield_core.detectors import CliqueDetector
-from ragshield_core.errors import QuarantineError
+from ragshield_core.errors import MalformedEntriesError, QuarantineError
 from ragshield_langchain import GuardedVectorStore
 from ragshield_langchain.indexing import (
     aguarded_index,
@@ -615,3 +615,19 @@ def test_a_run_that_is_cut_short_anywhere_ends_the_same_when_repeated(cleanup):
         world.run(V2, **options)
         assert world.state == expected.state, f"cut short at moment {at}"
     assert at > 8
+
+
+@pytest.mark.parametrize("native", [False, True])
+def test_malformed_documents_stop_no_run_and_leave_what_they_were_to_replace(native):
+    world = World(native=native)
+    world.run(V1, cleanup="incremental")
+    before = world.live
+    odd, other = doc("billing two fixed", label=["x"]), doc("shipping more", "c.txt")
+    with pytest.raises(MalformedEntriesError, match=r"metadata\['label'\]"):
+        world.run([odd, V1[0], V1[2], other], cleanup="incremental", batch_size=1)
+    assert world.live == before | {"shipping more"}
+    # Among others it is held.
+    done = world.run([odd, V1[0], V1[2], doc("shipping most", "c.txt")], cleanup="incremental")
+    assert done["num_quarantined"] == 1
+    assert world.live >= {"billing one", "billing two", "shipping other", "shipping most"}
+    assert "billing two fixed" not in world.live
