@@ -8,6 +8,7 @@ name, once the others are dealt with. Whoever writes such an entry cannot stop t
 from __future__ import annotations
 
 import logging
+import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -28,6 +29,10 @@ logger = logging.getLogger("ragshield")  # ids and counts, never text
 Vectors = NDArray[Any] | Sequence[Any]
 
 UNSTORABLE = "holds a NUL or a lone surrogate, expected valid Unicode text"
+
+
+class MalformedEntriesWarning(UserWarning):
+    """Nothing of a write can be judged as it came, and all of it is held."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,20 +92,16 @@ class Sifted:
         return replace(self, reasons=reasons)
 
     def check(self, guard: Guard) -> None:
-        """Refuse all, before anything is written or held, where nothing is left to be judged.
-
-        That is a mistake of whoever calls, such as a key that holds lists everywhere, and holding
-        all of it would hide that. So does a policy that raises rather than holds.
+        """Refuse all, before anything is written or held, if the policy raises rather than holds.
 
         Raises
         ------
         MalformedEntriesError
             Names every malformed entry.
         """
-        n = len(self.rows) + len(self.refused)
-        of_input = {self.rows[row]: reason for row, reason in self.reasons.items()}
-        of_input |= dict(self.refused)
-        if len(of_input) == n > 0 or (of_input and guard.policy.on_detect == "raise"):
+        if guard.policy.on_detect == "raise" and (self.reasons or self.refused):
+            of_input = {self.rows[row]: reason for row, reason in self.reasons.items()}
+            of_input |= dict(self.refused)
             named = {row: f"{self._name(row)}{reason}" for row, reason in of_input.items()}
             raise MalformedEntriesError(named, written=False)
 
@@ -135,6 +136,14 @@ class Sifted:
                 some = some if rows[0] not in self.bare else _without_vectors(some)
                 decisions = [self._decision(row) for row in rows]
                 released |= guard.quarantine.hold(some, decisions)
+        if len(self.reasons) == len(self.batch):
+            # Perhaps a mistake of whoever calls, such as a key that holds lists everywhere.
+            first = min(self.reasons)
+            msg = (
+                f"none of the {len(self.batch)} entries of this write can be judged as they came: "
+                f"they are held. The first, {_named(self.batch.ids[first])}: {self.reasons[first]}"
+            )
+            warnings.warn(msg, MalformedEntriesWarning, stacklevel=2)
         logger.warning(
             "%d of %d entries, such as %r, cannot be judged as they came: they are held",
             *(len(self.reasons) - len(released), len(self.batch)),

@@ -127,8 +127,8 @@ class PoisonGuardTransformer(BaseDocumentTransformer):
         Raises
         ------
         ragshield_core.errors.InvalidBatchError
-            If none of the documents can be judged, or one has no usable id or text, or an id comes
-            twice; nothing is held then. One among others that cannot be judged is held.
+            If a document has no usable id or text, or an id comes twice; nothing is held then. One
+            that cannot be judged for another reason is held.
         PoisonedEntryError
             If documents are suspicious and the policy says ``on_detect="raise"``.
         """

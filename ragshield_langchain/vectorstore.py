@@ -317,10 +317,9 @@ class GuardedVectorStore(VectorStore):
             If all documents together cannot be judged, vectors of another dimension say; nothing
             was written.
         ragshield_core.errors.MalformedEntriesError
-            If documents have no usable id or text, or none of those that were written together can
-            be judged; names each, once the others are written. One among others that cannot be
-            judged (a list for a label, a value that cannot be kept, no usable vector) is held, and
-            the report says why.
+            If documents have no usable id or text; names each, once the others are written. One
+            that cannot be judged for another reason (a list for a label, a value that cannot be
+            kept, no usable vector) is held, and the report says why.
         PoisonedEntryError
             If documents are suspicious and the policy says ``on_detect="raise"``.
         """
@@ -1298,11 +1297,10 @@ class GuardedVectorStore(VectorStore):
             for rows in call.parts(batch_size):
                 listed = [texts[row] for row in rows]
                 found = self._embed_each(listed) if vectors is None else _taken(vectors, rows)
-                with call.leaving_out(rows, self._guard):
-                    columns = listed, _taken(metadatas, rows), _taken(call.ids, rows), found
-                    report, refused = self._write(*columns, replacing)
-                    reports.append(report)
-                    call.refuse(rows, refused)
+                columns = listed, _taken(metadatas, rows), _taken(call.ids, rows), found
+                report, refused = self._write(*columns, replacing)
+                reports.append(report)
+                call.refuse(rows, refused)
         finally:
             self._tell(reports, on_report)
         if reports:
@@ -1329,12 +1327,11 @@ class GuardedVectorStore(VectorStore):
                 found = (
                     await self._aembed_each(listed) if vectors is None else _taken(vectors, rows)
                 )
-                with call.leaving_out(rows, self._guard):
-                    columns = listed, _taken(metadatas, rows), _taken(call.ids, rows), found
-                    work = partial(self._write, *columns, replacing)
-                    report, refused = await self._off_loop(work)
-                    reports.append(report)
-                    call.refuse(rows, refused)
+                columns = listed, _taken(metadatas, rows), _taken(call.ids, rows), found
+                work = partial(self._write, *columns, replacing)
+                report, refused = await self._off_loop(work)
+                reports.append(report)
+                call.refuse(rows, refused)
         finally:
             self._tell(reports, on_report)
         if reports:
@@ -1643,16 +1640,6 @@ class _Call:
         rows = [row for row in range(len(self.ids)) if row not in self.refused]
         some = parts(len(rows), batch_size)
         return [] if self.refused and not rows else [rows[part] for part in some]
-
-    @contextmanager
-    def leaving_out(self, rows: list[int], guard: Guard) -> Iterator[None]:
-        """Go on where a part has nothing but malformed entries, unless the policy raises."""
-        try:
-            yield
-        except MalformedEntriesError as error:
-            self.refuse(rows, error.reasons)
-            if guard.policy.on_detect == "raise":
-                raise MalformedEntriesError(self.refused, written=False) from None
 
     def refuse(self, rows: list[int], reasons: Mapping[int, str]) -> None:
         """Note entries of a part that can be neither stored nor held."""

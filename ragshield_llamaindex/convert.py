@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,8 +21,10 @@ from numpy.typing import ArrayLike
 
 from ragshield_core import Batch, Report
 from ragshield_core.claims import claim_of, lineage_of
+from ragshield_core.entries import unfit
 from ragshield_core.errors import InvalidBatchError
 from ragshield_core.findings import Decision, Unjudged, printable
+from ragshield_core.malformed import UNSTORABLE, Columns
 from ragshield_core.metadata_json import dumps, loads
 from ragshield_core.quarantine import HeldEntry
 
@@ -184,6 +186,69 @@ def to_batch(
         lineages=[keys.lineage_of(node) for node in nodes],
         contexts=[context_of(node) for node in nodes],
         metadatas=[_packed(node) for node in nodes],
+    )
+
+
+def columns_of(
+    nodes: Sequence[BaseNode], keys: MetadataKeys, *, with_vectors: bool = True
+) -> Columns:
+    """Return nodes as columns, with what cannot be read or kept of them.
+
+    Raises
+    ------
+    InvalidBatchError
+        If no node has a vector, or one cannot be put into a prompt or stands for an object that
+        answers by itself: mistakes of whoever calls, not of single nodes.
+    """
+    if with_vectors and nodes and all(node.embedding is None for node in nodes):
+        to_batch(nodes, keys)  # raises
+    reasons: dict[int, list[str]] = {}
+
+    def read(row: int, of: Callable[[BaseNode], str | None]) -> str | None:
+        try:
+            claim = of(nodes[row])
+        except InvalidBatchError as error:
+            reasons.setdefault(row, []).append(str(error))
+            return None
+        if claim is not None and unfit(claim):
+            reasons.setdefault(row, []).append(f"a label or lineage {UNSTORABLE}")
+            return None
+        return claim
+
+    rows = range(len(nodes))
+    contexts = [context_of(node) for node in nodes]  # first: what it refuses is no one node's fault
+    labels = [read(row, keys.label_of) for row in rows]
+    lineages = [read(row, keys.lineage_of) for row in rows]
+    metadatas = []
+    for row, node in enumerate(nodes):
+        try:
+            metadatas.append(_packed(node))
+        except InvalidBatchError as error:
+            reasons.setdefault(row, []).append(str(error))
+            metadatas.append(_packed(_cut_down(node)))
+    return Columns(
+        ids=[node.node_id for node in nodes],
+        texts=[text_of(node) for node in nodes],
+        vectors=[node.embedding for node in nodes] if with_vectors else None,
+        labels=labels,
+        lineages=lineages,
+        contexts=contexts,
+        metadatas=metadatas,
+        reasons={row: "; ".join(dict.fromkeys(found)) for row, found in reasons.items()},
+    )
+
+
+def as_stored(nodes: Sequence[BaseNode], keys: MetadataKeys) -> Batch:
+    """Return nodes that are, or go, in the store as a batch, without claims that are none."""
+    columns = columns_of(nodes, keys)
+    return Batch.of(
+        ids=columns.ids,
+        texts=columns.texts,
+        embeddings=[node.get_embedding() for node in nodes],
+        labels=columns.labels,
+        lineages=columns.lineages,
+        contexts=columns.contexts,
+        metadatas=columns.metadatas,
     )
 
 
@@ -357,7 +422,7 @@ def _packed(node: BaseNode) -> dict[str, Any]:
     try:
         content = node.model_dump(mode="json", exclude=left_out)
         metadata = _plain(node)
-    except ValueError as error:  # pydantic's own are among them, and quote what they are about
+    except Exception as error:  # noqa: BLE001 - pydantic's own quote what they are about
         odd = next((key for key, value in node.metadata.items() if not _keeps(value)), None)
         where = "" if odd is None else f" in metadata[{printable(str(odd), 50)!r}]"
         msg = (
@@ -369,10 +434,17 @@ def _packed(node: BaseNode) -> dict[str, Any]:
     return {**metadata, NODE_KEY: {"type": node.class_name(), "content": content}}
 
 
+def _cut_down(node: BaseNode) -> BaseNode:
+    """Return a copy of a node without metadata that cannot be kept."""
+    copy = node.model_copy()
+    copy.metadata = {key: value for key, value in node.metadata.items() if _keeps(value)}
+    return copy
+
+
 def _plain(node: BaseNode) -> dict[str, Any]:
     try:
         return loads(dumps(node.metadata))  # a copy that shares nothing
-    except (TypeError, ValueError):  # stores keep what pydantic makes of such values
+    except Exception:  # noqa: BLE001 - stores keep what pydantic makes of such values
         made: dict[str, Any] = node.model_dump(mode="json", include={"metadata"})["metadata"]
         return made
 
@@ -381,6 +453,6 @@ def _keeps(value: Any) -> bool:
     """Return whether the quarantine can keep a value of metadata."""
     try:
         dumps({"": value})
-    except (TypeError, ValueError):
+    except Exception:  # noqa: BLE001 - values of classes of their own may do anything
         return False
     return True

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, Self, TypeVar
 
@@ -33,6 +34,7 @@ from llama_index.core.vector_stores.types import (
 from pydantic import PrivateAttr
 
 from ragshield_core import Guard
+from ragshield_core.errors import MalformedEntriesError
 from ragshield_llamaindex.convert import MetadataKeys, embedded, relinked, source_of
 from ragshield_llamaindex.events import dispatcher
 from ragshield_llamaindex.inner import InnerStore, access_to, vectors_of
@@ -301,7 +303,8 @@ class GuardedVectorStoreIndex(Kept, VectorStoreIndex):
         self._access.struct = index_struct
         if nodes:
             vectors = self._get_node_with_embedding(nodes, show_progress)
-            self._keeper.run(self._keeper.add(vectors, insert_kwargs))
+            with self._recording() as at_once:
+                self._keeper.run(self._keeper.add(vectors, insert_kwargs, at_once=at_once))
 
     async def _async_add_nodes_to_index(
         self,
@@ -313,7 +316,22 @@ class GuardedVectorStoreIndex(Kept, VectorStoreIndex):
         self._access.struct = index_struct
         if nodes:
             vectors = await self._aget_node_with_embedding(nodes, show_progress)
-            await self._keeper.arun(self._keeper.add(vectors, insert_kwargs))
+            with self._recording() as at_once:
+                await self._keeper.arun(self._keeper.add(vectors, insert_kwargs, at_once=at_once))
+
+    @contextmanager
+    def _recording(self) -> Iterator[bool]:
+        """Note what is stored where some nodes could not be; not while the index is being made.
+
+        Who is making it would be left without the index, so that all are refused at once then.
+        """
+        made = "_index_struct" in self.__dict__
+        try:
+            yield not made
+        except MalformedEntriesError:
+            if made:
+                self._record()
+            raise
 
     def insert(self, document: Document, **insert_kwargs: Any) -> None:
         """Cut a document into nodes and index those that are admitted."""
@@ -668,6 +686,10 @@ class _IndexInner(InnerStore):
     def name(self) -> str:
         """That of the store, where it keeps texts; the others are in memory."""
         return "" if self._nodes is None else self._nodes.name
+
+    def unfit(self, nodes: Sequence[BaseNode]) -> dict[int, str]:
+        """Return the rows of nodes that the store cannot keep; those in memory keep any."""
+        return {} if self._nodes is None else self._nodes.unfit(nodes)
 
     @property
     def orphans(self) -> int:

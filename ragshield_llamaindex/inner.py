@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from types import NoneType
 from typing import Any
 
 import numpy as np
-from llama_index.core.schema import BaseNode
+from llama_index.core.schema import BaseNode, MetadataMode
 from llama_index.core.vector_stores.types import (
     BasePydanticVectorStore,
     MetadataFilter,
@@ -20,6 +21,8 @@ from llama_index.core.vector_stores.types import (
 )
 from llama_index.core.vector_stores.utils import metadata_dict_to_node
 
+from ragshield_core.entries import unfit as unstorable
+from ragshield_core.findings import printable
 from ragshield_core.one_store import name_of
 
 # Ids per statement, and points per page.
@@ -70,6 +73,34 @@ class InnerStore(ABC):
     def document(self, ref_doc_id: str) -> list[str]:
         """Return the ids of the nodes that were cut from a document."""
 
+    def unfit(self, nodes: Sequence[BaseNode]) -> dict[int, str]:
+        """Return the rows of nodes that this store cannot keep, each with the reason.
+
+        They are held before anything is written. The reason names keys and types, never values.
+        """
+        flat = bool(getattr(self._store, "flat_metadata", False))
+        reasons = {row: self._unfit(node, flat=flat) for row, node in enumerate(nodes)}
+        return {row: reason for row, reason in reasons.items() if reason is not None}
+
+    def _unfit(self, node: BaseNode, *, flat: bool) -> str | None:
+        kind = type(self._store).__name__
+        for key, value in node.metadata.items() if flat else ():
+            if not isinstance(key, str) or not isinstance(value, str | int | float | NoneType):
+                named = printable(repr(key), 60)
+                return (
+                    f"metadata[{named}] is of type {type(value).__name__}, which {kind} cannot "
+                    "keep, expected a str, a number or None."
+                )
+        values = [*node.metadata, *node.metadata.values()] if flat else []
+        texts = [node.get_content(MetadataMode.NONE), *(v for v in values if isinstance(v, str))]
+        if any(map(self.unreadable, texts)):
+            return f"its text or metadata holds a character that {kind} cannot keep."
+        return None
+
+    def unreadable(self, text: str) -> bool:  # noqa: ARG002 - most stores keep any text
+        """Return whether the store cannot keep a text for a character in it."""
+        return False
+
     def write(self, nodes: Sequence[BaseNode], **kwargs: Any) -> None:
         """Store nodes under ids that are not there; ``kwargs`` are those of the store's ``add``."""
         self._store.add(list(nodes), **kwargs)
@@ -117,6 +148,10 @@ class ChromaInner(InnerStore):
     def name(self) -> str:
         """Its class and collection."""
         return name_of(self._store, getattr(self._store.client, "name", None))
+
+    def unreadable(self, text: str) -> bool:
+        """Return whether there is a half of a surrogate pair."""
+        return unstorable(text.replace("\0", ""))
 
     def read(self, ids: Sequence[str]) -> list[BaseNode]:
         """Return nodes with their vectors."""
@@ -254,6 +289,10 @@ class PostgresInner(InnerStore):
     def name(self) -> str:
         """Its class, schema and table."""
         return name_of(self._store, f"{self._store.schema_name}.{self._store.table_name}")
+
+    def unreadable(self, text: str) -> bool:
+        """Return whether there is a NUL, or a half of a surrogate pair."""
+        return unstorable(text)
 
     def read(self, ids: Sequence[str]) -> list[BaseNode]:
         """Return nodes with their vectors."""

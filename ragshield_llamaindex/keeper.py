@@ -23,15 +23,18 @@ from llama_index.core.schema import BaseNode, MetadataMode
 
 from ragshield_core import Batch, Guard, Quarantine, Report
 from ragshield_core.adoption import learn_store
-from ragshield_core.errors import QuarantineError
+from ragshield_core.errors import MalformedEntriesError, QuarantineError
 from ragshield_core.findings import Decision, Verdict, printable
 from ragshield_core.held import keep_held
+from ragshield_core.malformed import Sifted, sift
 from ragshield_core.one_store import claim
 from ragshield_core.quarantine import HeldEntry, Status
 from ragshield_core.scan import ScanReport, scan
 from ragshield_llamaindex.convert import (
     NO_ENTRIES,
     MetadataKeys,
+    as_stored,
+    columns_of,
     embedded,
     flagged,
     noting_images,
@@ -183,32 +186,54 @@ class Keeper:
     # Operations
 
     def add(
-        self, nodes: Sequence[BaseNode], options: dict[str, Any] | None = None
+        self,
+        nodes: Sequence[BaseNode],
+        options: dict[str, Any] | None = None,
+        *,
+        at_once: bool = False,
     ) -> Steps[Report]:
         """Screen nodes that have vectors; hold the suspicious ones, and store and learn the rest.
 
         Of a node that is held, an older revision stays. Relationships pass over what was held. Of
         a document that was withdrawn, the version before comes back as far as the new one is held.
+
+        What can be neither stored nor held is named once the others are, or, ``at_once`` and where
+        a document is replaced, before anything is.
         """
         documents = self._withdrawn.keys() & {node.ref_doc_id for node in nodes}
         before = {one: self._withdrawn.pop(one) for one in documents}
         try:
-            report = yield from self._add(nodes, options, before)
+            sifted = yield _work(lambda: self._sifted(nodes, at_once=at_once or bool(before)))
+            nodes = [nodes[row] for row in sifted.rows]
+            report = yield from self._add(nodes, sifted, options, before)
         except Exception:  # the new version is not in
             yield from self._put_back([node for older in before.values() for node in older])
             raise
         for ref_doc_id, older in before.items():
             yield from self._settle(ref_doc_id, older, report)
+        if sifted.refused:
+            raise MalformedEntriesError(sifted.refused)
         return report
+
+    def _sifted(self, nodes: Sequence[BaseNode], *, at_once: bool) -> Sifted:
+        """Tell malformed nodes from the others; refuse all before anything is written, if so."""
+        sifted = sift(columns_of(nodes, self.keys), self.guard)
+        left = [nodes[row] for row in sifted.rows]
+        sifted = sifted.without(self.access.unfit(left))
+        sifted.check(self.guard)
+        if at_once and sifted.refused:
+            raise MalformedEntriesError(sifted.refused, written=False)
+        return sifted
 
     def _add(
         self,
         nodes: Sequence[BaseNode],
+        sifted: Sifted,
         options: dict[str, Any] | None,
         before: Mapping[str, Sequence[BaseNode]],
     ) -> Steps[Report]:
-        batch = yield _work(lambda: replacing(to_batch(nodes, self.keys), before))
-        report: Report = yield _work(lambda: self._judge(batch))
+        batch = replacing(sifted.batch, before)
+        report: Report = yield _work(lambda: self._judge(replace(sifted, batch=batch)))
         self.last_report = report
         if report.retroactive:
             yield from self.recall([d.entry_id for d in report.retroactive], report.retroactive)
@@ -243,7 +268,12 @@ class Keeper:
         if refused := [one.id for one in held if one.id not in late and one.id not in waiting]:
             quarantine.release(refused)  # raises, and names the first; nothing was written
         nodes = yield _work(lambda: with_vectors([to_node(one) for one in held], embed))
-        batch = to_batch(nodes, self.keys)
+        for row, reason in self.access.unfit(nodes).items():
+            msg = (
+                f"node {nodes[row].node_id!r} cannot be stored, and nothing was released: {reason}"
+            )
+            raise QuarantineError(msg)
+        batch = as_stored(nodes, self.keys)
         # First the store: what fails here is still held. Then the quarantine, then the guard.
         new = {one.id for one in missing}
         if new:
@@ -326,9 +356,10 @@ class Keeper:
 
         Returns whether it was replaced.
         """
-        batch = yield _work(lambda: to_batch(nodes, self.keys))
+        sifted = yield _work(lambda: self._sifted(nodes, at_once=True))
+        batch = sifted.batch
         older = yield Step("document", (ref_doc_id,))
-        report = yield _work(lambda: self._judge(batch, older))
+        report = yield _work(lambda: self._judge(sifted, older))
         self.last_report = report
         if report.retroactive:
             yield from self.recall([d.entry_id for d in report.retroactive], report.retroactive)
@@ -361,7 +392,7 @@ class Keeper:
         self.mask.add(report.batch.take(~report.kept))
         if report.retroactive:
             yield from self.recall([d.entry_id for d in report.retroactive], report.retroactive)
-        batch = yield _work(lambda: to_batch(nodes, self.keys))
+        batch = yield _work(lambda: as_stored(nodes, self.keys))
         # First the new versions: what fails here leaves those before.
         if len(batch):
             yield from self._put(batch, nodes)
@@ -477,11 +508,12 @@ class Keeper:
                 yield Step("delete", (left,))
         return gone  # type: ignore[no-any-return]
 
-    def _judge(self, batch: Batch, replacing: Sequence[str] = ()) -> Report:
-        report = self.guard.hold(with_family(self.guard.screen(batch, replacing=replacing)))
-        report = noting_images(keep_held(report, self.guard))
+    def _judge(self, sifted: Sifted, replacing: Sequence[str] = ()) -> Report:
+        screened = with_family(self.guard.screen(sifted.whole, replacing=replacing))
+        report = keep_held(self.guard.hold(screened), self.guard)
+        report = noting_images(sifted.hold(report, self.guard))
         if not report.kept.all():
-            self.mask.add(batch.take(~report.kept))
+            self.mask.add(report.batch.take(~report.kept))
         return report
 
     def _put(
@@ -660,7 +692,8 @@ class Kept:
         Raises
         ------
         ragshield_core.errors.QuarantineError
-            If one of them is not held, or needs a vector; nothing is released then.
+            If one of them is not held, needs a vector, or cannot be kept by the store; nothing is
+            released then.
         """
         steps = self._keeper.release(ids, by, note, self._embed(embed_model))
         released = self._keeper.run(steps)
@@ -866,7 +899,7 @@ def to_batch_of(nodes: Sequence[BaseNode], keys: MetadataKeys) -> Batch:
         )
     # Some stores keep several revisions under one id; the latest counts.
     latest = {node.node_id: node for node in known}
-    return to_batch(list(latest.values()), keys) if latest else NO_ENTRIES
+    return as_stored(list(latest.values()), keys) if latest else NO_ENTRIES
 
 
 def checked(guard: object) -> Guard:

@@ -228,7 +228,11 @@ class GuardedIngestionPipeline(IngestionPipeline):
             **kwargs,
         )
         older = [] if keeper is None else keeper.run(keeper.nodes_in(plan.leaving))
-        screened = self.poison_guard.screen(StableIds()(made), replacing=older)
+        screened = self.poison_guard.screen(
+            StableIds()(made),
+            replacing=older,
+            unfit=None if keeper is None else keeper.access.unfit,
+        )
         outcome = self._outcome(plan, *screened)
         outcome = outcome._replace(
             nodes=list(run_transformations(outcome.nodes, after, in_place=in_place, **kwargs))
@@ -272,7 +276,11 @@ class GuardedIngestionPipeline(IngestionPipeline):
             **kwargs,
         )
         older = [] if keeper is None else await keeper.arun(keeper.nodes_in(plan.leaving))
-        screened = await self.poison_guard.ascreen(StableIds()(made), replacing=older)
+        screened = await self.poison_guard.ascreen(
+            StableIds()(made),
+            replacing=older,
+            unfit=None if keeper is None else keeper.access.unfit,
+        )
         outcome = self._outcome(plan, *screened)
         left = await arun_transformations(outcome.nodes, after, in_place=in_place, **kwargs)
         outcome = outcome._replace(nodes=list(left))

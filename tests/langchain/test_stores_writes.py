@@ -82,14 +82,14 @@ def test_parts_before_a_failing_one_are_written_and_reported(store, monkeypatch)
     assert store.last_report.batch.ids == ("a", "b")
 
 
-def test_a_part_of_malformed_entries_stops_no_other(store):
-    metadatas = [{"label": ["no", "scalar"]}, {"label": ["no", "scalar"]}, {}, {"label": {}}]
-    texts = [f"billing {n}" for n in range(4)]
+def test_malformed_entries_of_a_part_stop_no_other(store):
+    metadatas = [{"label": ["no", "scalar"]}, {"label": ["no", "scalar"]}, {}, {}, {}]
+    texts = [*(f"billing {n}" for n in range(3)), None, "billing 4"]
     with pytest.raises(MalformedEntriesError, match="others were written") as raised:
-        store.add_texts(texts, metadatas, ids=["a", "b", "c", "d"], batch_size=2)
-    assert set(raised.value.reasons) == {0, 1}
+        store.add_texts(texts, metadatas, ids=["a", "b", "c", "d", "a"], batch_size=2)
+    assert set(raised.value.reasons) == {3, 4}
     assert set(store.inner.store) == {"c"}
-    assert store.quarantine.held_ids(["a", "b", "c", "d"]) == {"d"}
+    assert store.quarantine.held_ids(["a", "b", "c", "d"]) == {"a", "b"}
 
 
 @pytest.mark.parametrize(
