@@ -178,11 +178,10 @@ def sift(columns: Columns, guard: Guard) -> Sifted:
     guard
         Knows the dimension of vectors, and what people have released.
 
-    Raises
-    ------
-    InvalidBatchError
-        If all vectors are of another dimension than those of the knowledge base: they are of
-        another model, which is no matter of single entries.
+    Notes
+    -----
+    Where all vectors are of another dimension than those of the knowledge base, all entries are
+    refused: they are of another model, and that is no matter of single entries.
     """
     refused = unusable(columns.ids, columns.texts)
     rows = [row for row in range(len(columns.ids)) if row not in refused]
@@ -206,6 +205,7 @@ def sift(columns: Columns, guard: Guard) -> Sifted:
             reasons.setdefault(n, []).append(reason)
     why = {n: "; ".join(listed) for n, listed in reasons.items()}
     batch = keepable(batch)
+    alien = set(odd) if _of_another_model(columns, rows, odd, guard.dim) else set()
     # What was released is, or will be, in the store with a vector that can be used.
     bare = sorted(odd)
     asked = bool(bare) and guard.quarantine._exists()  # noqa: SLF001 - asking otherwise would make the file
@@ -215,6 +215,7 @@ def sift(columns: Columns, guard: Guard) -> Sifted:
         for n in bare
         if batch.ids[n] in released
     }
+    gone |= {n: f"{_named(batch.ids[n])}: {why[n]}" for n in alien - gone.keys()}
     left = [n for n in range(len(rows)) if n not in gone]
     return Sifted(
         rows=tuple(rows[n] for n in left),
@@ -223,6 +224,15 @@ def sift(columns: Columns, guard: Guard) -> Sifted:
         bare=frozenset(position for position, n in enumerate(left) if n in odd),
         refused=refused | {rows[n]: reason for n, reason in gone.items()},
     )
+
+
+def _of_another_model(
+    columns: Columns, rows: Sequence[int], odd: Mapping[int, str], dim: int | None
+) -> bool:
+    """Return whether none of the vectors fits to those of the knowledge base, and some are good."""
+    if columns.vectors is None or dim is None or len(odd) < len(rows):
+        return False
+    return any(not isinstance(_vector(columns.vectors[row]), str) for row in rows)
 
 
 def _claims(name: str, given: Sequence[str | None]) -> tuple[list[str | None], dict[int, str]]:
@@ -295,7 +305,7 @@ def usable_vectors(
     given
         One vector per entry, of whatever type; None for none.
     dim
-        Their length; ``None``, or one that none of them has, takes that of most of them.
+        Their length; ``None`` takes that of most of them.
 
     Examples
     --------
@@ -309,8 +319,8 @@ direction', 2: 'it has no vector'})
         return matrix, {}
     read = [_vector(one) for one in given]
     lengths = Counter(len(one) for one in read if not isinstance(one, str))
-    if dim is None or (lengths and dim not in lengths):
-        dim = lengths.most_common(1)[0][0] if lengths else (dim or 1)
+    if dim is None:
+        dim = lengths.most_common(1)[0][0] if lengths else 1
     stand_in = np.eye(1, dim, dtype=np.float32)[0]
     odd = {}
     for row, one in enumerate(read):

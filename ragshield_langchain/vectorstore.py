@@ -1299,8 +1299,9 @@ class GuardedVectorStore(VectorStore):
                 found = self._embed_each(listed) if vectors is None else _taken(vectors, rows)
                 columns = listed, _taken(metadatas, rows), _taken(call.ids, rows), found
                 report, refused = self._write(*columns, replacing)
-                reports.append(report)
                 call.refuse(rows, refused)
+                if len(report.batch) or not refused:
+                    reports.append(report)
         finally:
             self._tell(reports, on_report)
         if reports:
@@ -1330,8 +1331,9 @@ class GuardedVectorStore(VectorStore):
                 columns = listed, _taken(metadatas, rows), _taken(call.ids, rows), found
                 work = partial(self._write, *columns, replacing)
                 report, refused = await self._off_loop(work)
-                reports.append(report)
                 call.refuse(rows, refused)
+                if len(report.batch) or not refused:
+                    reports.append(report)
         finally:
             self._tell(reports, on_report)
         if reports:

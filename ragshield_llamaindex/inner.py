@@ -27,6 +27,9 @@ from ragshield_core.one_store import name_of
 
 # Ids per statement, and points per page.
 CHUNK = 500
+# Of numbers that Chroma keeps, and what its keys must not begin with.
+LARGEST = 2**63
+RESERVED = "#$"
 # Where stores keep the name of what they write to.
 NAMED_BY = ("collection_name", "table_name", "index_name")
 
@@ -85,17 +88,21 @@ class InnerStore(ABC):
     def _unfit(self, node: BaseNode, *, flat: bool) -> str | None:
         kind = type(self._store).__name__
         for key, value in node.metadata.items() if flat else ():
-            if not isinstance(key, str) or not isinstance(value, str | int | float | NoneType):
+            if not isinstance(value, str | int | float | NoneType) or not self.takes(key, value):
                 named = printable(repr(key), 60)
                 return (
-                    f"metadata[{named}] is of type {type(value).__name__}, which {kind} cannot "
-                    "keep, expected a str, a number or None."
+                    f"metadata[{named}] is of type {type(value).__name__}, or of a name or value, "
+                    f"that {kind} cannot keep, expected a str, a finite number or None."
                 )
         values = [*node.metadata, *node.metadata.values()] if flat else []
         texts = [node.get_content(MetadataMode.NONE), *(v for v in values if isinstance(v, str))]
         if any(map(self.unreadable, texts)):
             return f"its text or metadata holds a character that {kind} cannot keep."
         return None
+
+    def takes(self, key: str, value: str | float | None) -> bool:  # noqa: ARG002 - as below
+        """Return whether the store can keep a plain value under a key of metadata."""
+        return True
 
     def unreadable(self, text: str) -> bool:  # noqa: ARG002 - most stores keep any text
         """Return whether the store cannot keep a text for a character in it."""
@@ -148,6 +155,14 @@ class ChromaInner(InnerStore):
     def name(self) -> str:
         """Its class and collection."""
         return name_of(self._store, getattr(self._store.client, "name", None))
+
+    def takes(self, key: str, value: str | float | None) -> bool:
+        """Return whether it is finite, of 64 bits, and under a key that is a name.
+
+        Chroma loses all metadata of an entry with a number that is not finite.
+        """
+        fits = not isinstance(value, int | float) or -LARGEST <= value < LARGEST
+        return fits and bool(key) and key[0] not in RESERVED
 
     def unreadable(self, text: str) -> bool:
         """Return whether there is a half of a surrogate pair."""

@@ -212,7 +212,7 @@ class Keeper:
         for ref_doc_id, older in before.items():
             yield from self._settle(ref_doc_id, older, report)
         if sifted.refused:
-            raise MalformedEntriesError(sifted.refused)
+            raise MalformedEntriesError(sifted.refused, written=len(sifted.batch) > 0)
         return report
 
     def _sifted(self, nodes: Sequence[BaseNode], *, at_once: bool) -> Sifted:

@@ -19,7 +19,10 @@ from ragshield_core.one_store import name_of
 from ragshield_langchain.inner.base import InnerStore, Stored, chunks, comes_from
 
 GET = "get_by_ids is guarded; for what is not, use .inner.get"
+# Chroma loses all metadata of an entry with a number that is not finite, and a whole collection by
+# one in a list; it rounds what 64 bits do not hold.
 LARGEST = 2**63
+RESERVED = "#$"  # what keys must not begin with
 COLUMNS = ["documents", "metadatas", "embeddings"]
 
 
@@ -180,11 +183,14 @@ def _unfit(key: str, value: Any) -> str | None:
     from chromadb.api.types import validate_metadata  # noqa: PLC0415 - only where there is Chroma
 
     named = printable(repr(key), 60)
+    if not isinstance(key, str) or not key or key[0] in RESERVED:
+        return f"metadata has the key {named}, which Chroma cannot keep, expected a name."
     if value is None:
         return f"metadata[{named}] is None, which Chroma cannot keep; leave the key out."
+    values = value if isinstance(value, list) else [value]
     try:
         validate_metadata({key: value})
-        for one in (key, *(value if isinstance(value, list) else [value])):
+        for one in (key, *values):
             if isinstance(one, str):
                 one.encode()
     except (ValueError, TypeError):  # what they say quotes the value
@@ -192,6 +198,6 @@ def _unfit(key: str, value: Any) -> str | None:
             f"metadata[{named}] is of type {type(value).__name__}, or holds what is, which Chroma "
             "cannot keep; langchain_community.vectorstores.utils.filter_complex_metadata helps."
         )
-    if isinstance(value, int) and not isinstance(value, bool) and not -LARGEST <= value < LARGEST:
-        return f"metadata[{named}] is a number that Chroma cannot keep, expected 64 bits."
+    if not all(isinstance(one, str) or -LARGEST <= one < LARGEST for one in values):
+        return f"metadata[{named}] is not finite, or too large, which Chroma cannot keep."
     return None
