@@ -216,16 +216,19 @@ def columns_of(
         return claim
 
     rows = range(len(nodes))
-    contexts = [context_of(node) for node in nodes]  # first: what it refuses is no one node's fault
     labels = [read(row, keys.label_of) for row in rows]
     lineages = [read(row, keys.lineage_of) for row in rows]
-    metadatas = []
+    metadatas, contexts = [], []
     for row, node in enumerate(nodes):
         try:
-            metadatas.append(_packed(node))
+            metadata, context = _packed(node), context_of(node)
         except InvalidBatchError as error:
+            left = _cut_down(node)
+            context = context_of(left)  # raises where no value of metadata is at fault
+            metadata = _packed(left)
             reasons.setdefault(row, []).append(str(error))
-            metadatas.append(_packed(_cut_down(node)))
+        metadatas.append(metadata)
+        contexts.append(context)
     return Columns(
         ids=[node.node_id for node in nodes],
         texts=[text_of(node) for node in nodes],
@@ -420,11 +423,12 @@ def _packed(node: BaseNode) -> dict[str, Any]:
     """
     left_out = {"text", "text_resource", "embedding", "metadata"}
     try:
+        _check_keys(node.metadata)
         content = node.model_dump(mode="json", exclude=left_out)
         metadata = _plain(node)
     except Exception as error:  # noqa: BLE001 - pydantic's own quote what they are about
-        odd = next((key for key, value in node.metadata.items() if not _keeps(value)), None)
-        where = "" if odd is None else f" in metadata[{printable(str(odd), 50)!r}]"
+        odd = [k for k, v in node.metadata.items() if not isinstance(k, str) or not _keeps(v)]
+        where = "" if not odd else f" in metadata[{_key(odd[0])}]"
         msg = (
             f"node {printable(node.node_id)!r} holds a value{where} that can be kept neither by a "
             f"store nor in quarantine ({type(error).__name__}); use strings, numbers, dates, lists "
@@ -437,7 +441,8 @@ def _packed(node: BaseNode) -> dict[str, Any]:
 def _cut_down(node: BaseNode) -> BaseNode:
     """Return a copy of a node without metadata that cannot be kept."""
     copy = node.model_copy()
-    copy.metadata = {key: value for key, value in node.metadata.items() if _keeps(value)}
+    kept = {k: v for k, v in node.metadata.items() if isinstance(k, str) and _keeps(v)}
+    copy.metadata = kept
     return copy
 
 
@@ -447,6 +452,15 @@ def _plain(node: BaseNode) -> dict[str, Any]:
     except Exception:  # noqa: BLE001 - stores keep what pydantic makes of such values
         made: dict[str, Any] = node.model_dump(mode="json", include={"metadata"})["metadata"]
         return made
+
+
+def _check_keys(metadata: Mapping[Any, Any]) -> None:
+    if not all(isinstance(key, str) for key in metadata):
+        raise TypeError  # no store could give the node back
+
+
+def _key(key: object) -> str:
+    return printable(repr(key), 50) if isinstance(key, str | int | float) else type(key).__name__
 
 
 def _keeps(value: Any) -> bool:

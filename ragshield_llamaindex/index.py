@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, Self, TypeVar
 
@@ -21,6 +21,7 @@ from llama_index.core.schema import (
     BaseNode,
     Document,
     IndexNode,
+    MetadataMode,
     NodeRelationship,
     TransformComponent,
 )
@@ -35,7 +36,8 @@ from pydantic import PrivateAttr
 
 from ragshield_core import Guard
 from ragshield_core.errors import MalformedEntriesError
-from ragshield_llamaindex.convert import MetadataKeys, embedded, relinked, source_of
+from ragshield_core.malformed import unusable
+from ragshield_llamaindex.convert import MetadataKeys, embedded, relinked, source_of, text_of
 from ragshield_llamaindex.events import dispatcher
 from ragshield_llamaindex.inner import InnerStore, access_to, vectors_of
 from ragshield_llamaindex.keeper import Embed, Keeper, Kept, embedding_with
@@ -52,6 +54,9 @@ _SETTINGS = (
     *("embed_model", "callback_manager", "transformations", "use_async"),
     *("store_nodes_override", "insert_batch_size", "show_progress"),
 )
+
+# What models raise at texts that they cannot read, rather than when they cannot be reached.
+REFUSALS = (ValueError, TypeError)
 
 # What a query engine answers where no passage is left, in place of "Empty Response".
 ALL_DROPPED = "No answer: no passage that was found for this question passed the guard."
@@ -302,7 +307,9 @@ class GuardedVectorStoreIndex(Kept, VectorStoreIndex):
     ) -> None:
         self._access.struct = index_struct
         if nodes:
-            vectors = self._get_node_with_embedding(nodes, show_progress)
+            rows = _embeddable(nodes)
+            found = self._tried([nodes[row] for row in rows], show_progress)
+            vectors = _merged(nodes, rows, found)
             with self._recording() as at_once:
                 self._keeper.run(self._keeper.add(vectors, insert_kwargs, at_once=at_once))
 
@@ -315,9 +322,37 @@ class GuardedVectorStoreIndex(Kept, VectorStoreIndex):
     ) -> None:
         self._access.struct = index_struct
         if nodes:
-            vectors = await self._aget_node_with_embedding(nodes, show_progress)
+            rows = _embeddable(nodes)
+            found = await self._atried([nodes[row] for row in rows], show_progress)
+            vectors = _merged(nodes, rows, found)
             with self._recording() as at_once:
                 await self._keeper.arun(self._keeper.add(vectors, insert_kwargs, at_once=at_once))
+
+    def _tried(self, nodes: list[BaseNode], progress: bool) -> list[BaseNode]:  # noqa: FBT001
+        """Return nodes with vectors; those that the model refuses without, unless it is all."""
+        try:
+            return list(self._get_node_with_embedding(nodes, progress))
+        except REFUSALS:
+            found: list[BaseNode] = []
+            for node in nodes:
+                with suppress(*REFUSALS):
+                    found += self._get_node_with_embedding([node], progress)
+            if not found:
+                raise
+            return _merged(nodes, _rows_of(nodes, found), found)
+
+    async def _atried(self, nodes: list[BaseNode], progress: bool) -> list[BaseNode]:  # noqa: FBT001
+        """Do as :meth:`_tried` does."""
+        try:
+            return list(await self._aget_node_with_embedding(nodes, progress))
+        except REFUSALS:
+            found: list[BaseNode] = []
+            for node in nodes:
+                with suppress(*REFUSALS):
+                    found += await self._aget_node_with_embedding([node], progress)
+            if not found:
+                raise
+            return _merged(nodes, _rows_of(nodes, found), found)
 
     @contextmanager
     def _recording(self) -> Iterator[bool]:
@@ -505,6 +540,40 @@ def adopt(index: VectorStoreIndex, **kwargs: Any) -> GuardedVectorStoreIndex:
     return GuardedVectorStoreIndex.adopt(index, **kwargs)
 
 
+def _embeddable(nodes: Sequence[BaseNode]) -> list[int]:
+    """Return the rows of nodes that can be asked a vector for, without hurting the others.
+
+    LlamaIndex gives nodes under one id the vector of the last, and fails on all where metadata of
+    one cannot be written.
+    """
+    refused = unusable([node.node_id for node in nodes], [text_of(node) for node in nodes])
+    rows = []
+    for row, node in enumerate(nodes):
+        if row not in refused:
+            try:
+                if node.embedding is None:
+                    node.get_content(metadata_mode=MetadataMode.EMBED)
+                rows.append(row)
+            except Exception:  # noqa: BLE001, S112 - it is held, with the reason
+                continue
+    return rows
+
+
+def _rows_of(nodes: Sequence[BaseNode], some: Sequence[BaseNode]) -> list[int]:
+    rows = {node.node_id: row for row, node in enumerate(nodes)}
+    return [rows[node.node_id] for node in some]
+
+
+def _merged(
+    nodes: Sequence[BaseNode], rows: Sequence[int], found: Sequence[BaseNode]
+) -> list[BaseNode]:
+    """Return nodes with those that were found in their places."""
+    merged = list(nodes)
+    for row, node in zip(rows, found, strict=True):
+        merged[row] = node
+    return merged
+
+
 def _with_objects(
     nodes: Sequence[BaseNode] | None, objects: Sequence[IndexNode] | None
 ) -> tuple[Sequence[BaseNode] | None, list[IndexNode] | None]:
@@ -688,8 +757,8 @@ class _IndexInner(InnerStore):
         return "" if self._nodes is None else self._nodes.name
 
     def unfit(self, nodes: Sequence[BaseNode]) -> dict[int, str]:
-        """Return the rows of nodes that the store cannot keep; those in memory keep any."""
-        return {} if self._nodes is None else self._nodes.unfit(nodes)
+        """Return the rows of nodes that the store cannot keep."""
+        return super().unfit(nodes) if self._nodes is None else self._nodes.unfit(nodes)
 
     @property
     def orphans(self) -> int:

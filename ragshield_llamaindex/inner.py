@@ -29,7 +29,7 @@ from ragshield_core.one_store import name_of
 CHUNK = 500
 # Of numbers that Chroma keeps, and what its keys must not begin with.
 LARGEST = 2**63
-RESERVED = "#$"
+RESERVED = ("#", "$", "chroma:")
 # Where stores keep the name of what they write to.
 NAMED_BY = ("collection_name", "table_name", "index_name")
 
@@ -88,12 +88,17 @@ class InnerStore(ABC):
     def _unfit(self, node: BaseNode, *, flat: bool) -> str | None:
         kind = type(self._store).__name__
         for key, value in node.metadata.items() if flat else ():
-            if not isinstance(value, str | int | float | NoneType) or not self.takes(key, value):
+            plain = isinstance(key, str) and isinstance(value, str | int | float | NoneType)
+            if not plain or not self.takes(key, value):
                 named = printable(repr(key), 60)
                 return (
                     f"metadata[{named}] is of type {type(value).__name__}, or of a name or value, "
                     f"that {kind} cannot keep, expected a str, a finite number or None."
                 )
+        try:
+            node.model_dump(mode="json", include={"metadata"})  # as every store does
+        except Exception as error:  # noqa: BLE001 - what it says quotes values
+            return f"metadata holds a value that {kind} cannot keep ({type(error).__name__})."
         values = [*node.metadata, *node.metadata.values()] if flat else []
         texts = [node.get_content(MetadataMode.NONE), *(v for v in values if isinstance(v, str))]
         if any(map(self.unreadable, texts)):
@@ -162,7 +167,7 @@ class ChromaInner(InnerStore):
         Chroma loses all metadata of an entry with a number that is not finite.
         """
         fits = not isinstance(value, int | float) or -LARGEST <= value < LARGEST
-        return fits and bool(key) and key[0] not in RESERVED
+        return fits and bool(key) and not key.startswith(RESERVED)
 
     def unreadable(self, text: str) -> bool:
         """Return whether there is a half of a surrogate pair."""

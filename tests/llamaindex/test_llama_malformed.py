@@ -220,3 +220,52 @@ def test_a_plain_step_passes_the_others_on():
     second.id_ = first.node_id
     with pytest.raises(MalformedEntriesError, match="nothing was written or held"):
         pipeline.run(nodes=[first, second])
+
+
+class StrictEmbedding(TopicEmbedding):
+    def _get_text_embedding(self, text):
+        text.encode()
+        return super()._get_text_embedding(text)
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+async def test_a_text_that_the_model_refuses_costs_that_node(asynchronous):
+    index = GuardedVectorStoreIndex(known(), guard=guard_of(), embed_model=StrictEmbedding())
+    first, second = good(vector=False)
+    refused = node("billing half \ud83d", "refused", label="billing", vector=False)
+    nodes = [first, refused, second]
+    await index.ainsert_nodes(nodes) if asynchronous else index.insert_nodes(nodes)
+    assert live(index) == set(ids_of([*known(), first, second]))
+    assert "no vector" in index.quarantine.show(refused.node_id).note
+    with pytest.raises(UnicodeEncodeError):
+        index.insert_nodes([refused])
+
+
+def test_a_second_node_under_an_id_does_not_give_the_first_its_vector():
+    index = GuardedVectorStoreIndex(known(), guard=guard_of(), embed_model=TopicEmbedding())
+    first, second = good()
+    twin = with_vector([float("nan")] * DIM)
+    twin.id_ = first.node_id
+    with pytest.raises(MalformedEntriesError) as raised:
+        index.insert_nodes([first, twin, second])
+    assert set(raised.value.reasons) == {1}
+    assert live(index) == set(ids_of([*known(), first, second]))
+    assert index.quarantine.count() == 0
+
+
+def test_what_no_store_could_give_back_is_held(make):
+    guarded, add = make()
+    first, second = good()
+    culprit = odd()
+    culprit.metadata[7] = "a key that is no str"
+    add([first, culprit, second])
+    assert live(guarded) == set(ids_of([*known(), first, second]))
+    assert 7 not in guarded.quarantine.show(culprit.node_id).entry.metadata
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 2**70])
+def test_what_chroma_would_lose_is_held(value, make_store):
+    store = GuardedVectorStore(make_store("chroma"), guard=guard_of())
+    store.add([*known(), odd(share=value)])
+    assert live(store) == set(ids_of(known()))
+    assert "metadata['share']" in store.quarantine.show(odd().node_id).note
