@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from ragshield_core.malformed import MalformedEntriesWarning
 from ragshield_core.one_store import SharedQuarantineWarning
 from ragshield_langchain.events import areport_detection, report_detection
 from ragshield_langchain.indexing import (
@@ -25,6 +26,7 @@ __all__ = [
     "GuardedRetriever",
     "GuardedVectorStore",
     "InnerStore",
+    "MalformedEntriesWarning",
     "PoisonFilter",
     "PoisonGuardMiddleware",
     "PoisonGuardTransformer",

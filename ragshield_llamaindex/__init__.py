@@ -1,5 +1,6 @@
 """RAGShield for LlamaIndex: stores, indexes and pipelines that keep poisoned nodes out."""
 
+from ragshield_core.malformed import MalformedEntriesWarning
 from ragshield_core.one_store import SharedQuarantineWarning
 from ragshield_llamaindex.callers import HeldTextElsewhereWarning
 from ragshield_llamaindex.events import PoisonDetectedEvent
@@ -38,6 +39,7 @@ __all__ = [
     "GuardedVectorStoreIndex",
     "HeldTextElsewhereWarning",
     "InnerStore",
+    "MalformedEntriesWarning",
     "PipelineResult",
     "PoisonDetectedEvent",
     "PoisonFilter",

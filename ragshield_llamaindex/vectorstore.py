@@ -164,7 +164,11 @@ class GuardedVectorStore(Kept, BasePydanticVectorStore):
         Raises
         ------
         ragshield_core.errors.InvalidBatchError
-            If a node cannot be judged; names it, and nothing was written.
+            If no node has a vector, or one cannot be put into a prompt; nothing was written.
+        ragshield_core.errors.MalformedEntriesError
+            If nodes have no usable id, or all vectors are of another dimension; names each, once
+            the others are written. A node that cannot be judged for another reason (a list for a
+            label, a value that cannot be kept, no usable vector) is held, and the report says why.
         PoisonedEntryError
             If nodes are suspicious and the policy says ``on_detect="raise"``.
         TypeError
