@@ -7,6 +7,7 @@ class per kind of store fills the gap.
 from __future__ import annotations
 
 import asyncio
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from types import NoneType
@@ -313,6 +314,19 @@ class PostgresInner(InnerStore):
     def unreadable(self, text: str) -> bool:
         """Return whether there is a NUL, or a half of a surrogate pair."""
         return unstorable(text)
+
+    def _unfit(self, node: BaseNode, *, flat: bool) -> str | None:
+        reason = super()._unfit(node, flat=flat)
+        if reason is not None:
+            return reason
+        metadata = node.model_dump(mode="json", include={"metadata"})
+        try:
+            written = json.dumps(metadata, ensure_ascii=False, allow_nan=False)
+        except ValueError:
+            written = "\0"
+        if "\\u0000" in written or unstorable(written):
+            return "metadata holds a NUL, a lone surrogate or NaN, which PostgreSQL cannot keep."
+        return None
 
     def read(self, ids: Sequence[str]) -> list[BaseNode]:
         """Return nodes with their vectors."""
