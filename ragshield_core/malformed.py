@@ -66,6 +66,8 @@ class Sifted:
         Rows of those that are held without a vector.
     refused
         Why entries can be neither stored nor held, by row of the input.
+    unfit
+        Rows of those that the store cannot keep, whatever people say.
     """
 
     rows: tuple[int, ...]
@@ -73,6 +75,7 @@ class Sifted:
     reasons: Mapping[int, str]
     bare: frozenset[int]
     refused: Mapping[int, str]
+    unfit: frozenset[int] = frozenset()
 
     @property
     def whole(self) -> Batch:
@@ -89,7 +92,7 @@ class Sifted:
             row: "; ".join(filter(None, (self.reasons.get(row), unfit.get(row))))
             for row in sorted({*self.reasons, *unfit})
         }
-        return replace(self, reasons=reasons)
+        return replace(self, reasons=reasons, unfit=frozenset(unfit))
 
     def check(self, guard: Guard) -> None:
         """Refuse all, before anything is written or held, if the policy raises rather than holds.
@@ -122,7 +125,8 @@ class Sifted:
         Returns
         -------
         Report
-            Of :attr:`batch`. One that a person has released before is admitted.
+            Of :attr:`batch`. One that a person has released before is admitted, if the store can
+            keep it.
         """
         if not self.reasons:
             return report
@@ -154,8 +158,9 @@ class Sifted:
         for row in self.reasons:
             decision = self._decision(row)
             if decision.entry_id in released:
+                verdict = Verdict.QUARANTINE if row in self.unfit else Verdict.ADMIT
                 note = f"{decision.note}; {released[decision.entry_id]}"
-                decision = replace(decision, verdict=Verdict.ADMIT, note=note)
+                decision = replace(decision, verdict=verdict, note=note)
             remarkable[row] = decision
         scores = {}
         for name, column in report.scores.items():

@@ -121,6 +121,10 @@ def test_what_a_person_released_is_let_in_if_its_vector_can_be_used(guard):
     report = again.hold(guard.hold(guard.screen(again.whole)), guard)
     assert report.decisions[1].verdict is Verdict.ADMIT
     assert "released by anna" in report.decisions[1].note
+    unfit = sift(columns(), guard).without({1: "the store says no"})
+    report = unfit.hold(guard.hold(guard.screen(unfit.whole)), guard)
+    assert report.kept.tolist() == [True, False, True, True]
+    assert "the store says no; released by anna" in report.decisions[1].note
     bare = sift(columns(vectors={1: None}), guard)
     assert bare.rows == (0, 2, 3)
     assert "released by anna" in bare.refused[1]
