@@ -314,10 +314,9 @@ def usable_vectors(
 
     Examples
     --------
-    >>> matrix, odd = usable_vectors([[0.0, 2.0], [0.0, 0.0], None], None)
+    >>> matrix, odd = usable_vectors([[0.0, 2.0], [0.0, 0.0]], None)
     >>> matrix.tolist(), odd
-    ([[0.0, 2.0], [1.0, 0.0], [1.0, 0.0]], {1: 'its vector is the zero vector, expected a \
-direction', 2: 'it has no vector'})
+    ([[0.0, 2.0], [1.0, 0.0]], {1: 'its vector is the zero vector, expected a direction'})
     """
     matrix = _matrix(given)
     if matrix is not None and dim in (None, matrix.shape[1]):  # nearly always
