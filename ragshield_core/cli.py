@@ -42,6 +42,7 @@ Database = Annotated[
     typer.Option("--database", envvar="RAGSHIELD_DATABASE", help="SQLAlchemy URL."),
 ]
 Namespace = Annotated[str, typer.Option(help="Of the tenant.")]
+Store = Annotated[str | None, typer.Option(help="Only what is held for the store of that name.")]
 Ids = Annotated[list[str], typer.Argument(help="Ids of entries.")]
 By = Annotated[str, typer.Option(help="Who decides; kept in the log.")]
 Note = Annotated[str | None, typer.Option(help="Why; kept in the log.")]
@@ -70,21 +71,23 @@ def list_held(
     *,
     database: Database = DEFAULT_URL,
     namespace: Namespace = "default",
+    store: Store = None,
     status: Annotated[Status, typer.Option(help="Only those.")] = Status.HELD,
     limit: Annotated[int, typer.Option(min=0, help="Rows to show.")] = LIMIT,
     as_json: AsJson = False,
 ) -> None:
     """Show what is held, oldest first."""
-    quarantine = _opened(database, namespace)
+    quarantine = _opened(database, namespace, store)
     found = quarantine.list(status, limit=limit)
     if as_json:
         _print_json([_summary(held) for held in found])
         return
     count = quarantine.count(status)
-    table = _table(f"{count} entries {status}", ("entry", "label", "since", "by", "why"))
+    table = _table(f"{count} entries {status}", ("entry", "store", "label", "since", "by", "why"))
     for held in found:
         since = f"{held.held_at:%Y-%m-%d %H:%M}"
-        row = (held.id, held.entry.label or "", since, held.held_by, _why(held))
+        label = held.entry.label or ""
+        row = (held.id, _store(held), label, since, held.held_by, _why(held))
         table.add_row(*(Text(printable(cell)) for cell in row))
     if count > len(found):
         table.caption = f"and {count - len(found)} more: --limit"
@@ -97,10 +100,11 @@ def show(
     *,
     database: Database = DEFAULT_URL,
     namespace: Namespace = "default",
+    store: Store = None,
     as_json: AsJson = False,
 ) -> None:
     """Show all that is kept of one entry; its text is hostile and shown escaped."""
-    held = _opened(database, namespace).show(entry_id)
+    held = _opened(database, namespace, store).show(entry_id)
     if as_json:
         metadata = json.loads(metadata_json.dumps(held.entry.metadata))
         _print_json(_summary(held) | {"metadata": metadata, "text": held.entry.text})
@@ -109,6 +113,7 @@ def show(
     rows = {
         "entry": held.id,
         "status": str(held.status),
+        "store": _store(held),
         "label": held.entry.label or "",
         "lineage": held.entry.lineage or "",
         "metadata": repr(dict(held.entry.metadata)),
@@ -129,9 +134,10 @@ def confirm(
     note: Note = None,
     database: Database = DEFAULT_URL,
     namespace: Namespace = "default",
+    store: Store = None,
 ) -> None:
     """Judge held entries poisoned; they are kept as evidence."""
-    confirmed = _opened(database, namespace).confirm(ids, by=by, note=note)
+    confirmed = _opened(database, namespace, store).confirm(ids, by=by, note=note)
     console.print(f"confirmed {len(confirmed)} entries")
 
 
@@ -142,12 +148,13 @@ def release(
     note: Note = None,
     database: Database = DEFAULT_URL,
     namespace: Namespace = "default",
+    store: Store = None,
 ) -> None:
     """Judge held entries good: from now on the guard admits them when they are ingested again.
 
     To put them back at once, without embedding them again, call release(ids) of the guarded store.
     """
-    released = _opened(database, namespace).release(ids, by=by, note=note)
+    released = _opened(database, namespace, store).release(ids, by=by, note=note)
     console.print(f"released {len(released)} entries; the guard admits them at the next ingest")
 
 
@@ -158,9 +165,10 @@ def purge(
     note: Note = None,
     database: Database = DEFAULT_URL,
     namespace: Namespace = "default",
+    store: Store = None,
 ) -> None:
     """Delete entries from quarantine for good."""
-    deleted = _opened(database, namespace).purge(ids, by=by, note=note)
+    deleted = _opened(database, namespace, store).purge(ids, by=by, note=note)
     console.print(f"deleted {deleted} revisions")
 
 
@@ -207,9 +215,9 @@ def _fail(message: str) -> None:
     raise SystemExit(2)
 
 
-def _opened(database: str, namespace: str) -> Quarantine:
+def _opened(database: str, namespace: str, store: str | None = None) -> Quarantine:
     """Return a quarantine that is there: a mistyped name must not look like an empty one."""
-    quarantine = Quarantine(database, namespace=namespace)
+    quarantine = Quarantine(database, namespace=namespace, store=store)
     if not quarantine._exists():  # noqa: SLF001 - asking otherwise would make the file
         msg = f"{quarantine!r} does not exist: nothing was ever held there, or --database is wrong."
         raise QuarantineError(msg)
@@ -230,6 +238,7 @@ def _summary(held: HeldEntry) -> dict[str, Any]:
     return {
         "entry_id": held.id,
         "status": str(held.status),
+        "store": held.store,
         "label": held.entry.label,
         "lineage": held.entry.lineage,
         "revision": held.entry.fingerprint,
@@ -245,6 +254,10 @@ def _summary(held: HeldEntry) -> dict[str, Any]:
 def _print_json(values: list[dict[str, Any]] | Mapping[str, Any]) -> None:
     """Print values; what is not ASCII, control characters among it, is escaped."""
     typer.echo(json.dumps(values, indent=2))
+
+
+def _store(held: HeldEntry) -> str:
+    return "(any)" if held.store is None else held.store or "(unnamed)"
 
 
 def _why(held: HeldEntry) -> str:

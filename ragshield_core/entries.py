@@ -292,9 +292,9 @@ def _check_types(
 def _check_storable(ids: tuple[str, ...], column: str, values: tuple[str | None, ...]) -> None:
     """Refuse what databases cannot keep in a text column: NUL and halves of surrogate pairs."""
     given = [value for value in values if value is not None]
-    if not _unfit("".join(given)):
+    if not unfit("".join(given)):
         return
-    row = next(row for row, value in enumerate(values) if value is not None and _unfit(value))
+    row = next(row for row, value in enumerate(values) if value is not None and unfit(value))
     msg = (
         f"{column}[{row}] (entry {ids[row]!r}) holds a NUL or a lone surrogate, expected valid "
         "Unicode text; clean it or replace it by a hash."
@@ -302,7 +302,8 @@ def _check_storable(ids: tuple[str, ...], column: str, values: tuple[str | None,
     raise InvalidBatchError(msg)
 
 
-def _unfit(text: str) -> bool:
+def unfit(text: str) -> bool:
+    """Return whether databases cannot keep a text in a text column."""
     if text.isascii():
         return "\0" in text
     try:

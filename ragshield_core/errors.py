@@ -6,7 +6,9 @@ built-in exception a caller would expect, so ``except ValueError`` keeps working
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ragshield_core.findings import Report
@@ -18,6 +20,39 @@ class RAGShieldError(Exception):
 
 class InvalidBatchError(RAGShieldError, ValueError):
     """Entries that cannot be judged or stored as given; the message names the entry."""
+
+
+class MalformedEntriesError(InvalidBatchError):
+    """Entries that can be neither stored nor held; the others of the same write were.
+
+    Attributes
+    ----------
+    reasons : dict[int, str]
+        By position in the call, counted from 0, what is wrong; all of them, where the message names
+        the first :data:`NAMED`.
+    ids : list[str]
+        Of all entries of the call, as it would have returned them; empty where nothing was written.
+    """
+
+    NAMED = 20
+
+    def __init__(
+        self, reasons: Mapping[int, str], *, ids: Sequence[Any] = (), written: bool = True
+    ) -> None:
+        self.reasons = dict(sorted(reasons.items()))
+        self.ids = list(ids)
+        self._written = written
+        named = [f"entry {row}: {reason}" for row, reason in self.reasons.items()]
+        more = f" (and {len(named) - self.NAMED} more, see .reasons)" if named[self.NAMED :] else ""
+        rest = "the others were written, or held" if written else "nothing was written or held"
+        super().__init__(
+            f"{len(named)} entries cannot be taken in, and {rest}: "
+            f"{'; '.join(named[: self.NAMED])}{more}. Entries are counted from 0."
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Cross a process boundary with the reasons, not with the message."""
+        return partial(type(self), ids=self.ids, written=self._written), (self.reasons,)
 
 
 class NotFittedError(RAGShieldError, RuntimeError):

@@ -194,6 +194,11 @@ class Guard:
         return self._policy
 
     @property
+    def dim(self) -> int | None:
+        """Length of the vectors of the knowledge base; ``None`` before there are any."""
+        return self._dim or None
+
+    @property
     def calibrated(self) -> bool:
         """Whether thresholds come from clean entries rather than from published rules."""
         return self._calibration is not None

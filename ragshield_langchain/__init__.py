@@ -2,6 +2,8 @@
 
 from typing import TYPE_CHECKING, Any
 
+from ragshield_core.adapters.malformed import MalformedEntriesWarning
+from ragshield_core.adapters.one_store import SharedQuarantineWarning
 from ragshield_langchain.callers import ParentsNotJudgedWarning
 from ragshield_langchain.events import areport_detection, report_detection
 from ragshield_langchain.indexing import (
@@ -13,7 +15,6 @@ from ragshield_langchain.indexing import (
 )
 from ragshield_langchain.ingest import aingest, ingest
 from ragshield_langchain.inner import InnerStore
-from ragshield_langchain.one_store import SharedQuarantineWarning
 from ragshield_langchain.retrieval import GuardedRetriever, PoisonFilter
 from ragshield_langchain.transformer import PoisonGuardTransformer
 from ragshield_langchain.vectorstore import GuardedVectorStore, UnfittedGuardWarning
@@ -26,6 +27,7 @@ __all__ = [
     "GuardedRetriever",
     "GuardedVectorStore",
     "InnerStore",
+    "MalformedEntriesWarning",
     "ParentsNotJudgedWarning",
     "PoisonFilter",
     "PoisonGuardMiddleware",

@@ -130,7 +130,7 @@ def take_out(
         np.array([e.fingerprint == fingerprints[e.id] for e in present], dtype=np.bool_)
     )
     decisions = [decision_of[entry_id] for entry_id in unchanged.ids]
-    entries, cut = keepable(unchanged, guard.quarantine)
+    entries, cut = keepable(unchanged)
 
     def take_away(ids: Sequence[str]) -> None:
         delete([entry_id for entry_id in ids if entry_id not in cut])

@@ -5,10 +5,11 @@ from __future__ import annotations
 import copy
 import logging
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from types import NoneType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from langchain_core.documents import Document
@@ -16,12 +17,12 @@ from numpy.typing import ArrayLike
 
 from ragshield_core import Batch, Entry, Report
 from ragshield_core.adapters.claims import claim_of, lineage_of, tell_lineages
+from ragshield_core.adapters.malformed import Columns, Vectors
+from ragshield_core.adapters.malformed import keepable as cut_down
 from ragshield_core.entries import together
 from ragshield_core.errors import InvalidBatchError
 from ragshield_core.findings import Decision, printable
-
-if TYPE_CHECKING:
-    from ragshield_core.quarantine import Quarantine
+from ragshield_core.quarantine import Quarantine
 
 logger = logging.getLogger("ragshield")  # ids and counts, never text
 
@@ -149,28 +150,20 @@ def complete_ids(ids: Sequence[str | None] | None, n: int) -> list[str]:
     return [str(uuid.uuid4()) if one is None else one for one in given]
 
 
-def parts(ids: Sequence[str], batch_size: int | None) -> list[slice]:
+def parts(n: int, batch_size: int | None) -> list[slice]:
     """Return the parts of one write: at least one, and without a size a single one.
 
     Raises
     ------
     ValueError
         If the size is not a positive number.
-    InvalidBatchError
-        If an id stands in two parts: the later revision would replace the earlier one.
     """
     if batch_size is None:
-        return [slice(0, len(ids))]
+        return [slice(0, n)]
     if batch_size < 1:
         msg = f"batch_size is {batch_size}, expected at least 1, or None for a single batch."
         raise ValueError(msg)
-    seen: set[str] = set()
-    for entry_id in ids:
-        if entry_id in seen:
-            msg = f"id {entry_id!r} stands more than once in this call, expected unique ids."
-            raise InvalidBatchError(msg)
-        seen.add(entry_id)
-    return [slice(start, start + batch_size) for start in range(0, max(len(ids), 1), batch_size)]
+    return [slice(start, start + batch_size) for start in range(0, max(n, 1), batch_size)]
 
 
 def to_batch(
@@ -223,45 +216,106 @@ class Keepable(NamedTuple):
     cut: frozenset[str]  # ids of those that lack some of their metadata
 
 
-def keepable(entries: Batch, quarantine: Quarantine) -> Keepable:
+def keepable(entries: Batch) -> Keepable:
     """Return entries without metadata that the quarantine could not keep."""
-    cut = quarantine.unkeepable(entries)
-    if not cut:
-        return Keepable(entries, frozenset())
-    metadatas = list(entries.metadatas)
-    for row in cut:
-        items = {key: {key: value} for key, value in entries.metadatas[row].items()}
-        alone = Batch.of(
-            ids=[str(number) for number in range(len(items))],
-            texts=[""] * len(items),
-            embeddings=None,
-            metadatas=list(items.values()),
+    cut = Quarantine.unkeepable(entries)
+    if cut:
+        logger.warning(
+            "the quarantine cannot keep all metadata of %d entries, such as %r",
+            *(len(cut), printable(entries.ids[next(iter(cut))])),
         )
-        unfit = quarantine.unkeepable(alone)
-        metadatas[row] = {
-            key: value
-            for number, (key, value) in enumerate(entries.metadatas[row].items())
-            if number not in unfit
-        }
-    logger.warning(
-        "the quarantine cannot keep all metadata of %d entries, such as %r",
-        *(len(cut), printable(entries.ids[next(iter(cut))])),
-    )
-    whole = replace(entries, metadatas=tuple(metadatas))
-    return Keepable(whole, frozenset(entries.ids[row] for row in cut))
+    return Keepable(cut_down(entries), frozenset(entries.ids[row] for row in cut))
 
 
-def check_keepable(entries: Batch, quarantine: Quarantine) -> None:
-    """Refuse entries that could not be held, now or when others show them in another light.
+def columns_of(
+    ids: Sequence[Any],
+    texts: Sequence[Any],
+    metadatas: Sequence[Any],
+    vectors: Vectors | None,
+    keys: MetadataKeys,
+) -> Columns:
+    """Return columns of documents with what cannot be read of them; metadata is copied.
 
     Raises
     ------
     InvalidBatchError
-        Names the first of them.
+        If there is not one of everything.
     """
-    for row, reason in quarantine.unkeepable(entries).items():
-        msg = f"entry {entries.ids[row]!r} could not be held, and nothing was written: {reason}"
+    if len(metadatas) != len(ids):
+        msg = f"{len(metadatas)} metadatas for {len(ids)} entries, expected one each."
         raise InvalidBatchError(msg)
+    if vectors is not None and len(vectors) != len(ids):
+        msg = f"{len(vectors)} vectors for {len(ids)} entries, expected one each."
+        raise InvalidBatchError(msg)
+    reasons: dict[int, list[str]] = {}
+    copies = []
+    for row, metadata in enumerate(metadatas):
+        copy, reason = _copied_or_not(metadata)
+        copies.append(copy)
+        if reason is not None:
+            reasons[row] = [reason]
+    named = [str(entry_id) for entry_id in ids]
+    columns = {
+        "label": _each(lambda *some: keys.read(keys.label, *some), copies, named),
+        "lineage": _each(keys.lineages, copies, named),
+        "metadata": _each(lambda some, _: keys.contexts(some), copies, named),
+    }
+    for what, (_, errors) in columns.items():
+        for row, error in errors.items():
+            own = isinstance(error, InvalidBatchError)  # others may quote values
+            said = str(error) if own else f"its {what} cannot be read ({type(error).__name__})"
+            reasons.setdefault(row, []).append(said)
+    return Columns(
+        ids=ids,
+        texts=texts,
+        vectors=vectors,
+        labels=columns["label"][0],
+        lineages=columns["lineage"][0],
+        metadatas=copies,
+        contexts=columns["metadata"][0],
+        reasons={row: "; ".join(listed) for row, listed in reasons.items()},
+    )
+
+
+def _each(
+    read: Callable[[list[dict[str, Any]], list[str]], list[str | None]],
+    metadatas: list[dict[str, Any]],
+    ids: list[str],
+) -> tuple[list[str | None], dict[int, Exception]]:
+    """Return what is read of all at once, or of each where that fails, and the failures."""
+    try:
+        return read(metadatas, ids), {}
+    except Exception:  # noqa: BLE001 - values of classes of their own may do anything
+        found: list[str | None] = []
+        errors: dict[int, Exception] = {}
+        for row, one in enumerate(zip(metadatas, ids, strict=True)):
+            try:
+                found += read([one[0]], [one[1]])
+            except Exception as error:  # noqa: BLE001 - as above
+                found.append(None)
+                errors[row] = error
+        return found, errors
+
+
+def _copied_or_not(metadata: Any) -> tuple[dict[str, Any], str | None]:
+    """Return a copy of metadata, or nothing and why it is none."""
+    if metadata is None:
+        return {}, None
+    try:
+        if isinstance(metadata, Mapping):
+            return copied(metadata), None
+    except Exception as error:  # noqa: BLE001 - values of classes of their own may do anything
+        return _shallow(metadata), f"metadata cannot be copied ({type(error).__name__})"
+    return {}, f"metadata is of type {type(metadata).__name__}, expected a mapping"
+
+
+def _shallow(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those items that can be copied."""
+    kept = {}
+    for key in metadata:
+        with suppress(Exception):
+            kept[key] = copy.deepcopy(metadata[key])
+    return kept
 
 
 def stored_metadatas(batch: Batch, flagged: Sequence[Decision]) -> list[dict[str, Any]]:

@@ -18,10 +18,11 @@ from collections.abc import (
     Callable,
     Generator,
     Iterable,
+    Iterator,
     Mapping,
     Sequence,
 )
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple, NoReturn
 
@@ -33,9 +34,10 @@ from langchain_core.vectorstores import VectorStore
 
 from ragshield_core import Report
 from ragshield_core.adapters.claims import lineage_of
-from ragshield_core.errors import InvalidBatchError, QuarantineError
-from ragshield_core.findings import Verdict
+from ragshield_core.errors import InvalidBatchError, MalformedEntriesError, QuarantineError
+from ragshield_core.findings import Verdict, printable
 from ragshield_core.quarantine import HeldEntry
+from ragshield_langchain.audit import NO_ENTRIES
 from ragshield_langchain.callers import GoBetween
 from ragshield_langchain.checks import expect, expect_ids, expect_records
 from ragshield_langchain.vectorstore import GuardedVectorStore
@@ -123,6 +125,9 @@ def guarded_index(  # noqa: PLR0913 - LangChain's own arguments
     ------
     TypeError
         If the store is not a guarded one.
+    ragshield_core.errors.MalformedEntriesError
+        At the end, if documents could not be taken in: all others are written and recorded, and
+        what these were to replace stays.
     PoisonedEntryError
         If documents are suspicious and the policy says ``on_detect="raise"``: the batches before
         are written and recorded, nothing is cleaned up.
@@ -375,6 +380,7 @@ class _Run:
         self.sources: set[str] = set()  # that have held documents
         self.lineages: set[str | None] = set()  # of held documents
         self.written: dict[str, Document] = {}
+        self.refused: dict[int, str] = {}  # why documents could not be taken in
         self.overlooked: set[str] = set()  # what was to be deleted when new ones were judged
 
     def begin(self, keys: Sequence[str], recorded: Sequence[bool]) -> list[str]:
@@ -420,6 +426,19 @@ class _Run:
         """Return the sources whose earlier documents leave if these are admitted."""
         found = _groups(documents, self.source_id_key) if self.replaces else []
         return [source for source in dict.fromkeys(found) if source is not None]
+
+    @contextmanager
+    def refusing(self, ids: Sequence[str]) -> Iterator[None]:
+        """Go on where documents could not be taken in, unless the policy raises."""
+        try:
+            yield
+        except MalformedEntriesError as error:
+            if self.store.guard.policy.on_detect == "raise":
+                raise
+            self.refused |= {
+                len(self.refused) + n: f"{printable(ids[row], 80)!r}: {reason}"
+                for n, (row, reason) in enumerate(error.reasons.items())
+            }
 
     def overlook(self, earlier: Sequence[str]) -> list[str]:
         """Return which recorded documents the batch at hand replaces."""
@@ -477,7 +496,15 @@ class _Run:
             return None
 
     def result(self, counts: IndexingResult) -> GuardedIndexingResult:
-        """Return the counts, of which LangChain takes the held ones for stored."""
+        """Return the counts, of which LangChain takes the held ones for stored.
+
+        Raises
+        ------
+        MalformedEntriesError
+            If documents could not be taken in.
+        """
+        if self.refused:
+            raise MalformedEntriesError(self.refused)
         return {
             "num_added": counts["num_added"] - len(self.held_new),
             "num_updated": counts["num_updated"] - len(self.held_updates),
@@ -661,8 +688,10 @@ class _Destination(VectorStore, GoBetween):
         if groups := self._run.groups_replaced(documents):
             earlier = self._records.list_keys(before=self._run.start, group_ids=groups)
             replacing = self._run.overlook(earlier)
-        ids = store.add_documents(documents, replacing=replacing, **kwargs)
-        self._run.wrote(documents, ids, store.get_by_ids(ids), reports[0])
+        ids = list(kwargs["ids"])
+        with self._run.refusing(ids):
+            store.add_documents(documents, replacing=replacing, **kwargs)
+        self._run.wrote(documents, ids, store.get_by_ids(ids), _first(reports))
         return ids
 
     async def aadd_documents(self, documents: list[Document], **kwargs: Any) -> list[str]:
@@ -672,9 +701,11 @@ class _Destination(VectorStore, GoBetween):
         if groups := self._run.groups_replaced(documents):
             earlier = await self._records.alist_keys(before=self._run.start, group_ids=groups)
             replacing = self._run.overlook(earlier)
-        ids = await store.aadd_documents(documents, replacing=replacing, **kwargs)
+        ids = list(kwargs["ids"])
+        with self._run.refusing(ids):
+            await store.aadd_documents(documents, replacing=replacing, **kwargs)
         live = await store.aget_by_ids(ids)
-        await run_in_executor(None, self._run.wrote, documents, ids, live, reports[0])
+        await run_in_executor(None, self._run.wrote, documents, ids, live, _first(reports))
         return ids
 
     def delete(self, ids: list[str] | None = None, **kwargs: Any) -> bool | None:
@@ -705,6 +736,11 @@ def _reported(kwargs: dict[str, Any]) -> tuple[list[Report], dict[str, Any]]:
             theirs(report)
 
     return reports, {**kwargs, "on_report": on_report}
+
+
+def _first(reports: Sequence[Report]) -> Report:
+    """Return the report of a write, of nothing where all was refused."""
+    return reports[0] if reports else Report(batch=NO_ENTRIES)
 
 
 def _expect_guarded(store: object) -> None:

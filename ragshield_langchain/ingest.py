@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
+from contextlib import contextmanager
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from langchain_core.document_loaders import BaseLoader
 from langchain_core.documents import Document
-from langchain_core.embeddings import Embeddings
 from langchain_core.runnables.config import run_in_executor
 
 from ragshield_core import Report
+from ragshield_core.errors import MalformedEntriesError
 from ragshield_langchain.checks import expect
 from ragshield_langchain.vectorstore import GuardedVectorStore
 
@@ -46,6 +47,8 @@ def ingest(
 
     Raises
     ------
+    ragshield_core.errors.MalformedEntriesError
+        At the end, if entries could not be taken in; names each by its place in the source.
     Exception
         Whatever the source, the model or the store raises, with a note that names the batch; the
         batches before it are written.
@@ -53,19 +56,22 @@ def ingest(
     _expect_guarded(store)
     _check(batch_size=batch_size)
     source = iter(documents.lazy_load() if isinstance(documents, BaseLoader) else documents)
+    refused = _Refused(store, batch_size)
     number = 0
     while True:
+        reports: list[Report] = []
         try:
             batch = list(islice(source, batch_size))
             if not batch:
-                return
-            reports: list[Report] = []
-            store.add_documents(batch, on_report=reports.append)
+                break
+            with refused.in_batch(number):
+                store.add_documents(batch, on_report=reports.append)
         except Exception as error:
             error.add_note(_where(number, batch_size))
             raise
-        yield reports[0]
+        yield from reports
         number += 1
+    refused.name()
 
 
 async def aingest(
@@ -100,6 +106,8 @@ async def aingest(
 
     Raises
     ------
+    ragshield_core.errors.MalformedEntriesError
+        At the end, if entries could not be taken in; names each by its place in the source.
     Exception
         Whatever the source, the model or the store raises, with a note that names the batch; the
         batches before it are written, and those after it are not.
@@ -124,8 +132,7 @@ async def aingest(
     """
     _expect_guarded(store)
     _check(batch_size=batch_size, max_pending=max_pending)
-    model = store.embeddings
-    if model is None:
+    if store.embeddings is None:
         msg = (
             f"{type(store.inner).__name__} has no embedding model to embed documents with; use "
             "store.add_embeddings with vectors of your own."
@@ -134,29 +141,59 @@ async def aingest(
     room = asyncio.Semaphore(max_pending)
     # Bounded by the semaphore. An exception waits for its turn: batches before it are written.
     ready: asyncio.Queue[_Embedded | Exception | None] = asyncio.Queue()
-    embedding = asyncio.create_task(_embed(_Source(documents), model, batch_size, room, ready))
+    embedding = asyncio.create_task(_embed(_Source(documents), store, batch_size, room, ready))
+    refused = _Refused(store, batch_size)
     number = 0
     try:
         while (item := await ready.get()) is not None:
+            reports: list[Report] = []
             try:
-                report = await _write(store, item)
+                with refused.in_batch(number):
+                    await _write(store, item, reports)
             except Exception as error:
                 error.add_note(_where(number, batch_size))
                 raise
             del item
             room.release()
-            yield report
+            for report in reports:
+                yield report
             number += 1
     finally:
         embedding.cancel()
         await asyncio.gather(embedding, return_exceptions=True)
+    refused.name()
+
+
+class _Refused:
+    """Entries of a stream that could not be taken in, named when all others are written."""
+
+    def __init__(self, store: GuardedVectorStore, batch_size: int) -> None:
+        self._strict = store.guard.policy.on_detect == "raise"
+        self._batch_size = batch_size
+        self._reasons: dict[int, str] = {}
+
+    @contextmanager
+    def in_batch(self, number: int) -> Iterator[None]:
+        """Go on after malformed entries, unless the policy raises."""
+        try:
+            yield
+        except MalformedEntriesError as error:
+            if self._strict:
+                raise
+            first = number * self._batch_size
+            self._reasons |= {first + row: reason for row, reason in error.reasons.items()}
+
+    def name(self) -> None:
+        """Raise if there were any."""
+        if self._reasons:
+            raise MalformedEntriesError(self._reasons)
 
 
 class _Embedded(NamedTuple):
     """A batch that is ready to be written."""
 
     documents: list[Document]
-    vectors: list[list[float]]
+    vectors: list[Any]  # None where the model refuses a text
 
 
 class _Source:
@@ -189,7 +226,7 @@ class _Source:
 
 async def _embed(
     source: _Source,
-    model: Embeddings,
+    store: GuardedVectorStore,
     batch_size: int,
     room: asyncio.Semaphore,
     ready: asyncio.Queue[_Embedded | Exception | None],
@@ -201,7 +238,8 @@ async def _embed(
             documents = await source.take(batch_size)
             if not documents:
                 break
-            vectors = await model.aembed_documents([d.page_content for d in documents])
+            texts = [document.page_content for document in documents]
+            vectors = await store._aembed_each(texts)  # noqa: SLF001 - None where it refuses one
             ready.put_nowait(_Embedded(documents, vectors))
     except Exception as error:  # noqa: BLE001 - raised in its turn, by the generator
         ready.put_nowait(error)
@@ -209,18 +247,18 @@ async def _embed(
         ready.put_nowait(None)
 
 
-async def _write(store: GuardedVectorStore, batch: _Embedded | Exception) -> Report:
+async def _write(
+    store: GuardedVectorStore, batch: _Embedded | Exception, reports: list[Report]
+) -> None:
     if isinstance(batch, Exception):
         raise batch
     documents, vectors = batch
-    reports: list[Report] = []
     await store.aadd_embeddings(
         zip([document.page_content for document in documents], vectors, strict=True),
         [document.metadata for document in documents],
         [document.id for document in documents],
         on_report=reports.append,
     )
-    return reports[0]
 
 
 def _expect_guarded(store: object) -> None:

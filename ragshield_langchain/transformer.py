@@ -11,13 +11,14 @@ from typing import Any
 from langchain_core.documents import BaseDocumentTransformer, Document
 from langchain_core.embeddings import Embeddings
 from langchain_core.runnables.config import run_in_executor
-from numpy.typing import ArrayLike
 
 from ragshield_core import Batch, Guard, Quarantine, Report
 from ragshield_core.adapters.held import keep_held
+from ragshield_core.adapters.malformed import Sifted, sift
 from ragshield_core.detectors.base import Need
+from ragshield_core.errors import MalformedEntriesError
 from ragshield_langchain.checks import expect_embeddings, expect_guard
-from ragshield_langchain.convert import MetadataKeys, copied, to_batch
+from ragshield_langchain.convert import MetadataKeys, columns_of, copied
 from ragshield_langchain.events import report_detection
 
 # Namespace of the ids given to documents that have none.
@@ -126,7 +127,8 @@ class PoisonGuardTransformer(BaseDocumentTransformer):
         Raises
         ------
         ragshield_core.errors.InvalidBatchError
-            If a document cannot be judged, or an id comes twice; nothing is held then.
+            If a document has no usable id or text, or an id comes twice; nothing is held then. One
+            that cannot be judged for another reason is held.
         PoisonedEntryError
             If documents are suspicious and the policy says ``on_detect="raise"``.
         """
@@ -179,9 +181,10 @@ class PoisonGuardTransformer(BaseDocumentTransformer):
             for item in held
         ]
 
-    def _screen(self, documents: Sequence[Document], vectors: ArrayLike | None) -> list[Document]:
-        report = self._guard.hold(self._guard.screen(self._batch(documents, vectors)))
-        report = keep_held(report, self._guard)
+    def _screen(self, documents: Sequence[Document], vectors: Any) -> list[Document]:
+        sifted = self._sifted(documents, vectors)
+        report = keep_held(self._guard.hold(self._guard.screen(sifted.whole)), self._guard)
+        report = sifted.hold(report, self._guard)
         if self._learn:
             self._learned(report.batch.take(report.kept))
         self._last_report = report
@@ -193,26 +196,34 @@ class PoisonGuardTransformer(BaseDocumentTransformer):
         known = set(self._guard.known(entries.ids))
         self._guard.learn(entries.take([r for r, i in enumerate(entries.ids) if i not in known]))
 
-    def _batch(self, documents: Sequence[Document], vectors: ArrayLike | None) -> Batch:
-        """Return documents as entries; those without an id get one made of their content."""
+    def _sifted(self, documents: Sequence[Document], vectors: Any) -> Sifted:
+        """Return documents as entries; those without an id get one made of their content.
+
+        What can be neither passed on nor held is refused before anything is held: there is no
+        later, for whoever raises passes nothing on.
+        """
         named = [document.id or f"document {row}" for row, document in enumerate(documents)]
-        batch = to_batch(
+        columns = columns_of(
             named,
             [document.page_content for document in documents],
             [document.metadata for document in documents],
             vectors,
             self._keys,
         )
+        sifted = sift(columns, self._guard)
+        sifted.check(self._guard)
+        if sifted.refused:
+            raise MalformedEntriesError(sifted.refused, written=False)
         seen: Counter[str] = Counter()
         ids = []
-        for document, entry in zip(documents, batch, strict=True):
+        for document, entry in zip(documents, sifted.batch, strict=True):
             if document.id:
                 ids.append(document.id)
                 continue
             revision = entry.fingerprint
             ids.append(str(uuid.uuid5(NAMESPACE, f"{revision} {seen[revision]}")))
             seen[revision] += 1
-        return replace(batch, ids=tuple(ids))
+        return replace(sifted, batch=replace(sifted.batch, ids=tuple(ids)))
 
 
 def _needs_vectors(detector: Any) -> bool:

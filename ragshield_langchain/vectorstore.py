@@ -25,9 +25,11 @@ from numpy.typing import ArrayLike
 from ragshield_core import Batch, Guard, Quarantine, Report
 from ragshield_core.adapters.adoption import learn_store
 from ragshield_core.adapters.held import keep_held, keep_replaced, replacement
+from ragshield_core.adapters.malformed import Vectors, sift, unusable
+from ragshield_core.adapters.one_store import claim
 from ragshield_core.canary.sizes import size_of
 from ragshield_core.entries import Entry, together
-from ragshield_core.errors import InvalidBatchError
+from ragshield_core.errors import InvalidBatchError, MalformedEntriesError
 from ragshield_core.findings import Decision, printable
 from ragshield_core.quarantine import HeldEntry, Status
 from ragshield_core.scan import ScanReport, scan
@@ -40,20 +42,18 @@ from ragshield_langchain.callers import (
 from ragshield_langchain.checks import expect, expect_guard, expect_ids
 from ragshield_langchain.convert import (
     MetadataKeys,
-    check_keepable,
+    columns_of,
     complete_ids,
     copied,
     joined,
     keepable,
     parts,
     stored_metadatas,
-    to_batch,
     to_document,
 )
 from ragshield_langchain.events import areport_detection, report_detection
 from ragshield_langchain.inner import CALLERS_LOOP, InnerStore, access_to, create_store
 from ragshield_langchain.mask import Found, Mask, document_of
-from ragshield_langchain.one_store import claim
 
 logger = logging.getLogger("ragshield")  # ids and counts, never text
 
@@ -62,6 +62,8 @@ OnReport = Callable[[Report], object]
 
 # Documents that an audit reads at a time.
 PART = 1000
+# What models raise at texts that they cannot read, rather than when they cannot be reached.
+REFUSALS = (ValueError, TypeError)
 # How many copies of a held document are looked for in the store.
 COPIES = 16
 
@@ -108,6 +110,10 @@ class GuardedVectorStore(VectorStore):
             every string of three words or more, or with other than ASCII characters.
         inner_store: InnerStore | None
             How to write and read vectors, for other kinds of stores.
+        name: str | None
+            Under which documents of this store are held, the same in every process: release, purge
+            and reads do not see what is held for others. Default: class and collection of Chroma,
+            Qdrant and PGVector; InMemoryVectorStore and FAISS have none, and share ``""``.
 
     Instantiate:
         >>> from langchain_core.embeddings import DeterministicFakeEmbedding
@@ -175,16 +181,17 @@ class GuardedVectorStore(VectorStore):
         lineage_key: str | None = None,
         prompt_keys: Sequence[str] | None = None,
         inner_store: InnerStore | None = None,
+        name: str | None = None,
     ) -> None:
         expect_guard(guard)
         if inner_store is not None:
             expect("inner_store", inner_store, InnerStore, "an object, not a class or a name")
-        for name, key in (("label_key", label_key), ("lineage_key", lineage_key)):
-            if key is not None or name == "label_key":
-                expect(name, key, str, "the name of a metadata key, which need not be there")
+        for which, key in (("label_key", label_key), ("lineage_key", lineage_key)):
+            if key is not None or which == "label_key":
+                expect(which, key, str, "the name of a metadata key, which need not be there")
         self._inner = inner
         self._access = access_to(inner) if inner_store is None else inner_store
-        claim(guard, inner)
+        claim(guard, inner, name, self._access.name)
         self._guard = guard
         if isinstance(prompt_keys, str):
             msg = f"prompt_keys is the str {prompt_keys!r}, expected a list of metadata keys."
@@ -311,8 +318,12 @@ class GuardedVectorStore(VectorStore):
         Raises
         ------
         ragshield_core.errors.InvalidBatchError
-            If a document cannot be judged or stored; names it, and nothing of its batch was
-            written.
+            If all documents together cannot be judged, vectors of another dimension say; nothing
+            was written.
+        ragshield_core.errors.MalformedEntriesError
+            If documents have no usable id or text; names each, once the others are written. One
+            that cannot be judged for another reason (a list for a label, a value that cannot be
+            kept, no usable vector) is held, and the report says why.
         PoisonedEntryError
             If documents are suspicious and the policy says ``on_detect="raise"``.
         TypeError
@@ -682,7 +693,7 @@ class GuardedVectorStore(VectorStore):
         expect_ids(ids)
         because = None if decisions is None else dict(zip(ids, decisions, strict=True))
         with self._alone():
-            entries, cut = keepable(self._stored(ids), self.quarantine)
+            entries, cut = keepable(self._stored(ids))
             reasons = None if because is None else [because[i] for i in entries.ids]
 
             def take_away(ids: Sequence[str]) -> None:
@@ -779,6 +790,7 @@ class GuardedVectorStore(VectorStore):
         lineage_key: str | None = None,
         prompt_keys: Sequence[str] | None = None,
         inner_store: InnerStore | None = None,
+        name: str | None = None,
     ) -> Self:
         """Guard a store that holds documents already.
 
@@ -804,7 +816,7 @@ class GuardedVectorStore(VectorStore):
             How many documents are read at a time.
         progress
             Whether to show on standard error how far it is.
-        label_key, lineage_key, prompt_keys, inner_store
+        label_key, lineage_key, prompt_keys, inner_store, name
             As for the constructor.
 
         Raises
@@ -833,6 +845,7 @@ class GuardedVectorStore(VectorStore):
             "label_key": label_key,
             "lineage_key": lineage_key,
             "prompt_keys": prompt_keys,
+            "name": name,
         }
         with _adopting():
             store = cls(inner, guard=guard, inner_store=inner_store, **keys)
@@ -852,6 +865,7 @@ class GuardedVectorStore(VectorStore):
         lineage_key: str | None = None,
         prompt_keys: Sequence[str] | None = None,
         inner_store: InnerStore | None = None,
+        name: str | None = None,
     ) -> Self:
         """Do as :meth:`adopt` does, off the event loop."""
         guard = guard if guard is not None else Guard.default()
@@ -860,6 +874,7 @@ class GuardedVectorStore(VectorStore):
             "label_key": label_key,
             "lineage_key": lineage_key,
             "prompt_keys": prompt_keys,
+            "name": name,
         }
         with _adopting():
             store = cls(inner, guard=guard, inner_store=inner_store, **keys)
@@ -879,6 +894,7 @@ class GuardedVectorStore(VectorStore):
         label_key: str = "label",
         lineage_key: str | None = None,
         prompt_keys: Sequence[str] | None = None,
+        name: str | None = None,
         **kwargs: Any,
     ) -> Self:
         """Make a new guarded store and write texts into it.
@@ -889,7 +905,7 @@ class GuardedVectorStore(VectorStore):
             As for any vector store.
         vectorstore_cls
             Class of the store inside.
-        guard, label_key, lineage_key, prompt_keys
+        guard, label_key, lineage_key, prompt_keys, name
             As for the constructor.
         **kwargs
             For the constructor of the store inside, e.g. ``distance_strategy`` of FAISS.
@@ -906,6 +922,7 @@ class GuardedVectorStore(VectorStore):
             "label_key": label_key,
             "lineage_key": lineage_key,
             "prompt_keys": prompt_keys,
+            "name": name,
         }
         vectors = embedding.embed_documents(listed) if listed else []
         store = cls._empty(inner_cls, embedding, vectors, kwargs, **settings)
@@ -925,6 +942,7 @@ class GuardedVectorStore(VectorStore):
         label_key: str = "label",
         lineage_key: str | None = None,
         prompt_keys: Sequence[str] | None = None,
+        name: str | None = None,
         **kwargs: Any,
     ) -> Self:
         """Do as :meth:`from_texts` does, with the model's own async embedding."""
@@ -935,6 +953,7 @@ class GuardedVectorStore(VectorStore):
             "label_key": label_key,
             "lineage_key": lineage_key,
             "prompt_keys": prompt_keys,
+            "name": name,
         }
         vectors = await embedding.aembed_documents(listed) if listed else []
         store = cls._empty(inner_cls, embedding, vectors, kwargs, **settings)
@@ -954,6 +973,7 @@ class GuardedVectorStore(VectorStore):
         label_key: str = "label",
         lineage_key: str | None = None,
         prompt_keys: Sequence[str] | None = None,
+        name: str | None = None,
         **kwargs: Any,
     ) -> Self:
         """Make a new guarded store and write texts into it whose vectors are known.
@@ -967,6 +987,7 @@ class GuardedVectorStore(VectorStore):
             "label_key": label_key,
             "lineage_key": lineage_key,
             "prompt_keys": prompt_keys,
+            "name": name,
         }
         store = cls._empty(inner_cls, embedding, [v for _, v in pairs], kwargs, **settings)
         store.add_embeddings(pairs, metadatas, ids)
@@ -985,6 +1006,7 @@ class GuardedVectorStore(VectorStore):
         label_key: str = "label",
         lineage_key: str | None = None,
         prompt_keys: Sequence[str] | None = None,
+        name: str | None = None,
         **kwargs: Any,
     ) -> Self:
         """Do as :meth:`from_embeddings` does, off the event loop."""
@@ -995,6 +1017,7 @@ class GuardedVectorStore(VectorStore):
             "label_key": label_key,
             "lineage_key": lineage_key,
             "prompt_keys": prompt_keys,
+            "name": name,
         }
         store = cls._empty(inner_cls, embedding, [v for _, v in pairs], kwargs, **settings)
         await store.aadd_embeddings(pairs, metadatas, ids)
@@ -1299,7 +1322,7 @@ class GuardedVectorStore(VectorStore):
         texts: Sequence[str],
         metadatas: Sequence[Mapping[str, Any]],
         ids: Sequence[str | None] | None,
-        vectors: ArrayLike | None = None,
+        vectors: Vectors | None = None,
         *,
         batch_size: int | None = None,
         replacing: Collection[str] = (),
@@ -1307,43 +1330,54 @@ class GuardedVectorStore(VectorStore):
     ) -> list[str]:
         """Embed and write part by part; the report is one of all parts."""
         self._access.ready()
-        entry_ids = self._aligned(texts, metadatas, ids, vectors)
+        call = _Call(self._aligned(texts, metadatas, ids, vectors), texts)
         reports: list[Report] = []
         try:
-            for part in parts(entry_ids, batch_size):
-                listed = list(texts[part])
-                found = self._embed(listed) if vectors is None else vectors[part]  # type: ignore[index]
-                columns = listed, metadatas[part], entry_ids[part], found
-                reports.append(self._write(*columns, replacing))
+            for rows in call.parts(batch_size):
+                listed = [texts[row] for row in rows]
+                found = self._embed_each(listed) if vectors is None else _taken(vectors, rows)
+                columns = listed, _taken(metadatas, rows), _taken(call.ids, rows), found
+                report, refused = self._write(*columns, replacing)
+                call.refuse(rows, refused)
+                if len(report.batch) or not refused:
+                    reports.append(report)
         finally:
             self._tell(reports, on_report)
-        report_detection(joined(reports), stage="ingestion")
-        return entry_ids
+        if reports:
+            report_detection(joined(reports), stage="ingestion")
+        return call.finished(written=bool(sum(len(report.batch) for report in reports)))
 
     async def _aadd(
         self,
         texts: Sequence[str],
         metadatas: Sequence[Mapping[str, Any]],
         ids: Sequence[str | None] | None,
-        vectors: ArrayLike | None = None,
+        vectors: Vectors | None = None,
         *,
         batch_size: int | None = None,
         replacing: Collection[str] = (),
         on_report: OnReport | None = None,
     ) -> list[str]:
         """Do as :meth:`_add` does, with the model's own async embedding."""
-        entry_ids = self._aligned(texts, metadatas, ids, vectors)
+        call = _Call(self._aligned(texts, metadatas, ids, vectors), texts)
         reports: list[Report] = []
         try:
-            for part in parts(entry_ids, batch_size):
-                listed = list(texts[part])
-                found = await self._aembed(listed) if vectors is None else vectors[part]  # type: ignore[index]
-                columns = listed, metadatas[part], entry_ids[part], found
-                reports.append(await self._off_loop(partial(self._write, *columns, replacing)))
+            for rows in call.parts(batch_size):
+                listed = [texts[row] for row in rows]
+                found = (
+                    await self._aembed_each(listed) if vectors is None else _taken(vectors, rows)
+                )
+                columns = listed, _taken(metadatas, rows), _taken(call.ids, rows), found
+                work = partial(self._write, *columns, replacing)
+                report, refused = await self._off_loop(work)
+                call.refuse(rows, refused)
+                if len(report.batch) or not refused:
+                    reports.append(report)
         finally:
             self._tell(reports, on_report)
-        await areport_detection(joined(reports), stage="ingestion")
-        return entry_ids
+        if reports:
+            await areport_detection(joined(reports), stage="ingestion")
+        return call.finished(written=bool(sum(len(report.batch) for report in reports)))
 
     def _tell(self, reports: Sequence[Report], on_report: OnReport | None) -> None:
         """Say what was decided about the parts of a write; of a failed one, about those before."""
@@ -1374,15 +1408,22 @@ class GuardedVectorStore(VectorStore):
         texts: Sequence[str],
         metadatas: Sequence[Mapping[str, Any]],
         ids: Sequence[str],
-        vectors: ArrayLike,
+        vectors: Vectors,
         replacing: Collection[str] = (),
-    ) -> Report:
-        """Screen, hold (durably), write, learn: in this order, so that nothing gets lost."""
-        batch = to_batch(ids, texts, metadatas, vectors, self._keys)
-        check_keepable(batch, self.quarantine)
+    ) -> tuple[Report, Mapping[int, str]]:
+        """Screen, hold (durably), write, learn: in this order, so that nothing gets lost.
+
+        Returns the report, and by row what can be neither stored nor held.
+        """
+        columns = columns_of(ids, texts, metadatas, vectors, self._keys)
         with self._alone():
-            screened = self._of_copies(self._guard.screen(batch, replacing=replacing))
+            sifted = sift(columns, self._guard)
+            batch = sifted.batch
+            sifted = sifted.without(self._access.unfit(batch, batch.metadatas))
+            sifted.check(self._guard)
+            screened = self._of_copies(self._guard.screen(sifted.whole, replacing=replacing))
             report = keep_held(self._guard.hold(screened), self._guard)
+            report = sifted.hold(report, self._guard)
             admitted = batch
             if not report.kept.all():
                 self._mask.add(batch.take(~report.kept))
@@ -1403,7 +1444,7 @@ class GuardedVectorStore(VectorStore):
             if overdue := self._guard.overdue():
                 self.recall([d.entry_id for d in overdue], overdue)
                 report = replace(report, retroactive=(*report.retroactive, *overdue))
-        return report
+        return report, sifted.refused
 
     def _warn_of_docstores(self, held: Batch) -> None:
         """Say that the text may be in a docstore as well, and is no longer served from there."""
@@ -1440,7 +1481,7 @@ class GuardedVectorStore(VectorStore):
                 named = ", ".join(repr(printable(entry_id)) for entry_id in copies)
                 notes[entry.id] = f"the very same is in the store under {named}, and stays there"
         if standing:
-            found = keepable(self._stored(sorted(standing)), self.quarantine).entries
+            found = keepable(self._stored(sorted(standing))).entries
             self.quarantine.stand(found)
         return report.noted(notes)
 
@@ -1477,7 +1518,7 @@ class GuardedVectorStore(VectorStore):
         # First the store: what fails here is still held, and detectors must know. What is in there
         # as it was, because it was hidden only, needs no second write.
         older = self._stored(batch.ids)
-        found = keepable(older, self.quarantine).entries
+        found = keepable(older).entries
         there = {entry.id: (entry.fingerprint, dict(entry.metadata)) for entry in found}
         same = [there.get(e.id) == (e.fingerprint, dict(e.metadata)) for e in batch]
         hidden = batch.take(np.array(same, dtype=np.bool_))
@@ -1513,7 +1554,7 @@ class GuardedVectorStore(VectorStore):
                 notes[old.id] = replacement(new.lineage, old.lineage)
         if notes:
             kept = older.take([row for row, entry_id in enumerate(older.ids) if entry_id in notes])
-            keep_replaced(self.quarantine, keepable(kept, self.quarantine).entries, notes)
+            keep_replaced(self.quarantine, keepable(kept).entries, notes)
         return notes
 
     def _stored(self, ids: Sequence[str]) -> Batch:
@@ -1567,6 +1608,33 @@ class GuardedVectorStore(VectorStore):
     async def _aembed(self, texts: list[str]) -> list[list[float]]:
         return await self._model().aembed_documents(texts) if texts else []
 
+    def _embed_each(self, texts: list[str]) -> list[list[float] | None]:
+        """Return vectors, None for texts that the model refuses, unless it refuses all."""
+        found = self._tried(texts)
+        return found if any(found) else [*self._embed(texts)]  # raises what it raised before
+
+    def _tried(self, texts: list[str]) -> list[list[float] | None]:
+        try:
+            return [*self._embed(texts)]
+        except REFUSALS:
+            if len(texts) == 1:
+                return [None]
+            half = len(texts) // 2
+            return self._tried(texts[:half]) + self._tried(texts[half:])
+
+    async def _aembed_each(self, texts: list[str]) -> list[list[float] | None]:
+        found = await self._atried(texts)
+        return found if any(found) else [*await self._aembed(texts)]
+
+    async def _atried(self, texts: list[str]) -> list[list[float] | None]:
+        try:
+            return [*await self._aembed(texts)]
+        except REFUSALS:
+            if len(texts) == 1:
+                return [None]
+            half = len(texts) // 2
+            return await self._atried(texts[:half]) + await self._atried(texts[half:])
+
     def _embedded(self, batch: Batch) -> Batch:
         """Return entries with vectors by the store's model."""
         return Batch.of(
@@ -1602,6 +1670,43 @@ class GuardedVectorStore(VectorStore):
         # Without a vector at hand, the model is asked for the dimension that an index needs.
         dim = len(vectors[0]) if vectors else len(embedding.embed_query("dimension"))
         return cls(create_store(inner_cls, embedding, dim, options), **settings)
+
+
+class _Call:
+    """One call that adds entries: what it takes in, and what it has to refuse by name."""
+
+    def __init__(self, ids: list[str], texts: Sequence[str]) -> None:
+        self.ids = ids
+        self.refused = unusable(ids, texts)
+
+    def parts(self, batch_size: int | None) -> list[list[int]]:
+        """Return the rows of the parts of the write; none where all are refused."""
+        rows = [row for row in range(len(self.ids)) if row not in self.refused]
+        some = parts(len(rows), batch_size)
+        return [] if self.refused and not rows else [rows[part] for part in some]
+
+    def refuse(self, rows: list[int], reasons: Mapping[int, str]) -> None:
+        """Note entries of a part that can be neither stored nor held."""
+        self.refused |= {rows[row]: reason for row, reason in reasons.items()}
+
+    def finished(self, *, written: bool) -> list[str]:
+        """Return the ids of all entries.
+
+        Raises
+        ------
+        MalformedEntriesError
+            If some were refused; names each.
+        """
+        if self.refused:
+            raise MalformedEntriesError(
+                self.refused, ids=self.ids if written else (), written=written
+            )
+        return self.ids
+
+
+def _taken(column: Any, rows: Sequence[int]) -> Any:
+    """Return rows of a column; all of them as it came, arrays included."""
+    return column if len(rows) == len(column) else [column[row] for row in rows]
 
 
 @contextmanager

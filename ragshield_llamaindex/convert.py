@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
+<<<<<<< HEAD
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+=======
+from collections.abc import Callable, Mapping, Sequence
+>>>>>>> h-store
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -23,13 +27,19 @@ from llama_index.core.vector_stores.utils import metadata_dict_to_node
 from numpy.typing import ArrayLike, NDArray
 
 from ragshield_core import Batch, Report
-from ragshield_core.adapters.claims import claim_of, lineage_of
+from ragshield_core.claims import claim_of, lineage_of
+<<<<<<< HEAD
 from ragshield_core.entries import together
 from ragshield_core.errors import InvalidBatchError, RAGShieldError
+=======
+from ragshield_core.entries import unfit
+from ragshield_core.errors import InvalidBatchError
+>>>>>>> h-store
 from ragshield_core.findings import Decision, Unjudged, printable
+from ragshield_core.malformed import UNSTORABLE, Columns
+from ragshield_core.metadata_json import dumps, loads
 from ragshield_core.quarantine import HeldEntry
-from ragshield_core.quarantine.metadata_json import dumps, loads
-from ragshield_core.scan.readers.llama_folder import NODE_KEY
+from ragshield_core.scan.llama_folder import NODE_KEY
 
 logger = logging.getLogger("ragshield")
 
@@ -55,7 +65,7 @@ class MetadataKeys:
     """Where a node's metadata says what is claimed about it.
 
     A ``lineage`` of ``None`` is found where readers put it, see
-    :func:`ragshield_core.adapters.claims.lineage_of`.
+    :func:`ragshield_core.claims.lineage_of`.
     """
 
     label: str
@@ -197,6 +207,7 @@ def to_batch(
     )
 
 
+<<<<<<< HEAD
 class _Row(NamedTuple):
     """What is judged of a node, and what is kept of it."""
 
@@ -211,10 +222,17 @@ class _Row(NamedTuple):
 
 def check_nodes(nodes: Sequence[BaseNode], keys: MetadataKeys) -> None:
     """Refuse what is no node, or could be neither judged nor kept.
+=======
+def columns_of(
+    nodes: Sequence[BaseNode], keys: MetadataKeys, *, with_vectors: bool = True
+) -> Columns:
+    """Return nodes as columns, with what cannot be read or kept of them.
+>>>>>>> h-store
 
     Raises
     ------
     InvalidBatchError
+<<<<<<< HEAD
         Names the first of them, by its id or its place.
     """
     for place, node in enumerate(nodes):
@@ -305,6 +323,64 @@ def _vector_of(place: int, node: BaseNode) -> NDArray[np.float32]:
 def _named(node: BaseNode) -> str:
     entry_id = node.node_id
     return f"entry {printable(entry_id)!r}" if isinstance(entry_id, str) else "without an id"
+=======
+        If no node has a vector, or one cannot be put into a prompt or stands for an object that
+        answers by itself: mistakes of whoever calls, not of single nodes.
+    """
+    if with_vectors and nodes and all(node.embedding is None for node in nodes):
+        to_batch(nodes, keys)  # raises
+    reasons: dict[int, list[str]] = {}
+
+    def read(row: int, of: Callable[[BaseNode], str | None]) -> str | None:
+        try:
+            claim = of(nodes[row])
+        except InvalidBatchError as error:
+            reasons.setdefault(row, []).append(str(error))
+            return None
+        if claim is not None and unfit(claim):
+            reasons.setdefault(row, []).append(f"a label or lineage {UNSTORABLE}")
+            return None
+        return claim
+
+    rows = range(len(nodes))
+    labels = [read(row, keys.label_of) for row in rows]
+    lineages = [read(row, keys.lineage_of) for row in rows]
+    metadatas, contexts = [], []
+    for row, node in enumerate(nodes):
+        try:
+            metadata, context = _packed(node), context_of(node)
+        except InvalidBatchError as error:
+            left = _cut_down(node)
+            context = context_of(left)  # raises where no value of metadata is at fault
+            metadata = _packed(left)
+            reasons.setdefault(row, []).append(str(error))
+        metadatas.append(metadata)
+        contexts.append(context)
+    return Columns(
+        ids=[node.node_id for node in nodes],
+        texts=[text_of(node) for node in nodes],
+        vectors=[node.embedding for node in nodes] if with_vectors else None,
+        labels=labels,
+        lineages=lineages,
+        contexts=contexts,
+        metadatas=metadatas,
+        reasons={row: "; ".join(dict.fromkeys(found)) for row, found in reasons.items()},
+    )
+
+
+def as_stored(nodes: Sequence[BaseNode], keys: MetadataKeys) -> Batch:
+    """Return nodes that are, or go, in the store as a batch, without claims that are none."""
+    columns = columns_of(nodes, keys)
+    return Batch.of(
+        ids=columns.ids,
+        texts=columns.texts,
+        embeddings=[node.get_embedding() for node in nodes],
+        labels=columns.labels,
+        lineages=columns.lineages,
+        contexts=columns.contexts,
+        metadatas=columns.metadatas,
+    )
+>>>>>>> h-store
 
 
 def to_node(held: HeldEntry) -> BaseNode:
@@ -529,12 +605,19 @@ def _packed(node: BaseNode) -> dict[str, Any]:
     """
     left_out = {"text", "text_resource", "embedding", "metadata"}
     try:
+        _check_keys(node.metadata)
         content = node.model_dump(mode="json", exclude=left_out)
         json.dumps(content)
         metadata = _plain(node)
+<<<<<<< HEAD
     except (TypeError, ValueError, RecursionError) as error:  # pydantic's quote what they are about
         odd = next((key for key, value in node.metadata.items() if not _keeps(key, value)), None)
         where = "" if odd is None else f" in metadata[{printable(str(odd), 50)!r}]"
+=======
+    except Exception as error:  # noqa: BLE001 - pydantic's own quote what they are about
+        odd = [k for k, v in node.metadata.items() if not isinstance(k, str) or not _keeps(v)]
+        where = "" if not odd else f" in metadata[{_key(odd[0])}]"
+>>>>>>> h-store
         msg = (
             f"node {printable(node.node_id)!r} holds a value{where} that can be kept neither by a "
             f"store nor in quarantine ({type(error).__name__}); use strings, numbers, dates, lists "
@@ -544,10 +627,19 @@ def _packed(node: BaseNode) -> dict[str, Any]:
     return {**metadata, NODE_KEY: {"type": node.class_name(), "content": content}}
 
 
+def _cut_down(node: BaseNode) -> BaseNode:
+    """Return a copy of a node without metadata that cannot be kept."""
+    copy = node.model_copy()
+    kept = {k: v for k, v in node.metadata.items() if isinstance(k, str) and _keeps(v)}
+    copy.metadata = kept
+    return copy
+
+
 def _plain(node: BaseNode) -> dict[str, Any]:
     stored = as_stored(node.metadata)
     try:
         return loads(dumps(node.metadata))  # a copy that shares nothing
+<<<<<<< HEAD
     except (TypeError, ValueError):  # stores keep what pydantic makes of such values
         return stored
 
@@ -574,5 +666,26 @@ def _keeps(key: str, value: Any) -> bool:
         as_stored({key: value})
         dumps({key: value})
     except (TypeError, ValueError, RecursionError):
+=======
+    except Exception:  # noqa: BLE001 - stores keep what pydantic makes of such values
+        made: dict[str, Any] = node.model_dump(mode="json", include={"metadata"})["metadata"]
+        return made
+
+
+def _check_keys(metadata: Mapping[Any, Any]) -> None:
+    if not all(isinstance(key, str) for key in metadata):
+        raise TypeError  # no store could give the node back
+
+
+def _key(key: object) -> str:
+    return printable(repr(key), 50) if isinstance(key, str | int | float) else type(key).__name__
+
+
+def _keeps(value: Any) -> bool:
+    """Return whether the quarantine can keep a value of metadata."""
+    try:
+        dumps({"": value})
+    except Exception:  # noqa: BLE001 - values of classes of their own may do anything
+>>>>>>> h-store
         return False
     return True

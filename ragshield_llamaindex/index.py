@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, Self, TypeVar
 
@@ -20,6 +21,7 @@ from llama_index.core.schema import (
     BaseNode,
     Document,
     IndexNode,
+    MetadataMode,
     NodeRelationship,
     TransformComponent,
 )
@@ -34,6 +36,7 @@ from llama_index.core.vector_stores.types import (
 from pydantic import PrivateAttr
 
 from ragshield_core import Guard
+<<<<<<< HEAD
 from ragshield_core.quarantine import HeldEntry
 from ragshield_llamaindex.convert import (
     MetadataKeys,
@@ -42,6 +45,11 @@ from ragshield_llamaindex.convert import (
     relinked,
     source_of,
 )
+=======
+from ragshield_core.errors import MalformedEntriesError
+from ragshield_core.malformed import unusable
+from ragshield_llamaindex.convert import MetadataKeys, embedded, relinked, source_of, text_of
+>>>>>>> h-store
 from ragshield_llamaindex.events import dispatcher
 from ragshield_llamaindex.inner import InnerStore, access_to, vectors_of
 from ragshield_llamaindex.keeper import Embed, Keeper, Kept, embedding_with
@@ -58,6 +66,9 @@ _SETTINGS = (
     *("embed_model", "callback_manager", "transformations", "use_async"),
     *("store_nodes_override", "insert_batch_size", "show_progress"),
 )
+
+# What models raise at texts that they cannot read, rather than when they cannot be reached.
+REFUSALS = (ValueError, TypeError)
 
 # What a query engine answers where no passage is left, in place of "Empty Response".
 ALL_DROPPED = "No answer: no passage that was found for this question passed the guard."
@@ -87,6 +98,10 @@ class GuardedVectorStoreIndex(Kept, VectorStoreIndex):
             nothing, the node's source document.
         inner_store: InnerStore | None
             How to read nodes of the vector store, for kinds that are not known.
+        name: str | None
+            Under which nodes of this index are held, the same in every process: release and reads
+            do not see what is held for others. Default: class and collection or table of the store
+            inside; stores in memory have none, and share ``""``.
         **kwargs
             As of VectorStoreIndex: ``storage_context``, ``embed_model``, ``transformations``, ...
             ``objects`` that stand for nodes are judged with these; engines and retrievers answer by
@@ -137,6 +152,7 @@ class GuardedVectorStoreIndex(Kept, VectorStoreIndex):
         label_key: str = "label",
         lineage_key: str | None = None,
         inner_store: InnerStore | None = None,
+        name: str | None = None,
         storage_context: StorageContext | None = None,
         index_struct: IndexDict | None = None,
         **kwargs: Any,
@@ -154,7 +170,7 @@ class GuardedVectorStoreIndex(Kept, VectorStoreIndex):
         self._access = _IndexInner(self, store, inner_store)
         self._access.struct = index_struct
         keys = MetadataKeys(label=label_key, lineage=lineage_key)
-        self._keeper = Keeper(guard, self._access, keys)
+        self._keeper = Keeper(guard, self._access, keys, name)
         self._keeper.look("index")
         self._reads = ReadView(store, self._access, self._keeper.mask)
         kwargs["transformations"] = _stable(kwargs.get("transformations"))
@@ -217,6 +233,7 @@ class GuardedVectorStoreIndex(Kept, VectorStoreIndex):
         label_key: str = "label",
         lineage_key: str | None = None,
         inner_store: InnerStore | None = None,
+        name: str | None = None,
         fit: bool = True,
     ) -> Self:
         """Guard an index that holds nodes already.
@@ -236,7 +253,7 @@ class GuardedVectorStoreIndex(Kept, VectorStoreIndex):
             while the guard is fitted. Default: from all nodes, each held out in turn. If there are
             too few for the accepted rate, the smallest rate that they justify is taken, up to 5 %;
             below 20 or so, the guard begins as it does with nothing.
-        label_key, lineage_key, inner_store
+        label_key, lineage_key, inner_store, name
             As for the constructor.
         fit
             False for a guard that has learned the index already: ``Guard.load(folder)``, beside
@@ -272,12 +289,13 @@ class GuardedVectorStoreIndex(Kept, VectorStoreIndex):
             access = _IndexInner(index, index.vector_store, inner_store)
             access.struct = index.index_struct
             keys = MetadataKeys(label=label_key, lineage=lineage_key)
-            Keeper(guard, access, keys).adopt(clean_ids)
+            Keeper(guard, access, keys, name).adopt(clean_ids)
         adopted = cls(
             guard=guard,
             label_key=label_key,
             lineage_key=lineage_key,
             inner_store=inner_store,
+            name=name,
             storage_context=index.storage_context,
             index_struct=index.index_struct,
             **{name: getattr(index, f"_{name}") for name in _SETTINGS},
@@ -301,9 +319,17 @@ class GuardedVectorStoreIndex(Kept, VectorStoreIndex):
     ) -> None:
         self._access.struct = index_struct
         if nodes:
+<<<<<<< HEAD
             with naming(nodes, self._keeper.keys):
                 vectors = self._get_node_with_embedding(nodes, show_progress)
             self._keeper.run(self._keeper.add(vectors, insert_kwargs))
+=======
+            rows = _embeddable(nodes)
+            found = self._tried([nodes[row] for row in rows], show_progress)
+            vectors = _merged(nodes, rows, found)
+            with self._recording() as at_once:
+                self._keeper.run(self._keeper.add(vectors, insert_kwargs, at_once=at_once))
+>>>>>>> h-store
 
     async def _async_add_nodes_to_index(
         self,
@@ -314,9 +340,57 @@ class GuardedVectorStoreIndex(Kept, VectorStoreIndex):
     ) -> None:
         self._access.struct = index_struct
         if nodes:
+<<<<<<< HEAD
             with naming(nodes, self._keeper.keys):
                 vectors = await self._aget_node_with_embedding(nodes, show_progress)
             await self._keeper.arun(self._keeper.add(vectors, insert_kwargs))
+=======
+            rows = _embeddable(nodes)
+            found = await self._atried([nodes[row] for row in rows], show_progress)
+            vectors = _merged(nodes, rows, found)
+            with self._recording() as at_once:
+                await self._keeper.arun(self._keeper.add(vectors, insert_kwargs, at_once=at_once))
+
+    def _tried(self, nodes: list[BaseNode], progress: bool) -> list[BaseNode]:  # noqa: FBT001
+        """Return nodes with vectors; those that the model refuses without, unless it is all."""
+        try:
+            return list(self._get_node_with_embedding(nodes, progress))
+        except REFUSALS:
+            found: list[BaseNode] = []
+            for node in nodes:
+                with suppress(*REFUSALS):
+                    found += self._get_node_with_embedding([node], progress)
+            if not found:
+                raise
+            return _merged(nodes, _rows_of(nodes, found), found)
+
+    async def _atried(self, nodes: list[BaseNode], progress: bool) -> list[BaseNode]:  # noqa: FBT001
+        """Do as :meth:`_tried` does."""
+        try:
+            return list(await self._aget_node_with_embedding(nodes, progress))
+        except REFUSALS:
+            found: list[BaseNode] = []
+            for node in nodes:
+                with suppress(*REFUSALS):
+                    found += await self._aget_node_with_embedding([node], progress)
+            if not found:
+                raise
+            return _merged(nodes, _rows_of(nodes, found), found)
+
+    @contextmanager
+    def _recording(self) -> Iterator[bool]:
+        """Note what is stored where some nodes could not be; not while the index is being made.
+
+        Who is making it would be left without the index, so that all are refused at once then.
+        """
+        made = "_index_struct" in self.__dict__
+        try:
+            yield not made
+        except MalformedEntriesError:
+            if made:
+                self._record()
+            raise
+>>>>>>> h-store
 
     def insert(self, document: Document, **insert_kwargs: Any) -> None:
         """Cut a document into nodes and index those that are admitted."""
@@ -506,6 +580,40 @@ def adopt(index: VectorStoreIndex, **kwargs: Any) -> GuardedVectorStoreIndex:
     return GuardedVectorStoreIndex.adopt(index, **kwargs)
 
 
+def _embeddable(nodes: Sequence[BaseNode]) -> list[int]:
+    """Return the rows of nodes that can be asked a vector for, without hurting the others.
+
+    LlamaIndex gives nodes under one id the vector of the last, and fails on all where metadata of
+    one cannot be written.
+    """
+    refused = unusable([node.node_id for node in nodes], [text_of(node) for node in nodes])
+    rows = []
+    for row, node in enumerate(nodes):
+        if row not in refused:
+            try:
+                if node.embedding is None:
+                    node.get_content(metadata_mode=MetadataMode.EMBED)
+                rows.append(row)
+            except Exception:  # noqa: BLE001, S112 - it is held, with the reason
+                continue
+    return rows
+
+
+def _rows_of(nodes: Sequence[BaseNode], some: Sequence[BaseNode]) -> list[int]:
+    rows = {node.node_id: row for row, node in enumerate(nodes)}
+    return [rows[node.node_id] for node in some]
+
+
+def _merged(
+    nodes: Sequence[BaseNode], rows: Sequence[int], found: Sequence[BaseNode]
+) -> list[BaseNode]:
+    """Return nodes with those that were found in their places."""
+    merged = list(nodes)
+    for row, node in zip(rows, found, strict=True):
+        merged[row] = node
+    return merged
+
+
 def _with_objects(
     nodes: Sequence[BaseNode] | None, objects: Sequence[IndexNode] | None
 ) -> tuple[Sequence[BaseNode] | None, list[IndexNode] | None]:
@@ -687,6 +795,15 @@ class _IndexInner(InnerStore):
         """Refuse nodes that the vector store could not keep."""
         if self._nodes is not None:
             self._nodes.check(nodes)
+
+    @property
+    def name(self) -> str:
+        """That of the store, where it keeps texts; the others are in memory."""
+        return "" if self._nodes is None else self._nodes.name
+
+    def unfit(self, nodes: Sequence[BaseNode]) -> dict[int, str]:
+        """Return the rows of nodes that the store cannot keep."""
+        return super().unfit(nodes) if self._nodes is None else self._nodes.unfit(nodes)
 
     @property
     def orphans(self) -> int:

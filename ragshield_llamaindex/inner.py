@@ -7,12 +7,14 @@ class per kind of store fills the gap.
 from __future__ import annotations
 
 import asyncio
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from types import NoneType
 from typing import Any
 
 import numpy as np
-from llama_index.core.schema import BaseNode
+from llama_index.core.schema import BaseNode, MetadataMode
 from llama_index.core.vector_stores.types import (
     BasePydanticVectorStore,
     MetadataFilter,
@@ -21,14 +23,26 @@ from llama_index.core.vector_stores.types import (
 )
 from llama_index.core.vector_stores.utils import metadata_dict_to_node
 
+<<<<<<< HEAD
 from ragshield_core.errors import InvalidBatchError
 from ragshield_core.findings import printable
 from ragshield_llamaindex.convert import PLAIN, as_stored
 
 # Integers of databases have 64 bits.
 LARGEST = 2**63
+=======
+from ragshield_core.entries import unfit as unstorable
+from ragshield_core.findings import printable
+from ragshield_core.one_store import name_of
+
+>>>>>>> h-store
 # Ids per statement, and points per page.
 CHUNK = 500
+# Of numbers that Chroma keeps, and what its keys must not begin with.
+LARGEST = 2**63
+RESERVED = ("#", "$", "chroma:")
+# Where stores keep the name of what they write to.
+NAMED_BY = ("collection_name", "table_name", "index_name")
 
 
 class InnerStore(ABC):
@@ -51,6 +65,12 @@ class InnerStore(ABC):
     def handles(cls, store_cls: type[BasePydanticVectorStore]) -> bool:
         """Return whether this class knows stores of that class."""
 
+    @property
+    def name(self) -> str:
+        """What identifies the store in every process that uses it; empty where nothing does."""
+        found = (getattr(self._store, key, None) for key in NAMED_BY)
+        return name_of(self._store, next((one for one in found if isinstance(one, str)), ""))
+
     @abstractmethod
     def read(self, ids: Sequence[str]) -> list[BaseNode]:
         """Return nodes with their vectors; missing ones are passed over."""
@@ -67,6 +87,7 @@ class InnerStore(ABC):
     def document(self, ref_doc_id: str) -> list[str]:
         """Return the ids of the nodes that were cut from a document."""
 
+<<<<<<< HEAD
     def near(self, vector: Sequence[float], k: int) -> list[BaseNode]:
         """Return the k nodes nearest to a vector, with or without their vectors."""
         query = VectorStoreQuery(query_embedding=list(vector), similarity_top_k=k)
@@ -97,6 +118,44 @@ class InnerStore(ABC):
         name = type(self._store).__name__
         msg = f"node {printable(node.node_id)!r}: {what} is nothing a {name} can keep: {why}."
         return InvalidBatchError(msg)
+=======
+    def unfit(self, nodes: Sequence[BaseNode]) -> dict[int, str]:
+        """Return the rows of nodes that this store cannot keep, each with the reason.
+
+        They are held before anything is written. The reason names keys and types, never values.
+        """
+        flat = bool(getattr(self._store, "flat_metadata", False))
+        reasons = {row: self._unfit(node, flat=flat) for row, node in enumerate(nodes)}
+        return {row: reason for row, reason in reasons.items() if reason is not None}
+
+    def _unfit(self, node: BaseNode, *, flat: bool) -> str | None:
+        kind = type(self._store).__name__
+        for key, value in node.metadata.items() if flat else ():
+            plain = isinstance(key, str) and isinstance(value, str | int | float | NoneType)
+            if not plain or not self.takes(key, value):
+                named = printable(repr(key), 60)
+                return (
+                    f"metadata[{named}] is of type {type(value).__name__}, or of a name or value, "
+                    f"that {kind} cannot keep, expected a str, a finite number or None."
+                )
+        try:
+            node.model_dump(mode="json", include={"metadata"})  # as every store does
+        except Exception as error:  # noqa: BLE001 - what it says quotes values
+            return f"metadata holds a value that {kind} cannot keep ({type(error).__name__})."
+        values = [*node.metadata, *node.metadata.values()] if flat else []
+        texts = [node.get_content(MetadataMode.NONE), *(v for v in values if isinstance(v, str))]
+        if any(map(self.unreadable, texts)):
+            return f"its text or metadata holds a character that {kind} cannot keep."
+        return None
+
+    def takes(self, key: str, value: str | float | None) -> bool:  # noqa: ARG002 - as below
+        """Return whether the store can keep a plain value under a key of metadata."""
+        return True
+
+    def unreadable(self, text: str) -> bool:  # noqa: ARG002 - most stores keep any text
+        """Return whether the store cannot keep a text for a character in it."""
+        return False
+>>>>>>> h-store
 
     def write(self, nodes: Sequence[BaseNode], **kwargs: Any) -> None:
         """Store nodes under ids that are not there; ``kwargs`` are those of the store's ``add``."""
@@ -145,6 +204,7 @@ class ChromaInner(InnerStore):
         """Return whether it is a ChromaVectorStore."""
         return comes_from(store_cls, "llama_index.vector_stores.chroma.base", "ChromaVectorStore")
 
+<<<<<<< HEAD
     def check(self, nodes: Sequence[BaseNode]) -> None:
         """Refuse nodes that Chroma could not keep."""
         super().check(nodes)
@@ -153,6 +213,24 @@ class ChromaInner(InnerStore):
                 if not key or key[0] in "$#" or key == "chroma:document":
                     why = "Chroma keeps no such key; rename it"
                     raise self.refused(node, f"metadata[{printable(key, 50)!r}]", why)
+=======
+    @property
+    def name(self) -> str:
+        """Its class and collection."""
+        return name_of(self._store, getattr(self._store.client, "name", None))
+
+    def takes(self, key: str, value: str | float | None) -> bool:
+        """Return whether it is finite, of 64 bits, and under a key that is a name.
+
+        Chroma loses all metadata of an entry with a number that is not finite.
+        """
+        fits = not isinstance(value, int | float) or -LARGEST <= value < LARGEST
+        return fits and bool(key) and not key.startswith(RESERVED)
+
+    def unreadable(self, text: str) -> bool:
+        """Return whether there is a half of a surrogate pair."""
+        return unstorable(text.replace("\0", ""))
+>>>>>>> h-store
 
     def read(self, ids: Sequence[str]) -> list[BaseNode]:
         """Return nodes with their vectors."""
@@ -289,6 +367,28 @@ class PostgresInner(InnerStore):
     def handles(cls, store_cls: type[BasePydanticVectorStore]) -> bool:
         """Return whether it is a PGVectorStore."""
         return comes_from(store_cls, "llama_index.vector_stores.postgres.base", "PGVectorStore")
+
+    @property
+    def name(self) -> str:
+        """Its class, schema and table."""
+        return name_of(self._store, f"{self._store.schema_name}.{self._store.table_name}")
+
+    def unreadable(self, text: str) -> bool:
+        """Return whether there is a NUL, or a half of a surrogate pair."""
+        return unstorable(text)
+
+    def _unfit(self, node: BaseNode, *, flat: bool) -> str | None:
+        reason = super()._unfit(node, flat=flat)
+        if reason is not None:
+            return reason
+        metadata = node.model_dump(mode="json", include={"metadata"})
+        try:
+            written = json.dumps(metadata, ensure_ascii=False, allow_nan=False)
+        except ValueError:
+            written = "\0"
+        if "\\u0000" in written or unstorable(written):
+            return "metadata holds a NUL, a lone surrogate or NaN, which PostgreSQL cannot keep."
+        return None
 
     def read(self, ids: Sequence[str]) -> list[BaseNode]:
         """Return nodes with their vectors."""

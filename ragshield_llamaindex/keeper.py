@@ -22,16 +22,26 @@ from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.schema import BaseNode, MetadataMode
 
 from ragshield_core import Batch, Guard, Quarantine, Report
-from ragshield_core.adapters.adoption import learn_store
-from ragshield_core.adapters.held import keep_held, keep_replaced, replacement
+from ragshield_core.adoption import learn_store
+<<<<<<< HEAD
 from ragshield_core.entries import Entry
 from ragshield_core.errors import QuarantineError
 from ragshield_core.findings import Decision, Verdict, printable
+from ragshield_core.held import keep_held, keep_replaced, replacement
+=======
+from ragshield_core.errors import MalformedEntriesError, QuarantineError
+from ragshield_core.findings import Decision, Verdict, printable
+from ragshield_core.held import keep_held
+from ragshield_core.malformed import Sifted, sift
+from ragshield_core.one_store import claim
+>>>>>>> h-store
 from ragshield_core.quarantine import HeldEntry, Status
 from ragshield_core.scan import ScanReport, scan
 from ragshield_llamaindex.convert import (
     NO_ENTRIES,
     MetadataKeys,
+    as_stored,
+    columns_of,
     embedded,
     flagged,
     in_stages,
@@ -94,10 +104,15 @@ class Keeper:
     ----------
     guard, access, keys
         The guard, the nodes of the store, and where metadata says what belongs to a revision.
+    name
+        Of the store, as the user gave it.
     """
 
-    def __init__(self, guard: Guard, access: InnerStore, keys: MetadataKeys) -> None:
+    def __init__(
+        self, guard: Guard, access: InnerStore, keys: MetadataKeys, name: str | None = None
+    ) -> None:
         self.guard = checked(guard)
+        claim(guard, access.inner, name, access.name, stacklevel=4)
         self.access = access
         self.keys = keys
         self.mask = Mask(keys)
@@ -183,23 +198,37 @@ class Keeper:
     # Operations
 
     def add(
-        self, nodes: Sequence[BaseNode], options: dict[str, Any] | None = None
+        self,
+        nodes: Sequence[BaseNode],
+        options: dict[str, Any] | None = None,
+        *,
+        at_once: bool = False,
     ) -> Steps[Report]:
         """Screen nodes that have vectors; hold the suspicious ones, and store and learn the rest.
 
         Of a node that is held, an older revision stays. Relationships pass over what was held. Of
         a document that was withdrawn, the version before comes back as far as the new one is held.
+
+        What can be neither stored nor held is named once the others are, or, ``at_once`` and where
+        a document is replaced, before anything is.
         """
         documents = self._withdrawn.keys() & set(_documents(nodes))
         before = {one: self._withdrawn.pop(one) for one in documents}
         try:
+<<<<<<< HEAD
             batch = yield _work(lambda: replacing(self._batch(nodes), before))
             report = yield from self._add(batch, with_plain_vectors(nodes), options)
+=======
+            sifted = yield _work(lambda: self._sifted(nodes, at_once=at_once or bool(before)))
+            nodes = [nodes[row] for row in sifted.rows]
+            report = yield from self._add(nodes, sifted, options, before)
+>>>>>>> h-store
         except Exception:  # the new version is not in
             yield from self._put_back([node for older in before.values() for node in older])
             raise
         notes: dict[str, str] = {}
         for ref_doc_id, older in before.items():
+<<<<<<< HEAD
             notes |= yield from self._settle(ref_doc_id, older, report)
         self.last_report = report = report.noted(notes)
         return report
@@ -214,6 +243,32 @@ class Keeper:
         self, batch: Batch, nodes: Sequence[BaseNode], options: dict[str, Any] | None
     ) -> Steps[Report]:
         report = yield from self._judge(batch)
+=======
+            yield from self._settle(ref_doc_id, older, report)
+        if sifted.refused:
+            raise MalformedEntriesError(sifted.refused, written=len(sifted.batch) > 0)
+        return report
+
+    def _sifted(self, nodes: Sequence[BaseNode], *, at_once: bool) -> Sifted:
+        """Tell malformed nodes from the others; refuse all before anything is written, if so."""
+        sifted = sift(columns_of(nodes, self.keys), self.guard)
+        left = [nodes[row] for row in sifted.rows]
+        sifted = sifted.without(self.access.unfit(left))
+        sifted.check(self.guard)
+        if at_once and sifted.refused:
+            raise MalformedEntriesError(sifted.refused, written=False)
+        return sifted
+
+    def _add(
+        self,
+        nodes: Sequence[BaseNode],
+        sifted: Sifted,
+        options: dict[str, Any] | None,
+        before: Mapping[str, Sequence[BaseNode]],
+    ) -> Steps[Report]:
+        batch = replacing(sifted.batch, before)
+        report: Report = yield _work(lambda: self._judge(replace(sifted, batch=batch)))
+>>>>>>> h-store
         self.last_report = report
         if report.retroactive:
             yield from self.recall([d.entry_id for d in report.retroactive], report.retroactive)
@@ -248,7 +303,12 @@ class Keeper:
         if refused := [one.id for one in held if one.id not in late and one.id not in waiting]:
             quarantine.release(refused)  # raises, and names the first; nothing was written
         nodes = yield _work(lambda: with_vectors([to_node(one) for one in held], embed))
-        batch = to_batch(nodes, self.keys)
+        for row, reason in self.access.unfit(nodes).items():
+            msg = (
+                f"node {nodes[row].node_id!r} cannot be stored, and nothing was released: {reason}"
+            )
+            raise QuarantineError(msg)
+        batch = as_stored(nodes, self.keys)
         # First the store: what fails here is still held. Then the quarantine, then the guard.
         new = {one.id for one in missing}
         if new:
@@ -365,10 +425,17 @@ class Keeper:
 
         Returns whether it was replaced.
         """
+<<<<<<< HEAD
         batch = yield _work(lambda: self._batch(nodes))
         nodes = with_plain_vectors(nodes)
         older = yield Step("document", (ref_doc_id,))
         report = yield from self._judge(batch, older)
+=======
+        sifted = yield _work(lambda: self._sifted(nodes, at_once=True))
+        batch = sifted.batch
+        older = yield Step("document", (ref_doc_id,))
+        report = yield _work(lambda: self._judge(sifted, older))
+>>>>>>> h-store
         self.last_report = report
         if report.retroactive:
             yield from self.recall([d.entry_id for d in report.retroactive], report.retroactive)
@@ -401,6 +468,7 @@ class Keeper:
         replaced
             Documents whose older versions go.
         """
+<<<<<<< HEAD
         judged = []
         for stage in reports:
             judged.append((yield from self._of_copies(stage)))
@@ -410,6 +478,13 @@ class Keeper:
         self.last_report = report = in_stages(judged)
         batch = yield _work(lambda: self._batch(nodes))
         nodes = with_plain_vectors(nodes)
+=======
+        self.last_report = report
+        self.mask.add(report.batch.take(~report.kept))
+        if report.retroactive:
+            yield from self.recall([d.entry_id for d in report.retroactive], report.retroactive)
+        batch = yield _work(lambda: as_stored(nodes, self.keys))
+>>>>>>> h-store
         # First the new versions: what fails here leaves those before.
         if len(batch):
             leaving = yield Step("read", ((yield from self.nodes_in(replaced)),))
@@ -529,6 +604,7 @@ class Keeper:
                 yield Step("delete", (left,))
         return gone  # type: ignore[no-any-return]
 
+<<<<<<< HEAD
     def _judge(self, batch: Batch, replacing: Sequence[str] = ()) -> Steps[Report]:
         screen = partial(self.guard.screen, batch, replacing=replacing)
         report: Report = yield _work(lambda: with_family(screen()))
@@ -538,6 +614,12 @@ class Keeper:
 
     def _hold(self, report: Report) -> Report:
         report = noting_images(keep_held(self.guard.hold(report), self.guard))
+=======
+    def _judge(self, sifted: Sifted, replacing: Sequence[str] = ()) -> Report:
+        screened = with_family(self.guard.screen(sifted.whole, replacing=replacing))
+        report = keep_held(self.guard.hold(screened), self.guard)
+        report = noting_images(sifted.hold(report, self.guard))
+>>>>>>> h-store
         if not report.kept.all():
             self.mask.add(report.batch.take(~report.kept))
         return report
@@ -783,7 +865,8 @@ class Kept:
         Raises
         ------
         ragshield_core.errors.QuarantineError
-            If one of them is not held, or needs a vector; nothing is released then.
+            If one of them is not held, needs a vector, or cannot be kept by the store; nothing is
+            released then.
         """
         steps = self._keeper.release(ids, by, note, self._embed(embed_model))
         released = self._keeper.run(steps)
@@ -1055,7 +1138,7 @@ def to_batch_of(nodes: Sequence[BaseNode], keys: MetadataKeys) -> Batch:
         )
     # Some stores keep several revisions under one id; the latest counts.
     latest = {node.node_id: node for node in known}
-    return to_batch(list(latest.values()), keys) if latest else NO_ENTRIES
+    return as_stored(list(latest.values()), keys) if latest else NO_ENTRIES
 
 
 def checked(guard: object) -> Guard:

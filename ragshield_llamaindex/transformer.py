@@ -12,7 +12,7 @@ import threading
 import uuid
 import warnings
 import weakref
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -25,20 +25,21 @@ from sqlalchemy import make_url
 
 from ragshield_core import Batch, Guard, Quarantine, Report
 from ragshield_core import state as saved_state
-from ragshield_core.adapters.held import keep_held
 from ragshield_core.detectors.base import Detector, Need
-from ragshield_core.errors import PoisonedEntryError, RAGShieldError
+from ragshield_core.errors import MalformedEntriesError, PoisonedEntryError, RAGShieldError
+from ragshield_core.held import keep_held
+from ragshield_core.malformed import sift
+from ragshield_core.metadata_json import dumps, loads
 from ragshield_core.quarantine import HeldEntry
-from ragshield_core.quarantine.metadata_json import dumps, loads
 from ragshield_llamaindex.convert import (
     NO_ENTRIES,
     MetadataKeys,
+    columns_of,
     embedded,
     flagged,
     naming,
     noting_images,
     relinked,
-    to_batch,
     to_node,
 )
 from ragshield_llamaindex.events import dispatcher, report_detection
@@ -48,6 +49,8 @@ from ragshield_llamaindex.keeper import checked, nodes_of
 # Fields of transformations that have a language model read the nodes: metadata extractors, parsers
 # of tables.
 READ_BY_MODELS = ("llm", "program")
+# Returns which nodes a store cannot keep, and why.
+Unfit = Callable[[Sequence[BaseNode]], Mapping[int, str]]
 # How far away the pipeline that calls a step is, in frames, wrappers of spans included.
 FRAMES = 40
 
@@ -245,7 +248,8 @@ class PoisonGuard(TransformComponent):
         Raises
         ------
         ragshield_core.errors.InvalidBatchError
-            If a node cannot be judged, or an id comes twice; nothing is held then.
+            If a node has no usable id, or an id comes twice; nothing is held then. One that cannot
+            be judged for another reason is held.
         PoisonedEntryError
             If nodes are suspicious and the policy says ``on_detect="raise"``; a worker raises a
             RAGShieldError.
@@ -266,7 +270,11 @@ class PoisonGuard(TransformComponent):
         return survivors
 
     def screen(
-        self, nodes: Sequence[BaseNode], *, replacing: Collection[str] = ()
+        self,
+        nodes: Sequence[BaseNode],
+        *,
+        replacing: Collection[str] = (),
+        unfit: Unfit | None = None,
     ) -> tuple[list[BaseNode], Report]:
         """Return the nodes that are not quarantined, and what was decided.
 
@@ -277,7 +285,11 @@ class PoisonGuard(TransformComponent):
         replacing
             Ids of known nodes that will leave once these are stored: those of earlier versions of
             their documents, which are no evidence against them.
+        unfit
+            Returns which nodes the store cannot keep, by position, each with the reason: they are
+            held.
         """
+<<<<<<< HEAD
         made: dict[str, list[float]] = {}
         with naming(nodes, self.keys):
             bare = [node for node in nodes if node.embedding is None]
@@ -285,11 +297,24 @@ class PoisonGuard(TransformComponent):
                 vectors = self._embed_model.get_text_embedding_batch(_contents(bare))
                 made = dict(zip([node.node_id for node in bare], vectors, strict=True))
         return self._screen(nodes, made, replacing)
+=======
+        bare = [node for node in nodes if node.embedding is None]
+        vectors: list[list[float]] = []
+        if bare and self._embed_model is not None:
+            vectors = self._embed_model.get_text_embedding_batch(_contents(bare))
+        made = dict(zip([node.node_id for node in bare], vectors, strict=False))
+        return self._screen(nodes, made, replacing, unfit)
+>>>>>>> h-store
 
     async def ascreen(
-        self, nodes: Sequence[BaseNode], *, replacing: Collection[str] = ()
+        self,
+        nodes: Sequence[BaseNode],
+        *,
+        replacing: Collection[str] = (),
+        unfit: Unfit | None = None,
     ) -> tuple[list[BaseNode], Report]:
         """Do as :meth:`screen` does, with the model's own async embedding, off the event loop."""
+<<<<<<< HEAD
         made: dict[str, list[float]] = {}
         with naming(nodes, self.keys):
             bare = [node for node in nodes if node.embedding is None]
@@ -297,6 +322,14 @@ class PoisonGuard(TransformComponent):
                 vectors = await self._embed_model.aget_text_embedding_batch(_contents(bare))
                 made = dict(zip([node.node_id for node in bare], vectors, strict=True))
         return await asyncio.to_thread(self._screen, nodes, made, replacing)
+=======
+        bare = [node for node in nodes if node.embedding is None]
+        vectors: list[list[float]] = []
+        if bare and self._embed_model is not None:
+            vectors = await self._embed_model.aget_text_embedding_batch(_contents(bare))
+        made = dict(zip([node.node_id for node in bare], vectors, strict=False))
+        return await asyncio.to_thread(self._screen, nodes, made, replacing, unfit)
+>>>>>>> h-store
 
     def _look_around(self) -> None:
         """Warn if the pipeline that is calling has a language model read nodes before this.
@@ -343,7 +376,11 @@ class PoisonGuard(TransformComponent):
         return [to_node(item) for item in held]
 
     def _screen(
-        self, nodes: Sequence[BaseNode], made: dict[str, list[float]], replacing: Collection[str]
+        self,
+        nodes: Sequence[BaseNode],
+        made: dict[str, list[float]],
+        replacing: Collection[str],
+        unfit: Unfit | None,
     ) -> tuple[list[BaseNode], Report]:
         if not nodes:
             return [], Report(batch=NO_ENTRIES)
@@ -356,7 +393,7 @@ class PoisonGuard(TransformComponent):
         with self._lock:
             self._collect()
             try:
-                report = noting_images(self._judge(nodes, replacing))
+                report = noting_images(self._judge(nodes, replacing, unfit))
             except PoisonedEntryError as error:
                 if not self._in_worker:
                     raise
@@ -369,19 +406,28 @@ class PoisonGuard(TransformComponent):
         held = [node for node, good in zip(nodes, report.kept, strict=True) if not good]
         return flagged(relinked(kept, held) if held else kept, report.flagged), report
 
-    def _judge(self, nodes: Sequence[BaseNode], replacing: Collection[str]) -> Report:
-        if any(node.embedding is None for node in nodes):
-            return self._without_vectors(nodes, replacing)
-        batch = to_batch(nodes, self.keys)
-        screened = with_family(self._guard.screen(batch, replacing=replacing))
-        report = self._guard.hold(screened)
-        report = keep_held(report, self._guard)
+    def _judge(
+        self, nodes: Sequence[BaseNode], replacing: Collection[str], unfit: Unfit | None
+    ) -> Report:
+        """Screen nodes; without a vector for each, by the detectors that can do without."""
+        with_vectors = all(node.embedding is not None for node in nodes)
+        if not with_vectors:
+            self._check_able(nodes)
+        sifted = sift(columns_of(nodes, self.keys, with_vectors=with_vectors), self._guard)
+        if unfit is not None:
+            sifted = sifted.without(unfit([nodes[row] for row in sifted.rows]))
+        sifted.check(self._guard)
+        if sifted.refused:  # there is no later: who raises passes nothing on
+            raise MalformedEntriesError(sifted.refused, written=False)
+        screened = with_family(self._guard.screen(sifted.whole, replacing=replacing))
+        report = keep_held(self._guard.hold(screened), self._guard)
+        report = sifted.hold(report, self._guard)
         if self.learn:
             self._guard.admit(report)
         return report
 
-    def _without_vectors(self, nodes: Sequence[BaseNode], replacing: Collection[str]) -> Report:
-        """Screen by the detectors that can do without vectors."""
+    def _check_able(self, nodes: Sequence[BaseNode]) -> None:
+        """Refuse nodes without vectors where nothing can be done with them."""
         able = tuple(d for d in self._guard.detectors if not _needs_vectors(d))
         if not able or self.learn:
             bare = next(node for node in nodes if node.embedding is None)
@@ -392,9 +438,6 @@ class PoisonGuard(TransformComponent):
                 "embedding model in front of the PoisonGuard, or pass embed_model=."
             )
             raise ValueError(msg)
-        batch = to_batch(nodes, self.keys, np.empty((len(nodes), 0)))
-        screened = with_family(self._guard.screen(batch, replacing=replacing))
-        return keep_held(self._guard.hold(screened), self._guard)
 
     # Workers: a copy of this object in another process works on a saved copy of the guard, with
     # the same quarantine, and leaves a note of each call in a folder that is read here.
@@ -419,7 +462,8 @@ class PoisonGuard(TransformComponent):
             "label_key": self.label_key,
             "lineage_key": self.lineage_key,
         }
-        quarantine = _absolute(self.quarantine.url), self.quarantine.namespace
+        held_in = self.quarantine
+        quarantine = _absolute(held_in.url), held_in.namespace, held_in.store
         return _in_worker, (type(self), str(folder), quarantine, self._embed_model, options)
 
     def _shared(self) -> Path:
@@ -530,13 +574,15 @@ def judges_text(guard: Guard) -> bool:
 def _in_worker(
     cls: type[PoisonGuard],
     folder: str,
-    quarantine: tuple[str, str],
+    quarantine: tuple[str, str, str | None],
     embed_model: BaseEmbedding | None,
     options: dict[str, Any],
 ) -> PoisonGuard:
     """Return a copy for a worker."""
-    url, namespace = quarantine
-    guard = Guard.load(Path(folder) / "guard", quarantine=Quarantine(url, namespace=namespace))
+    url, namespace, store = quarantine
+    guard = Guard.load(
+        Path(folder) / "guard", quarantine=Quarantine(url, namespace=namespace, store=store)
+    )
     made = cls(guard, embed_model, **options)
     made._folder = Path(folder)
     made._in_worker = True

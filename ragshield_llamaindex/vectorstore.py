@@ -55,6 +55,10 @@ class GuardedVectorStore(Kept, BasePydanticVectorStore):
             nothing, the node's source document.
         inner_store: InnerStore | None
             How to read vectors, for other kinds of stores.
+        name: str | None
+            Under which nodes of this store are held, the same in every process: release and reads
+            do not see what is held for others. Default: class and collection or table of the store
+            inside; stores in memory have none, and share ``""``.
 
     Instantiate:
         >>> import chromadb
@@ -109,6 +113,7 @@ class GuardedVectorStore(Kept, BasePydanticVectorStore):
         label_key: str = "label",
         lineage_key: str | None = None,
         inner_store: InnerStore | None = None,
+        name: str | None = None,
     ) -> None:
         access = _access(inner, inner_store)
         super().__init__(
@@ -118,7 +123,8 @@ class GuardedVectorStore(Kept, BasePydanticVectorStore):
             lineage_key=lineage_key,
         )
         self._inner = inner
-        self._keeper = Keeper(guard, access, MetadataKeys(label=label_key, lineage=lineage_key))
+        keys = MetadataKeys(label=label_key, lineage=lineage_key)
+        self._keeper = Keeper(guard, access, keys, name)
         self._keeper.look("store")
 
     @classmethod
@@ -158,7 +164,11 @@ class GuardedVectorStore(Kept, BasePydanticVectorStore):
         Raises
         ------
         ragshield_core.errors.InvalidBatchError
-            If a node cannot be judged; names it, and nothing was written.
+            If no node has a vector, or one cannot be put into a prompt; nothing was written.
+        ragshield_core.errors.MalformedEntriesError
+            If nodes have no usable id, or all vectors are of another dimension; names each, once
+            the others are written. A node that cannot be judged for another reason (a list for a
+            label, a value that cannot be kept, no usable vector) is held, and the report says why.
         PoisonedEntryError
             If nodes are suspicious and the policy says ``on_detect="raise"``.
         TypeError
@@ -269,6 +279,7 @@ class GuardedVectorStore(Kept, BasePydanticVectorStore):
         label_key: str = "label",
         lineage_key: str | None = None,
         inner_store: InnerStore | None = None,
+        name: str | None = None,
     ) -> Self:
         """Guard a store that holds nodes already.
 
@@ -287,7 +298,7 @@ class GuardedVectorStore(Kept, BasePydanticVectorStore):
             guard is fitted. Default: from all nodes, each held out in turn. If the store holds too
             few for the accepted rate, the smallest rate that they justify is taken, up to 5 %;
             below 20 or so, the guard begins as it does with nothing.
-        label_key, lineage_key, inner_store
+        label_key, lineage_key, inner_store, name
             As for the constructor.
 
         Raises
@@ -299,13 +310,14 @@ class GuardedVectorStore(Kept, BasePydanticVectorStore):
         """
         guard = Guard.default() if guard is None else guard
         keys = MetadataKeys(label=label_key, lineage=lineage_key)
-        Keeper(guard, _access(inner, inner_store), keys).adopt(clean_ids)
+        Keeper(guard, _access(inner, inner_store), keys, name).adopt(clean_ids)
         return cls(
             inner,
             guard=guard,
             label_key=label_key,
             lineage_key=lineage_key,
             inner_store=inner_store,
+            name=name,
         )
 
     # Reads

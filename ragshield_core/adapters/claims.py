@@ -7,6 +7,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import PurePath
 from typing import Any
 
@@ -37,7 +38,8 @@ def claim_of(key: str, entry_id: str, value: object) -> str | None:
     if isinstance(value, float) and math.isnan(value):
         return None  # how data frames say that there is none
     if isinstance(value, bool | int | float | np.generic | PurePath):
-        return str(value)
+        with suppress(ValueError):  # a number of more digits than Python writes
+            return str(value)
     msg = (
         f"metadata[{key!r}] of entry {entry_id!r} is of type {type(value).__name__}, expected "
         "a str, a number or nothing; store one scalar under that key, or name another key."

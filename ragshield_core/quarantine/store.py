@@ -19,6 +19,8 @@ from typing import Any, NamedTuple, TypeVar, cast
 import numpy as np
 from sqlalchemy import (
     URL,
+    ColumnElement,
+    Connection,
     Engine,
     Index,
     LargeBinary,
@@ -34,10 +36,14 @@ from sqlalchemy import (
     make_url,
     select,
 )
+from sqlalchemy import (
+    text as sql,
+)
 from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.exc import ArgumentError, IntegrityError, SQLAlchemyError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 from sqlalchemy.pool import StaticPool
+from sqlalchemy.schema import CreateColumn
 
 from ragshield_core.entries import Batch, Entry
 from ragshield_core.errors import QuarantineError
@@ -53,7 +59,10 @@ from ragshield_core.quarantine import metadata_json
 T = TypeVar("T")
 
 DEFAULT_URL = "sqlite:///ragshield.db"
-SCHEMA_VERSION = 2  # since 2, entries have contexts
+SCHEMA_VERSION = 3  # since 2, entries have contexts; since 3, they know their store
+# Stands for the store of entries that belong to none in particular: those from before schema 3,
+# and what was held by a guard without a store.
+ANY_STORE = "*"
 
 # Bound parameters of one statement; SQLite's own limit is 32,766, older builds allow 999.
 CHUNK = 500
@@ -63,6 +72,8 @@ SHOWN_IDS, SHOWN_ID = 5, 60
 _WRITES = "ragshield_writes"
 # How often a write to the log is tried again when another process took its number.
 LOG_TRIES = 20
+# Columns that came later, and what stands in them for entries from before, in SQL.
+ADDED = {"context": "NULL", "store": f"'{ANY_STORE}'"}
 
 
 class Status(StrEnum):
@@ -87,11 +98,15 @@ class _Base(DeclarativeBase):
 class _Held(_Base):
     __tablename__ = "ragshield_quarantine"
     __table_args__ = (
-        Index("ragshield_quarantine_revision", "namespace", "entry_id", "fingerprint", unique=True),
+        Index(
+            *("ragshield_quarantine_revision", "namespace", "entry_id", "fingerprint", "store"),
+            unique=True,
+        ),
     )
 
     number: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
     namespace: Mapped[str] = mapped_column(String(200))
+    store: Mapped[str] = mapped_column(Text, server_default=ANY_STORE)
     entry_id: Mapped[str] = mapped_column(Text)
     fingerprint: Mapped[str] = mapped_column(String(32))
     status: Mapped[str] = mapped_column(String(16), index=True)
@@ -171,6 +186,7 @@ class HeldEntry:
     held_by: str
     reviewed_at: dt.datetime | None
     reviewed_by: str | None
+    store: str | None = None  # that it was on the way to; None for whichever asks
 
     @property
     def id(self) -> str:
@@ -207,6 +223,10 @@ class Quarantine:
         at the first use.
     namespace
         Of a tenant: entries, statuses and logs of others in the same database are not seen.
+    store
+        Name of a store: entries of other stores in the namespace are not seen, and what is held is
+        held for this one. Guarded stores see to it themselves. ``None`` sees all, and holds for
+        whichever store asks.
 
     Raises
     ------
@@ -226,19 +246,56 @@ class Quarantine:
     ['a']
     """
 
-    def __init__(self, url: str | URL = DEFAULT_URL, *, namespace: str = "default") -> None:
+    def __init__(
+        self,
+        url: str | URL = DEFAULT_URL,
+        *,
+        namespace: str = "default",
+        store: str | None = None,
+    ) -> None:
         if isinstance(url, URL):
             url = url.render_as_string(hide_password=False)
         _check_url(url)
         self.url = url
         self.namespace = namespace
-        self._engine: Engine | None = None
-        self._lock = threading.RLock()
+        self.store = None if store is None else _checked_name(store)
+        self._database = _Database(url)
 
     def __repr__(self) -> str:
         # A password in the URL stays out of logs.
         url = make_url(self.url).render_as_string(hide_password=True)
-        return f"Quarantine({url!r}, namespace={self.namespace!r})"
+        store = f", store={self.store!r}" if self.store else ""
+        return f"Quarantine({url!r}, namespace={self.namespace!r}{store})"
+
+    def for_store(self, name: str) -> Quarantine:
+        """Return the same quarantine as one store sees it, on the same connections.
+
+        Parameters
+        ----------
+        name
+            The same in every process that uses the store. ``""`` is shared by all stores that
+            have none.
+
+        Examples
+        --------
+        >>> quarantine = Quarantine("sqlite://")
+        >>> batch = Batch.of(ids=["a"], texts=["buy now"], embeddings=None)
+        >>> _ = quarantine.for_store("news").hold(batch)
+        >>> [(held.id, held.store) for held in quarantine.list()]
+        [('a', 'news')]
+        >>> quarantine.for_store("mail").count()
+        0
+        """
+        seen = Quarantine(self.url, namespace=self.namespace, store=_checked_name(name))
+        seen._database = self._database
+        return seen
+
+    def same_place(self, other: Quarantine) -> bool:
+        """Return whether another one sees the same entries."""
+        mine, theirs = ((q.url, q.namespace, q.store) for q in (self, other))
+        return mine == theirs and (
+            self._database is other._database or not _in_memory(make_url(self.url))
+        )
 
     def hold(
         self, batch: Batch, decisions: Sequence[Decision] | None = None, *, by: str = "ragshield"
@@ -363,7 +420,7 @@ class Quarantine:
         limit, offset
             A page; ``None`` for everything.
         """
-        query = select(_Held).where(_Held.namespace == self.namespace).order_by(_Held.number)
+        query = select(_Held).where(*self._mine).order_by(_Held.number)
         if status is not None:
             query = query.where(_Held.status == Status(status))
         with self._read() as session:
@@ -373,7 +430,7 @@ class Quarantine:
 
     def count(self, status: Status | str | None = Status.HELD) -> int:
         """Return how many entries are held, or stand at another status."""
-        query = select(func.count()).where(_Held.namespace == self.namespace)
+        query = select(func.count()).where(*self._mine)
         if status is not None:
             query = query.where(_Held.status == Status(status))
         with self._read() as session:
@@ -414,7 +471,7 @@ class Quarantine:
                 # than through these ids (9 ms against .3 ms with 20,000 held).
                 query = (
                     select(_Held.entry_id, _Held.status)
-                    .where(_Held.namespace == self.namespace)
+                    .where(*self._mine)
                     .where(_Held.entry_id.in_(ids[start : start + CHUNK]))
                 )
                 rows = connection.execute(query)
@@ -447,7 +504,7 @@ class Quarantine:
         Raises
         ------
         QuarantineError
-            If one of the ids is not held; nothing is released then.
+            If one of the ids is not held, or for two stores; nothing is released then.
         """
         return self._review(ids, Status.RELEASED, by, note, partial(_put_back, write))
 
@@ -459,7 +516,7 @@ class Quarantine:
         Raises
         ------
         QuarantineError
-            If one of the ids is not held; nothing is confirmed then.
+            If one of the ids is not held, or for two stores; nothing is confirmed then.
         """
         return self._review(ids, Status.CONFIRMED, by, note)
 
@@ -541,6 +598,11 @@ class Quarantine:
         -------
         int
             How many revisions were deleted.
+
+        Raises
+        ------
+        QuarantineError
+            If an id is of entries of two stores; nothing is deleted then.
         """
         going = set(Status)
         if held_only:
@@ -549,12 +611,11 @@ class Quarantine:
             going.remove(Status.CONFIRMED)
 
         def work(session: Session) -> int:
-            rows = [
-                row
-                for found in self._find(session, ids).values()
-                for row in found
-                if row.status in going
-            ]
+            rows = []
+            for found in self._find(session, ids).values():
+                some = [row for row in found if row.status in going]
+                self._check_one_store(some)
+                rows += some
             events = [_Event("purge", row.entry_id, row.fingerprint) for row in rows]
             self._log(session, events, by, note)
             for row in rows:
@@ -598,9 +659,7 @@ class Quarantine:
         """Return the ids of all entries that somebody confirmed as poisoned."""
         if not self._exists():
             return []
-        query = select(_Held.entry_id).where(
-            _Held.status == Status.CONFIRMED, _Held.namespace == self.namespace
-        )
+        query = select(_Held.entry_id).where(_Held.status == Status.CONFIRMED, *self._mine)
         with self._lock, self._open().connect() as connection:
             return list(dict.fromkeys(connection.scalars(query)))
 
@@ -613,9 +672,7 @@ class Quarantine:
         if not self._exists():
             return {}
         any_confirmed = (
-            select(_Held.number)
-            .where(_Held.status == Status.CONFIRMED, _Held.namespace == self.namespace)
-            .limit(1)
+            select(_Held.number).where(_Held.status == Status.CONFIRMED, *self._mine).limit(1)
         )
         # Asked at every write, and nearly always in vain: without a session, which costs more.
         with self._lock, self._open().connect() as connection:
@@ -628,7 +685,7 @@ class Quarantine:
             for start in range(0, len(wanted), CHUNK):
                 query = (
                     select(_Held)
-                    .where(_Held.namespace == self.namespace)
+                    .where(*self._mine)
                     .where(_Held.status == Status.CONFIRMED)
                     .where(_Held.fingerprint.in_(wanted[start : start + CHUNK]))
                 )
@@ -764,10 +821,7 @@ class Quarantine:
 
     def close(self) -> None:
         """Close the connections; the next use opens them again."""
-        with self._lock:
-            if self._engine is not None:
-                self._engine.dispose()
-                self._engine = None
+        self._database.close()
 
     def _row(self, entry: Entry, vector: Any, decision: Decision | None, by: str) -> dict[str, Any]:
         """Return the columns of a newly held entry."""
@@ -783,6 +837,7 @@ class Quarantine:
             notes += [decision.note] if decision.note else []
         return {
             "namespace": self.namespace,
+            "store": ANY_STORE if self.store is None else self.store,
             "entry_id": entry.id,
             "fingerprint": entry.fingerprint,
             "status": Status.HELD,
@@ -857,6 +912,8 @@ class Quarantine:
                     f"list({'' if of is Status.HELD else repr(str(of))}) names what is."
                 )
                 raise QuarantineError(msg)
+            for some in found.values():
+                self._check_one_store(some)
             rows = [max(found[i], key=lambda r: (r.held_at, r.number)) for i in dict.fromkeys(ids)]
             held = tuple(_to_held(row) for row in rows)
             if before is not None:
@@ -871,6 +928,25 @@ class Quarantine:
             return held
 
         return self._write(work)
+
+    @property
+    def _mine(self) -> tuple[ColumnElement[bool], ...]:
+        """Conditions on what is seen from here."""
+        tenant = _Held.namespace == self.namespace
+        if self.store is None:
+            return (tenant,)
+        return tenant, _Held.store.in_((self.store, ANY_STORE))
+
+    def _check_one_store(self, rows: Revisions) -> None:
+        """Refuse to decide about one id for two stores: the texts need not be the same."""
+        names = sorted({row.store for row in rows} - {ANY_STORE})
+        if len(names) > 1:
+            msg = (
+                f"entry {printable(rows[0].entry_id, SHOWN_ID)!r} of {self!r} is of several stores "
+                f"({', '.join(repr(printable(name, SHOWN_ID)) for name in names)}), nothing was "
+                "done; name one: Quarantine.for_store(name), or --store."
+            )
+            raise QuarantineError(msg)
 
     def _find(
         self,
@@ -888,7 +964,7 @@ class Quarantine:
         for start in range(0, len(ids), CHUNK):
             query = (
                 select(_Held)
-                .where(_Held.namespace == self.namespace)
+                .where(*self._mine)
                 .where(_Held.entry_id.in_(ids[start : start + CHUNK]))
                 .order_by(_Held.number)
             )
@@ -963,15 +1039,41 @@ class Quarantine:
 
     def _exists(self) -> bool:
         """Whether there is a database yet; asking must not make one."""
-        url = make_url(self.url)
-        if self._engine is not None or url.get_backend_name() != "sqlite":
-            return True
-        return url.database is not None and Path(url.database).is_file()
+        return self._database.exists()
+
+    @property
+    def _lock(self) -> threading.RLock:
+        return self._database.lock
 
     def _open(self) -> Engine:
-        if self._engine is None:
-            self._engine = _connect(self.url)
-        return self._engine
+        return self._database.open()
+
+
+class _Database:
+    """Connections that all views of a quarantine share, opened at the first use."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._engine: Engine | None = None
+        self.lock = threading.RLock()
+
+    def open(self) -> Engine:
+        with self.lock:
+            if self._engine is None:
+                self._engine = _connect(self._url)
+            return self._engine
+
+    def close(self) -> None:
+        with self.lock:
+            if self._engine is not None:
+                self._engine.dispose()
+                self._engine = None
+
+    def exists(self) -> bool:
+        url = make_url(self._url)
+        if self._engine is not None or url.get_backend_name() != "sqlite":
+            return True
+        return url.database is not None and Path(url.database.removeprefix("file:")).is_file()
 
 
 def _table(mapped: type[_Base]) -> Table:
@@ -1020,6 +1122,21 @@ def _storable(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")
 
 
+def _checked_name(name: object) -> str:
+    """Return the name of a store as it is kept."""
+    if not isinstance(name, str) or name == ANY_STORE:
+        msg = (
+            f"a store's name is {name if name == ANY_STORE else type(name).__name__!r}, expected a "
+            f"str other than {ANY_STORE!r}, such as that of its collection."
+        )
+        raise QuarantineError(msg)
+    return _storable(name)
+
+
+def _in_memory(url: URL) -> bool:
+    return url.get_backend_name() == "sqlite" and url.database in (None, "", ":memory:")
+
+
 def _check_url(url: object) -> None:
     """Refuse a database that can never be used, before anything is to be held in it."""
     if not isinstance(url, str):
@@ -1041,7 +1158,7 @@ def _check_url(url: object) -> None:
         )
         raise QuarantineError(msg) from None
     file = parsed.database
-    if parsed.get_backend_name() != "sqlite" or file in (None, "", ":memory:"):
+    if parsed.get_backend_name() != "sqlite" or file is None or _in_memory(parsed):
         return
     if file.startswith("file:"):  # the driver's own URIs
         return
@@ -1065,7 +1182,7 @@ def _connect(url: str) -> Engine:
     parsed = make_url(url)
     # Errors must not quote what was to be written: texts and metadata.
     options: dict[str, Any] = {"hide_parameters": True}
-    if parsed.get_backend_name() == "sqlite" and parsed.database in (None, "", ":memory:"):
+    if _in_memory(parsed):
         # One connection for all threads: each new one would be a new, empty database.
         options |= {"poolclass": StaticPool, "connect_args": {"check_same_thread": False}}
     engine = create_engine(parsed, **options)
@@ -1084,6 +1201,12 @@ def _connect(url: str) -> Engine:
         event.listen(engine, "begin", _begin_sqlite)
     try:
         _prepare_schema(engine)
+    except QuarantineError as error:
+        engine.dispose()
+        if not str(getattr(error.__cause__, "sqlite_errorname", "")).startswith("SQLITE_READONLY"):
+            raise
+        # Who may only read an older database sees it as one of today.
+        event.listen(engine, "connect", _read_as_today)
     except BaseException:
         engine.dispose()
         raise
@@ -1100,12 +1223,7 @@ def _prepare_schema(engine: Engine) -> None:
         if version is None:
             session.add(_Schema(version=SCHEMA_VERSION))
         elif version < SCHEMA_VERSION:
-            columns = inspect(connection).get_columns(_Held.__tablename__)
-            if "context" not in {column["name"] for column in columns}:
-                kind = _Held.context.type.compile(connection.dialect)
-                connection.exec_driver_sql(
-                    f"ALTER TABLE {_Held.__tablename__} ADD COLUMN context {kind}"
-                )
+            _migrate(connection)
             session.add(_Schema(version=SCHEMA_VERSION))
         elif version > SCHEMA_VERSION:
             msg = (
@@ -1113,6 +1231,30 @@ def _prepare_schema(engine: Engine) -> None:
                 f"up to {SCHEMA_VERSION}; upgrade ragshield."
             )
             raise QuarantineError(msg)
+
+
+def _migrate(connection: Connection) -> None:
+    """Bring an older table of held entries to today's columns."""
+    there = {column["name"] for column in inspect(connection).get_columns(_Held.__tablename__)}
+    for name in ADDED:
+        if name not in there:
+            made = str(CreateColumn(_table(_Held).c[name]).compile(dialect=connection.dialect))
+            connection.execute(sql(f"ALTER TABLE {_Held.__tablename__} ADD COLUMN {made}"))
+    (revision,) = (i for i in _table(_Held).indexes if i.name == "ragshield_quarantine_revision")
+    revision.drop(connection, checkfirst=True)  # of before, without the store
+    revision.create(connection)
+
+
+def _read_as_today(connection: Any, _record: object) -> None:
+    cursor = connection.cursor()
+    table = _Held.__tablename__
+    there = {row[1] for row in cursor.execute(f"PRAGMA main.table_info({table})")}
+    made = [f", {value} AS {name}" for name, value in ADDED.items() if name not in there]
+    if made:
+        # A temporary view goes before the table of the same name.
+        query = f"SELECT *{''.join(made)} FROM main.{table}"  # noqa: S608 - names of our own
+        cursor.execute(f"CREATE TEMP VIEW IF NOT EXISTS {table} AS {query}")
+    cursor.close()
 
 
 def _prepare_sqlite(connection: Any, _record: object) -> None:
@@ -1159,6 +1301,7 @@ def _to_held(row: _Held) -> HeldEntry:
         held_by=row.held_by,
         reviewed_at=None if row.reviewed_at is None else dt.datetime.fromisoformat(row.reviewed_at),
         reviewed_by=row.reviewed_by,
+        store=None if row.store == ANY_STORE else row.store,
     )
 
 

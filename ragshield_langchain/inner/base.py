@@ -18,6 +18,7 @@ from langchain_core.vectorstores import VectorStore
 from numpy.typing import NDArray
 
 from ragshield_core import Batch
+from ragshield_core.errors import InvalidBatchError
 
 # In the thread that works for a caller on an event loop, that loop: stores whose connections live
 # on it do their part there.
@@ -132,6 +133,11 @@ class InnerStore(ABC):
     ) -> VectorStore:
         """Return a new, empty store of that class for vectors of that dimension."""
 
+    @property
+    def name(self) -> str:
+        """What identifies the store in every process that uses it; empty where nothing does."""
+        return ""
+
     @abstractmethod
     def read(self, ids: Sequence[str]) -> Stored:
         """Return what is stored under the ids; missing ones are passed over."""
@@ -147,6 +153,30 @@ class InnerStore(ABC):
         metadatas
             To be stored, one per entry; they may say more than ``batch.metadatas``.
         """
+
+    def unfit(
+        self,
+        batch: Batch,  # noqa: ARG002 - for those that look at it
+        metadatas: Sequence[Mapping[str, Any]],  # noqa: ARG002
+    ) -> dict[int, str]:
+        """Return the rows of entries that this kind of store cannot keep, each with the reason.
+
+        They are held before anything is written; ``write`` may fail on them. The reason names keys
+        and types, never values.
+        """
+        return {}
+
+    def check(self, batch: Batch, metadatas: Sequence[Mapping[str, Any]]) -> None:
+        """Refuse what this kind of store cannot keep.
+
+        Raises
+        ------
+        InvalidBatchError
+            Names the first entry.
+        """
+        for row, reason in self.unfit(batch, metadatas).items():
+            msg = f"entry {batch.ids[row]!r} cannot be kept, and nothing was written: {reason}"
+            raise InvalidBatchError(msg)
 
     @abstractmethod
     def delete(self, ids: Sequence[str]) -> None:

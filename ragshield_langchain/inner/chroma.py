@@ -12,10 +12,17 @@ from langchain_core.runnables.config import run_in_executor
 from langchain_core.vectorstores import VectorStore
 
 from ragshield_core import Batch
+from ragshield_core.adapters.one_store import name_of
+from ragshield_core.entries import unfit as unstorable
 from ragshield_core.errors import InvalidBatchError
+from ragshield_core.findings import printable
 from ragshield_langchain.inner.base import InnerStore, Stored, chunks, comes_from
 
 GET = "get_by_ids is guarded; for what is not, use .inner.get"
+# Chroma loses all metadata of an entry with a number that is not finite, and a whole collection by
+# one in a list; it rounds what 64 bits do not hold.
+LARGEST = 2**63
+RESERVED = "#$"  # what keys must not begin with
 COLUMNS = ["documents", "metadatas", "embeddings"]
 
 
@@ -68,6 +75,11 @@ class ChromaInner(InnerStore):
         """Do as :meth:`get` does, off the event loop."""
         return await run_in_executor(None, self.get, ids)
 
+    @property
+    def name(self) -> str:
+        """Its class and collection."""
+        return name_of(self._store, self._store._collection_name)  # noqa: SLF001 - no other way to it
+
     def read(self, ids: Sequence[str]) -> Stored:
         """Return what is stored under the ids."""
         wanted = list(dict.fromkeys(ids))
@@ -79,9 +91,21 @@ class ChromaInner(InnerStore):
             vectors += list(found["embeddings"])
         return Stored(documents, np.array(vectors, dtype=np.float32))
 
+    def unfit(self, batch: Batch, metadatas: Sequence[Mapping[str, Any]]) -> dict[int, str]:
+        """Return the rows with metadata or texts that Chroma cannot keep."""
+        found = {}
+        for row, (text, metadata) in enumerate(zip(batch.texts, metadatas, strict=True)):
+            reasons = (_unfit(key, value) for key, value in metadata.items())
+            reason = next((one for one in reasons if one is not None), None)
+            if reason is None and unstorable(text.replace("\0", "")):
+                reason = "its text holds a lone surrogate, which Chroma cannot keep."
+            if reason is not None:
+                found[row] = reason
+        return found
+
     def write(self, batch: Batch, metadatas: list[dict[str, Any]]) -> None:
         """Store entries; Chroma has no transactions, so half a write is undone by hand."""
-        _check(batch, metadatas)
+        self.check(batch, metadatas)
         older = self.read(batch.ids)
         try:
             self._put(batch.ids, batch.texts, batch.vectors, metadatas, older)
@@ -154,24 +178,26 @@ def _documents(found: dict[str, Any]) -> list[Document]:
     ]
 
 
-def _check(batch: Batch, metadatas: Sequence[dict[str, Any]]) -> None:
-    """Refuse metadata that Chroma cannot keep, by the name of the entry."""
+def _unfit(key: str, value: Any) -> str | None:
+    """Return why Chroma cannot keep a value of metadata, if it cannot."""
     from chromadb.api.types import validate_metadata  # noqa: PLC0415 - only where there is Chroma
 
-    for entry_id, metadata in zip(batch.ids, metadatas, strict=True):
-        try:
-            if metadata:
-                validate_metadata(metadata)
-            unfit = next((key for key, value in metadata.items() if value is None), None)
-        except (ValueError, TypeError) as error:
-            msg = (
-                f"metadata of entry {entry_id!r} cannot be kept by Chroma, nothing was written: "
-                f"{error}; langchain_community.vectorstores.utils.filter_complex_metadata helps."
-            )
-            raise InvalidBatchError(msg) from error
-        if unfit is not None:
-            msg = (
-                f"metadata[{unfit!r}] of entry {entry_id!r} is None, which Chroma cannot keep; "
-                "leave the key out."
-            )
-            raise InvalidBatchError(msg)
+    named = printable(repr(key), 60)
+    if not isinstance(key, str) or not key or key[0] in RESERVED:
+        return f"metadata has the key {named}, which Chroma cannot keep, expected a name."
+    if value is None:
+        return f"metadata[{named}] is None, which Chroma cannot keep; leave the key out."
+    values = value if isinstance(value, list) else [value]
+    try:
+        validate_metadata({key: value})
+        for one in (key, *values):
+            if isinstance(one, str):
+                one.encode()
+    except (ValueError, TypeError):  # what they say quotes the value
+        return (
+            f"metadata[{named}] is of type {type(value).__name__}, or holds what is, which Chroma "
+            "cannot keep; langchain_community.vectorstores.utils.filter_complex_metadata helps."
+        )
+    if not all(isinstance(one, str) or -LARGEST <= one < LARGEST for one in values):
+        return f"metadata[{named}] is not finite, or too large, which Chroma cannot keep."
+    return None

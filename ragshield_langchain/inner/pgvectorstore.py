@@ -14,10 +14,11 @@ from langchain_core.embeddings import Embeddings
 from langchain_core.vectorstores import VectorStore
 
 from ragshield_core import Batch
+from ragshield_core.adapters.one_store import name_of
 from ragshield_core.errors import InvalidBatchError
 from ragshield_core.findings import printable
 from ragshield_langchain.inner.base import CALLERS_LOOP, InnerStore, Stored, chunks, comes_from
-from ragshield_langchain.inner.postgres import AT_ONCE, check_fit, unquoted
+from ragshield_langchain.inner.postgres import AT_ONCE, unfit_for_postgres, unquoted
 
 T = TypeVar("T")
 
@@ -62,6 +63,11 @@ class PGVectorStoreInner(InnerStore):
             )
             raise TypeError(msg)
         self._kinds: dict[str, str] = {}  # of columns, asked at the first use
+
+    @property
+    def name(self) -> str:
+        """Its class and table."""
+        return name_of(self._store, self._inside.table_name)
 
     @property
     def fuses(self) -> bool:
@@ -165,17 +171,23 @@ class PGVectorStoreInner(InnerStore):
         vectors = [row[inside.embedding_column] for row in rows]
         return Stored(documents, np.array(vectors, dtype=np.float32))
 
+    def unfit(self, batch: Batch, metadatas: Sequence[Mapping[str, Any]]) -> dict[int, str]:
+        """Return the rows with metadata or texts that PostgreSQL cannot keep."""
+        return unfit_for_postgres(batch.texts, self._without_columns(metadatas))
+
+    def _without_columns(self, metadatas: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Return what of metadata goes into the column of JSON."""
+        own = self._inside.metadata_columns
+        return [{k: v for k, v in metadata.items() if k not in own} for metadata in metadatas]
+
     def write(self, batch: Batch, metadatas: list[dict[str, Any]]) -> None:
         """Store entries in one transaction."""
         from sqlalchemy import Text, bindparam, func  # noqa: PLC0415
         from sqlalchemy.dialects.postgresql import insert  # noqa: PLC0415
 
         inside, search = self._inside, self._inside.hybrid_search_config
-        with_columns = [
-            {key: value for key, value in metadata.items() if key not in inside.metadata_columns}
-            for metadata in metadatas
-        ]
-        check_fit(batch, with_columns)
+        with_columns = self._without_columns(metadatas)
+        self.check(batch, metadatas)
         tsv = search.tsv_column if search is not None else None
 
         def work(connection: Any) -> None:

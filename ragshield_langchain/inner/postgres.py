@@ -15,6 +15,7 @@ from langchain_core.runnables.config import run_in_executor
 from langchain_core.vectorstores import VectorStore
 
 from ragshield_core import Batch
+from ragshield_core.adapters.one_store import name_of
 from ragshield_core.errors import InvalidBatchError
 from ragshield_core.findings import printable
 from ragshield_langchain.inner.base import CALLERS_LOOP, InnerStore, Stored, chunks, comes_from
@@ -81,6 +82,11 @@ class PostgresInner(InnerStore):
             return await super().acall(name, *args, **kwargs)
         return await run_in_executor(None, self.call, name, *args, **kwargs)
 
+    @property
+    def name(self) -> str:
+        """Its class and collection."""
+        return name_of(self._store, self._store.collection_name)
+
     def read(self, ids: Sequence[str]) -> Stored:
         """Return what the collection holds under the ids."""
         from sqlalchemy import select  # noqa: PLC0415 - slow to import
@@ -107,12 +113,16 @@ class PostgresInner(InnerStore):
         ]
         return Stored(documents, np.array([row.embedding for row in rows], dtype=np.float32))
 
+    def unfit(self, batch: Batch, metadatas: Sequence[Mapping[str, Any]]) -> dict[int, str]:
+        """Return the rows with metadata or texts that PostgreSQL cannot keep."""
+        return unfit_for_postgres(batch.texts, metadatas)
+
     def write(self, batch: Batch, metadatas: list[dict[str, Any]]) -> None:
         """Store entries in one transaction."""
         from sqlalchemy import select  # noqa: PLC0415
         from sqlalchemy.dialects.postgresql import insert  # noqa: PLC0415
 
-        check_fit(batch, metadatas)
+        self.check(batch, metadatas)
 
         def work(session: Any) -> None:
             table, collection = self._table(), self._collection(session)
@@ -268,21 +278,23 @@ def unquoted(batch: Batch, place: str) -> Iterator[None]:
         raise InvalidBatchError(msg) from None
 
 
-def check_fit(batch: Batch, metadatas: Sequence[dict[str, Any]]) -> None:
-    """Refuse what PostgreSQL cannot keep, by the name of the entry."""
-    for entry_id, text, metadata in zip(batch.ids, batch.texts, metadatas, strict=True):
-        try:
-            unfit = "\\u0000" in json.dumps(metadata, allow_nan=False) or "\0" in text
-            text.encode()
-        except (TypeError, ValueError) as error:
-            msg = (
-                f"entry {entry_id!r} cannot be kept by PostgreSQL, nothing was written: {error}; "
-                "expected Unicode text and metadata that JSON can hold."
-            )
-            raise InvalidBatchError(msg) from error
-        if unfit:
-            msg = (
-                f"entry {entry_id!r} holds a NUL, which PostgreSQL cannot keep; nothing was "
-                "written. Take it out of the text."
-            )
-            raise InvalidBatchError(msg)
+def unfit_for_postgres(
+    texts: Sequence[str], metadatas: Sequence[Mapping[str, Any]]
+) -> dict[int, str]:
+    """Return the rows with metadata or texts that PostgreSQL cannot keep, each with the reason."""
+    columns = zip(texts, metadatas, strict=True)
+    reasons = {row: _unfit(*column) for row, column in enumerate(columns)}
+    return {row: reason for row, reason in reasons.items() if reason is not None}
+
+
+def _unfit(text: str, metadata: Mapping[str, Any]) -> str | None:
+    """Return why PostgreSQL cannot keep an entry, if it cannot."""
+    try:
+        nul = "\\u0000" in json.dumps(metadata, allow_nan=False) or "\0" in text
+        (text + json.dumps(metadata, ensure_ascii=False)).encode()
+    except (TypeError, ValueError) as error:  # what they say may quote values
+        return (
+            f"PostgreSQL cannot keep it ({type(error).__name__}), expected Unicode text and "
+            "metadata that JSON can hold."
+        )
+    return "it holds a NUL, which PostgreSQL cannot keep; take it out." if nul else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
@@ -11,8 +12,10 @@ import numpy as np
 from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
 from langchain_core.vectorstores import VectorStore
+from pydantic_core import to_jsonable_python
 
 from ragshield_core import Batch
+from ragshield_core.adapters.one_store import name_of
 from ragshield_core.errors import InvalidBatchError
 from ragshield_langchain.inner.base import InnerStore, Stored, chunks, comes_from
 
@@ -81,12 +84,31 @@ class QdrantInner(InnerStore):
         store: VectorStore = construct(embedding, client_options=of_client, **settings)
         return store
 
+    @property
+    def name(self) -> str:
+        """Its class and collection."""
+        return name_of(self._store, self._store.collection_name)
+
     def read(self, ids: Sequence[str]) -> Stored:
         """Return what is stored under the ids."""
         points = self._points(ids, [self._store.vector_name] if self._store.vector_name else True)
         documents = [self._document(point) for point in points]
         vectors = [self._dense(point.vector) for point in points]
         return Stored(documents, np.array(vectors, dtype=np.float32))
+
+    def unfit(self, batch: Batch, metadatas: Sequence[Mapping[str, Any]]) -> dict[int, str]:
+        """Return the rows with metadata or texts that Qdrant cannot keep as JSON."""
+        found = {}
+        for row, (text, metadata) in enumerate(zip(batch.texts, metadatas, strict=True)):
+            try:
+                payload = json.dumps(metadata, default=to_jsonable_python, ensure_ascii=False)
+                (text + payload).encode()
+            except Exception as error:  # noqa: BLE001 - what it says quotes values
+                found[row] = (
+                    f"Qdrant cannot keep it ({type(error).__name__}), expected Unicode text and "
+                    "metadata that JSON can hold."
+                )
+        return found
 
     def write(self, batch: Batch, metadatas: list[dict[str, Any]]) -> None:
         """Store entries; half a write is undone by hand."""

@@ -7,7 +7,6 @@ from support import DIM, CountingEmbeddings, Scripted, group, join, passages, pr
 
 from ragshield_core import Guard, Quarantine
 from ragshield_core.detectors import CliqueDetector
-from ragshield_core.errors import InvalidBatchError
 from ragshield_langchain import GuardedVectorStore
 
 
@@ -75,15 +74,18 @@ class Odd:
 
 
 @pytest.mark.parametrize("value", [Odd(), np.arange(3), {"deep": [Odd()]}], ids=type)
-def test_what_could_not_be_held_is_refused_at_the_door(make_store, quarantine, value):
+def test_what_could_not_be_held_whole_is_held_at_the_door(make_store, quarantine, value):
     inner = make_store("memory", CountingEmbeddings(), DIM)
     store = GuardedVectorStore(inner, guard=Guard([Scripted()], quarantine=quarantine))
     good = Document(id="good", page_content="billing")
     odd = Document(id="odd", page_content="shipping", metadata={"page": value})
-    with pytest.raises(InvalidBatchError, match=r"entry 'odd' could not be held.*'page'"):
-        store.add_documents([good, odd])
-    assert inner.store == {}
-    add(store, good="billing")
+    odd.metadata["seen"] = 1
+    assert store.add_documents([good, odd]) == ["good", "odd"]
+    assert set(inner.store) == {"good"}
+    held = store.quarantine.show("odd")
+    assert held.entry.text == "shipping"
+    assert held.entry.metadata == {"seen": 1}
+    assert "metadata['page']" in held.note
 
 
 def test_an_entry_from_before_that_cannot_be_held_whole_blocks_nothing(make_store, on_file):

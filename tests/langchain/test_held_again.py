@@ -316,13 +316,19 @@ async def test_every_way_to_write_reports(inner, way):
         assert report is store.last_report
 
 
-def test_of_a_write_that_fails_the_parts_before_are_reported(inner):
+def test_of_a_write_that_fails_the_parts_before_are_reported(inner, monkeypatch):
+    def fails(batch, metadatas):
+        if "b" in batch.ids:
+            msg = "no room"
+            raise OSError(msg)
+        write(batch, metadatas)
+
     store = GuardedVectorStore(inner, guard=guard_of())
+    write = store._access.write
+    monkeypatch.setattr(store._access, "write", fails)
     told = []
-    with pytest.raises(InvalidBatchError):
-        store.add_texts(
-            ["a", "b"], [{}, {"label": ["no"]}], ids=["a", "b"], batch_size=1, on_report=told.append
-        )
+    with pytest.raises(OSError, match="no room"):
+        store.add_texts(["a", "b"], ids=["a", "b"], batch_size=1, on_report=told.append)
     assert [report.batch.ids for report in told] == [("a",)]
 
 

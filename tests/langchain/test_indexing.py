@@ -17,7 +17,7 @@ from support import DIM, CountingEmbeddings, Scripted, group, join, passages
 
 from ragshield_core import Guard, PoisonedEntryError, Policy, Quarantine
 from ragshield_core.detectors import CliqueDetector
-from ragshield_core.errors import QuarantineError
+from ragshield_core.errors import MalformedEntriesError, QuarantineError
 from ragshield_langchain import GuardedVectorStore
 from ragshield_langchain.indexing import (
     aguarded_index,
@@ -736,3 +736,33 @@ def test_a_run_that_is_cut_short_anywhere_ends_the_same_when_repeated(cleanup):
         world.run(V2, **options)
         assert world.state == expected.state, f"cut short at moment {at}"
     assert at > 8
+
+
+@pytest.mark.parametrize("native", [False, True])
+def test_malformed_documents_stop_no_run_and_leave_what_they_were_to_replace(native):
+    world = World(native=native)
+    world.run(V1, cleanup="incremental")
+    before = world.live
+    odd, other = doc("billing two fixed", label=["x"]), doc("shipping more", "c.txt")
+    for _ in range(2):  # alone in its batch
+        done = world.run([odd, V1[0], V1[2], other], cleanup="incremental", batch_size=1)
+        assert done["num_quarantined"] == 1
+        assert world.live == before | {"shipping more"}
+    world.release([world.held["billing two fixed"]])
+    assert "billing two fixed" in world.live
+    world.run([odd, V1[0], V1[2], other], cleanup="incremental")
+    assert world.live == {"billing one", "billing two fixed", "shipping other", "shipping more"}
+
+
+@pytest.mark.parametrize("native", [False, True])
+def test_what_cannot_be_held_is_named_when_the_rest_is_done(native):
+    def encode(document):  # two documents under one id
+        return document.metadata.get("key") or str(
+            uuid.uuid5(uuid.NAMESPACE_URL, document.page_content)
+        )
+
+    world = World(native=native)
+    documents = [doc("billing one"), doc("billing\0 two", key="a\0b"), doc("billing three")]
+    with pytest.raises(MalformedEntriesError, match="its id"):
+        world.run(documents, cleanup="full", key_encoder=encode)
+    assert world.live == world.recorded == {"billing one", "billing three"}

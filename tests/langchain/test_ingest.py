@@ -12,7 +12,7 @@ from support import CountingEmbeddings, Scripted, group, passages
 
 from ragshield_core import Guard, PoisonedEntryError, Policy, Quarantine
 from ragshield_core.detectors import CliqueDetector
-from ragshield_core.errors import InvalidBatchError
+from ragshield_core.errors import MalformedEntriesError
 from ragshield_langchain import GuardedVectorStore
 from ragshield_langchain.ingest import aingest, ingest
 
@@ -158,16 +158,46 @@ async def test_an_error_of_the_source_comes_after_the_batches_before_it(store):
     assert "batch 1 (documents 10 to 19" in raised.value.__notes__[0]
 
 
-async def test_an_error_of_the_store_names_the_batch_and_stops_the_rest(store):
-    bad = documents(30)
-    bad[13] = Document(id="13", page_content="x", metadata={"label": ["no", "scalar"]})
-    with pytest.raises(InvalidBatchError) as raised:
-        _ = [report async for report in aingest(bad, store, batch_size=5)]
-    with pytest.raises(InvalidBatchError) as raised_too:
-        list(ingest(bad, store, batch_size=5))
+async def test_an_error_of_the_store_names_the_batch_and_stops_the_rest(store, monkeypatch):
+    def fails(batch, metadatas):
+        if "13" in batch.ids:
+            msg = "no room"
+            raise OSError(msg)
+        write(batch, metadatas)
+
+    write = store._access.write
+    monkeypatch.setattr(store._access, "write", fails)
+    with pytest.raises(OSError, match="no room") as raised:
+        _ = [report async for report in aingest(documents(30), store, batch_size=5)]
+    with pytest.raises(OSError, match="no room") as raised_too:
+        list(ingest(documents(30), store, batch_size=5))
     for error in (raised.value, raised_too.value):
         assert "batch 2 (documents 10 to 14" in error.__notes__[0]
     assert len(store.inner.store) == 9
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+async def test_malformed_documents_stop_no_stream(store, asynchronous):
+    bad = documents(30)
+    bad[13] = Document(id="13", page_content="x", metadata={"label": ["no", "scalar"]})
+    bad[16] = Document(id="15", page_content="x")
+    reports = []
+
+    async def run():
+        if asynchronous:
+            async for report in aingest(bad, store, batch_size=5):
+                reports.append(report)  # noqa: PERF401 - those before an error count
+        else:
+            reports.extend(ingest(bad, store, batch_size=5))
+
+    with pytest.raises(MalformedEntriesError, match="entry 16: id '15'") as raised:
+        await run()
+    assert set(raised.value.reasons) == {16}
+    assert [len(report.batch) for report in reports] == [5, 5, 5, 4, 5, 5]
+    assert store.quarantine.show("13").note.startswith("not judged: metadata['label']")
+    assert {"12", "14", "15", "17", "29"} <= set(store.inner.store) | store.quarantine.held_ids(
+        ["12", "14", "15", "17", "29"]
+    )
 
 
 async def test_on_detect_raise_names_the_batch():

@@ -1,13 +1,17 @@
-"""A guard is of one store; two stores in one namespace of a quarantine are warned of."""
+"""A guard is of one store; what it holds is held under the store's name, and for no other."""
 
 import warnings
 
 import pytest
+from langchain_core.documents import Document
 from langchain_core.vectorstores import InMemoryVectorStore
-from support import CountingEmbeddings, Scripted
+from support import DIM, CountingEmbeddings, Scripted
 
 from ragshield_core import Guard, Quarantine
+from ragshield_core.errors import QuarantineError
 from ragshield_langchain import GuardedVectorStore, SharedQuarantineWarning
+
+BAD = "alpha score=5"
 
 
 def bare():
@@ -18,6 +22,15 @@ def guard_of(quarantine):
     return Guard([Scripted()], quarantine=quarantine)
 
 
+def guarded(url, name, inner=None):
+    inner = bare() if inner is None else inner
+    return GuardedVectorStore(inner, guard=guard_of(Quarantine(url)), name=name)
+
+
+def add(store, **texts):
+    store.add_documents([Document(id=i, page_content=text) for i, text in texts.items()])
+
+
 def test_a_guard_in_two_stores_is_refused(quarantine):
     inner = bare()
     store = GuardedVectorStore(inner, guard=guard_of(quarantine))
@@ -26,14 +39,105 @@ def test_a_guard_in_two_stores_is_refused(quarantine):
     GuardedVectorStore(inner, guard=store.guard)  # of the same store
 
 
-def test_two_stores_in_one_namespace_are_warned_of(on_file):
+def test_two_stores_without_a_name_in_one_namespace_are_warned_of(on_file):
     first = GuardedVectorStore(bare(), guard=guard_of(Quarantine(on_file)))
-    with pytest.warns(SharedQuarantineWarning, match="Give each a namespace") as seen:
+    with pytest.warns(SharedQuarantineWarning, match="Give each a name=") as seen:
         GuardedVectorStore(bare(), guard=guard_of(Quarantine(on_file)))
     assert seen[0].filename == __file__
     with warnings.catch_warnings():
         warnings.simplefilter("error", SharedQuarantineWarning)
         GuardedVectorStore(bare(), guard=guard_of(Quarantine(on_file, namespace="second")))
         GuardedVectorStore(first.inner, guard=guard_of(Quarantine(on_file)))
+        guarded(on_file, "news")
+        GuardedVectorStore(bare(), guard=guard_of(Quarantine(on_file, store="mail")))
         GuardedVectorStore(bare(), guard=guard_of(Quarantine("sqlite://")))
         GuardedVectorStore(bare(), guard=guard_of(Quarantine("sqlite://")))
+
+
+def test_two_stores_of_one_namespace_keep_their_entries_apart(on_file):
+    news, mail = guarded(on_file, "news"), guarded(on_file, "mail")
+    add(news, a=BAD, b="alpha good")
+    add(mail, a="alpha another")
+    with pytest.raises(QuarantineError, match="'a' is not held"):
+        mail.release(["a"])
+    add(mail, b=BAD)
+    mail.inner.add_documents([Document(id="a", page_content=BAD)])  # past the guard
+    again = guarded(on_file, "mail", mail.inner)
+    # Held for the news alone, so that reads of the mail show it, and its own one is hidden.
+    assert [d.page_content for d in again.get_by_ids(["a", "b"])] == [BAD]
+    again.refresh()
+    assert [d.id for d in again.similarity_search("alpha", k=3)] == ["a"]
+    news.release(["a"])
+    assert {d.id for d in news.get_by_ids(["a", "b"])} == {"a", "b"}
+    assert again.quarantine.held_ids(["a", "b"]) == {"b"}
+    again.delete(["a", "b"])
+    assert [held.store for held in Quarantine(on_file).list(None)] == ["news"]
+
+
+def test_what_was_confirmed_for_one_store_is_no_verdict_on_the_other(on_file):
+    news, mail = guarded(on_file, "news"), guarded(on_file, "mail")
+    add(mail, a="alpha one")
+    add(news, a="alpha one")
+    news.recall(["a"])
+    news.quarantine.confirm(["a"])
+    again = guarded(on_file, "mail", mail.inner)
+    assert [d.id for d in again.get_by_ids(["a"])] == ["a"]
+    add(again, a="alpha one")
+    assert again.last_report.kept.all()
+
+
+def test_what_was_held_before_stores_had_names_belongs_to_whichever_asks(on_file):
+    Quarantine(on_file).hold(guarded(on_file, "news").last_report.batch)
+    add(GuardedVectorStore(bare(), guard=guard_of(Quarantine(on_file))), a="alpha good")
+    store = guarded(on_file, "news")
+    add(store, a=BAD)
+    quarantine = Quarantine(on_file)
+    quarantine.hold(store.last_report.batch)  # there already
+    assert quarantine.count() == 1
+    other = guarded(on_file, "mail")
+    other_guard = guard_of(Quarantine(on_file, namespace="other"))
+    other_guard.hold(other_guard.screen(store.last_report.batch))  # of no store
+    late = GuardedVectorStore(bare(), guard=guard_of(other_guard.quarantine), name="late")
+    assert [held.id for held in late.release(["a"])] == ["a"]
+    assert [d.id for d in late.get_by_ids(["a"])] == ["a"]
+    with pytest.raises(QuarantineError, match="'a' is not held"):
+        other.release(["a"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "named"), [("memory", ""), ("faiss", ""), ("chroma", "Chroma "), ("qdrant", "Qdrant")]
+)
+def test_the_name_is_that_of_class_and_collection_and_outlives_the_process(
+    kind, named, make_store, on_file
+):
+    inner = make_store(kind, CountingEmbeddings(), DIM)
+    first = GuardedVectorStore(inner, guard=guard_of(Quarantine(on_file)))
+    add(first, a=BAD)
+    (held,) = Quarantine(on_file).list()
+    assert held.store.startswith(named)
+    assert bool(held.store) == bool(named)
+    later = GuardedVectorStore(inner, guard=guard_of(Quarantine(on_file)))  # another process
+    assert later.quarantine.store == held.store
+    assert [one.id for one in later.release(["a"])] == ["a"]
+
+
+def test_every_way_to_a_store_takes_its_name(on_file):
+    def options(namespace):
+        return {
+            "guard": guard_of(Quarantine(on_file, namespace=namespace)),
+            "vectorstore_cls": InMemoryVectorStore,
+            "name": "news",
+        }
+
+    model = CountingEmbeddings()
+    made = [
+        GuardedVectorStore.from_texts([BAD], model, **options("1")),
+        GuardedVectorStore.from_embeddings([(BAD, model.embed_query(BAD))], model, **options("2")),
+    ]
+    adopted = GuardedVectorStore.adopt(
+        bare(), guard=guard_of(Quarantine(on_file)), name="news", progress=False
+    )
+    add(adopted, a=BAD)
+    for store in (*made, adopted):
+        assert [held.store for held in store.quarantine.list()] == ["news"]
+        assert "store='news'" in repr(store)

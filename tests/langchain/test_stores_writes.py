@@ -12,7 +12,7 @@ from langchain_core.vectorstores import InMemoryVectorStore
 from support import DIM, CountingEmbeddings, Scripted, vector_of
 
 from ragshield_core import Guard, Quarantine
-from ragshield_core.errors import InvalidBatchError
+from ragshield_core.errors import InvalidBatchError, MalformedEntriesError
 from ragshield_langchain import GuardedVectorStore
 from ragshield_langchain.inner.base import Gate
 
@@ -66,20 +66,36 @@ async def test_one_report_tells_of_all_parts(store, way, batch_size):
         assert sizes == [23] if batch_size is None else max(sizes) <= batch_size
 
 
-def test_parts_before_a_failing_one_are_written_and_reported(store):
+def test_parts_before_a_failing_one_are_written_and_reported(store, monkeypatch):
+    def fails(batch, metadatas):
+        if "d" in batch.ids:
+            msg = "no room"
+            raise OSError(msg)
+        write(batch, metadatas)
+
+    write = store._access.write
+    monkeypatch.setattr(store._access, "write", fails)
     texts = ["billing 1", "score=1", "billing 2", "billing 3"]
-    metadatas = [{}, {}, {}, {"label": ["no", "scalar"]}]
-    with pytest.raises(InvalidBatchError, match="'d'"):
-        store.add_texts(texts, metadatas, ids=["a", "b", "c", "d"], batch_size=2)
+    with pytest.raises(OSError, match="no room"):
+        store.add_texts(texts, ids=["a", "b", "c", "d"], batch_size=2)
     assert set(store.inner.store) == {"a"}
     assert store.last_report.batch.ids == ("a", "b")
+
+
+def test_malformed_entries_of_a_part_stop_no_other(store):
+    metadatas = [{"label": ["no", "scalar"]}, {"label": ["no", "scalar"]}, {}, {}, {}]
+    texts = [*(f"billing {n}" for n in range(3)), None, "billing 4"]
+    with pytest.raises(MalformedEntriesError, match="others were written") as raised:
+        store.add_texts(texts, metadatas, ids=["a", "b", "c", "d", "a"], batch_size=2)
+    assert set(raised.value.reasons) == {3, 4}
+    assert set(store.inner.store) == {"c"}
+    assert store.quarantine.held_ids(["a", "b", "c", "d"]) == {"a", "b"}
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
         ({"batch_size": 0}, "batch_size is 0"),
-        ({"batch_size": 1, "ids": ["twin", "twin"]}, "'twin' stands more than once"),
         ({"batch_size": 1, "metadatas": [{}]}, "1 metadatas for 2"),
     ],
 )

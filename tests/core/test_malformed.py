@@ -1,0 +1,156 @@
+"""What cannot be judged as it came is told from the rest, held, or named."""
+
+import pickle
+
+import numpy as np
+import pytest
+from support import DIM, Scripted, vector_of
+
+from ragshield_core import Guard, Policy, Verdict
+from ragshield_core.adapters.malformed import Columns, MalformedEntriesWarning, sift, unusable
+from ragshield_core.errors import MalformedEntriesError
+
+N = 4
+
+
+@pytest.fixture
+def guard(quarantine):
+    return Guard([Scripted()], quarantine=quarantine)
+
+
+def columns(n=N, **changed):
+    """Return good entries, of which single values are changed: ``labels={1: ...}``."""
+    texts = [f"billing {row}" for row in range(n)]
+    given = {
+        "ids": [f"e{row}" for row in range(n)],
+        "texts": texts,
+        "vectors": [vector_of(text).tolist() for text in texts],
+        "labels": ["billing"] * n,
+        "lineages": [None] * n,
+        "metadatas": [{"page": row} for row in range(n)],
+        "contexts": [None] * n,
+    }
+    for name, values in changed.items():
+        for row, value in values.items():
+            if name in given:
+                given[name][row] = value
+    return Columns(**given, reasons=changed.get("reasons", {}))
+
+
+ODD = {
+    "vectors": ([np.nan] * DIM, "NaN"),
+    "labels": ("a\0b", "its label holds a NUL"),
+    "lineages": ("half \ud83d", "its lineage holds a NUL or a lone surrogate"),
+    "metadatas": ({"page": 1, "odd": object()}, r"metadata['odd']"),
+    "reasons": ("said the adapter", "said the adapter"),
+}
+
+
+@pytest.mark.parametrize("column", ODD)
+def test_an_odd_entry_is_told_from_the_others_and_held(guard, column):
+    value, word = ODD[column]
+    sifted = sift(columns(**{column: {2: value}}), guard)
+    assert sifted.batch.ids == ("e0", "e1", "e2", "e3")
+    assert sifted.whole.ids == ("e0", "e1", "e3")
+    assert not sifted.refused
+    report = sifted.hold(guard.hold(guard.screen(sifted.whole)), guard)
+    assert report.batch is sifted.batch
+    assert report.kept.tolist() == [True, True, False, True]
+    assert report.scores["scripted"][[0, 1, 3]].tolist() == [-1, -1, -1]
+    assert np.isnan(report.scores["scripted"][2])
+    held = guard.quarantine.show("e2")
+    assert word in held.note == report.decisions[2].note
+    assert held.entry.text == "billing 2"
+    assert held.vector.size == (0 if column == "vectors" else DIM)
+    assert set(held.entry.metadata) == {"page"}
+
+
+def test_whole_batches_are_passed_through(guard):
+    sifted = sift(columns(), guard)
+    assert sifted.whole is sifted.batch
+    report = guard.screen(sifted.whole)
+    assert sifted.hold(report, guard) is report
+    assert not guard.quarantine._exists() or guard.quarantine.count(None) == 0
+
+
+def test_several_reasons_are_all_told_and_those_of_a_store_as_well(guard):
+    sifted = sift(columns(labels={1: "\0"}, vectors={1: None}), guard)
+    sifted = sifted.without({1: "the store says no", 3: "nor this"})
+    assert set(sifted.reasons) == {1, 3}
+    for word in ("its label", "no vector", "the store says no"):
+        assert word in sifted.reasons[1]
+
+
+@pytest.mark.parametrize("column", ["ids", "texts"])
+@pytest.mark.parametrize("value", [None, 7, b"bytes"])
+def test_what_has_no_usable_id_or_text_is_refused(guard, column, value):
+    sifted = sift(columns(**{column: {1: value}}), guard)
+    assert sifted.rows == (0, 2, 3)
+    assert sifted.batch.ids == ("e0", "e2", "e3")
+    assert list(sifted.refused) == [1]
+
+
+def test_hostile_ids_are_escaped_where_they_are_named():
+    reasons = unusable(["\x1b[2J", "\x1b[2J", "a\0b"], ["x", "x", "x"])
+    assert set(reasons) == {1, 2}
+    assert "\x1b" not in "".join(reasons.values())
+    assert "\0" not in "".join(reasons.values())
+
+
+def test_vectors_of_another_dimension_are_odd_among_others_and_refused_alone(guard):
+    first = sift(columns(vectors={0: [1.0] * 3}), guard)  # what most have is meant
+    assert list(first.reasons) == [0]
+    guard.learn(first.whole)
+    assert guard.dim == DIM
+    shorter = columns(vectors={row: [1.0] * 3 for row in range(N)})
+    sifted = sift(shorter, guard)
+    assert sifted.rows == ()
+    assert set(sifted.refused) == set(range(N))
+    assert f"'e1': its vector has 3 dimensions, expected {DIM}" in sifted.refused[1]
+    none = sift(columns(vectors=dict.fromkeys(range(N))), guard)  # no other model's
+    assert set(none.reasons) == set(range(N))
+
+
+def test_what_a_person_released_is_let_in_if_its_vector_can_be_used(guard):
+    for name, value in (("reasons", "odd"), ("vectors", None)):
+        sifted = sift(columns(**{name: {1: value}}), guard)
+        sifted.hold(guard.hold(guard.screen(sifted.whole)), guard)
+        if guard.quarantine.held_ids(["e1"]):
+            guard.quarantine.release(["e1"], by="anna")
+    again = sift(columns(reasons={1: "odd"}), guard)
+    report = again.hold(guard.hold(guard.screen(again.whole)), guard)
+    assert report.decisions[1].verdict is Verdict.ADMIT
+    assert "released by anna" in report.decisions[1].note
+    unfit = sift(columns(), guard).without({1: "the store says no"})
+    report = unfit.hold(guard.hold(guard.screen(unfit.whole)), guard)
+    assert report.kept.tolist() == [True, False, True, True]
+    assert "the store says no; released by anna" in report.decisions[1].note
+    bare = sift(columns(vectors={1: None}), guard)
+    assert bare.rows == (0, 2, 3)
+    assert "released by anna" in bare.refused[1]
+
+
+def test_where_nothing_is_left_a_warning_says_so(guard):
+    sifted = sift(columns(reasons=dict.fromkeys(range(N), "a list")), guard)
+    with pytest.warns(MalformedEntriesWarning, match="none of the 4 entries.*'e0': a list"):
+        sifted.hold(guard.screen(sifted.whole), guard)
+    assert guard.quarantine.count() == N
+
+
+def test_a_policy_that_raises_holds_nothing(quarantine):
+    guard = Guard([Scripted()], policy=Policy(on_detect="raise"), quarantine=quarantine)
+    sift(columns(), guard).check(guard)
+    sifted = sift(columns(ids={0: ""}, reasons={2: "odd"}), guard)
+    with pytest.raises(MalformedEntriesError, match="nothing was written or held") as raised:
+        sifted.check(guard)
+    assert raised.value.reasons == {0: sifted.refused[0], 2: "'e2': odd"}
+
+
+def test_the_error_names_the_first_and_keeps_all():
+    error = MalformedEntriesError({row: f"why {row}" for row in range(50)}, ids=["a", "b"])
+    assert "50 entries" in str(error)
+    assert "why 19;" not in str(error)
+    assert "why 19 (and 30 more" in str(error)
+    assert len(error.reasons) == 50
+    copy = pickle.loads(pickle.dumps(error))  # noqa: S301 - our own
+    assert (str(copy), copy.reasons, copy.ids) == (str(error), error.reasons, ["a", "b"])

@@ -1,0 +1,140 @@
+"""Held entries know their store; what was held before they did belongs to whichever asks."""
+
+import sqlite3
+from contextlib import closing
+
+import pytest
+from support import topical
+from typer.testing import CliRunner
+
+from ragshield_core import Quarantine
+from ragshield_core.cli import app
+from ragshield_core.errors import QuarantineError
+
+ENTRIES = topical("billing", 2, prefix="q")
+FIRST, SECOND = ENTRIES.ids
+
+
+def file_of(url):
+    return url.removeprefix("sqlite:///")
+
+
+@pytest.fixture
+def of_before(on_file):
+    """A database as it was before entries knew their store, with one that is held."""
+    quarantine = Quarantine(on_file)
+    quarantine.hold(ENTRIES.take([0]))
+    quarantine.close()
+    with closing(sqlite3.connect(file_of(on_file))) as connection, connection:
+        connection.execute("DROP INDEX ragshield_quarantine_revision")
+        connection.execute("ALTER TABLE ragshield_quarantine DROP COLUMN store")
+        connection.execute(
+            "CREATE UNIQUE INDEX ragshield_quarantine_revision"
+            " ON ragshield_quarantine (namespace, entry_id, fingerprint)"
+        )
+        connection.execute("UPDATE ragshield_schema SET version = 2")
+    return on_file
+
+
+def test_stores_in_one_namespace_do_not_see_each_other(quarantine):
+    news, mail = quarantine.for_store("news"), quarantine.for_store("mail")
+    news.hold(ENTRIES)
+    mail.hold(ENTRIES.take([1]))
+    assert (quarantine.count(), news.count(), mail.count()) == (3, 2, 1)
+    assert mail.held_ids(ENTRIES.ids) == {SECOND}
+    with pytest.raises(QuarantineError, match=f"{FIRST!r} is not held"):
+        mail.release([FIRST], pytest.fail)
+    assert [held.store for held in mail.release([SECOND])] == ["mail"]
+    assert news.held_ids(ENTRIES.ids) == set(ENTRIES.ids)  # the very same text
+    news.confirm([FIRST])
+    assert mail.confirmed_among(ENTRIES) == {}
+    assert set(news.confirmed_among(ENTRIES)) == {FIRST}
+    assert mail.purge(ENTRIES.ids) == 1
+    assert quarantine.count(None) == 2
+
+
+def test_who_names_no_store_sees_all_and_does_not_guess(quarantine):
+    quarantine.for_store("news").hold(ENTRIES)
+    quarantine.for_store("mail").hold(ENTRIES.take([1]))
+    for decide in (quarantine.release, quarantine.confirm, quarantine.purge):
+        with pytest.raises(QuarantineError, match=r"several stores \('mail', 'news'\).*for_store"):
+            decide([FIRST, SECOND])
+    assert quarantine.count() == 3
+    assert [held.store for held in quarantine.release([FIRST])] == ["news"]
+
+
+def test_what_is_held_for_no_store_is_released_by_whichever_asks(quarantine):
+    quarantine.hold(ENTRIES)
+    news, unnamed = quarantine.for_store("news"), quarantine.for_store("")
+    assert [held.store for held in news.list()] == [None, None]
+    assert unnamed.held_ids(ENTRIES.ids) == set(ENTRIES.ids)
+    news.hold(ENTRIES)  # once more: the same entries
+    assert quarantine.count() == 2
+    assert [held.id for held in unnamed.release([FIRST])] == [FIRST]
+
+
+@pytest.mark.parametrize("name", ["*", None, 3])
+def test_what_is_no_name_is_refused(quarantine, name):
+    with pytest.raises(QuarantineError, match="a store's name is"):
+        quarantine.for_store(name)
+
+
+def test_any_text_can_be_a_name(on_file):
+    names = ["a\0b", "half \ud83d", "news' OR 1=1", ""]
+    for name in names:
+        Quarantine(on_file).for_store(name).hold(ENTRIES)
+    assert Quarantine(on_file).count() == len(names) * len(ENTRIES)
+    assert all(Quarantine(on_file, store=name).count() == len(ENTRIES) for name in names)
+
+
+def test_a_database_of_before_opens_and_its_entries_are_of_any_store(of_before):
+    for _ in range(2):
+        quarantine = Quarantine(of_before)
+        assert [held.store for held in quarantine.list()] == [None]
+        assert quarantine.for_store("news").held_ids([FIRST]) == {FIRST}
+        quarantine.close()
+    quarantine = Quarantine(of_before)
+    quarantine.for_store("news").hold(ENTRIES.take([1]))
+    quarantine.for_store("mail").hold(ENTRIES.take([1]))  # the index of before would refuse it
+    assert quarantine.count() == 3
+    quarantine.verify_log()
+
+
+def test_who_may_only_read_opens_a_database_of_before(of_before):
+    before = sqlite3.connect(file_of(of_before))
+    columns = before.execute("PRAGMA table_info(ragshield_quarantine)").fetchall()
+    reading = Quarantine(f"sqlite:///file:{file_of(of_before)}?mode=ro&uri=true", store="news")
+    assert reading.held_ids([FIRST]) == {FIRST}
+    assert [held.store for held in reading.list()] == [None]
+    with pytest.raises(QuarantineError, match="cannot be used"):
+        reading.hold(ENTRIES)
+    reading.close()
+    assert before.execute("PRAGMA table_info(ragshield_quarantine)").fetchall() == columns
+    before.close()
+    assert Quarantine(of_before).count() == 1
+
+
+def test_the_command_names_stores(on_file):
+    quarantine = Quarantine(on_file)
+    quarantine.hold(ENTRIES.take([0]))
+    quarantine.for_store("news").hold(ENTRIES.take([1]))
+    quarantine.for_store("").hold(ENTRIES.take([1]))
+
+    def say(*words):
+        told = CliRunner().invoke(
+            app, ["quarantine", *words, "--database", on_file], env={"COLUMNS": "200"}
+        )
+        return told.output if told.exception is None else str(told.exception)
+
+    table = say("list")
+    assert all(word in table for word in ("(any)", "news", "(unnamed)"))
+    assert "3 entries held" in table
+    only = say("list", "--store", "news")
+    assert "2 entries held" in only
+    assert "(unnamed)" not in only
+    assert '"store": "news"' in say("list", "--json", "--store", "news")
+    assert "news" in say("show", SECOND, "--store", "news")
+    assert "several stores" in say("release", SECOND)
+    assert "released 1" in say("release", SECOND, "--store", "")
+    assert "confirmed 1" in say("confirm", SECOND, "--store", "news")
+    assert "deleted 1" in say("purge", SECOND, "--store", "news")

@@ -1,0 +1,271 @@
+"""One odd value costs its node, not those that came with it."""
+
+import numpy as np
+import pytest
+from llama_index.core import StorageContext, VectorStoreIndex
+from llama_index.core.ingestion import IngestionPipeline
+from llama_index.core.storage.docstore import SimpleDocumentStore
+from llama_support import TopicEmbedding, document, good, guard_of, ids_of, known, node
+from support import DIM
+
+from ragshield_core.errors import MalformedEntriesError, QuarantineError
+from ragshield_core.malformed import MalformedEntriesWarning
+from ragshield_llamaindex import (
+    GuardedIngestionPipeline,
+    GuardedVectorStore,
+    GuardedVectorStoreIndex,
+    PoisonGuard,
+)
+from ragshield_llamaindex.convert import to_batch
+
+
+def loop():
+    metadata = {}
+    metadata["odd"] = metadata
+    return metadata
+
+
+def odd(**metadata):
+    return node("billing odd", label="billing", **metadata)
+
+
+def with_vector(vector):
+    made = odd()
+    made.embedding = vector
+    return made
+
+
+# What is odd, and what the reason names.
+ODD = {
+    "a list for a label": (lambda: _labelled(["x"]), "'label'"),
+    "a label with a NUL": (lambda: _labelled("a\0b"), "NUL"),
+    "an object": (lambda: odd(thing=object(), page=1), r"metadata['thing']"),
+    "an array": (lambda: odd(thing=np.ones(3)), r"metadata['thing']"),
+    "itself": (lambda: odd(thing=loop()), r"metadata['thing']"),
+    "NaN": (lambda: with_vector([float("nan")] * DIM), "NaN"),
+    "zero": (lambda: with_vector([0.0] * DIM), "zero vector"),
+    "another dimension": (lambda: with_vector([1.0] * 3), "3 dimensions"),
+    "no vector": (lambda: with_vector(None), "no vector"),
+}
+
+
+def _labelled(label):
+    made = odd()
+    made.metadata["label"] = label
+    return made
+
+
+@pytest.fixture(params=["chroma", "simple"])
+def kind(request):
+    return request.param
+
+
+@pytest.fixture
+def make(kind, make_store):
+    """Return a function that makes a guarded store or index, and a way to add nodes."""
+
+    def made(**policy):
+        guard = guard_of(**policy)
+        if kind == "chroma":
+            store = GuardedVectorStore(make_store("chroma"), guard=guard)
+            store.add(known())
+            return store, store.add
+        context = StorageContext.from_defaults()
+        index = GuardedVectorStoreIndex(
+            known(), guard=guard, storage_context=context, embed_model=TopicEmbedding()
+        )
+        return index, index.insert_nodes
+
+    return made
+
+
+def live(guarded):
+    return set(guarded._keeper.access.ids())
+
+
+@pytest.mark.parametrize(("build", "word"), ODD.values(), ids=ODD)
+def test_an_odd_node_among_others_is_held_and_put_back_when_released(make, kind, build, word):
+    guarded, add = make()
+    culprit = build()
+    first, second = good()
+    if culprit.embedding is None and kind == "simple":  # an index embeds what has no vector
+        culprit.embedding = [0.0] * DIM
+        word = "zero vector"
+    add([first, culprit, second])
+    assert live(guarded) == set(ids_of([*known(), first, second]))
+    held = guarded.quarantine.show(culprit.node_id)
+    assert held.entry.text == "billing odd"
+    assert word in held.note
+    assert guarded.last_report.kept.tolist() == [True, False, True]
+    if kind == "chroma" and isinstance(culprit.metadata["label"], list):
+        with pytest.raises(QuarantineError, match=r"nothing was released: metadata\['label'\]"):
+            guarded.release([culprit.node_id])
+        return
+    released = guarded.release([culprit.node_id], embed_model=TopicEmbedding())
+    assert [one.id for one in released] == [culprit.node_id]
+    assert culprit.node_id in live(guarded)
+    assert guarded.recall([culprit.node_id]) == (culprit.node_id,)
+
+
+def test_a_write_of_which_nothing_can_be_judged_is_held_and_warned_of(make):
+    guarded, add = make()
+    with pytest.warns(MalformedEntriesWarning, match=f"none of the 1.*{odd().node_id}.*'label'"):
+        add([_labelled(["x"])])
+    assert live(guarded) == set(ids_of(known()))
+    assert guarded.quarantine.held_ids([odd().node_id])
+
+
+def test_a_policy_that_raises_writes_and_holds_nothing(make):
+    guarded, add = make(on_detect="raise")
+    with pytest.raises(MalformedEntriesError, match="nothing was written or held"):
+        add([*good(), _labelled(["x"])])
+    assert live(guarded) == set(ids_of(known()))
+
+
+def test_what_cannot_be_held_is_named_when_the_others_are_written(make):
+    guarded, add = make()
+    first, second = good()
+    twin = node("billing twin", label="billing")
+    twin.id_ = first.node_id
+    nameless = node("billing nameless", label="billing")
+    nameless.id_ = ""
+    with pytest.raises(MalformedEntriesError, match="others were written") as raised:
+        add([first, twin, nameless, second])
+    assert set(raised.value.reasons) == {1, 2}
+    assert live(guarded) == set(ids_of([*known(), first, second]))
+    if isinstance(guarded, VectorStoreIndex):  # what is stored is recorded
+        structs = guarded.storage_context.index_store.index_structs()
+        assert set(structs[0].nodes_dict.values()) == live(guarded)
+
+
+def test_an_index_that_is_being_made_is_made_whole_or_not_at_all(quarantine):
+    first, second = good()
+    second.id_ = first.node_id
+    with pytest.raises(MalformedEntriesError, match="nothing was written or held"):
+        GuardedVectorStoreIndex(
+            [first, second, *known()],
+            guard=guard_of(quarantine=quarantine),
+            embed_model=TopicEmbedding(),
+        )
+    assert quarantine.count(None) == 0
+
+
+def test_what_a_store_cannot_keep_is_held_before_anything_is_written(make_store):
+    store = GuardedVectorStore(make_store("chroma"), guard=guard_of())
+    store.add(known())
+    first, second = good()
+    culprit = odd(source=["x"])
+    store.add([first, culprit, second])
+    assert live(store) == set(ids_of([*known(), first, second]))
+    assert "metadata['source'] is of type list" in store.quarantine.show(culprit.node_id).note
+    with pytest.raises(QuarantineError, match=r"nothing was released: metadata\['source'\]"):
+        store.release([culprit.node_id])
+    assert store.quarantine.held_ids([culprit.node_id])
+
+
+async def test_the_asynchronous_way_is_the_same(make_store):
+    store = GuardedVectorStore(make_store("chroma"), guard=guard_of())
+    await store.async_add(known())
+    first, second = good()
+    twin = node("billing twin", label="billing")
+    twin.id_ = first.node_id
+    with pytest.raises(MalformedEntriesError):
+        await store.async_add([first, twin, _labelled(["x"]), second])
+    assert live(store) == set(ids_of([*known(), first, second]))
+    assert store.quarantine.held_ids([odd().node_id])
+
+
+def test_a_pipeline_holds_the_odd_one_and_stores_the_others(make_store):
+    pipeline = GuardedIngestionPipeline(
+        transformations=[TopicEmbedding()],
+        guard=guard_of(),
+        vector_store=make_store("chroma"),
+        docstore=SimpleDocumentStore(),
+    )
+    pipeline.run(nodes=known())
+    documents = [
+        document("a", "billing new 0"),
+        document("b", "billing odd", source=["x"]),
+        document("c", "billing odd", label=["x"]),
+        document("d", "billing new 1"),
+    ]
+    stored = pipeline.run(documents=documents)
+    assert {one.node_id for one in stored} == {"a", "d"}
+    assert pipeline.last_result.held == ("b", "c")
+    assert pipeline.last_result.stored == ("a", "d")
+    assert pipeline.poison_guard.quarantine.held_ids(["b", "c"]) == {"b", "c"}
+    pipeline.run(documents=documents)  # what is held is not recorded as done
+    assert pipeline.last_result.unchanged == ("a", "d")
+    assert pipeline.last_result.held == ("b", "c")
+
+
+def test_an_update_with_an_odd_part_leaves_the_version_before():
+    index = GuardedVectorStoreIndex(known(), guard=guard_of(), embed_model=TopicEmbedding())
+    index.insert(document("d", "billing fine"))
+    before = live(index)
+    index.update_ref_doc(document("d", "billing better", label=["x"]))
+    assert live(index) == before
+    assert index.quarantine.count() == 1
+
+
+def test_a_plain_step_passes_the_others_on():
+    guard = guard_of()
+    guard.fit(to_batch(known(), PoisonGuard(guard).keys))
+    step = PoisonGuard(guard)
+    pipeline = IngestionPipeline(transformations=[step])
+    first, second = good()
+    passed = pipeline.run(nodes=[first, _labelled(["x"]), second])
+    assert ids_of(passed) == ids_of([first, second])
+    assert step.quarantine.held_ids([odd().node_id])
+    second.id_ = first.node_id
+    with pytest.raises(MalformedEntriesError, match="nothing was written or held"):
+        pipeline.run(nodes=[first, second])
+
+
+class StrictEmbedding(TopicEmbedding):
+    def _get_text_embedding(self, text):
+        text.encode()
+        return super()._get_text_embedding(text)
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+async def test_a_text_that_the_model_refuses_costs_that_node(asynchronous):
+    index = GuardedVectorStoreIndex(known(), guard=guard_of(), embed_model=StrictEmbedding())
+    first, second = good(vector=False)
+    refused = node("billing half \ud83d", "refused", label="billing", vector=False)
+    nodes = [first, refused, second]
+    await index.ainsert_nodes(nodes) if asynchronous else index.insert_nodes(nodes)
+    assert live(index) == set(ids_of([*known(), first, second]))
+    assert "no vector" in index.quarantine.show(refused.node_id).note
+    with pytest.raises(UnicodeEncodeError):
+        index.insert_nodes([refused])
+
+
+def test_a_second_node_under_an_id_does_not_give_the_first_its_vector():
+    index = GuardedVectorStoreIndex(known(), guard=guard_of(), embed_model=TopicEmbedding())
+    first, second = good()
+    twin = with_vector([float("nan")] * DIM)
+    twin.id_ = first.node_id
+    with pytest.raises(MalformedEntriesError) as raised:
+        index.insert_nodes([first, twin, second])
+    assert set(raised.value.reasons) == {1}
+    assert live(index) == set(ids_of([*known(), first, second]))
+    assert index.quarantine.count() == 0
+
+
+def test_what_no_store_could_give_back_is_held(make):
+    guarded, add = make()
+    first, second = good()
+    culprit = odd()
+    culprit.metadata[7] = "a key that is no str"
+    add([first, culprit, second])
+    assert live(guarded) == set(ids_of([*known(), first, second]))
+    assert 7 not in guarded.quarantine.show(culprit.node_id).entry.metadata
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 2**70])
+def test_what_chroma_would_lose_is_held(value, make_store):
+    store = GuardedVectorStore(make_store("chroma"), guard=guard_of())
+    store.add([*known(), odd(share=value)])
+    assert live(store) == set(ids_of(known()))
+    assert "metadata['share']" in store.quarantine.show(odd().node_id).note
