@@ -456,7 +456,7 @@ def displaced(embed: Embed, seeds: int, *, articles: bool) -> Iterator[str]:
         queries = drawn.suite.queries
         detector = CanaryDisplacementDetector(queries, embed(queries), k=K).fit(drawn.base)
         held_out = detector.held_out_scores(drawn.base, 0)
-        bar = max(float(np.quantile(held_out, 0.998)), detector.floor)
+        threshold = max(float(np.quantile(held_out, 0.998)), detector.floor)
         for style in STYLES:
             for size in SIZES:
                 poison = crafted(drawn, style, size, embed)
@@ -478,8 +478,14 @@ def displaced(embed: Embed, seeds: int, *, articles: bool) -> Iterator[str]:
                 counts = totals.setdefault((style, size), [])
                 counts.append(
                     [
-                        *(int(np.sum(scores[bad] > b)) for b in (detector.rule_threshold, bar)),
-                        *(int(np.sum(scores[~bad] > b)) for b in (detector.rule_threshold, bar)),
+                        *(
+                            int(np.sum(scores[bad] > b))
+                            for b in (detector.rule_threshold, threshold)
+                        ),
+                        *(
+                            int(np.sum(scores[~bad] > b))
+                            for b in (detector.rule_threshold, threshold)
+                        ),
                         *(int(bad.sum()), int((~bad).sum())),
                     ]
                 )

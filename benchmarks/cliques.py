@@ -146,7 +146,9 @@ class Screen:
     def caught(self, poison: Batch, clean: Batch) -> dict[tuple[float, str], np.ndarray]:
         """Return which of the poison are quarantined at each rate, in one batch with clean ones."""
         (scores,) = self.guard.screen(join(poison, clean)).scores.values()
-        return {rate: scores[: len(poison)] > bar for rate, bar in self.thresholds.items()}
+        return {
+            rate: scores[: len(poison)] > threshold for rate, threshold in self.thresholds.items()
+        }
 
 
 def trickle(guard: Guard, poison: Batch, clean: Batch) -> tuple[float, float]:

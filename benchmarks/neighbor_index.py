@@ -109,7 +109,7 @@ def passes(n: int, rounds: int) -> str:
     rows = passages(n)
     flat = faiss.IndexFlatIP(DIM)
     flat.add(rows)
-    # The bar of the reference rule over these passages leaves some thousand pairs.
+    # The threshold of the reference rule over these passages leaves some thousand pairs.
     runs: dict[str, Callable[[], object]] = {
         "`IndexFlatIP.search(k=11)`": lambda: flat.search(rows, 11),
         "`all_neighbors(k=16)`": lambda: all_neighbors(rows, 16),

@@ -375,7 +375,7 @@ def calibrated(found: dict[str, list[Target]], tally: Tally) -> dict[str, list[s
             jobs.append((f"half of {attack}, at {2 * FPR:.0%}", guard, attack, tested))
     names: dict[str, list[str]] = {}
     for name, guard, attack, tested in track(jobs, description="calibrations"):
-        print(name, {key: round(bar, 3) for key, bar in guard.thresholds.items()})
+        print(name, {key: round(threshold, 3) for key, threshold in guard.thresholds.items()})
         measure(guard, name, attack, tested, tally)
         if attack not in names.setdefault(name, []):
             names[name].append(attack)

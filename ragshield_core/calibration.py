@@ -301,9 +301,9 @@ class JointCalibration:
     def beyond(self, thresholds: Mapping[str, float]) -> NDArray[np.bool_]:
         """Return which clean entries are beyond a threshold, shape (n_clean,)."""
         found = np.zeros(len(self.spent), dtype=np.bool_)
-        for name, bar in thresholds.items():
+        for name, threshold in thresholds.items():
             if name in self.scores:
-                found |= np.nan_to_num(self.scores[name], nan=-np.inf) > bar
+                found |= np.nan_to_num(self.scores[name], nan=-np.inf) > threshold
         return found
 
     def _ranks(self, alpha: float, confidence: float) -> tuple[int, int]:
@@ -318,11 +318,11 @@ class JointCalibration:
 
     def _at(self, share: float) -> dict[str, float]:
         """Return the thresholds that so large a share of the scores of each detector reaches."""
-        bars = {name: self._bar(name, share) for name in self.calibrations}
+        thresholds = {name: self._threshold(name, share) for name in self.calibrations}
         return {
-            name: max(self._floors[name], bar) + TIE
-            for name, bar in bars.items()
-            if bar is not None
+            name: max(self._floors[name], threshold) + TIE
+            for name, threshold in thresholds.items()
+            if threshold is not None
         }
 
     def _beside_doubtful(self, rank: int) -> int:
@@ -336,10 +336,10 @@ class JointCalibration:
 
     @property
     def _tied(self) -> bool:
-        """Whether many entries tie with the highest score: then a bar may stand above them all."""
+        """Whether many entries tie with the highest score: then one may stand above them all."""
         return bool(self._rarest[0] * self._most >= 1.5)  # noqa: PLR2004 - one, or more than one
 
-    def _bar(self, name: str, share: float) -> float | None:
+    def _threshold(self, name: str, share: float) -> float | None:
         """Return the score that so large a share of a detector's clean scores reaches."""
         clean = self.calibrations[name].clean_scores
         rank = math.floor(share * len(clean) + 1e-6)

@@ -218,7 +218,7 @@ def _fail(message: str) -> None:
 def _opened(database: str, namespace: str, store: str | None = None) -> Quarantine:
     """Return a quarantine that is there: a mistyped name must not look like an empty one."""
     quarantine = Quarantine(database, namespace=namespace, store=store)
-    if not quarantine._exists():  # noqa: SLF001 - asking otherwise would make the file
+    if not quarantine.exists():
         msg = f"{quarantine!r} does not exist: nothing was ever held there, or --database is wrong."
         raise QuarantineError(msg)
     return quarantine

@@ -365,7 +365,7 @@ def finding_from_dict(values: Mapping[str, Any]) -> Finding:
 
 
 def strongest(decision: Decision) -> Finding | None:
-    """Return the finding that convinces most: smallest p-value, else furthest above its bar."""
+    """Return the finding that convinces most: smallest p-value, else furthest above threshold."""
     return next(iter(by_strength(decision)), None)
 
 

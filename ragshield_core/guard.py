@@ -47,7 +47,7 @@ from ragshield_core.findings import (
 from ragshield_core.growth.arrivals import Arrivals, Status
 from ragshield_core.growth.clean_sample import CleanSample, first_size, latest
 from ragshield_core.neighbors.known import Borrower, Lender
-from ragshield_core.policy import Bars, Policy
+from ragshield_core.policy import Policy, Thresholds
 from ragshield_core.screening import NOTHING as NO_OUTCOME
 from ragshield_core.screening import (
     Outcome,
@@ -134,7 +134,7 @@ class Guard:
         self._dim: int | None = None
         self._held_out: dict[str, NDArray[np.float64]] = {}
         self._calibration: JointCalibration | None = None
-        self._bars: dict[str, Bars] = self._rules()
+        self._thresholds: dict[str, Thresholds] = self._rules()
         self._left_out: tuple[Skipped, ...] = ()
         # What thresholds are taken from whenever the knowledge base has grown; None if they are
         # not, because nobody has asked for a calibration, or none was possible.
@@ -233,7 +233,7 @@ class Guard:
     @property
     def thresholds(self) -> dict[str, float]:
         """Per detector, the score above which an entry is quarantined."""
-        return {name: bar.quarantine for name, bar in self._bars.items()}
+        return {name: threshold.quarantine for name, threshold in self._thresholds.items()}
 
     def fit(self, batch: Batch) -> Self:
         """Learn the knowledge base as it stands; replaces what was learned before.
@@ -266,7 +266,7 @@ class Guard:
         self._known = dict(zip(batch.ids, batch.labels, strict=True))
         for detector in self._learners:
             detector.fit(batch)
-        self._bars = self._rules()  # a detector may take its rule's threshold from the fit
+        self._thresholds = self._rules()  # a detector may take its rule's threshold from the fit
 
     def _held_out_scores(self, fitted: Batch) -> dict[str, NDArray[np.float64]]:
         return {  # one detector may look into what another has learned
@@ -399,9 +399,9 @@ class Guard:
                 return self
             watched: set[str] = set()
             for detector in self.detectors:
-                if detector.name in self._sample_scores and detector.name in self._bars:
-                    bar = self._bars[detector.name].quarantine
-                    high = np.flatnonzero(self._sample_scores[detector.name] > bar)
+                if detector.name in self._sample_scores and detector.name in self._thresholds:
+                    threshold = self._thresholds[detector.name].quarantine
+                    high = np.flatnonzero(self._sample_scores[detector.name] > threshold)
                     ids = [batch.ids[row] for row in high]
                     detector.distrust(ids)
                     watched.update(ids)
@@ -462,16 +462,18 @@ class Guard:
                     *(policy.quarantine_at, smallest),
                 )
                 policy = policy.accepting(smallest)
-            bars = self._calibrated(policy, calibration)
+            thresholds = self._calibrated(policy, calibration)
         except CalibrationError as error:
             msg = (
                 f"{', '.join(calibration.calibrations)} together, at "
                 f"fpr={policy.quarantine_at:g}: {error}"
             )
             raise CalibrationError(msg) from None
-        self._policy, self._calibration, self._bars = policy, calibration, bars
+        self._policy, self._calibration, self._thresholds = policy, calibration, thresholds
         if ids:
-            beyond = calibration.beyond({name: bar.recall for name, bar in bars.items()})
+            beyond = calibration.beyond(
+                {name: threshold.recall for name, threshold in thresholds.items()}
+            )
             self._ever_beyond.update(ids[row] for row in np.flatnonzero(beyond).tolist())
         self._calibrated_at = len(self._known)
         self._arrivals.calibrated()
@@ -591,12 +593,12 @@ class Guard:
     def _judge_again(self, entries: Batch, scores: Mapping[str, NDArray[np.float64]]) -> None:
         """Note findings against fitted entries; the next report names them."""
         for detector in self.detectors:
-            if detector.name not in scores or detector.name not in self._bars:
+            if detector.name not in scores or detector.name not in self._thresholds:
                 continue
-            bar, mine = self._bars[detector.name].recall, scores[detector.name]
+            threshold, mine = self._thresholds[detector.name].recall, scores[detector.name]
             # What is poisoned has a part in how the sample scores: what is far off all that is
             # usual is named whatever the threshold is.
-            rows = np.flatnonzero((mine > bar) | detector.outliers(entries))
+            rows = np.flatnonzero((mine > threshold) | detector.outliers(entries))
             if not rows.size:
                 continue
             detector.distrust([entries.ids[row] for row in rows])
@@ -604,8 +606,8 @@ class Guard:
             ids = [entries.ids[row] for row in rows]
             why = explained(detector.name, detector.explain_held_out, entries, rows.tolist())
             calibration = self._clean.get(detector.name)
-            for finding in findings_of(detector, ids, mine[rows], bar, why, calibration):
-                below = min(bar, finding.score - TIE)
+            for finding in findings_of(detector, ids, mine[rows], threshold, why, calibration):
+                below = min(threshold, finding.score - TIE)
                 self._pending.setdefault(finding.entry_id, []).append(
                     replace(finding, threshold=below)
                 )
@@ -865,11 +867,11 @@ class Guard:
             if entries.dim or Need.EMBEDDING not in detector.needs:
                 detector.hold(entries)
 
-    def unhold(self, ids: Sequence[str]) -> None:
+    def forget_held(self, ids: Sequence[str]) -> None:
         """Say that held entries were released, or deleted for good."""
         with self._lock:
             for detector in self.detectors:
-                detector.unhold(ids)
+                detector.forget_held(ids)
 
     def trust(self, ids: Sequence[str]) -> None:
         """Say that a person has judged entries good: no later batch condemns them."""
@@ -926,7 +928,7 @@ class Guard:
         Parameters
         ----------
         entries
-            With their vectors as they were learned; those never learned are passed over. Their
+            With their vectors as they were learned; those never learned are ignored. Their
             labels the guard remembers, since those of a live document may have been edited.
         """
         with self._lock:
@@ -1056,7 +1058,7 @@ class Guard:
             guard._held_out = {
                 name: arrays[f"held_out.{numbers[name]}"] for name in values["held_out"]
             }
-            guard._bars = guard._rules()
+            guard._thresholds = guard._rules()
             if values["calibrated"]:
                 guard._calibration = JointCalibration(
                     {name: arrays[f"clean.{numbers[name]}"] for name in values["calibrated"]},
@@ -1064,7 +1066,7 @@ class Guard:
                     values.get("n_doubtful", 0),
                     arrays.get("spent"),
                 )
-                guard._bars = guard._calibrated(guard.policy, guard._calibration)
+                guard._thresholds = guard._calibrated(guard.policy, guard._calibration)
             guard._restore_growth(values, arrays)
         return guard
 
@@ -1093,14 +1095,14 @@ class Guard:
             self._collected = [collected.inside]
             self._held_meanwhile = [collected.outside] if len(collected.outside) else []
 
-    def _rules(self) -> dict[str, Bars]:
-        """Return the bars of the published rules."""
-        return self._policy.bars({d.name: d.rule_threshold for d in self.detectors})
+    def _rules(self) -> dict[str, Thresholds]:
+        """Return the thresholds of the published rules."""
+        return self._policy.thresholds({d.name: d.rule_threshold for d in self.detectors})
 
-    def _calibrated(self, policy: Policy, calibration: JointCalibration) -> dict[str, Bars]:
-        """Return the bars after calibration; none for a detector that judged too few for it."""
+    def _calibrated(self, policy: Policy, calibration: JointCalibration) -> dict[str, Thresholds]:
+        """Return thresholds after calibration; none for a detector that judged too few for it."""
         rules = {d.name: d.rule_threshold for d in self.detectors if not d.exchangeable}
-        return policy.bars(rules, calibration)
+        return policy.thresholds(rules, calibration)
 
     def _check_learnable(self, entries: Batch) -> None:
         needing = [d.name for d in self.detectors if Need.EMBEDDING in d.needs]
@@ -1134,7 +1136,7 @@ class Guard:
                 f"collecting: it acts once the knowledge base has "
                 f"{first_size(self.policy.quarantine_at)} entries ({len(self._known)} now)"
             )
-        if detector.name not in self._bars:
+        if detector.name not in self._thresholds:
             known = self._clean
             if detector.name not in known:
                 return "not calibrated: it could judge none of the clean entries"
@@ -1156,15 +1158,15 @@ class Guard:
         part = batch.take(rows) if reasons else batch
         scores = checked(detector.name, detector.score(part), len(part))
         column[rows] = scores
-        bars = self._bars[detector.name]
+        thresholds = self._thresholds[detector.name]
         if detector.name in self._arrivals.abstaining:
             return Outcome(column, [], missing)
-        hits = np.flatnonzero(scores > bars.flag)
+        hits = np.flatnonzero(scores > thresholds.flag)
         found = findings_of(
             detector,
             [part.ids[hit] for hit in hits],
             scores[hits],
-            bars.quarantine,
+            thresholds.quarantine,
             explained(detector.name, detector.explain, part, hits.tolist()),
             self._clean.get(detector.name),
         )
@@ -1210,13 +1212,15 @@ class Guard:
     def _earlier(
         self, detector: Detector, batch: Batch, condemned: NDArray[np.bool_]
     ) -> list[Finding]:
-        """Return findings against entries admitted earlier that the batch lifts above the bar."""
-        bar = self._bars[detector.name].recall
+        """Return findings against entries admitted earlier that the batch lifts above it."""
+        threshold = self._thresholds[detector.name].recall
         ids, scores = detector.retroactive(batch, condemned)
-        rows = np.flatnonzero(scores > bar)
+        rows = np.flatnonzero(scores > threshold)
         names = [ids[row] for row in rows]
         why = explained(detector.name, detector.explain_retroactive, batch, names)
-        return findings_of(detector, names, scores[rows], bar, why, self._clean.get(detector.name))
+        return findings_of(
+            detector, names, scores[rows], threshold, why, self._clean.get(detector.name)
+        )
 
 
 def _check_parts(policy: object, quarantine: object) -> None:

@@ -14,7 +14,7 @@ from ragshield_core.findings import Decision, Finding, Unjudged, Verdict
 Probability = Annotated[float, Field(gt=0.0, lt=1.0)]
 
 
-class Bars(NamedTuple):
+class Thresholds(NamedTuple):
     """Scores of one detector above which the policy acts."""
 
     flag: float
@@ -100,9 +100,9 @@ class Policy(BaseModel):
             values["recall_at"] = min(self.recall_at, fpr)
         return Policy.model_validate(values)
 
-    def bars(
+    def thresholds(
         self, rules: Mapping[str, float], calibration: JointCalibration | None = None
-    ) -> dict[str, Bars]:
+    ) -> dict[str, Thresholds]:
         """Return, per detector, the scores above which entries are flagged and quarantined.
 
         Parameters
@@ -118,17 +118,17 @@ class Policy(BaseModel):
         CalibrationError
             If the clean sample is too small for the accepted rate.
         """
-        bars = {name: Bars(*(rule + TIE,) * 3) for name, rule in rules.items()}
+        thresholds = {name: Thresholds(*(rule + TIE,) * 3) for name, rule in rules.items()}
         if calibration is None:
-            return bars
+            return thresholds
         quarantine = calibration.thresholds(self.quarantine_at, self.confidence)
         flag = quarantine
         if self.flag_at is not None:
             flag = calibration.thresholds(self.flag_at, self.confidence)
         recall = calibration.recall_thresholds(self.quarantine_at, self.confidence, self.recall_at)
-        return bars | {
-            name: Bars(flag[name], bar, max(bar, recall.get(name, math.inf)))
-            for name, bar in quarantine.items()
+        return thresholds | {
+            name: Thresholds(flag[name], threshold, max(threshold, recall.get(name, math.inf)))
+            for name, threshold in quarantine.items()
         }
 
     def decide(
@@ -146,7 +146,7 @@ class Policy(BaseModel):
         entry_id
             The entry.
         findings
-            Evidence against it, each above the bar for flagging.
+            Evidence against it, each above the threshold for flagging.
         unjudged
             Detectors that had no opinion.
         judged

@@ -119,11 +119,11 @@ def ranks_planted_poison_above_clean_entries(case: DetectorCase) -> None:
     """Ask that poison scores above the rule's threshold, and that clean entries do not."""
     detector = case.fitted()
     poison, clean = detector.score(case.poison).min(), detector.score(case.clean).max()
-    bar = max(detector.rule_threshold, detector.floor)
+    threshold = max(detector.rule_threshold, detector.floor)
     _ask(
-        poison > bar >= clean,
+        poison > threshold >= clean,
         f"poison scores {poison:.4g} and more, clean entries {clean:.4g} and less, and the "
-        f"threshold is {bar:.4g}",
+        f"threshold is {threshold:.4g}",
     )
 
 
@@ -207,8 +207,8 @@ def goes_on_measuring(case: DetectorCase) -> None:
     detector.refresh(case.known)
     again = detector.held_out_scores(case.known, seed=3)
     _ask(np.allclose(first, again, atol=CLOSE, equal_nan=True), "a refresh does not reproduce")
-    bar = np.nanquantile(first, 0.9) if not np.isnan(first).all() else -np.inf
-    _ask(float(np.median(found)) >= bar, "refreshed, it finds planted poison no longer")
+    threshold = np.nanquantile(first, 0.9) if not np.isnan(first).all() else -np.inf
+    _ask(float(np.median(found)) >= threshold, "refreshed, it finds planted poison no longer")
 
 
 def does_not_judge_what_it_cannot(case: DetectorCase) -> None:
@@ -230,8 +230,8 @@ def admits_innocent_writing(case: DetectorCase) -> None:
     for start in range(0, len(new), len(batch)):
         texts = (*new[start : start + len(batch)], *batch.texts)[: len(batch)]
         scores = detector.judged_scores(replace(batch, texts=texts))
-        bar = max(detector.rule_threshold, detector.floor)
-        hits = np.flatnonzero(scores > bar).tolist()
+        threshold = max(detector.rule_threshold, detector.floor)
+        hits = np.flatnonzero(scores > threshold).tolist()
         _ask(not hits, f"it suspects {[ascii(texts[row]) for row in hits]}")
 
 
@@ -315,8 +315,8 @@ def lets_go_of_what_is_held(case: DetectorCase) -> None:
     detector.hold(held)
     detector.hold(held)  # a write that is repeated
     detector.confirm(held.ids)
-    detector.unhold(held.ids)
-    detector.unhold(held.ids)
+    detector.forget_held(held.ids)
+    detector.forget_held(held.ids)
     same = np.allclose(detector.score(both), before, atol=1e-6)
     _ask(same, "what was held and let go again still counts")
 

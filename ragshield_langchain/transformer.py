@@ -174,7 +174,7 @@ class PoisonGuardTransformer(BaseDocumentTransformer):
         """
         learn = self._learned if self._learn else None
         held = self.quarantine.release(ids, learn, by=by, note=note)
-        self._guard.unhold(ids)
+        self._guard.forget_held(ids)
         self._guard.trust(ids)
         return [
             Document(id=item.id, page_content=item.entry.text, metadata=copied(item.entry.metadata))

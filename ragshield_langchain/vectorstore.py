@@ -473,7 +473,7 @@ class GuardedVectorStore(VectorStore):
         Parameters
         ----------
         ids
-            Those that are neither here nor there are passed over.
+            Those that are neither here nor there are ignored.
 
         **kwargs
             What the store inside chooses by, e.g. ``where`` of Chroma; with ids, of these.
@@ -501,7 +501,7 @@ class GuardedVectorStore(VectorStore):
             with self._access.writing():
                 self._access.delete(ids)
             self._guard.forget(older)
-            self._guard.unhold(ids)
+            self._guard.forget_held(ids)
             self.quarantine.purge(ids, note="deleted through the store", evidence=False)
             self._mask.discard(ids)
         return True
@@ -606,7 +606,7 @@ class GuardedVectorStore(VectorStore):
         Parameters
         ----------
         ids
-            Those that are not held are passed over.
+            Those that are not held are ignored.
         by, note
             Who decided, and why; kept in the quarantine's log.
 
@@ -627,7 +627,7 @@ class GuardedVectorStore(VectorStore):
                 with self._access.writing():
                     self._access.delete([str(entry_id) for entry_id in hidden])
             deleted = self.quarantine.purge(ids, by=by, note=note, held_only=True)
-            self._guard.unhold(ids)
+            self._guard.forget_held(ids)
             self._mask.discard(ids)
         return deleted
 
@@ -653,7 +653,7 @@ class GuardedVectorStore(VectorStore):
         Parameters
         ----------
         ids
-            Of documents in the store; those that are not there are passed over.
+            Of documents in the store; those that are not there are ignored.
         decisions
             Why, one per id. What a person has released before then stays; without decisions it
             leaves as well, since a person decides again.
@@ -1042,11 +1042,11 @@ class GuardedVectorStore(VectorStore):
     # come from similarity_search_with_score and the store's own function.
 
     def get_by_ids(self, ids: Sequence[str], /) -> list[Document]:
-        """Return stored documents; those that are missing or held are passed over."""
+        """Return stored documents; those that are missing or held are ignored."""
         return self._mask.visible(self._access.get(ids))
 
     async def aget_by_ids(self, ids: Sequence[str], /) -> list[Document]:
-        """Return stored documents; those that are missing or held are passed over."""
+        """Return stored documents; those that are missing or held are ignored."""
         return self._mask.visible(await self._access.aget(ids))
 
     def similarity_search(self, query: str, k: int = 4, **kwargs: Any) -> list[Document]:
@@ -1502,7 +1502,7 @@ class GuardedVectorStore(VectorStore):
         entries = admitted.take([row for row, i in enumerate(admitted.ids) if i in back])
         if len(entries):
             held = self.quarantine.held_ids(entries.ids)  # of some, another revision
-            self._guard.unhold([i for i in entries.ids if i not in held])
+            self._guard.forget_held([i for i in entries.ids if i not in held])
             self._guard.trust(list(self.quarantine.released_among(entries)))
             self.quarantine.readmit(entries)
 
@@ -1526,7 +1526,7 @@ class GuardedVectorStore(VectorStore):
             self._put(batch.take(~np.array(same, dtype=np.bool_)), older)
         self._guard.forget(hidden)
         self._guard.learn(hidden)
-        self._guard.unhold(batch.ids)
+        self._guard.forget_held(batch.ids)
         self._guard.trust(batch.ids)
 
     def _put(self, batch: Batch, older: Batch, flagged: Sequence[Decision] = ()) -> None:

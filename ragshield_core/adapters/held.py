@@ -42,7 +42,7 @@ def keep_held(report: Report, guard: Guard) -> Report:
     """
     rows = [row for row, kept in enumerate(report.kept) if kept]
     quarantine = guard.quarantine
-    if not rows or not quarantine._exists():  # noqa: SLF001 - asking otherwise would make the file
+    if not rows or not quarantine.exists():
         return report
     held = quarantine.held_ids([report.batch.ids[row] for row in rows])
     if not held:

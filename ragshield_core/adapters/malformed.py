@@ -213,7 +213,7 @@ def sift(columns: Columns, guard: Guard) -> Sifted:
     alien = set(odd) if _of_another_model(columns, rows, odd, guard.dim) else set()
     # What was released is, or will be, in the store with a vector that can be used.
     bare = sorted(odd)
-    asked = bool(bare) and guard.quarantine._exists()  # noqa: SLF001 - asking otherwise would make the file
+    asked = bool(bare) and guard.quarantine.exists()
     released = guard.quarantine.released_among(batch.take(bare)) if asked else {}
     gone = {
         n: f"{printable(batch.ids[n], 80)!r}: {why[n]}; {released[batch.ids[n]]}"

@@ -86,7 +86,7 @@ class Mask(ABC, Generic[Item]):
         let_in: dict[str, frozenset[str]] = {}
         confirmed = set()
         with self._changing:
-            if quarantine._exists():  # noqa: SLF001 - asking otherwise would make the file
+            if quarantine.exists():
                 offset = 0
                 while page := quarantine.list(None, limit=PAGE, offset=offset):
                     offset += len(page)

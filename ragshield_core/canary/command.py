@@ -219,7 +219,7 @@ def report(
         file = Path(suite)
         name = CanarySuite.load(file).name if file.suffix and file.is_file() else suite
         quarantine = Quarantine(database, namespace=namespace)
-        if not quarantine._exists():  # noqa: SLF001 - asking otherwise would make the file
+        if not quarantine.exists():
             msg = f"{quarantine!r} does not exist: suite {name!r} was never checked there."
             raise CanaryError(msg)
         store = CanaryStore(quarantine)

@@ -157,15 +157,17 @@ class Comparison:
             drift if before is None else self._with_takeover(drift, passages, fresh, told, usual)
             for drift, before, passages, fresh in zip(drifts, known, found, new, strict=True)
         ]
-        bar = self._bar(drifts)
+        threshold = self._threshold(drifts)
         return growth, tuple(
-            drift if before is None else self._flagged(drift, canary, before, passages, fresh, bar)
+            drift
+            if before is None
+            else self._flagged(drift, canary, before, passages, fresh, threshold)
             for drift, canary, before, passages, fresh in zip(
                 drifts, canaries, known, found, new, strict=True
             )
         )
 
-    def _bar(self, drifts: Sequence[CanaryDrift]) -> float:
+    def _threshold(self, drifts: Sequence[CanaryDrift]) -> float:
         """Return the probability under mere growth up to which a head counts as taken over."""
         rare = sum(d.takeover_p is not None and d.takeover_p <= EVERYWHERE for d in drifts)
         everywhere = rare >= max(LEAST_EVERYWHERE, NEARLY_ALL * len(drifts))
@@ -273,13 +275,13 @@ class Comparison:
         before: Observation,
         passages: Sequence[Passage],
         fresh: Sequence[bool],
-        bar: float,
+        threshold: float,
     ) -> CanaryDrift:
         reasons = self._anomaly(drift)
         p = drift.takeover_p
-        taken_over = (drift.takeover or 0.0) > HALF if p is None else p <= bar
+        taken_over = (drift.takeover or 0.0) > HALF if p is None else p <= threshold
         if taken_over and p is not None:
-            everywhere = ", as of most canaries" if bar > self.weights.takeover_p else ""
+            everywhere = ", as of most canaries" if threshold > self.weights.takeover_p else ""
             reasons.append(
                 f"newcomers hold {drift.takeover:.0%} of the head{everywhere} "
                 f"(p = {p:.2g} under mere growth)"

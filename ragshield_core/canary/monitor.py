@@ -667,7 +667,7 @@ class CanaryMonitor:
         """Return what is retrieved although it is in quarantine, or confirmed as poisoned."""
         passages = {(p.id, p.revision): p for listed in found for p in listed}
         quarantine = self.quarantine_store
-        if not passages or not quarantine._exists():  # noqa: SLF001 - reading must not make a file
+        if not passages or not quarantine.exists():
             return set()
         held = set()
         ids = list(dict.fromkeys(entry_id for entry_id, _ in passages))

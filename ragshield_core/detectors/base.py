@@ -211,7 +211,7 @@ class Detector(ABC):
     def hold(self, entries: Batch) -> None:  # noqa: B027 - most detectors need not know
         """Remember entries that are held in quarantine: the rest of their group may follow."""
 
-    def unhold(self, ids: Sequence[str]) -> None:  # noqa: B027
+    def forget_held(self, ids: Sequence[str]) -> None:  # noqa: B027
         """Forget held entries: they were released, or deleted for good."""
 
     def overlook(self, ids: Collection[str]) -> None:  # noqa: B027 - most compare with no entry

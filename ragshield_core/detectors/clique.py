@@ -362,7 +362,7 @@ class CliqueDetector(Detector, Lender):
         """Keep held entries in the graph, so that the rest of their group is known."""
         if not self._ready:
             return
-        self.unhold(entries.ids)
+        self.forget_held(entries.ids)
         keys = [f"{entry.id}{HELD}{entry.fingerprint}" for entry in entries]
         for entry_id, key in zip(entries.ids, keys, strict=True):
             self._held.setdefault(entry_id, []).append(key)
@@ -374,7 +374,7 @@ class CliqueDetector(Detector, Lender):
         if self._overlooked != set(ids):
             self._overlooked, self._latest = frozenset(ids), None
 
-    def unhold(self, ids: Sequence[str]) -> None:
+    def forget_held(self, ids: Sequence[str]) -> None:
         """Take held entries out of the graph: they were released, or deleted for good."""
         self._remove([key for entry_id in ids for key in self._held.pop(entry_id, ())])
 

@@ -93,7 +93,7 @@ class LabelCentroidDetector(Detector):
         self._centroids: NDArray[np.float64] | None = None
 
     def learn(self, entries: Batch) -> None:
-        """Add labelled entries to the sums of their labels; others are passed over."""
+        """Add labelled entries to the sums of their labels; others are ignored."""
         self._add(entries, 1)
 
     def forget(self, entries: Batch) -> None:

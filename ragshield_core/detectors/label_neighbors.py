@@ -143,7 +143,7 @@ class LabelNeighborDetector(Detector, Borrower):
             self._measured = len(self._known)
 
     def forget(self, entries: Batch) -> None:
-        """Take entries out; those that are not known are passed over."""
+        """Take entries out; those that are not known are ignored."""
         self._known.forget(entries.ids)
 
     def overlook(self, ids: Collection[str]) -> None:

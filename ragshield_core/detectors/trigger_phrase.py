@@ -277,7 +277,7 @@ class TriggerPhraseDetector(Detector):
         if self._overlooked != set(ids):
             self._overlooked, self._latest = frozenset(ids), None
 
-    def unhold(self, ids: Sequence[str]) -> None:
+    def forget_held(self, ids: Sequence[str]) -> None:
         """Count held entries no longer."""
         self._latest = None
         self._forget_recent(ids, held=True)

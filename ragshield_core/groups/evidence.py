@@ -15,7 +15,7 @@ lineages, within one, and, since a lineage is what somebody claims, in both at o
 as strangers do that are as rarely so alike (:class:`Kin`).
 
 How rare such values are is asked of the knowledge base itself (:class:`Surprisal`), so that a
-corpus in which resemblance is normal raises its own bar.
+corpus in which resemblance is normal raises its own threshold.
 """
 
 from __future__ import annotations

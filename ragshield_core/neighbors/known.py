@@ -135,7 +135,7 @@ class KnownEntries:
         self._last = None
 
     def forget(self, ids: Sequence[str]) -> None:
-        """Take entries out; ids that are not known are passed over."""
+        """Take entries out; ids that are not known are ignored."""
         if self._index is not None:
             self._index.remove([i for i in dict.fromkeys(ids) if i in self._index])
         self._last = None
@@ -301,7 +301,7 @@ class LabelledEntries:
             self._own.learn(entries)
 
     def forget(self, ids: Sequence[str]) -> None:
-        """Take entries out; ids that are not known are passed over."""
+        """Take entries out; ids that are not known are ignored."""
         self._drop(ids)
         if self._borrowed is None:
             self._own.forget(ids)

@@ -586,7 +586,7 @@ class Quarantine:
         Parameters
         ----------
         ids
-            Any; those that are not here are passed over, so that a deletion can be repeated.
+            Any; those that are not here are ignored, so that a deletion can be repeated.
         by, note
             Who decided, and why.
         evidence
@@ -657,7 +657,7 @@ class Quarantine:
 
     def confirmed_ids(self) -> Sequence[str]:
         """Return the ids of all entries that somebody confirmed as poisoned."""
-        if not self._exists():
+        if not self.exists():
             return []
         query = select(_Held.entry_id).where(_Held.status == Status.CONFIRMED, *self._mine)
         with self._lock, self._open().connect() as connection:
@@ -669,7 +669,7 @@ class Quarantine:
         The same text with the same label and lineage counts under any id, and where the text was
         confirmed by itself, in any context; but not where it stood in the store before.
         """
-        if not self._exists():
+        if not self.exists():
             return {}
         any_confirmed = (
             select(_Held.number).where(_Held.status == Status.CONFIRMED, *self._mine).limit(1)
@@ -713,7 +713,7 @@ class Quarantine:
         Parameters
         ----------
         batch
-            Entries that were written; those that are neither here are passed over.
+            Entries that were written; those that are neither here are ignored.
         by
             Who wrote them.
 
@@ -768,7 +768,7 @@ class Quarantine:
 
     def noted_by(self, index: str) -> tuple[str, ...]:
         """Return the ids that :meth:`note_index` has noted, whatever became of the entries."""
-        if not self._exists():
+        if not self.exists():
             return ()
         with self._read() as session:
             return tuple(row.entry_id for row in self._notes(session, index))
@@ -1037,7 +1037,7 @@ class Quarantine:
                         raise QuarantineError(_unusable(self.url, error)) from error
             raise AssertionError  # pragma: no cover - the last try returns or raises
 
-    def _exists(self) -> bool:
+    def exists(self) -> bool:
         """Whether there is a database yet; asking must not make one."""
         return self._database.exists()
 

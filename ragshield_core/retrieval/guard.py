@@ -40,7 +40,7 @@ from ragshield_core.entries import Batch
 from ragshield_core.errors import CalibrationError, InvalidBatchError, QuarantineError
 from ragshield_core.findings import Decision, Report, Skipped, Unjudged, Verdict
 from ragshield_core.groups.surprisal import ROBUST_TAIL
-from ragshield_core.policy import Bars, Policy
+from ragshield_core.policy import Policy, Thresholds
 from ragshield_core.screening import (
     Outcome,
     Tally,
@@ -154,7 +154,9 @@ class RetrievalGuard:
     @property
     def thresholds(self) -> dict[str, float]:
         """Per detector, the score above which a passage is dropped."""
-        return {name: bar.quarantine for name, bar in self._calibration.bars.items()}
+        return {
+            name: threshold.quarantine for name, threshold in self._calibration.thresholds.items()
+        }
 
     def fit(
         self,
@@ -392,8 +394,8 @@ class RetrievalGuard:
         """Return one detector's scores, findings and what it could not judge, by row."""
         name, ids, calibration = detector.name, retrieved.passages.ids, self._calibration
         column, missing = _scores(detector, retrieved)
-        bars = calibration.bars[name]
-        hits = np.flatnonzero(column > bars.flag)
+        thresholds = calibration.thresholds[name]
+        hits = np.flatnonzero(column > thresholds.flag)
         if isinstance(detector, RetrievalDetector):
             why = explained(name, detector.explain, retrieved, hits.tolist())
         else:
@@ -402,7 +404,7 @@ class RetrievalGuard:
             detector,
             [ids[hit] for hit in hits],
             column[hits],
-            bars.quarantine,
+            thresholds.quarantine,
             why,
             calibration.of_clean(name),
         )
@@ -415,7 +417,7 @@ class RetrievalGuard:
     def _filled_quarantine(self) -> Quarantine | None:
         """Return the quarantine if its database is there: asking would make an SQLite file."""
         quarantine = self.quarantine
-        return quarantine if quarantine is not None and quarantine._exists() else None  # noqa: SLF001
+        return quarantine if quarantine is not None and quarantine.exists() else None
 
     def _masked(self, passages: Batch) -> dict[str, str]:
         """Return what the quarantine holds, in this very revision, with a remark."""
@@ -469,9 +471,9 @@ def screen_retrieved(
 
 
 class _Calibration(NamedTuple):
-    """Scores of clean passages, and the bars taken from them."""
+    """Scores of clean passages, and the thresholds taken from them."""
 
-    bars: dict[str, Bars]
+    thresholds: dict[str, Thresholds]
     scores: dict[str, NDArray[np.float64]]  # (n_passages,) per detector; NaN without an opinion
     first: NDArray[np.bool_]  # (n_passages,): ranked first for its query
     joint: JointCalibration | None
@@ -479,8 +481,10 @@ class _Calibration(NamedTuple):
 
     @classmethod
     def none(cls, detectors: Sequence[AnyDetector], policy: Policy) -> Self:
-        bars = policy.bars({detector.name: detector.rule_threshold for detector in detectors})
-        return cls(bars, {}, np.empty(0, dtype=np.bool_), None, robust=False)
+        thresholds = policy.thresholds(
+            {detector.name: detector.rule_threshold for detector in detectors}
+        )
+        return cls(thresholds, {}, np.empty(0, dtype=np.bool_), None, robust=False)
 
     @classmethod
     def of(
@@ -492,7 +496,7 @@ class _Calibration(NamedTuple):
         *,
         robust: bool,
     ) -> Self:
-        """Take the stricter of the bars that keep the rate among all and among first-ranked ones.
+        """Take the stricter thresholds of those that keep the rate among all and among first ranks.
 
         A detector that judged too few of either keeps its published rule.
         """
@@ -519,30 +523,31 @@ class _Calibration(NamedTuple):
             enough = {n: _capped(c) if n in steady else c for n, c in enough.items()}
             best = {n: _capped(c) if n in steady else c for n, c in best.items()}
         joint = JointCalibration(enough, floors)
-        bars = policy.bars(rules, joint)
-        for name, bar in _first_bars(policy, best, floors).items():
-            bars[name] = Bars(
-                max(bars[name].flag, bar.flag), max(bars[name].quarantine, bar.quarantine)
+        thresholds = policy.thresholds(rules, joint)
+        for name, threshold in _first_thresholds(policy, best, floors).items():
+            thresholds[name] = Thresholds(
+                max(thresholds[name].flag, threshold.flag),
+                max(thresholds[name].quarantine, threshold.quarantine),
             )
-        return cls(bars, dict(scores), first, joint, robust)
+        return cls(thresholds, dict(scores), first, joint, robust)
 
     def of_clean(self, name: str) -> Calibration | None:
         """Return what the scores of clean passages say of a detector's."""
         return None if self.joint is None else self.joint.calibrations.get(name)
 
 
-def _first_bars(
+def _first_thresholds(
     policy: Policy,
     best: Mapping[str, NDArray[np.float64]],
     floors: Mapping[str, float],
-) -> dict[str, Bars]:
-    """Return the bars that keep the rate among first-ranked passages."""
+) -> dict[str, Thresholds]:
+    """Return the thresholds that keep the rate among first-ranked passages."""
     # Where there are enough for each detector, not for all together, none of these may be dropped.
     highest = {name: max(floors[name], float(np.nanmax(best[name]))) for name in best}
     try:
-        return policy.bars(highest, JointCalibration(best, floors))
+        return policy.thresholds(highest, JointCalibration(best, floors))
     except CalibrationError:
-        return policy.bars(highest)
+        return policy.thresholds(highest)
 
 
 def _capped(scores: NDArray[np.float64]) -> NDArray[np.float64]:

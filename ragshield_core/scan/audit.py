@@ -437,12 +437,12 @@ def _thresholds(
         item.name: item.detector.audit_threshold(part) for item in audited if item.name not in known
     }
     try:
-        bars = policy.bars(rules, calibration)
+        thresholds = policy.thresholds(rules, calibration)
     except CalibrationError as error:
         names = ", ".join(calibration.calibrations if calibration is not None else ())
         msg = f"{names} together, at fpr={policy.quarantine_at:g}: {error}"
         raise CalibrationError(msg) from None
-    return {name: bar.quarantine for name, bar in bars.items()}
+    return {name: threshold.quarantine for name, threshold in thresholds.items()}
 
 
 def _findings(

@@ -140,7 +140,7 @@ class InnerStore(ABC):
 
     @abstractmethod
     def read(self, ids: Sequence[str]) -> Stored:
-        """Return what is stored under the ids; missing ones are passed over."""
+        """Return what is stored under the ids; missing ones are ignored."""
 
     @abstractmethod
     def write(self, batch: Batch, metadatas: list[dict[str, Any]]) -> None:
@@ -180,7 +180,7 @@ class InnerStore(ABC):
 
     @abstractmethod
     def delete(self, ids: Sequence[str]) -> None:
-        """Delete what is stored under the ids; missing ones are passed over.
+        """Delete what is stored under the ids; missing ones are ignored.
 
         Raises
         ------
@@ -227,7 +227,7 @@ class InnerStore(ABC):
         return self._outward_all(found)
 
     def get(self, ids: Sequence[str]) -> list[Document]:
-        """Return documents as the caller knows them; missing ones are passed over."""
+        """Return documents as the caller knows them; missing ones are ignored."""
         if not ids:
             return []
         return self._outward_all(self.call("get_by_ids", self._inward(ids)))

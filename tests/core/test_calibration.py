@@ -46,10 +46,10 @@ def test_rounding_in_the_last_bits_does_not_make_an_equal_score_rare():
 def test_a_score_above_the_threshold_is_rare_enough(clean, alpha, confidence, further):
     calibration = Calibration.of(np.array(clean))
     try:
-        bar = threshold(clean, alpha, confidence)
+        found = threshold(clean, alpha, confidence)
     except CalibrationError:
         reject()
-    above = np.array([np.nextafter(bar, math.inf), bar + further + 1e-6])
+    above = np.array([np.nextafter(found, math.inf), found + further + 1e-6])
     assert (calibration.p_values(above) <= alpha * (1 + 1e-9)).all()
 
 
@@ -114,9 +114,11 @@ def test_detectors_together_keep_the_rate_and_use_it(alike):
 
     realised = []
     for _ in range(30):
-        bars = JointCalibration(scores(5000)).thresholds(0.01, 0.9)
+        thresholds = JointCalibration(scores(5000)).thresholds(0.01, 0.9)
         new = scores(20000)
-        realised.append(np.mean(np.any([new[name] > bars[name] for name in bars], axis=0)))
+        realised.append(
+            np.mean(np.any([new[name] > thresholds[name] for name in thresholds], axis=0))
+        )
     assert 0.006 < np.mean(realised) < 0.01
     assert np.mean(np.array(realised) > 0.0105) <= 0.2
 
@@ -134,8 +136,8 @@ def test_a_detector_that_finds_nothing_leaves_its_part_to_the_others():
 def test_a_detector_judges_some_entries_only_and_acts_on_the_same_share_of_these():
     rng = np.random.default_rng(0)
     some = np.where(rng.random(20_000) < 0.1, rng.random(20_000), np.nan)
-    bars = JointCalibration({"all": rng.random(20_000), "some": some}).thresholds(0.01, 0.9)
-    assert 1 - bars["some"] == pytest.approx(1 - bars["all"], rel=0.3)
+    thresholds = JointCalibration({"all": rng.random(20_000), "some": some}).thresholds(0.01, 0.9)
+    assert 1 - thresholds["some"] == pytest.approx(1 - thresholds["all"], rel=0.3)
 
 
 def test_a_detector_that_judged_too_few_is_left_out():
@@ -144,9 +146,9 @@ def test_a_detector_that_judged_too_few_is_left_out():
     few[:50] = rng.random(50)
     everything = rng.random(20_000)
     joint = JointCalibration({"all": everything, "few": few})
-    bars = joint.thresholds(0.01, 0.9)
-    assert set(bars) == {"all"}
-    assert (everything > bars["all"]).mean() == pytest.approx(0.01, abs=0.001)
+    thresholds = joint.thresholds(0.01, 0.9)
+    assert set(thresholds) == {"all"}
+    assert (everything > thresholds["all"]).mean() == pytest.approx(0.01, abs=0.001)
 
 
 def test_the_smallest_rate_is_accepted_and_a_smaller_one_refused():
@@ -155,7 +157,9 @@ def test_the_smallest_rate_is_accepted_and_a_smaller_one_refused():
     rate = joint.smallest_rate
     assert rate == pytest.approx(5 / 301)
     held = joint.thresholds(rate, 0.9)
-    acting = np.any([joint.scores[name] > bar - 1e-8 for name, bar in held.items()], axis=0)
+    acting = np.any(
+        [joint.scores[name] > threshold - 1e-8 for name, threshold in held.items()], axis=0
+    )
     assert acting.sum() == 5
     with pytest.raises(CalibrationError, match="pass at least"):
         joint.thresholds(0.99 * rate, 0.9)
@@ -165,5 +169,5 @@ def test_what_no_detector_judged_does_not_count():
     with pytest.raises(CalibrationError, match="no detector judged"):
         JointCalibration({"one": np.full(5, np.nan)})
     nothing = np.concatenate([np.full(1000, np.nan), np.arange(150.0)])
-    bar = JointCalibration({"one": nothing}).thresholds(0.01, 0.9)["one"]
-    assert bar == pytest.approx(149.0, abs=1e-6)
+    threshold = JointCalibration({"one": nothing}).thresholds(0.01, 0.9)["one"]
+    assert threshold == pytest.approx(149.0, abs=1e-6)

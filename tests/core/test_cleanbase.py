@@ -47,12 +47,12 @@ def naive(vectors, alpha=2.5, k=10):
         others = [j for j in np.argsort(-similar, kind="stable") if j != i][:k]
         edges |= {(min(i, j), max(i, j)): float(similar[j]) for j in others}
     values = np.array(list(edges.values()))
-    bar = values.mean() + alpha * values.std()
-    reachable = bar < 1.0
+    threshold = values.mean() + alpha * values.std()
+    reachable = threshold < 1.0
     if not reachable:
-        bar = min(np.quantile(values, 0.99), values.max() - 1e-6)
-    kept = [edge for edge, value in edges.items() if value > bar]
-    return in_cliques(len(unit), kept), reachable, np.abs(values - bar).min()
+        threshold = min(np.quantile(values, 0.99), values.max() - 1e-6)
+    kept = [edge for edge, value in edges.items() if value > threshold]
+    return in_cliques(len(unit), kept), reachable, np.abs(values - threshold).min()
 
 
 def cloud(seed, n, groups, clones):

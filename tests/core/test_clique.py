@@ -142,7 +142,7 @@ def test_copied_words_explain_a_resemblance_as_far_as_they_go():
     copied = [variants(text, 2, {5, 20}), variants(text, 2, {5, 11, 17, 23, 29}), pair.texts]
     scores = [GUARD.screen(reworded(pair, t)).scores["clique"].min() for t in copied]
     assert scores[0] < scores[1] < scores[2]
-    assert scores[0] < GUARD._bars["clique"].quarantine < scores[2]
+    assert scores[0] < GUARD._thresholds["clique"].quarantine < scores[2]
     assert caught(reworded(pair, variants(text, 2, {0}))) == 0.0
 
 
@@ -207,8 +207,8 @@ def test_an_audit_holds_copies_against_how_usual_they_are():
         entries = join(KNOWN.take(np.arange(600)), *copied)
         return CliqueDetector().audit(entries)[600:]
 
-    bar = CliqueDetector().audit_threshold(FPR)
-    assert scores(3).min() > bar > scores(100).max()
+    threshold = CliqueDetector().audit_threshold(FPR)
+    assert scores(3).min() > threshold > scores(100).max()
 
 
 # Too little to judge by
@@ -367,7 +367,7 @@ def test_held_members_keep_counting():
     assert stream(guard, [poison.take([0, 1]), third]) == {}
     guard = calibrated()
     stream(guard, [poison.take([0, 1])])
-    guard.unhold(poison.ids[:2])
+    guard.forget_held(poison.ids[:2])
     assert caught(third, guard) == 0.0
 
 
@@ -377,7 +377,7 @@ def test_an_entry_that_is_sent_again_is_held_once():
     for _ in range(4):
         apply(guard, {}, guard.screen(poison))
     assert len(guard.detectors[0]._graph) == len(KNOWN) + 3
-    guard.unhold(poison.ids)
+    guard.forget_held(poison.ids)
     assert len(guard.detectors[0]._graph) == len(KNOWN)
 
 

@@ -101,7 +101,7 @@ def test_an_entry_is_not_recalled_for_its_imitations(seed):
         assert own.ids[0] in live
     assert not any(report.retroactive for report in reports)
     assert not reports[0].kept.any()  # of the two, the newcomer is the suspect
-    # It is not for want of a suspicious score: that of the imitated entry is beyond the bar.
+    # It is not for want of a suspicious score: that of the imitated entry is beyond its threshold.
     detector = guard.detectors[0]
     slot = detector._graph.index.slots_of(own.ids)
     assert detector._scores[slot] > guard.thresholds["clique"]
@@ -437,7 +437,7 @@ def test_a_guard_of_an_early_version_calibrates_itself_on_what_comes(tmp_path):
 
 # What came in, held against what was promised
 
-BAR = 2.4  # of 10,000 standard normal scores, about one in a hundred and twenty
+THRESHOLD = 2.4  # of 10,000 standard normal scores, about one in a hundred and twenty
 CLEAN = {"d": Calibration.of(np.random.default_rng(0).normal(size=10_000))}
 N_COUNTED = 50
 
@@ -460,16 +460,16 @@ def count(arrivals, scores, lineage=None):
                         detector="d",
                         entry_id=ids[row],
                         score=float(part[row]),
-                        threshold=BAR,
+                        threshold=THRESHOLD,
                         p_value=None,
                         evidence="",
                     ),
                 ),
             )
-            for row in np.flatnonzero(part > BAR).tolist()
+            for row in np.flatnonzero(part > THRESHOLD).tolist()
         }
         report = Report(batch=batch, remarkable=decisions, scores={"d": part})
-        changed += arrivals.count(report, {"d": BAR}, CLEAN, 0.01)
+        changed += arrivals.count(report, {"d": THRESHOLD}, CLEAN, 0.01)
     return changed
 
 
@@ -662,8 +662,10 @@ def test_doubtful_entries_count_as_clean_up_to_half_of_the_rate():
     clean = {"d": np.arange(999.0)}
 
     def n_beyond(n_doubtful):
-        bar = JointCalibration(clean, n_doubtful=n_doubtful).thresholds(0.02, confidence=0.5)["d"]
-        return int((clean["d"] > bar).sum())
+        threshold = JointCalibration(clean, n_doubtful=n_doubtful).thresholds(0.02, confidence=0.5)[
+            "d"
+        ]
+        return int((clean["d"] > threshold).sum())
 
     none = n_beyond(0)
     counts = [n_beyond(n) for n in (3, 6, 9, 15, 40)]
@@ -708,12 +710,12 @@ def phrases():
 def test_entries_about_one_thing_may_share_its_name(phrases):
     rows = list(range(0, 100, 10))
     batch = holding(passages(100, 2, "new"), rows)
-    bar = phrases.rule_threshold
-    assert np.flatnonzero(phrases.score(batch) > bar).tolist() == rows
-    assert not (phrases.score(alike(batch, rows)) > bar).any()
+    threshold = phrases.rule_threshold
+    assert np.flatnonzero(phrases.score(batch) > threshold).tolist() == rows
+    assert not (phrases.score(alike(batch, rows)) > threshold).any()
     # Not for being in a batch with such entries, but for holding the phrase themselves.
     others = list(range(5, 100, 10))
-    assert np.flatnonzero(phrases.score(alike(batch, others)) > bar).tolist() == rows
+    assert np.flatnonzero(phrases.score(alike(batch, others)) > threshold).tolist() == rows
 
 
 def test_so_many_entries_are_held_for_one_phrase_until_somebody_has_confirmed_it():
@@ -793,7 +795,7 @@ def test_what_was_released_no_longer_counts_as_held():
     detector.hold(held)
     assert np.count_nonzero(detector._held_weights()) == 40
     crowded = detector._held_weights().max()
-    detector.unhold(held.ids[:30])
+    detector.forget_held(held.ids[:30])
     assert np.count_nonzero(detector._held_weights()) == 10
     assert detector._held_weights().max() > crowded
 
@@ -813,8 +815,8 @@ def test_a_rate_of_recalls_of_its_own_is_stricter_and_never_laxer():
     known = passages(600, 1)
     guard = Guard([CliqueDetector()], policy=Policy(quarantine_at=0.05, recall_at=0.01))
     guard.fit(known).calibrate()
-    bars = guard._bars["clique"]
-    assert bars.recall > bars.quarantine
+    thresholds = guard._thresholds["clique"]
+    assert thresholds.recall > thresholds.quarantine
     assert guard.policy.accepting(0.005).recall_at == 0.005
     with pytest.raises(ValueError, match=r"recall_at is 0\.1"):
         Policy(quarantine_at=0.05, recall_at=0.1)
@@ -833,11 +835,11 @@ def test_over_all_calibrations_no_more_of_the_sample_is_beyond_the_recall_thresh
     for look in range(30):
         scores = 0.8 * lasting + 0.6 * rng.normal(size=1_000)
         calibration = JointCalibration({"d": scores}, spent=ever.copy())
-        bars = policy.bars({}, calibration)["d"]
-        assert bars.recall >= bars.quarantine
+        thresholds = policy.thresholds({}, calibration)["d"]
+        assert thresholds.recall >= thresholds.quarantine
         if look == 0:
-            first = int(calibration.beyond({"d": bars.quarantine}).sum())
-        ever |= calibration.beyond({"d": bars.recall})
+            first = int(calibration.beyond({"d": thresholds.quarantine}).sum())
+        ever |= calibration.beyond({"d": thresholds.recall})
         assert ever.sum() <= most
     assert first + ever.sum() <= 10  # both together: one in a hundred
     assert ever.any()
@@ -851,8 +853,10 @@ def test_what_the_sample_has_spent_is_saved(tmp_path):
     again = Guard.load(tmp_path, quarantine=Quarantine("sqlite://"))
     assert guard._ever_beyond
     assert again._ever_beyond == guard._ever_beyond
-    assert [again._bars[name] for name in again._bars] == list(guard._bars.values())
-    assert guard._bars["clique"].recall > guard._bars["clique"].quarantine
+    assert [again._thresholds[name] for name in again._thresholds] == list(
+        guard._thresholds.values()
+    )
+    assert guard._thresholds["clique"].recall > guard._thresholds["clique"].quarantine
 
 
 # The parts agree

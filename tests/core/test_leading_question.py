@@ -268,14 +268,17 @@ def test_questions_put_before_poison_are_rare_openings_in_an_encyclopaedia(wikip
     half = len(order) // 2
     detector = LeadingQuestionDetector().fit(wikipedia.take(order[:half]))
     held_out = detector.held_out_scores(wikipedia.take(order[:half]), 0)
-    bar = np.quantile(held_out, 1 - 0.003)
-    assert np.mean(detector.score(wikipedia.take(order[half:])) > bar) <= 0.005
+    threshold = np.quantile(held_out, 1 - 0.003)
+    assert np.mean(detector.score(wikipedia.take(order[half:])) > threshold) <= 0.005
     for name, wanted in (("poisonedrag_nq", 0.95), ("poisonedrag_hotpotqa", 0.95)):
         rows = read_rows(name)
-        assert np.mean(detector.score(batch(row["text_blackbox"] for row in rows)) > bar) >= wanted
+        assert (
+            np.mean(detector.score(batch(row["text_blackbox"] for row in rows)) > threshold)
+            >= wanted
+        )
         questions = [row["target_question"].rstrip(" ?.").capitalize() for row in rows]
         repaired = [f"{q}? {row['text']}" for q, row in zip(questions, rows, strict=True)]
-        assert np.mean(detector.score(batch(repaired)) > bar) >= wanted
+        assert np.mean(detector.score(batch(repaired)) > threshold) >= wanted
 
 
 MALFORMED = [

@@ -70,7 +70,7 @@ def test_whole_batches_are_passed_through(guard):
     assert sifted.whole is sifted.batch
     report = guard.screen(sifted.whole)
     assert sifted.hold(report, guard) is report
-    assert not guard.quarantine._exists() or guard.quarantine.count(None) == 0
+    assert not guard.quarantine.exists() or guard.quarantine.count(None) == 0
 
 
 def test_several_reasons_are_all_told_and_those_of_a_store_as_well(guard):

@@ -162,7 +162,7 @@ def test_poison_in_the_knowledge_base_hardly_raises_the_bar():
     poisoned = join(KNOWN, *(group(5, seed, f"p{seed}-") for seed in range(3)))
     clean, guard = (RetrievalGuard().fit(batch, fpr=0.01) for batch in (KNOWN, poisoned))
     assert guard.thresholds["consensus"] < 1.3 * clean.thresholds["consensus"]
-    # Taken as they are, which real queries justify, the scores of the poison are the bar.
+    # Taken as they are, which real queries justify, the scores of the poison are the threshold.
     vectors, texts = poisoned.embeddings, ["what is this"] * len(poisoned)
     naive = RetrievalGuard().fit(poisoned, texts, vectors, fpr=0.01)
     assert naive.thresholds["consensus"] > 1.3 * clean.thresholds["consensus"]
@@ -190,12 +190,12 @@ def test_a_detector_that_judged_too_few_passages_keeps_its_rule_and_spares_those
     few = np.full(5000, np.nan)
     few[:99] = 0.4 * rng.random(99)
     detectors = [Scripted("all"), Scripted("few")]
-    for rule, bar in ((0.5, 0.5), (0.1, np.nanmax(few))):
+    for rule, threshold in ((0.5, 0.5), (0.1, np.nanmax(few))):
         detectors[1].rule_threshold = rule
         scores = {"all": rng.random(5000), "few": few}
-        bars = _Calibration.of(detectors, Policy(), scores, first, robust=False).bars
-        assert bars["few"].quarantine == pytest.approx(bar)
-        assert (scores["all"] > bars["all"].quarantine).mean() <= 0.01
+        thresholds = _Calibration.of(detectors, Policy(), scores, first, robust=False).thresholds
+        assert thresholds["few"].quarantine == pytest.approx(threshold)
+        assert (scores["all"] > thresholds["all"].quarantine).mean() <= 0.01
 
 
 def test_too_few_queries_are_refused_with_the_number_that_would_do():

@@ -91,7 +91,7 @@ def test_what_is_held_in_quarantine_has_no_vote():
         detector.hold(held)
     after = guard.screen(NEW.take([0])).scores["label_neighbors"]
     np.testing.assert_allclose(after, before)
-    guard.unhold(held.ids)
+    guard.forget_held(held.ids)
     guard.learn(held)
     assert guard.screen(NEW.take([0])).scores["label_neighbors"] > before
 

@@ -14,7 +14,7 @@ from ragshield_core.text.phrase_counts import MAX_GRAMS, Background, Grams, Rece
 # Mostly words of the vocabulary, in an order that random prose does not have.
 PHRASES = ("word7 heron", "word3 word200 word41", "word9 word9 word80 word12 word33 word5")
 N = 3000
-BAR = TriggerPhraseDetector.rule_threshold
+THRESHOLD = TriggerPhraseDetector.rule_threshold
 
 
 def entries(texts, prefix="e", lineages=None):
@@ -46,7 +46,7 @@ def detector(known):
 
 
 def found(detector, batch):
-    return set(np.flatnonzero(detector.score(batch) > BAR).tolist())
+    return set(np.flatnonzero(detector.score(batch) > THRESHOLD).tolist())
 
 
 @pytest.mark.parametrize("phrase", PHRASES)
@@ -108,10 +108,10 @@ def stream(detector, n_batches, phrase, seed=10):
     for number in range(n_batches):
         batch = planted(passages(100, seed + number, f"s{number}"), [number], phrase)
         bad.add(batch.ids[number])
-        hits = detector.score(batch) > BAR
+        hits = detector.score(batch) > THRESHOLD
         earlier, scores = detector.retroactive(batch, hits)
         caught |= {batch.ids[row] for row in np.flatnonzero(hits)}
-        caught |= {i for i, score in zip(earlier, scores, strict=True) if score > BAR}
+        caught |= {i for i, score in zip(earlier, scores, strict=True) if score > THRESHOLD}
         detector.hold(batch.take(hits))
         detector.learn(batch.take(~hits))
     return bad, caught
@@ -157,10 +157,10 @@ def test_retroactive_findings_quote_the_phrase_and_leave_trusted_and_held_alone(
     late = planted(late, range(0, 27, 3), "word3 blue heron")
     detector.learn(early.take(range(1, 100)))
     detector.hold(early.take([0]))
-    nobody, hits = np.zeros(100, dtype=np.bool_), detector.score(late) > BAR
+    nobody, hits = np.zeros(100, dtype=np.bool_), detector.score(late) > THRESHOLD
     assert detector.retroactive(late, nobody)[0] == []  # one held entry may repeat their words
     ids, scores = detector.retroactive(late, hits)
-    assert {i for i, s in zip(ids, scores, strict=True) if s > BAR} == {
+    assert {i for i, s in zip(ids, scores, strict=True) if s > THRESHOLD} == {
         early.ids[3],
         early.ids[6],
     }
@@ -227,11 +227,11 @@ def test_long_documents_are_usual_where_there_are_many():
 def test_a_batch_that_is_screened_again_does_not_count_twice(detector):
     batch = planted(passages(100, 2), range(0, 30, 3), "word3 blue heron")
     first = detector.score(batch)
-    assert first.max() > BAR
+    assert first.max() > THRESHOLD
     detector.learn(batch)
     again = detector.score(batch.take(range(100)))
     assert again.max() <= first.max() + 1e-9
-    assert detector.retroactive(batch, first > BAR)[0] == []
+    assert detector.retroactive(batch, first > THRESHOLD)[0] == []
 
 
 def test_forgetting_undoes_learning(detector, known):
@@ -242,7 +242,7 @@ def test_forgetting_undoes_learning(detector, known):
     assert snapshot(detector) == before
     detector.hold(batch)
     detector.forget(batch.take([]))
-    detector.unhold(batch.ids)
+    detector.forget_held(batch.ids)
     assert snapshot(detector) == before
     part = known.take(range(100))
     detector.forget(part)
@@ -258,7 +258,7 @@ def test_state_keeps_recent_and_held_entries(detector):
     again.restore(*detector.state())
     assert snapshot(again) == snapshot(detector)
     np.testing.assert_array_equal(again.score(late), detector.score(late))
-    hits = detector.score(late) > BAR
+    hits = detector.score(late) > THRESHOLD
     recalled = detector.retroactive(late, hits)[0]
     assert recalled
     assert again.retroactive(late, hits)[0] == recalled
@@ -291,10 +291,10 @@ def test_held_out_scores_are_those_of_arriving_entries(detector, known):
     assert snapshot(detector) == before
     assert scores.shape == (N,)
     assert np.isfinite(scores).all()
-    assert (scores > BAR).mean() < 0.01
+    assert (scores > THRESHOLD).mean() < 0.01
     # A phrase in one known entry of ten is background when they arrive; in few, it is not.
     often = planted(known, range(0, N, 10), "word3 blue heron")
-    assert TriggerPhraseDetector().fit(often).held_out_scores(often, 0).max() < BAR
+    assert TriggerPhraseDetector().fit(often).held_out_scores(often, 0).max() < THRESHOLD
 
 
 def test_a_calibrated_guard_recalls_earlier_entries(known):

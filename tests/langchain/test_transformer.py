@@ -186,9 +186,9 @@ def test_without_vectors_the_calibrated_thresholds_apply(embeddings):
     guard = guard_of(Graded(), LabelCentroidDetector(**CENTROIDS))
     guard.fit(knowledge_base(100))
     guard.calibrate(fpr=0.05)
-    bar = guard.thresholds["scripted"]
-    assert bar > 1
-    low, high = chunk(f"billing score={bar - 0.5}"), chunk(f"billing score={bar + 0.5}")
+    threshold = guard.thresholds["scripted"]
+    assert threshold > 1
+    low, high = chunk(f"billing score={threshold - 0.5}"), chunk(f"billing score={threshold + 0.5}")
     for step in (PoisonGuardTransformer(guard), PoisonGuardTransformer(guard, embeddings)):
         assert step.transform_documents([low, high]) == [low]
 

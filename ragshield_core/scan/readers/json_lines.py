@@ -27,7 +27,7 @@ class JsonLines(Source):
             return sum(1 for line in file if line.strip())
 
     def chunks(self) -> Iterator[Rows]:
-        """Yield the entries in order; blank lines are passed over."""
+        """Yield the entries in order; blank lines are ignored."""
         reader = RecordReader(self)
         with reading(self.path), self._open() as file:
             records: list[tuple[str, Mapping[str, Any]]] = []

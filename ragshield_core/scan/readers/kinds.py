@@ -57,7 +57,7 @@ def open_source(path: Path, columns: Columns | None = None, *, metadata: bool = 
 
 
 def read_ids(path: Path) -> list[str]:
-    """Return the ids that a file names, one per line; blank lines are passed over.
+    """Return the ids that a file names, one per line; blank lines are ignored.
 
     Raises
     ------

@@ -30,7 +30,7 @@ from ragshield_core.text.hidden.terminal import CONTROL_CHARACTER, control_chara
 def payloads(text: str) -> list[Payload]:
     """Return what is hidden in a text, in order of place.
 
-    Innocent uses of the same characters are passed over: emoji families and flags, joiners of
+    Innocent uses of the same characters are ignored: emoji families and flags, joiners of
     Persian and Indic scripts, soft hyphens, direction marks of right-to-left text, mathematics,
     full-width letters in East Asian text.
 
