@@ -29,7 +29,7 @@ class Verdict(StrEnum):
 
     ADMIT = "admit"
     FLAG = "flag"  # written, with one scalar metadata key
-    QUARANTINE = "quarantine"  # kept out of the store, in full, until somebody decides
+    QUARANTINE = "quarantine"  # kept out of the store, in full, until a reviewer decides
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -370,7 +370,7 @@ class Guard:
         As :meth:`fit` and :meth:`calibrate`, but a few per cent of the entries may be poisoned:
         what is usual is measured so that they hardly move it, and entries that are far from
         everything usual do not count as clean, and are watched instead of trusted. They stay where
-        they are until somebody looks, see :func:`ragshield_core.scan.scan`, or the rest of their
+        they are until a reviewer looks, see :func:`ragshield_core.scan.scan`, or the rest of their
         group comes.
 
         Parameters

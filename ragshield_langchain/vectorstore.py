@@ -80,7 +80,7 @@ class GuardedVectorStore(VectorStore):
 
     Every write is screened by the guard. Documents that it quarantines are held, with all that
     came with them, and the others go into the store inside; ids are returned for all of them,
-    aligned with the input. What is held stays held until somebody decides, even if it looks
+    aligned with the input. What is held stays held until a reviewer decides, even if it looks
     admissible when it comes again.
 
     Reads are those of the store inside, in its order and with its scores. What is held but still in

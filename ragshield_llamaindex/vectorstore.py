@@ -31,7 +31,7 @@ class GuardedVectorStore(Kept, BasePydanticVectorStore):
     with them, and the others go into the store inside; ids are returned for all of them, aligned
     with the input, since an index pairs nodes and ids by position. Reads are those of the store
     inside, in its order and with its scores. What is held but still in there is left out of them,
-    and further results take its place. What is held stays held until somebody decides, even if it
+    and further results take its place. What is held stays held until a reviewer decides, even if it
     looks admissible when it comes again.
 
     Setup:

@@ -16,7 +16,7 @@ logger = logging.getLogger("ragshield")  # ids and counts, never text
 
 
 def keep_held(report: Report, guard: Guard) -> Report:
-    """Keep what is held in quarantine until somebody decides, even if it looks admissible now.
+    """Keep what is held in quarantine until a reviewer decides, even if it looks admissible now.
 
     Detectors may think better of a document, after a new calibration or because others have left.
     If it went into the store then, it would be live and held at once, and the next to review the
@@ -57,7 +57,7 @@ def keep_held(report: Report, guard: Guard) -> Report:
         since = f"held by {item.held_by} since {item.held_at.isoformat()}"
         if item.entry.fingerprint in (entry.fingerprint, entry.text_fingerprint):
             stay += 1
-            note = f"{since}, and nobody has released it"
+            note = f"{since}, and no reviewer has released it"
             changed[row] = replace(decision, verdict=Verdict.QUARANTINE, note=note)
         else:
             note = f"another revision is {since}; releasing that one would replace this one"
@@ -66,7 +66,7 @@ def keep_held(report: Report, guard: Guard) -> Report:
     if stay and guard.policy.on_detect == "raise":
         raise PoisonedEntryError(report)
     if stay:
-        logger.warning("%d entries stay in quarantine until somebody decides", stay)
+        logger.warning("%d entries stay in quarantine until a reviewer decides", stay)
     if len(changed) > stay:
         logger.warning("of %d admitted entries, other revisions are held", len(changed) - stay)
     return report

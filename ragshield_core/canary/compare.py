@@ -181,7 +181,7 @@ class Comparison:
         answered: Answer,
         poisoned: Collection[str] | None,
     ) -> CanaryDrift:
-        """Return the figures of the source, and rank-biased overlap."""
+        """Return the figures of the notebook, and rank-biased overlap."""
         answer, vector = answered
         ids = tuple(p.id for p in passages)
         suspicions = [self.suspicion(p) for p in passages]

@@ -53,13 +53,13 @@ class AnomalyWeights(BaseModel):
         So is a rise of the poison ratio from it on; as above.
     answer_takeover
         An answer that drifted so much is flagged where the entry at the first rank is new, or the
-        one that the answer follows. Not of the source: with few entries and canaries, growth cannot
-        be told from takeover by ranks.
+        one that the answer follows. Not of the notebook: with few entries and canaries, growth
+        cannot be told from takeover by ranks.
     takeover_p
         A canary is flagged if newcomers at its head are less probable than this under mere growth:
         additions of the same kind as what was there flag at most this share of the canaries, fewer
         as a rule. More finds more of single poisoned entries. Where nearly all canaries are below
-        .05, and three are, these are flagged as well. Not of the source.
+        .05, and three are, these are flagged as well. Not of the notebook.
     persistence
         Each rank weighs so much of the one before it, in the rank-biased figures; .8 gives half of
         the weight to the first three ranks.
@@ -111,7 +111,7 @@ class AnomalyWeights(BaseModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CanaryDrift:
-    """What became of one canary; every figure of the source, and those that tell growth apart.
+    """What became of one canary; every figure of the notebook, and those that tell growth apart.
 
     Attributes
     ----------

@@ -42,7 +42,7 @@ SENTENCES = {
 def trace_drift_as_source(
     report: DriftReport, passages: Mapping[str, Sequence[Passage]], top_n: int = 10
 ) -> Traceback:
-    """Return everything retrieved for flagged canaries, by appearances and rank: the source's rule.
+    """Return everything retrieved for flagged canaries, by appearances and rank, as the notebook.
 
     The responsibility is the score as a share of the highest one; all are suspects.
     """
@@ -63,7 +63,7 @@ def trace_drift_as_source(
     suspects.sort(key=lambda s: -s.rank_score)
     return Traceback(
         candidates=tuple(suspects[:top_n]),
-        subject=f"drift of suite {report.suite!r} (source's rule)",
+        subject=f"drift of suite {report.suite!r} (notebook's rule)",
         all_are_suspects=True,
     )
 
@@ -143,7 +143,7 @@ def trace_drift(
 
 
 class _Appearances(NamedTuple):
-    """Where an entry was retrieved, its best rank, and the source's score."""
+    """Where an entry was retrieved, its best rank, and the notebook's score."""
 
     passage: Passage
     names: tuple[str, ...]

@@ -105,10 +105,10 @@ class CanaryMonitor:
         Embeds queries and answers: a model of LangChain or LlamaIndex, or a function from texts to
         vectors. Default: the model that the retriever carries, if any.
     k
-        Places that are compared; the default is the source's.
+        Places that are compared; the default is the notebook's.
     rule
         ``"ragshield"``, or ``"source"`` for the figures, the score and the traceback exactly as in
-        the source: no takeover, overlap divided by k, and ground truth as part of the score.
+        the notebook: no takeover, overlap divided by k, and ground truth as part of the score.
     weights
         Of the anomaly score.
     quarantine
@@ -522,7 +522,7 @@ class CanaryMonitor:
             fresh = [s for s in trace.candidates if s.entry_id not in seen]
             if not fresh:
                 break
-            # The source's score has no scale of its own: one at a time.
+            # The notebook's score has no scale of its own: one at a time.
             sure = [s for s in fresh if s.responsibility >= SUSPECT_AT and self.rule != "source"]
             some = (sure or fresh[:1])[: max_entries - len(held) - len(trial)]
             seen.update(s.entry_id for s in some)
@@ -797,7 +797,7 @@ def _text_detectors() -> tuple[Detector, ...]:
 
 
 def source_suspicions(texts: Sequence[str]) -> list[float]:
-    """Return the source's suspicions."""
+    """Return the notebook's suspicions."""
     return [source_suspicion(text) for text in texts]
 
 

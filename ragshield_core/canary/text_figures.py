@@ -77,7 +77,7 @@ def coverage(query: str, text: str, weights: Mapping[str, float]) -> float:
     return min(1.0, best / sum(wanted.values())) * min(1.0, len(asked) / FULL_LENGTH)
 
 
-# The source's nine signs of an injection, each with the phrases that show it.
+# The notebook's nine signs of an injection, each with the phrases that show it.
 _WHICH = ("all", "any", "previous", "prior")
 
 
@@ -95,7 +95,7 @@ _SOURCE_SIGNS = tuple(
 
 
 def source_suspicion(text: str) -> float:
-    """Return the source's suspicion of a text: 1 - exp(-.45 h) for h of its nine signs, in [0, 1).
+    """Return the notebook's suspicion of a text: 1 - exp(-0.45 h) for h of nine signs, in [0, 1).
 
     Examples
     --------

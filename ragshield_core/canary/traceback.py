@@ -43,7 +43,7 @@ class Suspect:
     rank
         Best one, from 1.
     rank_score
-        The source's: .55 for each appearance, and .45 divided by its rank.
+        The notebook's: .55 for each appearance, and .45 divided by its rank.
     related_ids
         Entries that say much the same.
     findings
@@ -100,7 +100,7 @@ class Traceback:
 
     @property
     def suspects(self) -> tuple[Suspect, ...]:
-        """Those that are more likely to blame than not; by the source's rule, all of them."""
+        """Those that are more likely to blame than not; by the notebook's rule, all of them."""
         if self.all_are_suspects:
             return self.candidates
         return tuple(s for s in self.candidates if s.responsibility >= SUSPECT_AT)

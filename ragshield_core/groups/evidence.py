@@ -11,7 +11,7 @@ size g, the group is the entry and its g - 1 nearest, and
 - an entry counts only as far as another member of its group does: a group is never of one.
 
 Entries of one lineage are alike for an honest reason, so that groups are looked for between
-lineages, within one, and, since a lineage is what somebody claims, in both at once, where kin count
+lineages, within one, and, since a lineage is a claim, in both at once, where kin count
 as strangers do that are as rarely so alike (:class:`Kin`).
 
 How rare such values are is asked of the knowledge base itself (:class:`Surprisal`), so that a

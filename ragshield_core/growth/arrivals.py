@@ -30,7 +30,7 @@ SHIFTED = 6.0
 # A source is tested by itself from so many entries on, and so many sources are remembered at least.
 FEWEST, MAX_SOURCES = 100, 1_000
 # A topic is an arrival and so many of the latest that are nearest to it, itself included; if nearly
-# all of them are held, somebody should look.
+# all of them are held, a reviewer should look.
 TOPIC, NEARLY_ALL = 30, 0.9
 # Of clean entries, half have a p-value above one half. A detector goes on acting as long as so
 # large a share of what it does not hold is as usual by that (Storey, "A direct approach to false
@@ -107,7 +107,7 @@ class Status:
         Whether thresholds are calibrated, at which size of the knowledge base they last were, and
         at which they will be again; ``None`` if they were not, or will not be.
     n_sample, vetted
-        Entries that thresholds are taken from, and whether somebody has vouched for them.
+        Entries that thresholds are taken from, and whether they are vouched for.
     rate
         Accepted share of clean entries that are ever held or recalled.
     spent, by_detector, by_source

@@ -37,7 +37,7 @@ class CleanSample:
         stay part of it: without its most unusual entries it promises less than what comes, and the
         next one less again.
     vetted
-        Whether somebody has said that the sample is clean.
+        Whether it was said that the sample is clean.
 
     Notes
     -----

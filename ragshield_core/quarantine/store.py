@@ -1,4 +1,4 @@
-"""Where entries are held until somebody decides: durable, complete, with a log of who did what."""
+"""Where entries are held until a reviewer decides: durable, complete, with a log of decisions."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ ADDED = {"context": "NULL", "store": f"'{ANY_STORE}'"}
 class Status(StrEnum):
     """Where a held entry stands."""
 
-    HELD = "held"  # waits for somebody's decision
+    HELD = "held"  # waits for a reviewer's decision
     RELEASED = "released"  # judged good, back in the store
     CONFIRMED = "confirmed"  # judged poisoned, kept as evidence
     SUPERSEDED = "superseded"  # a later revision under the same id is held
@@ -303,7 +303,7 @@ class Quarantine:
         """Keep entries, durably when this returns; all of them or, with an exception, none.
 
         Holding the same revision again changes nothing but the findings, so a retry is safe. An
-        older revision held under the same id is marked superseded. A revision that somebody has
+        older revision held under the same id is marked superseded. A revision that a reviewer has
         released or confirmed stays so, unless a person holds it. What was released in one context
         stays so in another, unless something was found there.
 
@@ -528,7 +528,7 @@ class Quarantine:
         Parameters
         ----------
         batch
-            Entries of the store; what somebody has judged under the same id stands.
+            Entries of the store; what a reviewer has judged under the same id stands.
         by
             Who found them.
         """
@@ -656,7 +656,7 @@ class Quarantine:
         return released
 
     def confirmed_ids(self) -> Sequence[str]:
-        """Return the ids of all entries that somebody confirmed as poisoned."""
+        """Return the ids of all entries that a reviewer confirmed as poisoned."""
         if not self.exists():
             return []
         query = select(_Held.entry_id).where(_Held.status == Status.CONFIRMED, *self._mine)
@@ -664,7 +664,7 @@ class Quarantine:
             return list(dict.fromkeys(connection.scalars(query)))
 
     def confirmed_among(self, batch: Batch) -> dict[str, str]:
-        """Return those entries that somebody confirmed as poisoned, with a remark by whom.
+        """Return those entries that a reviewer confirmed as poisoned, with a remark by whom.
 
         The same text with the same label and lineage counts under any id, and where the text was
         confirmed by itself, in any context; but not where it stood in the store before.
