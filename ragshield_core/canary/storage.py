@@ -19,7 +19,8 @@ from ragshield_core.canary.drift import DriftReport
 from ragshield_core.canary.retrievers import Vectors
 from ragshield_core.errors import CanaryError
 from ragshield_core.quarantine import Quarantine
-from ragshield_core.quarantine.store import _WRITES, LOG_TRIES
+from ragshield_core.quarantine.database import LOG_TRIES
+from ragshield_core.quarantine.tables import WRITES
 
 # Of the JSON within a row; a newer one is refused rather than misread.
 FORMAT = 2
@@ -253,11 +254,11 @@ class CanaryStore:
             if self._prepared is not engine:
                 # The lock comes first, or two processes make the tables at once and one fails.
                 with Session(engine) as session, session.begin():
-                    connection = session.connection(execution_options={_WRITES: True})
+                    connection = session.connection(execution_options={WRITES: True})
                     _Base.metadata.create_all(connection)
                 self._prepared = engine
             with Session(engine) as session, session.begin():
-                session.connection(execution_options={_WRITES: writes})
+                session.connection(execution_options={WRITES: writes})
                 yield session
 
 

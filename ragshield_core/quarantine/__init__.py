@@ -1,12 +1,7 @@
 """Where held entries wait for a decision."""
 
-from ragshield_core.quarantine.store import (
-    DEFAULT_URL,
-    LET_IN,
-    HeldEntry,
-    LogRecord,
-    Quarantine,
-    Status,
-)
+from ragshield_core.quarantine.database import DEFAULT_URL
+from ragshield_core.quarantine.entries import LET_IN, HeldEntry, LogRecord, Status
+from ragshield_core.quarantine.store import Quarantine
 
 __all__ = ["DEFAULT_URL", "LET_IN", "HeldEntry", "LogRecord", "Quarantine", "Status"]

@@ -5,155 +5,64 @@ from __future__ import annotations
 import datetime as dt
 import hashlib
 import json
-import sqlite3
 import threading
-import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from enum import StrEnum
 from functools import partial
-from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from sqlalchemy import (
     URL,
     ColumnElement,
-    Connection,
     Engine,
-    Index,
-    LargeBinary,
-    String,
-    Table,
-    Text,
-    create_engine,
     delete,
-    event,
     func,
     insert,
-    inspect,
     make_url,
     select,
 )
-from sqlalchemy import (
-    text as sql,
-)
-from sqlalchemy.engine import ExceptionContext
-from sqlalchemy.exc import ArgumentError, IntegrityError, SQLAlchemyError
-from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
-from sqlalchemy.pool import StaticPool
-from sqlalchemy.schema import CreateColumn
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
 
 from ragshield_core.entries import Batch, Entry
 from ragshield_core.errors import QuarantineError
 from ragshield_core.findings import (
     Decision,
-    Finding,
     finding_from_dict,
     finding_to_dict,
     printable,
 )
 from ragshield_core.quarantine import metadata_json
+from ragshield_core.quarantine.database import (
+    DEFAULT_URL,
+    LOG_TRIES,
+    Database,
+    check_url,
+    in_memory,
+    unusable,
+)
+from ragshield_core.quarantine.entries import LET_IN, SHOWN_ID, HeldEntry, LogRecord, Status
+from ragshield_core.quarantine.tables import (
+    ANY_STORE,
+    JUDGED,
+    LOGGED,
+    WRITES,
+    HeldRow,
+    IndexedRow,
+    LogRow,
+    table_of,
+)
 
 T = TypeVar("T")
 
-DEFAULT_URL = "sqlite:///ragshield.db"
-SCHEMA_VERSION = 3  # since 2, entries have contexts; since 3, they know their store
-# Stands for the store of entries that belong to none in particular: those from before schema 3,
-# and what was held by a guard without a store.
-ANY_STORE = "*"
 
 # Bound parameters of one statement; SQLite's own limit is 32,766, older builds allow 999.
 CHUNK = 500
+
+
 # Ids that errors name, and characters of each.
-SHOWN_IDS, SHOWN_ID = 5, 60
-# Execution option of a transaction that is going to write.
-_WRITES = "ragshield_writes"
-# How often a write to the log is tried again when another process took its number.
-LOG_TRIES = 20
-# Columns that came later, and what stands in them for entries from before, in SQL.
-ADDED = {"context": "NULL", "store": f"'{ANY_STORE}'"}
-
-
-class Status(StrEnum):
-    """Where a held entry stands."""
-
-    HELD = "held"  # waits for a reviewer's decision
-    RELEASED = "released"  # judged good, back in the store
-    CONFIRMED = "confirmed"  # judged poisoned, kept as evidence
-    SUPERSEDED = "superseded"  # a later revision under the same id is held
-    READMITTED = "readmitted"  # was superseded and came again, or was there before a held copy
-    REPLACED = "replaced"  # left the store for a text of another lineage; can be put back
-
-
-# Revisions that are in the store under their own id, whatever is said of copies of them.
-LET_IN = frozenset({Status.RELEASED, Status.READMITTED})
-
-
-class _Base(DeclarativeBase):
-    pass
-
-
-class _Held(_Base):
-    __tablename__ = "ragshield_quarantine"
-    __table_args__ = (
-        Index(
-            *("ragshield_quarantine_revision", "namespace", "entry_id", "fingerprint", "store"),
-            unique=True,
-        ),
-    )
-
-    number: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
-    namespace: Mapped[str] = mapped_column(String(200))
-    store: Mapped[str] = mapped_column(Text, server_default=ANY_STORE)
-    entry_id: Mapped[str] = mapped_column(Text)
-    fingerprint: Mapped[str] = mapped_column(String(32))
-    status: Mapped[str] = mapped_column(String(16), index=True)
-    text: Mapped[bytes] = mapped_column(LargeBinary)  # UTF-8; bytes, for it may hold a NUL
-    vector: Mapped[bytes] = mapped_column(LargeBinary)  # float32, little-endian, as embedded
-    label: Mapped[str | None] = mapped_column(Text)
-    lineage: Mapped[str | None] = mapped_column(Text)
-    entry_metadata: Mapped[str] = mapped_column(Text)
-    context: Mapped[bytes | None] = mapped_column(LargeBinary)  # as the text
-    findings: Mapped[str] = mapped_column(Text)
-    note: Mapped[str | None] = mapped_column(Text)
-    held_at: Mapped[str] = mapped_column(String(32))  # ISO 8601, UTC
-    held_by: Mapped[str] = mapped_column(Text)
-    reviewed_at: Mapped[str | None] = mapped_column(String(32))
-    reviewed_by: Mapped[str | None] = mapped_column(Text)
-
-
-class _Log(_Base):
-    __tablename__ = "ragshield_audit_log"
-
-    seq: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-    at: Mapped[str] = mapped_column(String(32))
-    action: Mapped[str] = mapped_column(String(16))
-    namespace: Mapped[str] = mapped_column(String(200))
-    entry_id: Mapped[str] = mapped_column(Text)
-    fingerprint: Mapped[str] = mapped_column(String(32))
-    actor: Mapped[str] = mapped_column(Text)
-    note: Mapped[str | None] = mapped_column(Text)
-    digest: Mapped[str] = mapped_column(String(64))  # over this row and the digest before it
-
-
-class _Indexed(_Base):
-    # Made where it is missing, like every table: databases without it are of the same schema.
-    __tablename__ = "ragshield_indexed"
-    __table_args__ = (
-        Index("ragshield_indexed_entry", "namespace", "index_name", "entry_id", unique=True),
-    )
-
-    number: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
-    namespace: Mapped[str] = mapped_column(String(200))
-    index_name: Mapped[str] = mapped_column(Text)
-    entry_id: Mapped[str] = mapped_column(Text)
-
-
-# What a later screening of a held revision changes.
-_JUDGED = ("vector", "entry_metadata", "findings", "note")
-_LOGGED = ("seq", "at", "action", "namespace", "entry_id", "fingerprint", "actor", "note")
+SHOWN_IDS = 5
 
 
 class _Event(NamedTuple):
@@ -164,52 +73,7 @@ class _Event(NamedTuple):
     fingerprint: str
 
 
-class _Schema(_Base):
-    __tablename__ = "ragshield_schema"
-
-    version: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-
-
-Revisions = list[_Held]  # `list` is a method's name inside the class
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class HeldEntry:
-    """An entry in quarantine, with all that is needed to judge it and to put it back."""
-
-    entry: Entry
-    vector: np.ndarray[tuple[int], np.dtype[np.float32]]  # (dim,), as embedded; empty if none was
-    findings: tuple[Finding, ...]
-    note: str | None
-    status: Status
-    held_at: dt.datetime
-    held_by: str
-    reviewed_at: dt.datetime | None
-    reviewed_by: str | None
-    store: str | None = None  # that it was on the way to; None for whichever asks
-
-    @property
-    def id(self) -> str:
-        """The entry's id."""
-        return self.entry.id
-
-    def __repr__(self) -> str:
-        # What it holds may be hostile, and its vector is long.
-        by = ", ".join(dict.fromkeys(finding.detector for finding in self.findings)) or "hand"
-        return f"<HeldEntry {printable(self.id, SHOWN_ID)!r}: {self.status}, found by {by}>"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogRecord:
-    """One line of the audit log; holds no text of an entry."""
-
-    seq: int
-    at: dt.datetime
-    action: str
-    entry_id: str
-    fingerprint: str
-    actor: str
-    note: str | None
+Revisions = list[HeldRow]  # `list` is a method's name inside the class
 
 
 class Quarantine:
@@ -255,11 +119,11 @@ class Quarantine:
     ) -> None:
         if isinstance(url, URL):
             url = url.render_as_string(hide_password=False)
-        _check_url(url)
+        check_url(url)
         self.url = url
         self.namespace = namespace
         self.store = None if store is None else _checked_name(store)
-        self._database = _Database(url)
+        self._database = Database(url)
 
     def __repr__(self) -> str:
         # A password in the URL stays out of logs.
@@ -294,7 +158,7 @@ class Quarantine:
         """Return whether another one sees the same entries."""
         mine, theirs = ((q.url, q.namespace, q.store) for q in (self, other))
         return mine == theirs and (
-            self._database is other._database or not _in_memory(make_url(self.url))
+            self._database is other._database or not in_memory(make_url(self.url))
         )
 
     def hold(
@@ -360,10 +224,10 @@ class Quarantine:
                 )
                 if not again:
                     events.append(_Event("hold", entry_id, fingerprint))
-                for column in _JUDGED if again else row:
+                for column in JUDGED if again else row:
                     setattr(known, column, row[column])
             if new:
-                session.execute(insert(_table(_Held)), new)
+                session.execute(insert(table_of(HeldRow)), new)
             self._log(session, events, by, None)
             return released
 
@@ -420,9 +284,9 @@ class Quarantine:
         limit, offset
             A page; ``None`` for everything.
         """
-        query = select(_Held).where(*self._mine).order_by(_Held.number)
+        query = select(HeldRow).where(*self._mine).order_by(HeldRow.number)
         if status is not None:
-            query = query.where(_Held.status == Status(status))
+            query = query.where(HeldRow.status == Status(status))
         with self._read() as session:
             return tuple(
                 _to_held(row) for row in session.scalars(query.limit(limit).offset(offset))
@@ -432,7 +296,7 @@ class Quarantine:
         """Return how many entries are held, or stand at another status."""
         query = select(func.count()).where(*self._mine)
         if status is not None:
-            query = query.where(_Held.status == Status(status))
+            query = query.where(HeldRow.status == Status(status))
         with self._read() as session:
             return int(session.scalar(query) or 0)
 
@@ -470,9 +334,9 @@ class Quarantine:
                 # The status is looked at here: SQLite would rather go through all that is held
                 # than through these ids (9 ms against .3 ms with 20,000 held).
                 query = (
-                    select(_Held.entry_id, _Held.status)
+                    select(HeldRow.entry_id, HeldRow.status)
                     .where(*self._mine)
-                    .where(_Held.entry_id.in_(ids[start : start + CHUNK]))
+                    .where(HeldRow.entry_id.in_(ids[start : start + CHUNK]))
                 )
                 rows = connection.execute(query)
                 held |= {name for name, status in rows if status == Status.HELD}
@@ -659,7 +523,7 @@ class Quarantine:
         """Return the ids of all entries that a reviewer confirmed as poisoned."""
         if not self.exists():
             return []
-        query = select(_Held.entry_id).where(_Held.status == Status.CONFIRMED, *self._mine)
+        query = select(HeldRow.entry_id).where(HeldRow.status == Status.CONFIRMED, *self._mine)
         with self._lock, self._open().connect() as connection:
             return list(dict.fromkeys(connection.scalars(query)))
 
@@ -672,7 +536,7 @@ class Quarantine:
         if not self.exists():
             return {}
         any_confirmed = (
-            select(_Held.number).where(_Held.status == Status.CONFIRMED, *self._mine).limit(1)
+            select(HeldRow.number).where(HeldRow.status == Status.CONFIRMED, *self._mine).limit(1)
         )
         # Asked at every write, and nearly always in vain: without a session, which costs more.
         with self._lock, self._open().connect() as connection:
@@ -684,10 +548,10 @@ class Quarantine:
         with self._read() as session:
             for start in range(0, len(wanted), CHUNK):
                 query = (
-                    select(_Held)
+                    select(HeldRow)
                     .where(*self._mine)
-                    .where(_Held.status == Status.CONFIRMED)
-                    .where(_Held.fingerprint.in_(wanted[start : start + CHUNK]))
+                    .where(HeldRow.status == Status.CONFIRMED)
+                    .where(HeldRow.fingerprint.in_(wanted[start : start + CHUNK]))
                 )
                 for row in session.scalars(query):
                     remarks[row.fingerprint] = (
@@ -759,7 +623,7 @@ class Quarantine:
             known = {row.entry_id for row in self._notes(session, index)}
             new = [entry_id for entry_id in dict.fromkeys(ids) if entry_id not in known]
             session.add_all(
-                _Indexed(namespace=self.namespace, index_name=index, entry_id=entry_id)
+                IndexedRow(namespace=self.namespace, index_name=index, entry_id=entry_id)
                 for entry_id in new
             )
 
@@ -780,7 +644,7 @@ class Quarantine:
 
     def log(self) -> tuple[LogRecord, ...]:
         """Return who did what, in order."""
-        query = select(_Log).where(_Log.namespace == self.namespace).order_by(_Log.seq)
+        query = select(LogRow).where(LogRow.namespace == self.namespace).order_by(LogRow.seq)
         with self._read() as session:
             return tuple(
                 LogRecord(
@@ -810,7 +674,7 @@ class Quarantine:
         """
         with self._read() as session:
             before, expected = "", 1
-            for row in session.scalars(select(_Log).order_by(_Log.seq)):
+            for row in session.scalars(select(LogRow).order_by(LogRow.seq)):
                 if row.seq != expected or row.digest != _digest(vars(row), before):
                     msg = (
                         f"the audit log is broken at line {expected}: it was changed or removed "
@@ -887,7 +751,7 @@ class Quarantine:
                     continue
                 events.append(_Event(action, row["entry_id"], row["fingerprint"]))
             if new:
-                session.execute(insert(_table(_Held)), new)
+                session.execute(insert(table_of(HeldRow)), new)
             self._log(session, events, by, None)
 
         self._write(work)
@@ -932,10 +796,10 @@ class Quarantine:
     @property
     def _mine(self) -> tuple[ColumnElement[bool], ...]:
         """Conditions on what is seen from here."""
-        tenant = _Held.namespace == self.namespace
+        tenant = HeldRow.namespace == self.namespace
         if self.store is None:
             return (tenant,)
-        return tenant, _Held.store.in_((self.store, ANY_STORE))
+        return tenant, HeldRow.store.in_((self.store, ANY_STORE))
 
     def _check_one_store(self, rows: Revisions) -> None:
         """Refuse to decide about one id for two stores: the texts need not be the same."""
@@ -963,26 +827,26 @@ class Quarantine:
         found: dict[str, Revisions] = {}
         for start in range(0, len(ids), CHUNK):
             query = (
-                select(_Held)
+                select(HeldRow)
                 .where(*self._mine)
-                .where(_Held.entry_id.in_(ids[start : start + CHUNK]))
-                .order_by(_Held.number)
+                .where(HeldRow.entry_id.in_(ids[start : start + CHUNK]))
+                .order_by(HeldRow.number)
             )
             if status is not None:
-                query = query.where(_Held.status == status)
+                query = query.where(HeldRow.status == status)
             if lock:  # against another reviewer; SQLite, which has no such lock, locks the file
                 query = query.with_for_update()
             for row in session.scalars(query):
                 found.setdefault(row.entry_id, []).append(row)
         return found
 
-    def _notes(self, session: Session, index: str) -> Iterator[_Indexed]:
+    def _notes(self, session: Session, index: str) -> Iterator[IndexedRow]:
         """Return what is noted of an index, in the order in which it was."""
         query = (
-            select(_Indexed)
-            .where(_Indexed.namespace == self.namespace)
-            .where(_Indexed.index_name == index)
-            .order_by(_Indexed.number)
+            select(IndexedRow)
+            .where(IndexedRow.namespace == self.namespace)
+            .where(IndexedRow.index_name == index)
+            .order_by(IndexedRow.number)
         )
         return iter(session.scalars(query))
 
@@ -990,18 +854,18 @@ class Quarantine:
         """Delete what is noted of entries, by one index or by all."""
         for start in range(0, len(ids), CHUNK):
             query = (
-                delete(_Indexed)
-                .where(_Indexed.namespace == self.namespace)
-                .where(_Indexed.entry_id.in_(ids[start : start + CHUNK]))
+                delete(IndexedRow)
+                .where(IndexedRow.namespace == self.namespace)
+                .where(IndexedRow.entry_id.in_(ids[start : start + CHUNK]))
             )
             if index is not None:
-                query = query.where(_Indexed.index_name == index)
+                query = query.where(IndexedRow.index_name == index)
             session.execute(query)
 
     def _log(self, session: Session, events: Sequence[_Event], by: str, note: str | None) -> None:
         if not events:
             return
-        last = session.scalars(select(_Log).order_by(_Log.seq.desc()).limit(1)).first()
+        last = session.scalars(select(LogRow).order_by(LogRow.seq.desc()).limit(1)).first()
         seq, before = (0, "") if last is None else (last.seq, last.digest)
         lines = []
         for number, happened in enumerate(events, start=seq + 1):
@@ -1017,7 +881,7 @@ class Quarantine:
             }
             line["digest"] = before = _digest(line, before)
             lines.append(line)
-        session.execute(insert(_table(_Log)), lines)
+        session.execute(insert(table_of(LogRow)), lines)
 
     @contextmanager
     def _read(self) -> Iterator[Session]:
@@ -1030,11 +894,11 @@ class Quarantine:
             for tries_left in reversed(range(LOG_TRIES)):
                 try:
                     with Session(self._open()) as session, session.begin():
-                        session.connection(execution_options={_WRITES: True})
+                        session.connection(execution_options={WRITES: True})
                         return work(session)
                 except IntegrityError as error:
                     if not tries_left:
-                        raise QuarantineError(_unusable(self.url, error)) from error
+                        raise QuarantineError(unusable(self.url, error)) from error
             raise AssertionError  # pragma: no cover - the last try returns or raises
 
     def exists(self) -> bool:
@@ -1047,38 +911,6 @@ class Quarantine:
 
     def _open(self) -> Engine:
         return self._database.open()
-
-
-class _Database:
-    """Connections that all views of a quarantine share, opened at the first use."""
-
-    def __init__(self, url: str) -> None:
-        self._url = url
-        self._engine: Engine | None = None
-        self.lock = threading.RLock()
-
-    def open(self) -> Engine:
-        with self.lock:
-            if self._engine is None:
-                self._engine = _connect(self._url)
-            return self._engine
-
-    def close(self) -> None:
-        with self.lock:
-            if self._engine is not None:
-                self._engine.dispose()
-                self._engine = None
-
-    def exists(self) -> bool:
-        url = make_url(self._url)
-        if self._engine is not None or url.get_backend_name() != "sqlite":
-            return True
-        return url.database is not None and Path(url.database.removeprefix("file:")).is_file()
-
-
-def _table(mapped: type[_Base]) -> Table:
-    """Return the bare table: many rows go in quicker without objects."""
-    return cast("Table", mapped.__table__)
 
 
 def _check_batch(batch: object) -> None:
@@ -1133,154 +965,7 @@ def _checked_name(name: object) -> str:
     return _storable(name)
 
 
-def _in_memory(url: URL) -> bool:
-    return url.get_backend_name() == "sqlite" and url.database in (None, "", ":memory:")
-
-
-def _check_url(url: object) -> None:
-    """Refuse a database that can never be used, before anything is to be held in it."""
-    if not isinstance(url, str):
-        msg = (
-            f"the quarantine's URL is of type {type(url).__name__}, expected a str such as "
-            f"{DEFAULT_URL!r}."
-        )
-        raise QuarantineError(msg)
-    try:
-        parsed = make_url(url)
-        parsed.get_dialect().import_dbapi()
-    except (SQLAlchemyError, ImportError, ValueError) as error:
-        shown = printable(url.split("@")[-1], 100)  # without name and password
-        # What make_url says quotes the URL.
-        reason = "it is no URL" if isinstance(error, ArgumentError) else str(error)
-        msg = (
-            f"no quarantine can be kept at {shown!r} ({printable(reason, 200)}); expected an "
-            f"SQLAlchemy URL of a database whose driver is installed, such as {DEFAULT_URL!r}."
-        )
-        raise QuarantineError(msg) from None
-    file = parsed.database
-    if parsed.get_backend_name() != "sqlite" or file is None or _in_memory(parsed):
-        return
-    if file.startswith("file:"):  # the driver's own URIs
-        return
-    if not Path(file).absolute().parent.is_dir():
-        msg = f"the quarantine's folder {str(Path(file).parent)!r} does not exist; make it first."
-        raise QuarantineError(msg)
-
-
-def _unusable(url: str, error: BaseException) -> str:
-    """Return what is said of a database that cannot be used: its own words, in one line."""
-    said = next(iter(str(getattr(error, "orig", None) or error).splitlines()), "")
-    shown = make_url(url).render_as_string(hide_password=True)
-    return (
-        f"the quarantine's database {shown!r} cannot be used ({type(error).__name__}: "
-        f"{printable(said, 200)}); check that it is there, can be written and has room."
-    )
-
-
-def _connect(url: str) -> Engine:
-    """Return an engine on a database that has the tables."""
-    parsed = make_url(url)
-    # Errors must not quote what was to be written: texts and metadata.
-    options: dict[str, Any] = {"hide_parameters": True}
-    if _in_memory(parsed):
-        # One connection for all threads: each new one would be a new, empty database.
-        options |= {"poolclass": StaticPool, "connect_args": {"check_same_thread": False}}
-    engine = create_engine(parsed, **options)
-
-    def explain(context: ExceptionContext) -> None:
-        error = context.original_exception
-        # Those of a log's number, taken by another process, are tried again.
-        if isinstance(error, Exception) and not isinstance(
-            context.sqlalchemy_exception, IntegrityError
-        ):
-            raise QuarantineError(_unusable(url, error))
-
-    event.listen(engine, "handle_error", explain)
-    if parsed.get_backend_name() == "sqlite":
-        event.listen(engine, "connect", _prepare_sqlite)
-        event.listen(engine, "begin", _begin_sqlite)
-    try:
-        _prepare_schema(engine)
-    except QuarantineError as error:
-        engine.dispose()
-        if not str(getattr(error.__cause__, "sqlite_errorname", "")).startswith("SQLITE_READONLY"):
-            raise
-        # Who may only read an older database sees it as one of today.
-        event.listen(engine, "connect", _read_as_today)
-    except BaseException:
-        engine.dispose()
-        raise
-    return engine
-
-
-def _prepare_schema(engine: Engine) -> None:
-    """Make the tables where there are none, and refuse those of a later version."""
-    with Session(engine) as session, session.begin():
-        connection = session.connection(execution_options={_WRITES: True})
-        _Base.metadata.create_all(connection)
-        known = session.scalars(select(_Schema).with_for_update()).all()
-        version = max((row.version for row in known), default=None)
-        if version is None:
-            session.add(_Schema(version=SCHEMA_VERSION))
-        elif version < SCHEMA_VERSION:
-            _migrate(connection)
-            session.add(_Schema(version=SCHEMA_VERSION))
-        elif version > SCHEMA_VERSION:
-            msg = (
-                f"the quarantine database is of schema {version}, this version of RAGShield knows "
-                f"up to {SCHEMA_VERSION}; upgrade ragshield."
-            )
-            raise QuarantineError(msg)
-
-
-def _migrate(connection: Connection) -> None:
-    """Bring an older table of held entries to today's columns."""
-    there = {column["name"] for column in inspect(connection).get_columns(_Held.__tablename__)}
-    for name in ADDED:
-        if name not in there:
-            made = str(CreateColumn(_table(_Held).c[name]).compile(dialect=connection.dialect))
-            connection.execute(sql(f"ALTER TABLE {_Held.__tablename__} ADD COLUMN {made}"))
-    (revision,) = (i for i in _table(_Held).indexes if i.name == "ragshield_quarantine_revision")
-    revision.drop(connection, checkfirst=True)  # of before, without the store
-    revision.create(connection)
-
-
-def _read_as_today(connection: Any, _record: object) -> None:
-    cursor = connection.cursor()
-    table = _Held.__tablename__
-    there = {row[1] for row in cursor.execute(f"PRAGMA main.table_info({table})")}
-    made = [f", {value} AS {name}" for name, value in ADDED.items() if name not in there]
-    if made:
-        # A temporary view goes before the table of the same name.
-        query = f"SELECT *{''.join(made)} FROM main.{table}"  # noqa: S608 - names of our own
-        cursor.execute(f"CREATE TEMP VIEW IF NOT EXISTS {table} AS {query}")
-    cursor.close()
-
-
-def _prepare_sqlite(connection: Any, _record: object) -> None:
-    # Transactions are begun by _begin_sqlite, not by the driver's own guess.
-    connection.isolation_level = None
-    cursor = connection.cursor()
-    cursor.execute("PRAGMA busy_timeout = 30000")
-    for tries_left in reversed(range(LOG_TRIES)):
-        try:  # the switch to WAL does not wait for another process that is making it
-            cursor.execute("PRAGMA journal_mode = WAL")
-            break
-        except sqlite3.OperationalError:
-            if not tries_left:
-                raise
-            time.sleep(0.05)
-    cursor.execute("PRAGMA synchronous = FULL")  # durable when the call returns
-    cursor.close()
-
-
-def _begin_sqlite(connection: Any) -> None:
-    # A writer takes its lock at once: one that upgrades later can meet a deadlock.
-    writes = connection.get_execution_options().get(_WRITES, False)
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
-
-
-def _to_held(row: _Held) -> HeldEntry:
+def _to_held(row: HeldRow) -> HeldEntry:
     vector = np.frombuffer(row.vector, dtype="<f4").astype(np.float32)
     return HeldEntry(
         entry=Entry(
@@ -1333,11 +1018,11 @@ def _decoded(data: bytes) -> str:
 
 
 def _digest(line: Mapping[str, Any], before: str) -> str:
-    fields = [before, *(line[column] for column in _LOGGED)]
+    fields = [before, *(line[column] for column in LOGGED)]
     return hashlib.sha256(json.dumps(fields).encode()).hexdigest()
 
 
-def _covers(row: _Held, claims: Mapping[str, Any], decision: Decision | None) -> bool:
+def _covers(row: HeldRow, claims: Mapping[str, Any], decision: Decision | None) -> bool:
     """Return whether a release holds for what comes now: the revision, or the text it is about.
 
     Parameters
@@ -1359,7 +1044,7 @@ def _covers(row: _Held, claims: Mapping[str, Any], decision: Decision | None) ->
     return same == (claims["text"], claims["label"], claims["lineage"])
 
 
-def _released(row: _Held) -> str:
+def _released(row: HeldRow) -> str:
     return f"released by {row.reviewed_by} on {row.reviewed_at}"
 
 

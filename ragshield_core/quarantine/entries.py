@@ -1,0 +1,72 @@
+"""What a quarantine says of the entries that it holds."""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+
+from ragshield_core.entries import Entry
+from ragshield_core.findings import (
+    Finding,
+    printable,
+)
+
+# Characters of an id that are shown.
+SHOWN_ID = 60
+
+
+class Status(StrEnum):
+    """Where a held entry stands."""
+
+    HELD = "held"  # waits for a reviewer's decision
+    RELEASED = "released"  # judged good, back in the store
+    CONFIRMED = "confirmed"  # judged poisoned, kept as evidence
+    SUPERSEDED = "superseded"  # a later revision under the same id is held
+    READMITTED = "readmitted"  # was superseded and came again, or was there before a held copy
+    REPLACED = "replaced"  # left the store for a text of another lineage; can be put back
+
+
+# Revisions that are in the store under their own id, whatever is said of copies of them.
+LET_IN = frozenset({Status.RELEASED, Status.READMITTED})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class HeldEntry:
+    """An entry in quarantine, with all that is needed to judge it and to put it back."""
+
+    entry: Entry
+    vector: np.ndarray[tuple[int], np.dtype[np.float32]]  # (dim,), as embedded; empty if none was
+    findings: tuple[Finding, ...]
+    note: str | None
+    status: Status
+    held_at: dt.datetime
+    held_by: str
+    reviewed_at: dt.datetime | None
+    reviewed_by: str | None
+    store: str | None = None  # that it was on the way to; None for whichever asks
+
+    @property
+    def id(self) -> str:
+        """The entry's id."""
+        return self.entry.id
+
+    def __repr__(self) -> str:
+        # What it holds may be hostile, and its vector is long.
+        by = ", ".join(dict.fromkeys(finding.detector for finding in self.findings)) or "hand"
+        return f"<HeldEntry {printable(self.id, SHOWN_ID)!r}: {self.status}, found by {by}>"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogRecord:
+    """One line of the audit log; holds no text of an entry."""
+
+    seq: int
+    at: dt.datetime
+    action: str
+    entry_id: str
+    fingerprint: str
+    actor: str
+    note: str | None
