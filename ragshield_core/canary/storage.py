@@ -237,7 +237,7 @@ class CanaryStore:
     @property
     def busy(self) -> bool:
         """Whether this thread is within a transaction of the quarantine, where none can begin."""
-        return bool(self._quarantine._lock._is_owned())  # type: ignore[attr-defined]  # noqa: SLF001
+        return self._quarantine.busy
 
     @property
     def _namespace(self) -> str:
@@ -246,11 +246,7 @@ class CanaryStore:
     @contextmanager
     def _session(self, *, writes: bool = False) -> Iterator[Session]:
         """One transaction."""
-        # The quarantine's own engine: an SQLite database in memory has no other, and its settings
-        # (write-ahead log, durability, locks taken at once) are those that are wanted here too.
-        quarantine = self._quarantine
-        with quarantine._lock:  # noqa: SLF001
-            engine = quarantine._open()  # noqa: SLF001
+        with self._quarantine.engine() as engine:
             if self._prepared is not engine:
                 # The lock comes first, or two processes make the tables at once and one fails.
                 with Session(engine) as session, session.begin():

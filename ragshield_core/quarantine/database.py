@@ -5,6 +5,8 @@ from __future__ import annotations
 import sqlite3
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -38,18 +40,29 @@ class Database:
     def __init__(self, url: str) -> None:
         self._url = url
         self._engine: Engine | None = None
-        self.lock = threading.RLock()
+        self._lock = threading.RLock()
+        self._holder: int | None = None  # the thread that is using it
 
-    def open(self) -> Engine:
-        """Return the engine, made at the first use."""
-        with self.lock:
-            if self._engine is None:
-                self._engine = connected(self._url)
-            return self._engine
+    @contextmanager
+    def engine(self) -> Iterator[Engine]:
+        """Yield the engine, made at the first use, to one thread at a time."""
+        with self._lock:
+            before, self._holder = self._holder, threading.get_ident()
+            try:
+                if self._engine is None:
+                    self._engine = connected(self._url)
+                yield self._engine
+            finally:
+                self._holder = before
+
+    @property
+    def busy(self) -> bool:
+        """Whether this very thread is using it, so that no other transaction can begin here."""
+        return self._holder == threading.get_ident()
 
     def close(self) -> None:
         """Give connections back."""
-        with self.lock:
+        with self._lock:
             if self._engine is not None:
                 self._engine.dispose()
                 self._engine = None

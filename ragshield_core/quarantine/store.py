@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 import hashlib
 import json
-import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -329,7 +328,7 @@ class Quarantine:
         """Return which of the ids are held."""
         held: set[str] = set()
         # Asked at every write and every screening: without a session, which costs more.
-        with self._lock, self._open().connect() as connection:
+        with self.engine() as engine, engine.connect() as connection:
             for start in range(0, len(ids), CHUNK):
                 # The status is looked at here: SQLite would rather go through all that is held
                 # than through these ids (9 ms against .3 ms with 20,000 held).
@@ -524,7 +523,7 @@ class Quarantine:
         if not self.exists():
             return []
         query = select(HeldRow.entry_id).where(HeldRow.status == Status.CONFIRMED, *self._mine)
-        with self._lock, self._open().connect() as connection:
+        with self.engine() as engine, engine.connect() as connection:
             return list(dict.fromkeys(connection.scalars(query)))
 
     def confirmed_among(self, batch: Batch) -> dict[str, str]:
@@ -539,7 +538,7 @@ class Quarantine:
             select(HeldRow.number).where(HeldRow.status == Status.CONFIRMED, *self._mine).limit(1)
         )
         # Asked at every write, and nearly always in vain: without a session, which costs more.
-        with self._lock, self._open().connect() as connection:
+        with self.engine() as engine, engine.connect() as connection:
             if connection.scalar(any_confirmed) is None:
                 return {}
         prints = {entry.id: (entry.fingerprint, entry.text_fingerprint) for entry in batch}
@@ -885,15 +884,15 @@ class Quarantine:
 
     @contextmanager
     def _read(self) -> Iterator[Session]:
-        with self._lock, Session(self._open()) as session:
+        with self.engine() as engine, Session(engine) as session:
             yield session
 
     def _write(self, work: Callable[[Session], T]) -> T:
         """Run ``work`` in one transaction; again, if another process wrote to the log meanwhile."""
-        with self._lock:
+        with self.engine() as engine:
             for tries_left in reversed(range(LOG_TRIES)):
                 try:
-                    with Session(self._open()) as session, session.begin():
+                    with Session(engine) as session, session.begin():
                         session.connection(execution_options={WRITES: True})
                         return work(session)
                 except IntegrityError as error:
@@ -906,11 +905,19 @@ class Quarantine:
         return self._database.exists()
 
     @property
-    def _lock(self) -> threading.RLock:
-        return self._database.lock
+    def busy(self) -> bool:
+        """Whether this thread is within a transaction of it, where no other can begin."""
+        return self._database.busy
 
-    def _open(self) -> Engine:
-        return self._database.open()
+    @contextmanager
+    def engine(self) -> Iterator[Engine]:
+        """Yield the engine of its database, for tables that lie beside its own.
+
+        An SQLite database in memory has no other; and its settings (write-ahead log, durability,
+        locks taken at once) are those that are wanted for these as well. One thread at a time.
+        """
+        with self._database.engine() as engine:
+            yield engine
 
 
 def _check_batch(batch: object) -> None:
