@@ -62,6 +62,7 @@ def test_one_alone_is_no_group():
     assert np.mean([caught(group(1, seed)) for seed in SEEDS]) <= 0.05
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("held_out", [True, False], ids=["fitted entries", "clean sample"])
 def test_clean_entries_are_condemned_at_about_the_accepted_rate(held_out):
     kept = []

@@ -362,6 +362,7 @@ def later(number):
     return passages(20, 500 + number, f"later{number}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_known", [120, 260], ids=["collecting", "calibrated"])
 def test_a_guard_that_began_with_nothing_goes_on_the_same_after_a_save(tmp_path, n_known):
     guard, live = guard_of(CliqueDetector(), InstructionDetector()), {}
@@ -518,6 +519,7 @@ def test_a_row_of_poisoned_entries_does_not_switch_a_detector_off(n_before):
     assert guard.status().abstaining == {}
 
 
+@pytest.mark.slow
 def test_a_planted_phrase_in_every_tenth_entry_does_not_switch_its_detector_off():
     guard = guard_of(CliqueDetector(), TriggerPhraseDetector(), rate=0.01)
     guard.fit(passages(2_000, 1)).calibrate()

@@ -361,6 +361,7 @@ PIECES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PIECES)
 def test_hostile_text_costs_no_more_than_its_length(name):
     assert_linear(payloads, PIECES[name], 400_000)

@@ -884,6 +884,7 @@ def test_any_text_has_a_score_and_spans_within_it(text):
     assert all(0 <= s <= e <= len(text) for s, e in (hit.span for hit in found.hits))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "unit",
     [
@@ -918,6 +919,7 @@ def corpora_at_hand():
         pytest.skip(f"no corpora at {folder}; set RAGSHIELD_DATA")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("corpora_at_hand")
 @pytest.mark.parametrize(
     ("name", "label", "at_most"),

@@ -125,6 +125,7 @@ def test_words_are_casefolded_and_the_same_with_and_without_other_scripts():
     assert words("") == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "unit",
     [

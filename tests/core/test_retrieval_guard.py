@@ -455,6 +455,7 @@ def published():
     return retrieval, {a: retrieval.targets(a, model.embed_documents) for a in retrieval.ATTACKS}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attack", ["nq", "hotpotqa"])
 def test_published_attacks_are_dropped_by_the_published_rules(published, attack):
     retrieval, targets = published

@@ -312,6 +312,7 @@ def test_a_calibrated_guard_recalls_earlier_entries(known):
     assert condemned == bad
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("word", ["a", "a b ", "\u200b", "é\u0301 ", "a" * 50 + " ", "1.", "漢"])
 def test_a_megabyte_of_anything_costs_no_more_than_its_length(detector, word):
     def work(text):

@@ -80,6 +80,7 @@ def offline(monkeypatch):
     monkeypatch.delenv("ANSWER_MODEL", raising=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_it_runs_and_prints_what_is_committed(path, tmp_path):
     committed, notebook = read(path), read(path)
@@ -124,6 +125,7 @@ def test_the_plots_of_the_canaries_are_told_in_words():
     assert all(len(alt) > 80 for alt in told)
 
 
+@pytest.mark.slow
 def test_a_language_model_answers_where_one_can_be_had(tmp_path, monkeypatch):
     import transformers  # noqa: PLC0415 - slow to import
     from tokenizers import Tokenizer, models, pre_tokenizers  # noqa: PLC0415 - of transformers

@@ -34,6 +34,7 @@ def filled(make_store):
     return fill
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_guard_knows_and_is_calibrated_on_what_is_there(filled, kind):
     store = GuardedVectorStore.adopt(filled(kind), guard=guard_of(), batch_size=70, progress=False)

@@ -36,6 +36,7 @@ def test_demo_tickets_are_enough_and_balanced():
     assert min(map(labels.count, set(labels))) >= 50
 
 
+@pytest.mark.slow
 def test_demo_holds_flipped_labels_and_releases_one(tmp_path):
     done = ragshield("demo", "--database", "sqlite:///held.db", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -53,6 +54,7 @@ def test_demo_holds_flipped_labels_and_releases_one(tmp_path):
     assert log.stdout.count(" release ") == 1
 
 
+@pytest.mark.slow
 def test_demo_takes_a_file_of_the_users(tmp_path):
     texts = {
         "fruit": ["Apples ripen in autumn {}.", "Pears are sweet and juicy {}."],

@@ -204,7 +204,7 @@ def test_what_is_held_stays_held_until_somebody_decides(inner):
     assert store.quarantine.held_ids(["bad"]) == {"bad"}
     (decision,) = store.last_report.quarantined
     assert "held by ragshield since" in decision.note
-    assert "nobody has released it" in decision.note
+    assert "no reviewer has released it" in decision.note
     store.release(["bad"])
     assert store.get_by_ids(["bad"]) == [BAD]
     store.add_documents([BAD])

@@ -261,6 +261,7 @@ def _valid(text):
     return "\0" not in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["memory", "faiss", "chroma", "qdrant"])
 def test_hostile_writes_cost_themselves(kind, make_store, caplog):
     caplog.set_level(logging.INFO, logger="ragshield")

@@ -10,6 +10,7 @@ from ragshield_core import Guard, Quarantine
 from ragshield_langchain import GuardedVectorStore
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind", ["memory", "faiss", "chroma", "qdrant", "postgres", "pgvectorstore"]
 )
