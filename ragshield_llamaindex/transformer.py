@@ -289,22 +289,13 @@ class PoisonGuard(TransformComponent):
             Returns which nodes the store cannot keep, by position, each with the reason: they are
             held.
         """
-<<<<<<< HEAD
         made: dict[str, list[float]] = {}
         with naming(nodes, self.keys):
             bare = [node for node in nodes if node.embedding is None]
             if bare and self._embed_model is not None:
                 vectors = self._embed_model.get_text_embedding_batch(_contents(bare))
-                made = dict(zip([node.node_id for node in bare], vectors, strict=True))
-        return self._screen(nodes, made, replacing)
-=======
-        bare = [node for node in nodes if node.embedding is None]
-        vectors: list[list[float]] = []
-        if bare and self._embed_model is not None:
-            vectors = self._embed_model.get_text_embedding_batch(_contents(bare))
-        made = dict(zip([node.node_id for node in bare], vectors, strict=False))
+                made = dict(zip([node.node_id for node in bare], vectors, strict=False))
         return self._screen(nodes, made, replacing, unfit)
->>>>>>> h-store
 
     async def ascreen(
         self,
@@ -314,22 +305,13 @@ class PoisonGuard(TransformComponent):
         unfit: Unfit | None = None,
     ) -> tuple[list[BaseNode], Report]:
         """Do as :meth:`screen` does, with the model's own async embedding, off the event loop."""
-<<<<<<< HEAD
         made: dict[str, list[float]] = {}
         with naming(nodes, self.keys):
             bare = [node for node in nodes if node.embedding is None]
             if bare and self._embed_model is not None:
                 vectors = await self._embed_model.aget_text_embedding_batch(_contents(bare))
-                made = dict(zip([node.node_id for node in bare], vectors, strict=True))
-        return await asyncio.to_thread(self._screen, nodes, made, replacing)
-=======
-        bare = [node for node in nodes if node.embedding is None]
-        vectors: list[list[float]] = []
-        if bare and self._embed_model is not None:
-            vectors = await self._embed_model.aget_text_embedding_batch(_contents(bare))
-        made = dict(zip([node.node_id for node in bare], vectors, strict=False))
+                made = dict(zip([node.node_id for node in bare], vectors, strict=False))
         return await asyncio.to_thread(self._screen, nodes, made, replacing, unfit)
->>>>>>> h-store
 
     def _look_around(self) -> None:
         """Warn if the pipeline that is calling has a language model read nodes before this.

@@ -14,12 +14,8 @@ from support import Scripted
 
 from ragshield_core import Batch, Decision, Guard, PoisonedEntryError, Quarantine, Verdict
 from ragshield_core.detectors import HiddenTextDetector, InstructionDetector
-<<<<<<< HEAD
-from ragshield_core.errors import InvalidBatchError, QuarantineError
-from ragshield_core.scan.llama_folder import NODE_KEY
-=======
 from ragshield_core.errors import QuarantineError
->>>>>>> h-store
+from ragshield_core.scan.llama_folder import NODE_KEY
 from ragshield_llamaindex import (
     GuardedIngestionPipeline,
     GuardedVectorStore,
