@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -103,17 +103,31 @@ def context_of(node: BaseNode) -> str | None:
     """
     text = text_of(node)
     parts = [_beside(node, text), *windows_of(node.metadata, text)]
-    if isinstance(node, IndexNode) and node.obj is not None:
-        behind = node.obj.node if isinstance(node.obj, NodeWithScore) else node.obj
-        if not isinstance(behind, BaseNode):
-            msg = (
-                f"node {node.node_id!r} stands for an object of type {type(behind).__name__}, "
-                "whose answers the guard cannot judge nor the quarantine keep, expected a node; "
-                "pass it among the retriever's objects, and put a GuardedRetriever around that."
-            )
-            raise InvalidBatchError(msg)
+    behind = _behind(node)
+    if behind is not None:
         parts += [_shown(behind), context_of(behind) or ""]
     return "\n\n".join(part for part in parts if part) or None
+
+
+def _behind(node: BaseNode) -> BaseNode | None:
+    """Return the node that a node stands for, if it stands for one.
+
+    Raises
+    ------
+    InvalidBatchError
+        If it stands for an object that answers by itself; names the node.
+    """
+    if not isinstance(node, IndexNode) or node.obj is None:
+        return None
+    behind = node.obj.node if isinstance(node.obj, NodeWithScore) else node.obj
+    if isinstance(behind, BaseNode):
+        return behind
+    msg = (
+        f"node {printable(node.node_id)!r} stands for an object of type {type(behind).__name__}, "
+        "whose answers the guard cannot judge nor the quarantine keep, expected a node; pass it "
+        "among the retriever's objects, and put a GuardedRetriever around that."
+    )
+    raise InvalidBatchError(msg)
 
 
 def windows_of(metadata: Mapping[str, Any], text: str) -> list[str]:
@@ -334,31 +348,46 @@ def _read(place: int, node: BaseNode, keys: MetadataKeys) -> _Row:
     node_id, text = node.node_id, text_or_none(node)
     if not isinstance(node_id, str) or not isinstance(text, str):
         return _Row(node_id, text)  # nothing of it can be kept
-    reasons = []
+    reasons: list[str] = []
+    refused = None
+    try:
+        _behind(node)
+    except InvalidBatchError as error:
+        refused = str(error)
     try:
         metadata = _packed(node)
     except InvalidBatchError as error:
         reasons.append(str(error))
         node = _cut_down(place, node)
         metadata = _packed(node)
-    claims: list[str | None] = []
-    for claim_of_node in (keys.label_of, keys.lineage_of):
+
+    def claimed(of: Callable[[BaseNode], str | None]) -> str | None:
         try:
-            claim = claim_of_node(node)
+            claim = of(node)
         except InvalidBatchError as error:
             reasons.append(str(error))
-            claim = None
+            return None
         if claim is not None and unfit(claim):
             reasons.append(f"a label or lineage {UNSTORABLE}")
-            claim = None
-        claims.append(claim)
-    context, refused = None, None
+            return None
+        return claim
+
+    label, lineage = claimed(keys.label_of), claimed(keys.lineage_of)
+    context = None
     try:
         context = context_of(node)
     except InvalidBatchError as error:
-        refused = str(error)
-    reason = "; ".join(dict.fromkeys(reasons)) or None
-    return _Row(node_id, text, *claims, context, metadata, reason, refused)
+        refused = refused or str(error)
+    return _Row(
+        id=node_id,
+        text=text,
+        label=label,
+        lineage=lineage,
+        context=context,
+        metadata=metadata,
+        reason="; ".join(dict.fromkeys(reasons)) or None,
+        refused=refused,
+    )
 
 
 def text_or_none(node: BaseNode) -> Any:
