@@ -1,8 +1,8 @@
 """Six hundred odd and hostile writes each: every odd node bears the consequences alone.
 
 Every entry of a write ends in the store, in quarantine, or in an error of ours that names it, and
-the good ones in the store. Only what is no mistake of single nodes (something that is no node among
-them, steps of pipelines, which pass nothing on when they raise) is refused as a whole, by name; then
+the good ones in the store. Only where something that is no node is among them, and by steps of
+pipelines, which pass nothing on when they raise, a write is refused as a whole, by name; then
 neither the store nor the quarantine has changed.
 """
 
@@ -33,7 +33,7 @@ from llama_index.core.schema import (
 from llama_support import TopicEmbedding, guard_of, id_of
 from support import DIM, Scripted, vector_of
 
-from ragshield_core.errors import MalformedEntriesError, RAGShieldError
+from ragshield_core.errors import MalformedEntriesError, QuarantineError, RAGShieldError
 from ragshield_core.findings import printable
 from ragshield_llamaindex import (
     GuardedIngestionPipeline,
@@ -264,7 +264,7 @@ def named(node, place, message):
     return (
         any(one in message for one in shown)
         or f"nodes[{place}]" in message
-        or (f"[{place}]" in message)
+        or f"entry {place}: " in message
     )
 
 
@@ -299,9 +299,12 @@ class World:
         access = self.kept._keeper.access
         return {one.node_id: (one.text, one.metadata) for one in access.read(access.ids())}
 
-    def refuses(self, nodes):
+    def refuses(self, nodes, error):  # noqa: ARG002 - others may
         """Return whether a write may be refused as a whole."""
         return not all(isinstance(one, BaseNode) for one in nodes)
+
+    def release(self, ids):
+        self.kept.release(ids, embed_model=TopicEmbedding())
 
 
 class Step:
@@ -320,8 +323,12 @@ class Step:
     def texts(self):
         return {name: (one.text, one.metadata) for name, one in self.passed.items()}
 
-    def refuses(self, nodes):
-        return True
+    def refuses(self, nodes, error):
+        malformed = isinstance(error, MalformedEntriesError)
+        return malformed or not all(isinstance(one, BaseNode) for one in nodes)
+
+    def release(self, ids):
+        self.passed |= {one.node_id: one for one in self.step.release(ids)}
 
 
 class Pipeline(World):
@@ -334,7 +341,7 @@ class Pipeline(World):
         pipeline.run(nodes=nodes)
         self.without_vectors = set(pipeline.last_result.not_stored)
 
-    def refuses(self, nodes):
+    def refuses(self, nodes, error):  # noqa: ARG002 - any step may be what fails
         return True
 
 
@@ -347,7 +354,7 @@ def wrong_with_error(error, world, write, before):
         yield "quotes a text"
     if isinstance(error, MalformedEntriesError) and "others were written" in message:
         return
-    if not world.refuses(write.nodes):
+    if not world.refuses(write.nodes, error):
         yield "refused as a whole"
     if not any(named(one, place, message) for place, one in enumerate(write.nodes)):
         yield "names no entry"
@@ -390,7 +397,29 @@ def judged(world, write):
     good = {one.node_id: (one.text, one.metadata) for one in write.good}
     wrong += [f"good {name}" for name, text in good.items() if texts.get(name) != text]
     wrong += [f"bad {one.node_id}" for one in write.bad if one.node_id not in world.state()[1]]
+    wrong += wrong_with_release(
+        world, [id_in(write.nodes[p]) for p in range(len(ends)) if ends[p] == "held"]
+    )
     return ends, wrong, error
+
+
+def wrong_with_release(world, ids):
+    """Yield what is wrong with the release of held nodes: it says what cannot be stored."""
+    for one in dict.fromkeys(ids):
+        try:
+            world.release([one])
+        except QuarantineError as refused:
+            if printable(one) not in str(refused) or SECRET in str(refused):
+                yield f"release: {refused}"
+        except Exception as error:  # noqa: BLE001 - any is looked at
+            yield f"release: {type(error).__name__}: {error}"
+    try:
+        stored, texts = world.state()[0], world.texts()
+    except Exception as error:  # noqa: BLE001 - any is looked at
+        yield f"released, and blocks the store: {type(error).__name__}: {error}"
+    else:
+        if stored != set(texts):
+            yield "released, and cannot be read"
 
 
 def world_of(kind, make_store):
