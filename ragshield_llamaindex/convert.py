@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -361,18 +361,7 @@ def _read(place: int, node: BaseNode, keys: MetadataKeys) -> _Row:
         node = _cut_down(place, node)
         metadata = _packed(node)
 
-    def claimed(of: Callable[[BaseNode], str | None]) -> str | None:
-        try:
-            claim = of(node)
-        except InvalidBatchError as error:
-            reasons.append(str(error))
-            return None
-        if claim is not None and unfit(claim):
-            reasons.append(f"a label or lineage {UNSTORABLE}")
-            return None
-        return claim
-
-    label, lineage = claimed(keys.label_of), claimed(keys.lineage_of)
+    label, lineage = claims_of(node, keys, reasons)
     context = None
     try:
         context = context_of(node)
@@ -388,6 +377,26 @@ def _read(place: int, node: BaseNode, keys: MetadataKeys) -> _Row:
         reason="; ".join(dict.fromkeys(reasons)) or None,
         refused=refused,
     )
+
+
+def claims_of(
+    node: BaseNode, keys: MetadataKeys, reasons: list[str] | None = None
+) -> tuple[str | None, str | None]:
+    """Return label and lineage of a node, None for one that is none: say why in ``reasons``."""
+    found: list[str | None] = []
+    reasons = [] if reasons is None else reasons
+    for of in (keys.label_of, keys.lineage_of):
+        try:
+            claim = of(node)
+        except InvalidBatchError as error:
+            reasons.append(str(error))
+            claim = None
+        if claim is not None and unfit(claim):
+            reasons.append(f"a label or lineage {UNSTORABLE}")
+            claim = None
+        found.append(claim)
+    label, lineage = found
+    return label, lineage
 
 
 def text_or_none(node: BaseNode) -> Any:
@@ -644,7 +653,7 @@ def _packed(node: BaseNode) -> dict[str, Any]:
         content = node.model_dump(mode="json", exclude=left_out, warnings=False)
         described = {"type": node.class_name(), "content": content}
         _made_of(described, "")
-        metadata = _plain(node)
+        metadata = _plain(node.metadata)
     except Exception as error:  # noqa: BLE001 - pydantic's own quote what they are about
         where = _where_odd(node)
         msg = (
@@ -705,12 +714,13 @@ def _cut_down(place: int, node: BaseNode) -> BaseNode:
     return made
 
 
-def _plain(node: BaseNode) -> dict[str, Any]:
-    stored = metadata_as_stored(node.metadata)
+def _plain(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Return metadata that shares nothing with what was given, and that the quarantine can keep."""
+    stored = metadata_as_stored(metadata)
     try:
-        return loads(dumps(node.metadata))  # a copy that shares nothing
+        return loads(dumps(metadata))
     except Exception:  # noqa: BLE001 - stores keep what pydantic makes of such values
-        return stored
+        return loads(dumps(stored))
 
 
 def metadata_as_stored(metadata: Mapping[str, Any]) -> dict[str, Any]:
@@ -738,8 +748,7 @@ def _keeps(key: object, value: Any) -> bool:
     if not isinstance(key, str):
         return False
     try:
-        metadata_as_stored({key: value})
-        dumps({key: value})
+        _plain({key: value})
     except Exception:  # noqa: BLE001 - values of classes of their own may do anything
         return False
     return True

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from types import NoneType
 from typing import Any
 
@@ -219,12 +221,28 @@ class ChromaInner(InnerStore):
 
 
 class QdrantInner(InnerStore):
-    """llama-index-vector-stores-qdrant; node ids must be UUIDs, which Qdrant asks for."""
+    """llama-index-vector-stores-qdrant.
+
+    Node ids must be UUIDs, which Qdrant asks for; of others, it holds nothing.
+    """
 
     @classmethod
     def handles(cls, store_cls: type[BasePydanticVectorStore]) -> bool:
         """Return whether it is a QdrantVectorStore."""
         return comes_from(store_cls, "llama_index.vector_stores.qdrant.base", "QdrantVectorStore")
+
+    def _unfit(self, node: BaseNode, *, flat: bool) -> str | None:
+        if _uuids([node.node_id]):
+            return super()._unfit(node, flat=flat)
+        return "its id is no UUID, which Qdrant asks for; name nodes by UUIDs."
+
+    def delete(self, ids: Sequence[str]) -> None:
+        """Delete nodes."""
+        super().delete(_uuids(ids))
+
+    async def adelete(self, ids: Sequence[str]) -> None:
+        """Delete nodes."""
+        await super().adelete(_uuids(ids))
 
     def read(self, ids: Sequence[str]) -> list[BaseNode]:
         """Return nodes with their vectors."""
@@ -232,7 +250,7 @@ class QdrantInner(InnerStore):
             return []
         return [
             node
-            for part in chunks(ids)
+            for part in chunks(_uuids(ids))
             for node in self._nodes(
                 self._store.client.retrieve(
                     self._store.collection_name, part, with_payload=True, with_vectors=True
@@ -249,7 +267,7 @@ class QdrantInner(InnerStore):
         if not await client.collection_exists(name):
             return []
         nodes = []
-        for part in chunks(ids):
+        for part in chunks(_uuids(ids)):
             found = await client.retrieve(name, part, with_payload=True, with_vectors=True)
             nodes += self._nodes(found)
         return nodes
@@ -492,6 +510,16 @@ def _node(metadata: Any, text: str | None, vector: Any) -> BaseNode:
     node = metadata_dict_to_node(metadata, text=text or "")
     node.embedding = np.asarray(vector, dtype=np.float64).tolist()
     return node
+
+
+def _uuids(ids: Sequence[str]) -> list[str]:
+    """Return those ids that are UUIDs."""
+    found = []
+    for one in ids:
+        with suppress(ValueError):
+            uuid.UUID(one)
+            found.append(one)
+    return found
 
 
 def _cut_from(ref_doc_id: str) -> Any:
