@@ -1,7 +1,7 @@
 """RAGShield for LlamaIndex: stores, indexes and pipelines that keep poisoned nodes out."""
 
-from ragshield_core.malformed import MalformedEntriesWarning
-from ragshield_core.one_store import SharedQuarantineWarning
+from ragshield_core.adapters.malformed import MalformedEntriesWarning
+from ragshield_core.adapters.one_store import SharedQuarantineWarning
 from ragshield_llamaindex.callers import HeldTextElsewhereWarning
 from ragshield_llamaindex.events import PoisonDetectedEvent
 from ragshield_llamaindex.index import (

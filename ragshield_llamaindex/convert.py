@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
-<<<<<<< HEAD
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-=======
-from collections.abc import Callable, Mapping, Sequence
->>>>>>> h-store
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -24,22 +20,17 @@ from llama_index.core.schema import (
     TextNode,
 )
 from llama_index.core.vector_stores.utils import metadata_dict_to_node
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
+from ragshield_core.scan.llama_folder import NODE_KEY
 
 from ragshield_core import Batch, Report
-from ragshield_core.claims import claim_of, lineage_of
-<<<<<<< HEAD
-from ragshield_core.entries import together
+from ragshield_core.adapters.claims import claim_of, lineage_of
+from ragshield_core.adapters.malformed import UNSTORABLE, Columns, unusable, usable_vectors
+from ragshield_core.entries import together, unfit
 from ragshield_core.errors import InvalidBatchError, RAGShieldError
-=======
-from ragshield_core.entries import unfit
-from ragshield_core.errors import InvalidBatchError
->>>>>>> h-store
 from ragshield_core.findings import Decision, Unjudged, printable
-from ragshield_core.malformed import UNSTORABLE, Columns
-from ragshield_core.metadata_json import dumps, loads
 from ragshield_core.quarantine import HeldEntry
-from ragshield_core.scan.llama_folder import NODE_KEY
+from ragshield_core.quarantine.metadata_json import dumps, loads
 
 logger = logging.getLogger("ragshield")
 
@@ -65,7 +56,7 @@ class MetadataKeys:
     """Where a node's metadata says what is claimed about it.
 
     A ``lineage`` of ``None`` is found where readers put it, see
-    :func:`ragshield_core.claims.lineage_of`.
+    :func:`ragshield_core.adapters.claims.lineage_of`.
     """
 
     label: str
@@ -112,17 +103,31 @@ def context_of(node: BaseNode) -> str | None:
     """
     text = text_of(node)
     parts = [_beside(node, text), *windows_of(node.metadata, text)]
-    if isinstance(node, IndexNode) and node.obj is not None:
-        behind = node.obj.node if isinstance(node.obj, NodeWithScore) else node.obj
-        if not isinstance(behind, BaseNode):
-            msg = (
-                f"node {node.node_id!r} stands for an object of type {type(behind).__name__}, "
-                "whose answers the guard cannot judge nor the quarantine keep, expected a node; "
-                "pass it among the retriever's objects, and put a GuardedRetriever around that."
-            )
-            raise InvalidBatchError(msg)
+    behind = _behind(node)
+    if behind is not None:
         parts += [_shown(behind), context_of(behind) or ""]
     return "\n\n".join(part for part in parts if part) or None
+
+
+def _behind(node: BaseNode) -> BaseNode | None:
+    """Return the node that a node stands for, if it stands for one.
+
+    Raises
+    ------
+    InvalidBatchError
+        If it stands for an object that answers by itself; names the node.
+    """
+    if not isinstance(node, IndexNode) or node.obj is None:
+        return None
+    behind = node.obj.node if isinstance(node.obj, NodeWithScore) else node.obj
+    if isinstance(behind, BaseNode):
+        return behind
+    msg = (
+        f"node {printable(node.node_id)!r} stands for an object of type {type(behind).__name__}, "
+        "whose answers the guard cannot judge nor the quarantine keep, expected a node; pass it "
+        "among the retriever's objects, and put a GuardedRetriever around that."
+    )
+    raise InvalidBatchError(msg)
 
 
 def windows_of(metadata: Mapping[str, Any], text: str) -> list[str]:
@@ -183,19 +188,21 @@ def to_batch(
     Raises
     ------
     InvalidBatchError
-        If a node has no vector or cannot be judged; names it.
+        If a node has no vector or cannot be judged or kept as it is; names it.
     """
-    rows = [_row(place, node, keys) for place, node in enumerate(nodes)]
+    rows = _rows(nodes, keys)
+    odd = next((row for row in rows if row.odd is not None), None)
+    if odd is not None:
+        raise InvalidBatchError(odd.odd)
     given: Any = vectors
     if vectors is None:
-        bare = next((row for row in rows if row.vector is None), None)
+        bare = next((node for node in nodes if node.embedding is None), None)
         if bare is not None:
-            msg = (
-                f"node {bare.id!r} has no embedding, expected a vector; embed nodes before "
-                "they are stored, or put the embedding model in front of the guard."
-            )
+            raise InvalidBatchError(_bare(bare))
+        given, wrong = usable_vectors([node.embedding for node in nodes], None)
+        for place, reason in wrong.items():
+            msg = f"{_named(place, nodes[place])}: {reason}."
             raise InvalidBatchError(msg)
-        given = [row.vector for row in rows]
     return Batch.of(
         ids=[row.id for row in rows],
         texts=[row.text for row in rows],
@@ -207,36 +214,61 @@ def to_batch(
     )
 
 
-<<<<<<< HEAD
-class _Row(NamedTuple):
-    """What is judged of a node, and what is kept of it."""
-
-    id: str
-    text: str
-    label: str | None
-    lineage: str | None
-    context: str | None
-    metadata: dict[str, Any]
-    vector: NDArray[np.float32] | None
-
-
-def check_nodes(nodes: Sequence[BaseNode], keys: MetadataKeys) -> None:
-    """Refuse what is no node, or could be neither judged nor kept.
-=======
 def columns_of(
     nodes: Sequence[BaseNode], keys: MetadataKeys, *, with_vectors: bool = True
 ) -> Columns:
     """Return nodes as columns, with what cannot be read or kept of them.
->>>>>>> h-store
 
     Raises
     ------
     InvalidBatchError
-<<<<<<< HEAD
+        If something is no node, or no node has a vector: mistakes of whoever calls, not of single
+        nodes.
+    """
+    rows = _rows(nodes, keys)
+    if with_vectors and nodes and all(node.embedding is None for node in nodes):
+        raise InvalidBatchError(_bare(nodes[0]))
+    return Columns(
+        ids=[row.id for row in rows],
+        texts=[row.text for row in rows],
+        vectors=[node.embedding for node in nodes] if with_vectors else None,
+        labels=[row.label for row in rows],
+        lineages=[row.lineage for row in rows],
+        contexts=[row.context for row in rows],
+        metadatas=[row.metadata for row in rows],
+        reasons={n: row.reason for n, row in enumerate(rows) if row.reason is not None},
+        refused={n: row.refused for n, row in enumerate(rows) if row.refused is not None},
+    )
+
+
+def as_stored(nodes: Sequence[BaseNode], keys: MetadataKeys) -> Batch:
+    """Return nodes that are, or go, in the store as a batch, without claims that are none."""
+    rows = _rows(nodes, keys)
+    return Batch.of(
+        ids=[row.id for row in rows],
+        texts=[row.text for row in rows],
+        embeddings=[node.get_embedding() for node in nodes],
+        labels=[row.label for row in rows],
+        lineages=[row.lineage for row in rows],
+        contexts=[row.context for row in rows],
+        metadatas=[row.metadata for row in rows],
+    )
+
+
+def check_nodes(nodes: Sequence[BaseNode], keys: MetadataKeys) -> None:
+    """Refuse what is no node, or cannot be judged and kept as it is.
+
+    Raises
+    ------
+    InvalidBatchError
         Names the first of them, by its id or its place.
     """
-    for place, node in enumerate(nodes):
-        _row(place, node, keys)
+    rows = _rows(nodes, keys)
+    unused = unusable([row.id for row in rows], [row.text for row in rows])
+    for place, row in enumerate(rows):
+        if row.odd is not None or place in unused:
+            msg = f"nodes[{place}]: {row.odd or unused[place]}"
+            raise InvalidBatchError(msg)
 
 
 @contextmanager
@@ -260,127 +292,132 @@ def naming(nodes: Sequence[BaseNode], keys: MetadataKeys) -> Iterator[None]:
         raise
 
 
+def check_are_nodes(nodes: Sequence[object]) -> None:
+    """Refuse what is no node: a mistake of whoever calls.
+
+    Raises
+    ------
+    InvalidBatchError
+        Names the place of the first.
+    """
+    for place, node in enumerate(nodes):
+        if not isinstance(node, BaseNode):
+            msg = (
+                f"nodes[{place}] is of type {type(node).__name__}, expected a node of LlamaIndex, "
+                "such as TextNode."
+            )
+            raise InvalidBatchError(msg)
+
+
+class _Row(NamedTuple):
+    """What is judged of a node, and what is kept of it."""
+
+    id: Any  # a str, unless it is refused for that
+    text: Any
+    label: str | None = None
+    lineage: str | None = None
+    context: str | None = None
+    metadata: Mapping[str, Any] = {}
+    reason: str | None = None  # why it can only be held, and in part
+    refused: str | None = None  # why it can be neither stored nor held
+
+    @property
+    def odd(self) -> str | None:
+        """What is wrong with it, if anything."""
+        return self.refused or self.reason
+
+
+def _rows(nodes: Sequence[BaseNode], keys: MetadataKeys) -> list[_Row]:
+    check_are_nodes(nodes)
+    return [_row(place, node, keys) for place, node in enumerate(nodes)]
+
+
 def _row(place: int, node: BaseNode, keys: MetadataKeys) -> _Row:
-    if not isinstance(node, BaseNode):
-        msg = (
-            f"nodes[{place}] is of type {type(node).__name__}, expected a node of LlamaIndex, such "
-            "as TextNode."
-        )
-        raise InvalidBatchError(msg)
     try:
-        _check_fields(node)
-        return _Row(
-            id=node.node_id,
-            text=text_of(node),
-            label=keys.label_of(node),
-            lineage=keys.lineage_of(node),
-            context=context_of(node),
-            metadata=_packed(node),
-            vector=None if node.embedding is None else _vector_of(place, node),
-        )
-    except InvalidBatchError:
-        raise
+        return _read(place, node, keys)
     except Exception as error:  # noqa: BLE001 - whatever a careless reader or a hostile field does
         # Not from the error: its message may quote what stands there.
-        msg = (
-            f"nodes[{place}] ({_named(node)}) cannot be read ({type(error).__name__}), expected a "
-            "node whose fields are of the types that LlamaIndex gives them."
+        refused = (
+            f"{_named(place, node)} cannot be read ({type(error).__name__}), expected a node whose "
+            "fields are of the types that LlamaIndex gives them"
         )
-        raise InvalidBatchError(msg) from None
+        return _Row(node.id_, "", refused=refused)
 
 
-def _check_fields(node: BaseNode) -> None:
-    """Raise where fields that are needed after the judgement are not of their types."""
-    if not isinstance(node.node_id, str) or not isinstance(text_of(node), str):
-        raise TypeError
-    if not isinstance(node.metadata, dict):
-        raise TypeError
-    for kind, related in node.relationships.items():
-        many = isinstance(related, list)
-        infos = related if many else [related]
-        if not isinstance(kind, NodeRelationship) or (many and kind is NodeRelationship.SOURCE):
-            raise TypeError
-        if not all(isinstance(i, RelatedNodeInfo) and isinstance(i.node_id, str) for i in infos):
-            raise TypeError
-
-
-def _vector_of(place: int, node: BaseNode) -> NDArray[np.float32]:
+def _read(place: int, node: BaseNode, keys: MetadataKeys) -> _Row:
+    node_id, text = node.node_id, text_or_none(node)
+    if not isinstance(node_id, str) or not isinstance(text, str):
+        return _Row(node_id, text)  # nothing of it can be kept
+    reasons: list[str] = []
+    refused = None
     try:
-        with np.errstate(over="ignore"):  # to infinity
-            vector = np.asarray(node.embedding, dtype=np.float32)
-    except (TypeError, ValueError, OverflowError):
-        vector = None
-    if vector is None or vector.ndim != 1 or not np.isfinite(vector).all():
-        msg = (
-            f"nodes[{place}] ({_named(node)}) has an embedding of type "
-            f"{type(node.embedding).__name__}, expected a vector of finite floats; check what the "
-            "embedding model returned."
-        )
-        raise InvalidBatchError(msg)
-    return vector
+        _behind(node)
+    except InvalidBatchError as error:
+        refused = str(error)
+    try:
+        metadata = _packed(node)
+    except InvalidBatchError as error:
+        reasons.append(str(error))
+        node = _cut_down(place, node)
+        metadata = _packed(node)
+
+    label, lineage = claims_of(node, keys, reasons)
+    context = None
+    try:
+        context = context_of(node)
+    except InvalidBatchError as error:
+        refused = refused or str(error)
+    return _Row(
+        id=node_id,
+        text=text,
+        label=label,
+        lineage=lineage,
+        context=context,
+        metadata=metadata,
+        reason="; ".join(dict.fromkeys(reasons)) or None,
+        refused=refused,
+    )
 
 
-def _named(node: BaseNode) -> str:
-    entry_id = node.node_id
-    return f"entry {printable(entry_id)!r}" if isinstance(entry_id, str) else "without an id"
-=======
-        If no node has a vector, or one cannot be put into a prompt or stands for an object that
-        answers by itself: mistakes of whoever calls, not of single nodes.
-    """
-    if with_vectors and nodes and all(node.embedding is None for node in nodes):
-        to_batch(nodes, keys)  # raises
-    reasons: dict[int, list[str]] = {}
-
-    def read(row: int, of: Callable[[BaseNode], str | None]) -> str | None:
+def claims_of(
+    node: BaseNode, keys: MetadataKeys, reasons: list[str] | None = None
+) -> tuple[str | None, str | None]:
+    """Return label and lineage of a node, None for one that is none: say why in ``reasons``."""
+    found: list[str | None] = []
+    reasons = [] if reasons is None else reasons
+    for of in (keys.label_of, keys.lineage_of):
         try:
-            claim = of(nodes[row])
+            claim = of(node)
         except InvalidBatchError as error:
-            reasons.setdefault(row, []).append(str(error))
-            return None
+            reasons.append(str(error))
+            claim = None
         if claim is not None and unfit(claim):
-            reasons.setdefault(row, []).append(f"a label or lineage {UNSTORABLE}")
-            return None
-        return claim
+            reasons.append(f"a label or lineage {UNSTORABLE}")
+            claim = None
+        found.append(claim)
+    label, lineage = found
+    return label, lineage
 
-    rows = range(len(nodes))
-    labels = [read(row, keys.label_of) for row in rows]
-    lineages = [read(row, keys.lineage_of) for row in rows]
-    metadatas, contexts = [], []
-    for row, node in enumerate(nodes):
-        try:
-            metadata, context = _packed(node), context_of(node)
-        except InvalidBatchError as error:
-            left = _cut_down(node)
-            context = context_of(left)  # raises where no value of metadata is at fault
-            metadata = _packed(left)
-            reasons.setdefault(row, []).append(str(error))
-        metadatas.append(metadata)
-        contexts.append(context)
-    return Columns(
-        ids=[node.node_id for node in nodes],
-        texts=[text_of(node) for node in nodes],
-        vectors=[node.embedding for node in nodes] if with_vectors else None,
-        labels=labels,
-        lineages=lineages,
-        contexts=contexts,
-        metadatas=metadatas,
-        reasons={row: "; ".join(dict.fromkeys(found)) for row, found in reasons.items()},
+
+def text_or_none(node: BaseNode) -> Any:
+    """Return the text of a node that may be odd: whatever stands there, None if unreadable."""
+    try:
+        return text_of(node)
+    except Exception:  # noqa: BLE001 - whatever stands in the way of it
+        return getattr(node, "text", None)
+
+
+def _named(place: int, node: BaseNode) -> str:
+    entry_id = node.id_
+    return f"node {printable(entry_id)!r}" if isinstance(entry_id, str) else f"nodes[{place}]"
+
+
+def _bare(node: BaseNode) -> str:
+    """Return what to say of a node without a vector."""
+    return (
+        f"node {printable(node.node_id)!r} has no embedding, expected a vector; embed nodes before "
+        "they are stored, or put the embedding model in front of the guard."
     )
-
-
-def as_stored(nodes: Sequence[BaseNode], keys: MetadataKeys) -> Batch:
-    """Return nodes that are, or go, in the store as a batch, without claims that are none."""
-    columns = columns_of(nodes, keys)
-    return Batch.of(
-        ids=columns.ids,
-        texts=columns.texts,
-        embeddings=[node.get_embedding() for node in nodes],
-        labels=columns.labels,
-        lineages=columns.lineages,
-        contexts=columns.contexts,
-        metadatas=columns.metadatas,
-    )
->>>>>>> h-store
 
 
 def to_node(held: HeldEntry) -> BaseNode:
@@ -388,13 +425,15 @@ def to_node(held: HeldEntry) -> BaseNode:
     metadata = dict(held.entry.metadata)
     packed = metadata.pop(NODE_KEY, None)
     described = {"type": "TextNode", "content": {"id_": held.id}} if packed is None else packed
-    node = metadata_dict_to_node(
-        {"_node_content": json.dumps(described["content"]), "_node_type": described["type"]},
-        text=held.entry.text,
-    )
+    node = _made_of(described, held.entry.text)
     node.metadata = metadata
     node.embedding = held.vector.tolist() if has_vector(held) else None
     return node
+
+
+def _made_of(described: Mapping[str, Any], text: str) -> BaseNode:
+    content = {"_node_content": json.dumps(described["content"]), "_node_type": described["type"]}
+    return metadata_dict_to_node(content, text=text)
 
 
 def has_vector(held: HeldEntry) -> bool:
@@ -601,50 +640,90 @@ def _with_flag(keys: Sequence[str]) -> list[str]:
 def _packed(node: BaseNode) -> dict[str, Any]:
     """Return a node's metadata with all else that it takes to make the node again.
 
-    What cannot be kept is refused here, at the door: once stored, it could not be recalled.
+    What cannot be kept is noticed here, at the door: once stored, it could not be recalled.
+
+    Raises
+    ------
+    InvalidBatchError
+        If it cannot be kept, or not be made a node again; names the node.
     """
     left_out = {"text", "text_resource", "embedding", "metadata"}
     try:
-        _check_keys(node.metadata)
-        content = node.model_dump(mode="json", exclude=left_out)
-        json.dumps(content)
-        metadata = _plain(node)
-<<<<<<< HEAD
-    except (TypeError, ValueError, RecursionError) as error:  # pydantic's quote what they are about
-        odd = next((key for key, value in node.metadata.items() if not _keeps(key, value)), None)
-        where = "" if odd is None else f" in metadata[{printable(str(odd), 50)!r}]"
-=======
+        _check_fields(node)
+        content = node.model_dump(mode="json", exclude=left_out, warnings=False)
+        described = {"type": node.class_name(), "content": content}
+        _made_of(described, "")
+        metadata = _plain(node.metadata)
     except Exception as error:  # noqa: BLE001 - pydantic's own quote what they are about
-        odd = [k for k, v in node.metadata.items() if not isinstance(k, str) or not _keeps(v)]
-        where = "" if not odd else f" in metadata[{_key(odd[0])}]"
->>>>>>> h-store
+        where = _where_odd(node)
         msg = (
             f"node {printable(node.node_id)!r} holds a value{where} that can be kept neither by a "
             f"store nor in quarantine ({type(error).__name__}); use strings, numbers, dates, lists "
             "or dicts."
         )
         raise InvalidBatchError(msg) from None
-    return {**metadata, NODE_KEY: {"type": node.class_name(), "content": content}}
+    return {**metadata, NODE_KEY: described}
 
 
-def _cut_down(node: BaseNode) -> BaseNode:
-    """Return a copy of a node without metadata that cannot be kept."""
-    copy = node.model_copy()
-    kept = {k: v for k, v in node.metadata.items() if isinstance(k, str) and _keeps(v)}
-    copy.metadata = kept
-    return copy
+def _check_fields(node: BaseNode) -> None:
+    """Raise where fields that are needed after the judgement are not of their types."""
+    if not isinstance(node.metadata, dict):
+        raise TypeError
+    if not all(isinstance(key, str) for key in node.metadata):
+        raise TypeError  # no store could give the node back
+    for kind, related in node.relationships.items():
+        many = isinstance(related, list)
+        infos = related if many else [related]
+        if not isinstance(kind, NodeRelationship) or (many and kind is NodeRelationship.SOURCE):
+            raise TypeError
+        if not all(isinstance(i, RelatedNodeInfo) and isinstance(i.node_id, str) for i in infos):
+            raise TypeError
 
 
-def _plain(node: BaseNode) -> dict[str, Any]:
-    stored = as_stored(node.metadata)
+def _where_odd(node: BaseNode) -> str:
+    """Return which key of metadata is in the way, if one is."""
+    if not isinstance(node.metadata, dict):
+        return " as metadata"
+    odd = [key for key, value in node.metadata.items() if not _keeps(key, value)]
+    return f" in metadata[{_key(odd[0])}]" if odd else ""
+
+
+def _cut_down(place: int, node: BaseNode) -> BaseNode:
+    """Return a copy of a node without what cannot be kept.
+
+    That is some of its metadata; of one that LlamaIndex could not have made, all but the text, the
+    rest of the metadata and the source document.
+    """
+    given = node.metadata if isinstance(node.metadata, dict) else {}
+    kept = {key: value for key, value in given.items() if _keeps(key, value)}
+    with suppress(Exception):
+        copy = node.model_copy()
+        copy.metadata = kept
+        _packed(copy)
+        return copy
+    logger.info("of %s, only text, metadata and source can be kept", _named(place, node))
+    made = TextNode(id_=node.node_id, text=text_of(node), embedding=None)
+    made.metadata = kept
+    with suppress(Exception):  # whatever stands there
+        source = node.source_node
+        if source is not None and isinstance(source.node_id, str):
+            made.relationships = {NodeRelationship.SOURCE: source}
+            _packed(made)
+            return made
+    made.relationships = {}
+    return made
+
+
+def _plain(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Return metadata that shares nothing with what was given, and that the quarantine can keep."""
+    stored = metadata_as_stored(metadata)
     try:
-        return loads(dumps(node.metadata))  # a copy that shares nothing
-<<<<<<< HEAD
-    except (TypeError, ValueError):  # stores keep what pydantic makes of such values
-        return stored
+        return loads(dumps(metadata))
+    except Exception:  # noqa: BLE001 - stores keep what pydantic makes of such values
+        return loads(dumps(stored))
 
 
-def as_stored(metadata: Mapping[str, Any]) -> dict[str, Any]:
+def metadata_as_stored(metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Return metadata as stores keep it: what JSON can say.
 
     Raises
@@ -655,37 +734,21 @@ def as_stored(metadata: Mapping[str, Any]) -> dict[str, Any]:
     if not PLAIN.issuperset(map(type, metadata.values())):
         node = TextNode(text="")
         node.metadata = dict(metadata)
-        metadata = node.model_dump(mode="json", include={"metadata"})["metadata"]
+        metadata = node.model_dump(mode="json", include={"metadata"}, warnings=False)["metadata"]
     json.dumps(metadata)
     return dict(metadata)
-
-
-def _keeps(key: str, value: Any) -> bool:
-    """Return whether stores and the quarantine can keep a value of metadata."""
-    try:
-        as_stored({key: value})
-        dumps({key: value})
-    except (TypeError, ValueError, RecursionError):
-=======
-    except Exception:  # noqa: BLE001 - stores keep what pydantic makes of such values
-        made: dict[str, Any] = node.model_dump(mode="json", include={"metadata"})["metadata"]
-        return made
-
-
-def _check_keys(metadata: Mapping[Any, Any]) -> None:
-    if not all(isinstance(key, str) for key in metadata):
-        raise TypeError  # no store could give the node back
 
 
 def _key(key: object) -> str:
     return printable(repr(key), 50) if isinstance(key, str | int | float) else type(key).__name__
 
 
-def _keeps(value: Any) -> bool:
-    """Return whether the quarantine can keep a value of metadata."""
+def _keeps(key: object, value: Any) -> bool:
+    """Return whether stores and the quarantine can keep a value of metadata."""
+    if not isinstance(key, str):
+        return False
     try:
-        dumps({"": value})
+        _plain({key: value})
     except Exception:  # noqa: BLE001 - values of classes of their own may do anything
->>>>>>> h-store
         return False
     return True

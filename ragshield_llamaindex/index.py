@@ -36,20 +36,18 @@ from llama_index.core.vector_stores.types import (
 from pydantic import PrivateAttr
 
 from ragshield_core import Guard
-<<<<<<< HEAD
+from ragshield_core.adapters.malformed import unusable
+from ragshield_core.errors import MalformedEntriesError
 from ragshield_core.quarantine import HeldEntry
 from ragshield_llamaindex.convert import (
     MetadataKeys,
+    check_are_nodes,
     embedded,
     naming,
     relinked,
     source_of,
+    text_or_none,
 )
-=======
-from ragshield_core.errors import MalformedEntriesError
-from ragshield_core.malformed import unusable
-from ragshield_llamaindex.convert import MetadataKeys, embedded, relinked, source_of, text_of
->>>>>>> h-store
 from ragshield_llamaindex.events import dispatcher
 from ragshield_llamaindex.inner import InnerStore, access_to, vectors_of
 from ragshield_llamaindex.keeper import Embed, Keeper, Kept, embedding_with
@@ -319,17 +317,11 @@ class GuardedVectorStoreIndex(Kept, VectorStoreIndex):
     ) -> None:
         self._access.struct = index_struct
         if nodes:
-<<<<<<< HEAD
-            with naming(nodes, self._keeper.keys):
-                vectors = self._get_node_with_embedding(nodes, show_progress)
-            self._keeper.run(self._keeper.add(vectors, insert_kwargs))
-=======
             rows = _embeddable(nodes)
             found = self._tried([nodes[row] for row in rows], show_progress)
             vectors = _merged(nodes, rows, found)
             with self._recording() as at_once:
                 self._keeper.run(self._keeper.add(vectors, insert_kwargs, at_once=at_once))
->>>>>>> h-store
 
     async def _async_add_nodes_to_index(
         self,
@@ -340,11 +332,6 @@ class GuardedVectorStoreIndex(Kept, VectorStoreIndex):
     ) -> None:
         self._access.struct = index_struct
         if nodes:
-<<<<<<< HEAD
-            with naming(nodes, self._keeper.keys):
-                vectors = await self._aget_node_with_embedding(nodes, show_progress)
-            await self._keeper.arun(self._keeper.add(vectors, insert_kwargs))
-=======
             rows = _embeddable(nodes)
             found = await self._atried([nodes[row] for row in rows], show_progress)
             vectors = _merged(nodes, rows, found)
@@ -390,7 +377,6 @@ class GuardedVectorStoreIndex(Kept, VectorStoreIndex):
             if made:
                 self._record()
             raise
->>>>>>> h-store
 
     def insert(self, document: Document, **insert_kwargs: Any) -> None:
         """Cut a document into nodes and index those that are admitted."""
@@ -415,7 +401,8 @@ class GuardedVectorStoreIndex(Kept, VectorStoreIndex):
         """
         insert_kwargs = update_kwargs.get("insert_kwargs", {})
         nodes = run_transformations([document], self._transformations, **insert_kwargs)
-        vectors = self._get_node_with_embedding(nodes)
+        with naming(nodes, self._keeper.keys):
+            vectors = self._get_node_with_embedding(nodes)
         if self._keeper.run(self._keeper.update(document.id_, vectors, insert_kwargs)):
             self._docstore.set_document_hash(document.id_, document.hash)
         self._record()
@@ -425,7 +412,8 @@ class GuardedVectorStoreIndex(Kept, VectorStoreIndex):
         """Do as :meth:`update_ref_doc` does, by async methods."""
         insert_kwargs = update_kwargs.get("insert_kwargs", {})
         nodes = await arun_transformations([document], self._transformations, **insert_kwargs)
-        vectors = await self._aget_node_with_embedding(nodes)
+        with naming(nodes, self._keeper.keys):
+            vectors = await self._aget_node_with_embedding(nodes)
         if await self._keeper.arun(self._keeper.update(document.id_, vectors, insert_kwargs)):
             await self._docstore.aset_document_hash(document.id_, document.hash)
         self._record()
@@ -586,7 +574,8 @@ def _embeddable(nodes: Sequence[BaseNode]) -> list[int]:
     LlamaIndex gives nodes under one id the vector of the last, and fails on all where metadata of
     one cannot be written.
     """
-    refused = unusable([node.node_id for node in nodes], [text_of(node) for node in nodes])
+    check_are_nodes(nodes)
+    refused = unusable([node.node_id for node in nodes], [text_or_none(node) for node in nodes])
     rows = []
     for row, node in enumerate(nodes):
         if row not in refused:
@@ -735,11 +724,11 @@ class ReadView(BasePydanticVectorStore):
         raise NotImplementedError(_READ_ONLY)
 
     def get_nodes(self, *args: Any, **kwargs: Any) -> list[BaseNode]:
-        """Return stored nodes; those that are held are passed over."""
+        """Return stored nodes; those that are held are ignored."""
         return self._mask.visible(self._inner.get_nodes(*args, **kwargs))
 
     async def aget_nodes(self, *args: Any, **kwargs: Any) -> list[BaseNode]:
-        """Return stored nodes; those that are held are passed over."""
+        """Return stored nodes; those that are held are ignored."""
         return self._mask.visible(await self._inner.aget_nodes(*args, **kwargs))
 
     @dispatcher.span
@@ -791,19 +780,14 @@ class _IndexInner(InnerStore):
         del store_cls
         return False
 
-    def check(self, nodes: Sequence[BaseNode]) -> None:
-        """Refuse nodes that the vector store could not keep."""
-        if self._nodes is not None:
-            self._nodes.check(nodes)
-
     @property
     def name(self) -> str:
         """That of the store, where it keeps texts; the others are in memory."""
         return "" if self._nodes is None else self._nodes.name
 
     def unfit(self, nodes: Sequence[BaseNode]) -> dict[int, str]:
-        """Return the rows of nodes that the store cannot keep."""
-        return super().unfit(nodes) if self._nodes is None else self._nodes.unfit(nodes)
+        """Return the rows of nodes that the store cannot keep; a docstore keeps any."""
+        return {} if self._nodes is None else self._nodes.unfit(nodes)
 
     @property
     def orphans(self) -> int:
@@ -860,7 +844,7 @@ class _IndexInner(InnerStore):
         return self.document(ref_doc_id)
 
     def near(self, vector: Sequence[float], k: int) -> list[BaseNode]:
-        """Return the k nodes nearest to a vector; orphans among them are passed over."""
+        """Return the k nodes nearest to a vector; orphans among them are ignored."""
         if self._nodes is not None:
             return self._nodes.near(vector, k)
         if not self._ids_by_vector():  # some stores cannot be asked before they hold anything
@@ -903,9 +887,7 @@ class _IndexInner(InnerStore):
         try:
             self._store.delete_nodes(node_ids=vector_ids)
         except NotImplementedError:
-            logger.info(
-                "%d vectors stay, of no node any more: they are passed over", len(vector_ids)
-            )
+            logger.info("%d vectors stay, of no node any more: they are ignored", len(vector_ids))
 
     def _forget(self, ids: Sequence[str], *, from_docstore: bool) -> None:
         for vector_id in self._vector_ids(ids).values():

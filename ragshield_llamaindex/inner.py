@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from types import NoneType
 from typing import Any
 
 import numpy as np
-from llama_index.core.schema import BaseNode, MetadataMode
+from llama_index.core.schema import BaseNode
 from llama_index.core.vector_stores.types import (
     BasePydanticVectorStore,
     MetadataFilter,
@@ -23,23 +25,16 @@ from llama_index.core.vector_stores.types import (
 )
 from llama_index.core.vector_stores.utils import metadata_dict_to_node
 
-<<<<<<< HEAD
-from ragshield_core.errors import InvalidBatchError
-from ragshield_core.findings import printable
-from ragshield_llamaindex.convert import PLAIN, as_stored
-
-# Integers of databases have 64 bits.
-LARGEST = 2**63
-=======
+from ragshield_core.adapters.one_store import name_of
 from ragshield_core.entries import unfit as unstorable
 from ragshield_core.findings import printable
-from ragshield_core.one_store import name_of
+from ragshield_llamaindex.convert import metadata_as_stored, text_of
 
->>>>>>> h-store
 # Ids per statement, and points per page.
 CHUNK = 500
-# Of numbers that Chroma keeps, and what its keys must not begin with.
+# Integers of databases have 64 bits.
 LARGEST = 2**63
+# What keys of Chroma must not begin with.
 RESERVED = ("#", "$", "chroma:")
 # Where stores keep the name of what they write to.
 NAMED_BY = ("collection_name", "table_name", "index_name")
@@ -73,7 +68,7 @@ class InnerStore(ABC):
 
     @abstractmethod
     def read(self, ids: Sequence[str]) -> list[BaseNode]:
-        """Return nodes with their vectors; missing ones are passed over."""
+        """Return nodes with their vectors; missing ones are ignored."""
 
     @abstractmethod
     def ids(self) -> list[str]:
@@ -87,38 +82,11 @@ class InnerStore(ABC):
     def document(self, ref_doc_id: str) -> list[str]:
         """Return the ids of the nodes that were cut from a document."""
 
-<<<<<<< HEAD
     def near(self, vector: Sequence[float], k: int) -> list[BaseNode]:
         """Return the k nodes nearest to a vector, with or without their vectors."""
         query = VectorStoreQuery(query_embedding=list(vector), similarity_top_k=k)
         return list(self._store.query(query).nodes or ())
 
-    def check(self, nodes: Sequence[BaseNode]) -> None:
-        """Refuse nodes that this kind of store could not keep; nothing is written.
-
-        Raises
-        ------
-        ragshield_core.errors.InvalidBatchError
-            Names the first of them.
-        """
-        flat = getattr(self._store, "flat_metadata", False)
-        for node in nodes:
-            try:
-                node.model_dump_json(exclude={"embedding"})  # as stores do
-            except Exception as error:  # noqa: BLE001 - pydantic's, which may quote what stands there
-                why = f"it cannot be said in JSON, or is no valid Unicode ({type(error).__name__})"
-                raise self.refused(node, "its content", why) from None
-            for key, value in as_stored(node.metadata).items() if flat else ():
-                if type(value) not in PLAIN or (isinstance(value, int) and abs(value) >= LARGEST):
-                    why = "expected a string, a number below 2**63, or None; flatten it"
-                    raise self.refused(node, f"metadata[{printable(key, 50)!r}]", why)
-
-    def refused(self, node: BaseNode, what: str, why: str) -> InvalidBatchError:
-        """Return the error for a node that this kind of store could not keep."""
-        name = type(self._store).__name__
-        msg = f"node {printable(node.node_id)!r}: {what} is nothing a {name} can keep: {why}."
-        return InvalidBatchError(msg)
-=======
     def unfit(self, nodes: Sequence[BaseNode]) -> dict[int, str]:
         """Return the rows of nodes that this store cannot keep, each with the reason.
 
@@ -130,39 +98,44 @@ class InnerStore(ABC):
 
     def _unfit(self, node: BaseNode, *, flat: bool) -> str | None:
         kind = type(self._store).__name__
-        for key, value in node.metadata.items() if flat else ():
+        try:
+            metadata = metadata_as_stored(node.metadata)
+        except Exception as error:  # noqa: BLE001 - what it says quotes values
+            return f"metadata holds a value that {kind} cannot keep ({type(error).__name__})."
+        for key, value in metadata.items() if flat else ():
             plain = isinstance(key, str) and isinstance(value, str | int | float | NoneType)
             if not plain or not self.takes(key, value):
                 named = printable(repr(key), 60)
                 return (
                     f"metadata[{named}] is of type {type(value).__name__}, or of a name or value, "
-                    f"that {kind} cannot keep, expected a str, a finite number or None."
+                    f"that {kind} cannot keep, expected a str, a finite number below 2**63 or None."
                 )
-        try:
-            node.model_dump(mode="json", include={"metadata"})  # as every store does
-        except Exception as error:  # noqa: BLE001 - what it says quotes values
-            return f"metadata holds a value that {kind} cannot keep ({type(error).__name__})."
-        values = [*node.metadata, *node.metadata.values()] if flat else []
-        texts = [node.get_content(MetadataMode.NONE), *(v for v in values if isinstance(v, str))]
-        if any(map(self.unreadable, texts)):
+        values = [*metadata, *metadata.values()] if flat else []
+        if any(map(self.unreadable, [text_of(node), *(v for v in values if isinstance(v, str))])):
             return f"its text or metadata holds a character that {kind} cannot keep."
+        try:
+            node.model_dump_json(exclude={"embedding"}, warnings=False)  # as stores do
+        except Exception as error:  # noqa: BLE001 - what it says quotes values
+            return (
+                f"it cannot be said in JSON, or is no valid Unicode, which {kind} needs "
+                f"({type(error).__name__})."
+            )
         return None
 
     def takes(self, key: str, value: str | float | None) -> bool:  # noqa: ARG002 - as below
         """Return whether the store can keep a plain value under a key of metadata."""
-        return True
+        return not isinstance(value, int) or -LARGEST <= value < LARGEST
 
     def unreadable(self, text: str) -> bool:  # noqa: ARG002 - most stores keep any text
         """Return whether the store cannot keep a text for a character in it."""
         return False
->>>>>>> h-store
 
     def write(self, nodes: Sequence[BaseNode], **kwargs: Any) -> None:
         """Store nodes under ids that are not there; ``kwargs`` are those of the store's ``add``."""
         self._store.add(list(nodes), **kwargs)
 
     def delete(self, ids: Sequence[str]) -> None:
-        """Delete nodes; missing ones are passed over.
+        """Delete nodes; missing ones are ignored.
 
         Raises
         ------
@@ -204,16 +177,6 @@ class ChromaInner(InnerStore):
         """Return whether it is a ChromaVectorStore."""
         return comes_from(store_cls, "llama_index.vector_stores.chroma.base", "ChromaVectorStore")
 
-<<<<<<< HEAD
-    def check(self, nodes: Sequence[BaseNode]) -> None:
-        """Refuse nodes that Chroma could not keep."""
-        super().check(nodes)
-        for node in nodes:
-            for key in map(str, node.metadata):
-                if not key or key[0] in "$#" or key == "chroma:document":
-                    why = "Chroma keeps no such key; rename it"
-                    raise self.refused(node, f"metadata[{printable(key, 50)!r}]", why)
-=======
     @property
     def name(self) -> str:
         """Its class and collection."""
@@ -230,7 +193,6 @@ class ChromaInner(InnerStore):
     def unreadable(self, text: str) -> bool:
         """Return whether there is a half of a surrogate pair."""
         return unstorable(text.replace("\0", ""))
->>>>>>> h-store
 
     def read(self, ids: Sequence[str]) -> list[BaseNode]:
         """Return nodes with their vectors."""
@@ -259,12 +221,28 @@ class ChromaInner(InnerStore):
 
 
 class QdrantInner(InnerStore):
-    """llama-index-vector-stores-qdrant; node ids must be UUIDs, which Qdrant asks for."""
+    """llama-index-vector-stores-qdrant.
+
+    Node ids must be UUIDs, which Qdrant asks for; of others, it holds nothing.
+    """
 
     @classmethod
     def handles(cls, store_cls: type[BasePydanticVectorStore]) -> bool:
         """Return whether it is a QdrantVectorStore."""
         return comes_from(store_cls, "llama_index.vector_stores.qdrant.base", "QdrantVectorStore")
+
+    def _unfit(self, node: BaseNode, *, flat: bool) -> str | None:
+        if _uuids([node.node_id]):
+            return super()._unfit(node, flat=flat)
+        return "its id is no UUID, which Qdrant asks for; name nodes by UUIDs."
+
+    def delete(self, ids: Sequence[str]) -> None:
+        """Delete nodes."""
+        super().delete(_uuids(ids))
+
+    async def adelete(self, ids: Sequence[str]) -> None:
+        """Delete nodes."""
+        await super().adelete(_uuids(ids))
 
     def read(self, ids: Sequence[str]) -> list[BaseNode]:
         """Return nodes with their vectors."""
@@ -272,7 +250,7 @@ class QdrantInner(InnerStore):
             return []
         return [
             node
-            for part in chunks(ids)
+            for part in chunks(_uuids(ids))
             for node in self._nodes(
                 self._store.client.retrieve(
                     self._store.collection_name, part, with_payload=True, with_vectors=True
@@ -289,7 +267,7 @@ class QdrantInner(InnerStore):
         if not await client.collection_exists(name):
             return []
         nodes = []
-        for part in chunks(ids):
+        for part in chunks(_uuids(ids)):
             found = await client.retrieve(name, part, with_payload=True, with_vectors=True)
             nodes += self._nodes(found)
         return nodes
@@ -532,6 +510,16 @@ def _node(metadata: Any, text: str | None, vector: Any) -> BaseNode:
     node = metadata_dict_to_node(metadata, text=text or "")
     node.embedding = np.asarray(vector, dtype=np.float64).tolist()
     return node
+
+
+def _uuids(ids: Sequence[str]) -> list[str]:
+    """Return those ids that are UUIDs."""
+    found = []
+    for one in ids:
+        with suppress(ValueError):
+            uuid.UUID(one)
+            found.append(one)
+    return found
 
 
 def _cut_from(ref_doc_id: str) -> Any:

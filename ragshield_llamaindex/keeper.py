@@ -10,7 +10,7 @@ import asyncio
 import logging
 import threading
 import warnings
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -22,19 +22,13 @@ from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.schema import BaseNode, MetadataMode
 
 from ragshield_core import Batch, Guard, Quarantine, Report
-from ragshield_core.adoption import learn_store
-<<<<<<< HEAD
+from ragshield_core.adapters.adoption import learn_store
+from ragshield_core.adapters.held import keep_held, keep_replaced, replacement
+from ragshield_core.adapters.malformed import Sifted, sift
+from ragshield_core.adapters.one_store import claim
 from ragshield_core.entries import Entry
-from ragshield_core.errors import QuarantineError
+from ragshield_core.errors import InvalidBatchError, MalformedEntriesError, QuarantineError
 from ragshield_core.findings import Decision, Verdict, printable
-from ragshield_core.held import keep_held, keep_replaced, replacement
-=======
-from ragshield_core.errors import MalformedEntriesError, QuarantineError
-from ragshield_core.findings import Decision, Verdict, printable
-from ragshield_core.held import keep_held
-from ragshield_core.malformed import Sifted, sift
-from ragshield_core.one_store import claim
->>>>>>> h-store
 from ragshield_core.quarantine import HeldEntry, Status
 from ragshield_core.scan import ScanReport, scan
 from ragshield_llamaindex.convert import (
@@ -215,36 +209,16 @@ class Keeper:
         documents = self._withdrawn.keys() & set(_documents(nodes))
         before = {one: self._withdrawn.pop(one) for one in documents}
         try:
-<<<<<<< HEAD
-            batch = yield _work(lambda: replacing(self._batch(nodes), before))
-            report = yield from self._add(batch, with_plain_vectors(nodes), options)
-=======
             sifted = yield _work(lambda: self._sifted(nodes, at_once=at_once or bool(before)))
             nodes = [nodes[row] for row in sifted.rows]
             report = yield from self._add(nodes, sifted, options, before)
->>>>>>> h-store
         except Exception:  # the new version is not in
             yield from self._put_back([node for older in before.values() for node in older])
             raise
         notes: dict[str, str] = {}
         for ref_doc_id, older in before.items():
-<<<<<<< HEAD
             notes |= yield from self._settle(ref_doc_id, older, report)
         self.last_report = report = report.noted(notes)
-        return report
-
-    def _batch(self, nodes: Sequence[BaseNode]) -> Batch:
-        """Return nodes as a batch, after a check that they can be judged, held and stored."""
-        batch = to_batch(nodes, self.keys)
-        self.access.check(nodes)
-        return batch
-
-    def _add(
-        self, batch: Batch, nodes: Sequence[BaseNode], options: dict[str, Any] | None
-    ) -> Steps[Report]:
-        report = yield from self._judge(batch)
-=======
-            yield from self._settle(ref_doc_id, older, report)
         if sifted.refused:
             raise MalformedEntriesError(sifted.refused, written=len(sifted.batch) > 0)
         return report
@@ -259,6 +233,19 @@ class Keeper:
             raise MalformedEntriesError(sifted.refused, written=False)
         return sifted
 
+    def _batch(self, nodes: Sequence[BaseNode]) -> Batch:
+        """Return nodes that were judged elsewhere as a batch.
+
+        Raises
+        ------
+        InvalidBatchError
+            If the store cannot keep one, which a step behind the guard has changed; names it.
+        """
+        for row, reason in self.access.unfit(nodes).items():
+            msg = f"node {printable(nodes[row].node_id)!r} cannot be stored: {reason}"
+            raise InvalidBatchError(msg)
+        return as_stored(nodes, self.keys)
+
     def _add(
         self,
         nodes: Sequence[BaseNode],
@@ -267,15 +254,14 @@ class Keeper:
         before: Mapping[str, Sequence[BaseNode]],
     ) -> Steps[Report]:
         batch = replacing(sifted.batch, before)
-        report: Report = yield _work(lambda: self._judge(replace(sifted, batch=batch)))
->>>>>>> h-store
+        report = yield from self._judge(replace(sifted, batch=batch))
         self.last_report = report
         if report.retroactive:
             yield from self.recall([d.entry_id for d in report.retroactive], report.retroactive)
         kept = [node for node, good in zip(nodes, report.kept, strict=True) if good]
         if kept:
             held = [node for node, good in zip(nodes, report.kept, strict=True) if not good]
-            stored = flagged(relinked(kept, held), report.flagged)
+            stored = flagged(with_plain_vectors(relinked(kept, held)), report.flagged)
             admitted = batch if report.kept.all() else batch.take(report.kept)
             report = report.noted((yield from self._put(admitted, stored, options)))
             yield _work(lambda: self._uncover(admitted))
@@ -318,7 +304,7 @@ class Keeper:
         done = yield _work(lambda: quarantine.release(waiting, by=by, note=note))
         self.guard.forget(hidden)
         self.guard.learn(hidden)
-        self.guard.unhold(batch.ids)
+        self.guard.forget_held(batch.ids)
         self.guard.trust(batch.ids)
         self.mask.discard(batch.ids)
         yield from self._complete(held)
@@ -334,7 +320,7 @@ class Keeper:
         quarantine = self.guard.quarantine
         replaced = yield _work(lambda: replaced_of(quarantine, ids))
         nodes = [to_node(one) for one in replaced]
-        batch = to_batch(nodes, self.keys)
+        batch = as_stored(nodes, self.keys)
         documents = dict.fromkeys(source for m in batch.metadatas if (source := source_of(m)))
         suspects = list(dict.fromkeys((*batch.ids, *(yield from self.nodes_in(documents)))))
         live = to_batch_of((yield Step("read", (suspects,))), self.keys)
@@ -349,7 +335,7 @@ class Keeper:
         yield from self.recall(others, None, by, note)
         yield from self._put(batch, nodes)
         done = yield _work(lambda: quarantine.restore(batch.ids, by=by, note=note))
-        self.guard.unhold(batch.ids)
+        self.guard.forget_held(batch.ids)
         self.guard.trust(batch.ids)
         self.mask.remove(batch)
         return done  # type: ignore[no-any-return]
@@ -360,7 +346,7 @@ class Keeper:
         Somebody has released those nodes elsewhere, by the command line say, which writes no store.
         """
         quarantine = self.guard.quarantine
-        if not quarantine._exists():  # noqa: SLF001 - asking otherwise would make the file
+        if not quarantine.exists():
             return frozenset()
         released = yield _work(lambda: quarantine.list(Status.RELEASED))
         there = yield Step("read", ([one.id for one in released],))
@@ -425,17 +411,10 @@ class Keeper:
 
         Returns whether it was replaced.
         """
-<<<<<<< HEAD
-        batch = yield _work(lambda: self._batch(nodes))
-        nodes = with_plain_vectors(nodes)
-        older = yield Step("document", (ref_doc_id,))
-        report = yield from self._judge(batch, older)
-=======
         sifted = yield _work(lambda: self._sifted(nodes, at_once=True))
         batch = sifted.batch
         older = yield Step("document", (ref_doc_id,))
-        report = yield _work(lambda: self._judge(sifted, older))
->>>>>>> h-store
+        report = yield from self._judge(sifted, older)
         self.last_report = report
         if report.retroactive:
             yield from self.recall([d.entry_id for d in report.retroactive], report.retroactive)
@@ -445,7 +424,7 @@ class Keeper:
         # First the new version: what fails here leaves the one before.
         if len(batch):
             leaving = yield Step("read", (older,))
-            stored = flagged(nodes, report.flagged)
+            stored = flagged(with_plain_vectors(nodes), report.flagged)
             self.last_report = report.noted((yield from self._put(batch, stored, options, leaving)))
             yield _work(lambda: self._uncover(batch))
         yield from self.delete_document(ref_doc_id, spare=batch.ids)
@@ -468,7 +447,6 @@ class Keeper:
         replaced
             Documents whose older versions go.
         """
-<<<<<<< HEAD
         judged = []
         for stage in reports:
             judged.append((yield from self._of_copies(stage)))
@@ -478,13 +456,6 @@ class Keeper:
         self.last_report = report = in_stages(judged)
         batch = yield _work(lambda: self._batch(nodes))
         nodes = with_plain_vectors(nodes)
-=======
-        self.last_report = report
-        self.mask.add(report.batch.take(~report.kept))
-        if report.retroactive:
-            yield from self.recall([d.entry_id for d in report.retroactive], report.retroactive)
-        batch = yield _work(lambda: as_stored(nodes, self.keys))
->>>>>>> h-store
         # First the new versions: what fails here leaves those before.
         if len(batch):
             leaving = yield Step("read", ((yield from self.nodes_in(replaced)),))
@@ -604,22 +575,16 @@ class Keeper:
                 yield Step("delete", (left,))
         return gone  # type: ignore[no-any-return]
 
-<<<<<<< HEAD
-    def _judge(self, batch: Batch, replacing: Sequence[str] = ()) -> Steps[Report]:
-        screen = partial(self.guard.screen, batch, replacing=replacing)
+    def _judge(self, sifted: Sifted, replacing: Sequence[str] = ()) -> Steps[Report]:
+        screen = partial(self.guard.screen, sifted.whole, replacing=replacing)
         report: Report = yield _work(lambda: with_family(screen()))
         if self.guard.policy.on_detect != "raise":
             report = yield from self._of_copies(report)
-        return (yield _work(lambda: self._hold(report)))  # type: ignore[no-any-return]
+        return (yield _work(lambda: self._hold(report, sifted)))  # type: ignore[no-any-return]
 
-    def _hold(self, report: Report) -> Report:
-        report = noting_images(keep_held(self.guard.hold(report), self.guard))
-=======
-    def _judge(self, sifted: Sifted, replacing: Sequence[str] = ()) -> Report:
-        screened = with_family(self.guard.screen(sifted.whole, replacing=replacing))
-        report = keep_held(self.guard.hold(screened), self.guard)
+    def _hold(self, report: Report, sifted: Sifted) -> Report:
+        report = keep_held(self.guard.hold(report), self.guard)
         report = noting_images(sifted.hold(report, self.guard))
->>>>>>> h-store
         if not report.kept.all():
             self.mask.add(report.batch.take(~report.kept))
         return report
@@ -711,7 +676,7 @@ class Keeper:
         back = self.mask.remove(admitted)
         if back:
             held = self.guard.quarantine.held_ids(back)  # of some, another revision
-            self.guard.unhold([entry_id for entry_id in back if entry_id not in held])
+            self.guard.forget_held([entry_id for entry_id in back if entry_id not in held])
             entries = admitted.take([admitted.ids.index(entry_id) for entry_id in back])
             self.guard.trust(list(self.guard.quarantine.released_among(entries)))
             self.guard.quarantine.readmit(entries)
@@ -789,15 +754,15 @@ class Keeper:
 
     def _gone(self, older: Batch, ids: Sequence[str], *, held_only: bool = False) -> None:
         self.guard.forget(older)
-        self.guard.unhold(ids)
-        if self.guard.quarantine._exists():  # noqa: SLF001 - asking otherwise would make the file
+        self.guard.forget_held(ids)
+        if self.guard.quarantine.exists():
             note = "deleted through the store"
             self.guard.quarantine.purge(ids, note=note, evidence=False, held_only=held_only)
         self.mask.discard(ids)
 
     def _held_of(self, ref_doc_id: str, status: Status | None = None) -> list[str]:
         quarantine = self.guard.quarantine
-        if not quarantine._exists():  # noqa: SLF001 - asking otherwise would make the file
+        if not quarantine.exists():
             return []
         return list(
             dict.fromkeys(
@@ -939,7 +904,7 @@ class Kept:
         Parameters
         ----------
         ids
-            Of stored nodes; those that are not there are passed over.
+            Of stored nodes; those that are not there are ignored.
         decisions
             Why, one per id. What a person has released before then stays; without decisions it
             leaves as well, since a person decides again.

@@ -14,7 +14,7 @@ from llama_index.core.vector_stores.types import (
 
 from ragshield_core.adapters.mask import PAGE, Claims, Search
 from ragshield_core.adapters.mask import Mask as CoreMask
-from ragshield_llamaindex.convert import MetadataKeys, context_of, text_of
+from ragshield_llamaindex.convert import MetadataKeys, claims_of, context_of, text_of
 
 # Whether a result may be seen, by its id and its node, as far as the store gives them.
 Shows = Callable[[str | None, BaseNode | None], bool]
@@ -39,8 +39,8 @@ class Mask(CoreMask[BaseNode]):
 
     def claims_of(self, item: BaseNode) -> Claims:
         """Return text, label, lineage and context of a node."""
-        keys = self._keys
-        return Claims(text_of(item), keys.label_of(item), keys.lineage_of(item), context_of(item))
+        label, lineage = claims_of(item, self._keys)
+        return Claims(text_of(item), label, lineage, context_of(item))
 
     def visible(self, nodes: Sequence[BaseNode]) -> list[BaseNode]:
         """Return nodes without those that are held."""

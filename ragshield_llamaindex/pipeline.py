@@ -227,7 +227,7 @@ class GuardedIngestionPipeline(IngestionPipeline):
         with naming(inputs, self.poison_guard.keys):
             plan = self._plan(inputs, arrived)
         older = [] if keeper is None else keeper.run(keeper.nodes_in(plan.leaving))
-<<<<<<< HEAD
+        unfit = None if keeper is None else keeper.access.unfit
         stages, after = self._stages()
         left: Sequence[BaseNode] = plan.run
         reports = []
@@ -243,19 +243,9 @@ class GuardedIngestionPipeline(IngestionPipeline):
                 )
             with naming(made, guard.keys):
                 made = StableIds()(made)
-                if keeper is not None:
-                    keeper.access.check(made)  # before anything is held
-            left, report = guard.screen(made, replacing=older)
+            left, report = guard.screen(made, replacing=older, unfit=unfit)
             reports.append(report)
         outcome = self._outcome(plan, left, in_stages(reports))
-=======
-        screened = self.poison_guard.screen(
-            StableIds()(made),
-            replacing=older,
-            unfit=None if keeper is None else keeper.access.unfit,
-        )
-        outcome = self._outcome(plan, *screened)
->>>>>>> h-store
         outcome = outcome._replace(
             nodes=list(run_transformations(outcome.nodes, after, in_place=in_place, **kwargs))
         )
@@ -291,7 +281,7 @@ class GuardedIngestionPipeline(IngestionPipeline):
         with naming(inputs, self.poison_guard.keys):
             plan = await asyncio.to_thread(self._plan, inputs, arrived)
         older = [] if keeper is None else await keeper.arun(keeper.nodes_in(plan.leaving))
-<<<<<<< HEAD
+        unfit = None if keeper is None else keeper.access.unfit
         stages, after = self._stages()
         left: Sequence[BaseNode] = plan.run
         reports = []
@@ -307,19 +297,9 @@ class GuardedIngestionPipeline(IngestionPipeline):
                 )
             with naming(made, guard.keys):
                 made = StableIds()(made)
-                if keeper is not None:
-                    await asyncio.to_thread(keeper.access.check, made)  # before anything is held
-            left, report = await guard.ascreen(made, replacing=older)
+            left, report = await guard.ascreen(made, replacing=older, unfit=unfit)
             reports.append(report)
         outcome = self._outcome(plan, left, in_stages(reports))
-=======
-        screened = await self.poison_guard.ascreen(
-            StableIds()(made),
-            replacing=older,
-            unfit=None if keeper is None else keeper.access.unfit,
-        )
-        outcome = self._outcome(plan, *screened)
->>>>>>> h-store
         left = await arun_transformations(outcome.nodes, after, in_place=in_place, **kwargs)
         outcome = outcome._replace(nodes=list(left))
         vectors = _with_vectors(outcome.nodes)
@@ -364,7 +344,7 @@ class GuardedIngestionPipeline(IngestionPipeline):
             late = {one.id for one in held if one.status is Status.RELEASED}
             waiting = [entry_id for entry_id in noted if entry_id not in late]
             released += guard.quarantine.release(waiting, by=by, note=note)
-            guard.unhold(noted)
+            guard.forget_held(noted)
             guard.trust(noted)
         return released
 

@@ -25,12 +25,12 @@ from sqlalchemy import make_url
 
 from ragshield_core import Batch, Guard, Quarantine, Report
 from ragshield_core import state as saved_state
+from ragshield_core.adapters.held import keep_held
+from ragshield_core.adapters.malformed import sift
 from ragshield_core.detectors.base import Detector, Need
 from ragshield_core.errors import MalformedEntriesError, PoisonedEntryError, RAGShieldError
-from ragshield_core.held import keep_held
-from ragshield_core.malformed import sift
-from ragshield_core.metadata_json import dumps, loads
 from ragshield_core.quarantine import HeldEntry
+from ragshield_core.quarantine.metadata_json import dumps, loads
 from ragshield_llamaindex.convert import (
     NO_ENTRIES,
     MetadataKeys,
@@ -289,22 +289,13 @@ class PoisonGuard(TransformComponent):
             Returns which nodes the store cannot keep, by position, each with the reason: they are
             held.
         """
-<<<<<<< HEAD
         made: dict[str, list[float]] = {}
         with naming(nodes, self.keys):
             bare = [node for node in nodes if node.embedding is None]
             if bare and self._embed_model is not None:
                 vectors = self._embed_model.get_text_embedding_batch(_contents(bare))
-                made = dict(zip([node.node_id for node in bare], vectors, strict=True))
-        return self._screen(nodes, made, replacing)
-=======
-        bare = [node for node in nodes if node.embedding is None]
-        vectors: list[list[float]] = []
-        if bare and self._embed_model is not None:
-            vectors = self._embed_model.get_text_embedding_batch(_contents(bare))
-        made = dict(zip([node.node_id for node in bare], vectors, strict=False))
+                made = dict(zip([node.node_id for node in bare], vectors, strict=False))
         return self._screen(nodes, made, replacing, unfit)
->>>>>>> h-store
 
     async def ascreen(
         self,
@@ -314,22 +305,13 @@ class PoisonGuard(TransformComponent):
         unfit: Unfit | None = None,
     ) -> tuple[list[BaseNode], Report]:
         """Do as :meth:`screen` does, with the model's own async embedding, off the event loop."""
-<<<<<<< HEAD
         made: dict[str, list[float]] = {}
         with naming(nodes, self.keys):
             bare = [node for node in nodes if node.embedding is None]
             if bare and self._embed_model is not None:
                 vectors = await self._embed_model.aget_text_embedding_batch(_contents(bare))
-                made = dict(zip([node.node_id for node in bare], vectors, strict=True))
-        return await asyncio.to_thread(self._screen, nodes, made, replacing)
-=======
-        bare = [node for node in nodes if node.embedding is None]
-        vectors: list[list[float]] = []
-        if bare and self._embed_model is not None:
-            vectors = await self._embed_model.aget_text_embedding_batch(_contents(bare))
-        made = dict(zip([node.node_id for node in bare], vectors, strict=False))
+                made = dict(zip([node.node_id for node in bare], vectors, strict=False))
         return await asyncio.to_thread(self._screen, nodes, made, replacing, unfit)
->>>>>>> h-store
 
     def _look_around(self) -> None:
         """Warn if the pipeline that is calling has a language model read nodes before this.
@@ -371,7 +353,7 @@ class PoisonGuard(TransformComponent):
         """
         ids = nodes_of(self.quarantine, ids)
         held = self.quarantine.release(ids, by=by, note=note)
-        self._guard.unhold(ids)
+        self._guard.forget_held(ids)
         self._guard.trust(ids)
         return [to_node(item) for item in held]
 
@@ -611,7 +593,7 @@ def _plus(counts: Counts, screened: int, flagged: int, quarantined: int) -> Coun
 
 def _decisions(quarantine: Quarantine) -> list[Any]:
     """Return what changes with every decision of a person, and every hold."""
-    if not quarantine._exists():  # noqa: SLF001 - asking otherwise would make the file
+    if not quarantine.exists():
         return []
     log = quarantine.log()
     return [quarantine.namespace, len(log), log[-1].at.isoformat() if log else ""]

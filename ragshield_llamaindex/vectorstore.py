@@ -228,7 +228,7 @@ class GuardedVectorStore(Kept, BasePydanticVectorStore):
         Parameters
         ----------
         node_ids
-            Those that are neither here nor there are passed over.
+            Those that are neither here nor there are ignored.
         filters
             Of those, or of all nodes, the ones to delete.
         **delete_kwargs
@@ -337,13 +337,13 @@ class GuardedVectorStore(Kept, BasePydanticVectorStore):
     def get_nodes(
         self, node_ids: list[str] | None = None, filters: MetadataFilters | None = None
     ) -> list[BaseNode]:
-        """Return stored nodes; those that are missing or held are passed over."""
+        """Return stored nodes; those that are missing or held are ignored."""
         return self._keeper.mask.visible(self._inner.get_nodes(node_ids, filters))
 
     async def aget_nodes(
         self, node_ids: list[str] | None = None, filters: MetadataFilters | None = None
     ) -> list[BaseNode]:
-        """Return stored nodes; those that are missing or held are passed over."""
+        """Return stored nodes; those that are missing or held are ignored."""
         return self._keeper.mask.visible(await self._inner.aget_nodes(node_ids, filters))
 
     def _removal(self, ref_doc_id: str) -> Steps[Any]:

@@ -47,6 +47,9 @@ class Columns:
     metadatas: Sequence[Mapping[str, Any]]
     contexts: Sequence[str | None]
     reasons: Mapping[int, str] = field(default_factory=dict)  # by row, why it is malformed
+    refused: Mapping[int, str] = field(
+        default_factory=dict
+    )  # by row, why nothing of it can be kept
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,7 +191,7 @@ def sift(columns: Columns, guard: Guard) -> Sifted:
     Where all vectors are of another dimension than those of the knowledge base, all entries are
     refused: they are of another model, and that is no matter of single entries.
     """
-    refused = unusable(columns.ids, columns.texts)
+    refused = {**columns.refused, **unusable(columns.ids, columns.texts)}
     rows = [row for row in range(len(columns.ids)) if row not in refused]
     reasons = {n: [columns.reasons[row]] for n, row in enumerate(rows) if row in columns.reasons}
     matrix, odd = np.empty((len(rows), 0), dtype=np.float32), dict[int, str]()

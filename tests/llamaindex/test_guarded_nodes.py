@@ -116,8 +116,8 @@ def test_detectors_are_told_of_holds_and_releases(make_store):
         def hold(self, entries):
             self.calls.append(("hold", *entries.ids))
 
-        def unhold(self, ids):
-            self.calls.append(("unhold", *ids))
+        def forget_held(self, ids):
+            self.calls.append(("forget_held", *ids))
 
         def trust(self, ids):
             self.calls.append(("trust", *ids))
@@ -126,7 +126,7 @@ def test_detectors_are_told_of_holds_and_releases(make_store):
     store = GuardedVectorStore(make_store("chroma"), guard=guard_of(told))
     store.add([node("a score=5"), node("b")])
     store.release([id_of("a score=5")])
-    assert told.calls == [(call, id_of("a score=5")) for call in ("hold", "unhold", "trust")]
+    assert told.calls == [(call, id_of("a score=5")) for call in ("hold", "forget_held", "trust")]
     assert told.learned == 2
 
 

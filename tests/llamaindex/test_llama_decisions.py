@@ -321,7 +321,7 @@ def test_a_pipeline_without_a_vector_store_has_nothing_to_restore():
 
 def bars(kept, value):
     """Have the guard hold what scores above."""
-    kept.guard._bars["scripted"] = kept.guard._bars["scripted"]._replace(
+    kept.guard._thresholds["scripted"] = kept.guard._thresholds["scripted"]._replace(
         flag=value, quarantine=value
     )
 

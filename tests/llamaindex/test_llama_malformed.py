@@ -1,5 +1,8 @@
 """One odd value costs its node, not those that came with it."""
 
+import datetime as dt
+from pathlib import Path
+
 import numpy as np
 import pytest
 from llama_index.core import StorageContext, VectorStoreIndex
@@ -8,15 +11,16 @@ from llama_index.core.storage.docstore import SimpleDocumentStore
 from llama_support import TopicEmbedding, document, good, guard_of, ids_of, known, node
 from support import DIM
 
-from ragshield_core.errors import MalformedEntriesError, QuarantineError
-from ragshield_core.malformed import MalformedEntriesWarning
+from ragshield_core.adapters.malformed import MalformedEntriesWarning
+from ragshield_core.errors import InvalidBatchError, MalformedEntriesError, QuarantineError
 from ragshield_llamaindex import (
     GuardedIngestionPipeline,
     GuardedVectorStore,
     GuardedVectorStoreIndex,
     PoisonGuard,
 )
-from ragshield_llamaindex.convert import to_batch
+from ragshield_llamaindex.convert import MetadataKeys, as_stored, to_batch
+from ragshield_llamaindex.mask import Mask
 
 
 def loop():
@@ -269,3 +273,69 @@ def test_what_chroma_would_lose_is_held(value, make_store):
     store.add([*known(), odd(share=value)])
     assert live(store) == set(ids_of(known()))
     assert "metadata['share']" in store.quarantine.show(odd().node_id).note
+
+
+def test_what_is_held_without_its_label_is_hidden_with_it():
+    keys = MetadataKeys(label="label")
+    mask = Mask(keys)
+    mask.add(as_stored([_labelled(["x"])], keys))
+    assert mask.hides(_labelled(["x"]))
+    assert not mask.hides(_labelled("billing"))
+
+
+def test_an_id_that_qdrant_does_not_take_costs_that_node(make_store):
+    store = GuardedVectorStore(make_store("qdrant"), guard=guard_of())
+    store.add(known())
+    first, second = good()
+    culprit = odd()
+    culprit.id_ = "page 7"
+    store.add([first, culprit, second])
+    assert live(store) == set(ids_of([*known(), first, second]))
+    assert "no UUID" in store.quarantine.show("page 7").note
+    with pytest.raises(QuarantineError, match="nothing was released: its id is no UUID"):
+        store.release(["page 7"])
+    store.delete_nodes(["page 7"])
+    assert not store.quarantine.held_ids(["page 7"])
+
+
+def test_a_template_that_cannot_be_filled_in_costs_that_node(make):
+    guarded, add = make()
+    first, second = good()
+    broken = odd(page=1)
+    broken.text_template = "{secret} {metadata_str}"
+    with pytest.raises(MalformedEntriesError, match="cannot be put into a prompt") as raised:
+        add([first, broken, second])
+    assert set(raised.value.reasons) == {1}
+    assert live(guarded) == set(ids_of([*known(), first, second]))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("metadata", None), ("relationships", {7: 7}), ("excluded_llm_metadata_keys", [3])],
+)
+def test_fields_that_llamaindex_could_not_have_made_cost_that_node(make, field, value):
+    guarded, add = make()
+    first, second = good()
+    culprit = odd(page=1)
+    culprit.__dict__[field] = value
+    add([first, culprit, second])
+    assert live(guarded) == set(ids_of([*known(), first, second]))
+    held = guarded.quarantine.show(culprit.node_id)
+    assert held.entry.text == "billing odd"
+    assert held.entry.metadata.get("page") == (None if field == "metadata" else 1)
+    guarded.release([culprit.node_id])
+    assert culprit.node_id in live(guarded)
+
+
+def test_what_is_no_node_is_refused_before_anything_is_written(make):
+    guarded, add = make()
+    with pytest.raises(InvalidBatchError, match=r"nodes\[1\] is of type str"):
+        add([*good()[:1], "billing", *good()[1:]])
+    assert live(guarded) == set(ids_of(known()))
+
+
+def test_dates_and_paths_are_kept_as_stores_keep_them(make):
+    guarded, add = make()
+    add([*good(), odd(day=dt.date(2026, 1, 1), path=Path("a.txt"))])
+    assert guarded.last_report.kept.all()
+    assert odd().node_id in live(guarded)
