@@ -21,7 +21,6 @@ from llama_index.core.schema import (
 )
 from llama_index.core.vector_stores.utils import metadata_dict_to_node
 from numpy.typing import ArrayLike
-from ragshield_core.scan.llama_folder import NODE_KEY
 
 from ragshield_core import Batch, Report
 from ragshield_core.adapters.claims import claim_of, lineage_of
@@ -31,6 +30,7 @@ from ragshield_core.errors import InvalidBatchError, RAGShieldError
 from ragshield_core.findings import Decision, Unjudged, printable
 from ragshield_core.quarantine import HeldEntry
 from ragshield_core.quarantine.metadata_json import dumps, loads
+from ragshield_core.scan.readers.llama_folder import NODE_KEY
 
 logger = logging.getLogger("ragshield")
 

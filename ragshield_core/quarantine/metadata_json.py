@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -64,7 +64,7 @@ def dumps(metadata: Mapping[str, Any]) -> str:
     {'seen': datetime.date(2026, 1, 2), 'pages': (1, 2)}
     """
     try:
-        return json.dumps(_encode(metadata, "metadata"))
+        return json.dumps(_encode(metadata, ()))
     except RecursionError:
         msg = "metadata contains itself or is nested too deeply, expected a tree of plain values."
         raise ValueError(msg) from None
@@ -76,30 +76,43 @@ def loads(text: str) -> dict[str, Any]:
     return decoded
 
 
-def _encode(value: Any, where: str) -> Any:
+def _encode(value: Any, path: tuple[Any, ...]) -> Any:
+    """Return a value as JSON has it; ``path`` leads to it, and is put into words in errors only."""
     if value is None or isinstance(value, str | bool | int | float):
         return value
     if isinstance(value, np.generic):
         # A longdouble's own item() would be a longdouble again.
-        return float(value) if isinstance(value, np.floating) else _encode(value.item(), where)
+        return float(value) if isinstance(value, np.floating) else _encode(value.item(), path)
     if isinstance(value, list):
-        return [_encode(item, f"{where}[{i}]") for i, item in enumerate(value)]
+        return [_encode(item, (*path, _Place(i))) for i, item in enumerate(value)]
     for name, collection in _COLLECTIONS.items():
         if isinstance(value, collection):
-            return {TAG: [name, [_encode(item, f"{where}[...]") for item in value]]}
+            return {TAG: [name, [_encode(item, (*path, _Place(None))) for item in value]]}
     if isinstance(value, Mapping):
         if all(isinstance(key, str) for key in value) and TAG not in value:
-            return {key: _encode(item, f"{where}[{_named(key)}]") for key, item in value.items()}
-        pairs = [[_encode(k, where), _encode(v, f"{where}[{_named(k)}]")] for k, v in value.items()]
+            return {key: _encode(item, (*path, key)) for key, item in value.items()}
+        pairs = [[_encode(k, path), _encode(v, (*path, k))] for k, v in value.items()]
         return {TAG: ["dict", pairs]}
     for name, (kind, encode, _) in _TYPES.items():
         if isinstance(value, kind):
             return {TAG: [name, encode(value)]}
     msg = (
-        f"{where} is of type {type(value).__name__}, which the quarantine cannot keep without "
-        "pickling it; use strings, numbers, dates, lists or dicts."
+        f"metadata{''.join(map(_step, path))} is of type {type(value).__name__}, which the "
+        "quarantine cannot keep without pickling it; use strings, numbers, dates, lists or dicts."
     )
     raise TypeError(msg)
+
+
+class _Place(NamedTuple):
+    """A place in a list; in what has no order, none."""
+
+    number: int | None
+
+
+def _step(key: Any) -> str:
+    if isinstance(key, _Place):
+        return "[...]" if key.number is None else f"[{key.number}]"
+    return f"[{_named(key)}]"
 
 
 def _named(key: Any) -> str:

@@ -10,12 +10,12 @@ from llama_index.core.node_parser import SentenceSplitter
 from llama_index.core.schema import IndexNode
 from llama_index.core.storage.docstore import SimpleDocumentStore
 from llama_support import TEXT_KINDS, document, guard_of, id_of, ids_of, known, node
-from ragshield_core.scan.llama_folder import NODE_KEY
 from support import Scripted
 
 from ragshield_core import Batch, Decision, Guard, PoisonedEntryError, Quarantine, Verdict
 from ragshield_core.detectors import HiddenTextDetector, InstructionDetector
 from ragshield_core.errors import QuarantineError
+from ragshield_core.scan.readers.llama_folder import NODE_KEY
 from ragshield_llamaindex import (
     GuardedIngestionPipeline,
     GuardedVectorStore,
