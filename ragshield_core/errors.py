@@ -114,3 +114,15 @@ class PoisonedEntryError(RAGShieldError):
     def __reduce__(self) -> tuple[type[PoisonedEntryError], tuple[Report]]:
         """Cross a process boundary with the report, not with the message."""
         return type(self), (self.report,)
+
+
+class UnfittedGuardWarning(UserWarning):
+    """A guard that knows nothing stands in front of a store that holds entries."""
+
+
+class SharedQuarantineWarning(UserWarning):
+    """Two stores hold entries under one name, in one namespace of a quarantine."""
+
+
+class MalformedEntriesWarning(UserWarning):
+    """Nothing of a write can be judged as it came, and all of it is held."""

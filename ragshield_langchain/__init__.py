@@ -2,8 +2,11 @@
 
 from typing import TYPE_CHECKING, Any
 
-from ragshield_core.adapters.malformed import MalformedEntriesWarning
-from ragshield_core.adapters.one_store import SharedQuarantineWarning
+from ragshield_core.errors import (
+    MalformedEntriesWarning,
+    SharedQuarantineWarning,
+    UnfittedGuardWarning,
+)
 from ragshield_langchain.callers import ParentsNotJudgedWarning
 from ragshield_langchain.events import areport_detection, report_detection
 from ragshield_langchain.indexing import (
@@ -17,7 +20,7 @@ from ragshield_langchain.ingest import aingest, ingest
 from ragshield_langchain.inner import InnerStore
 from ragshield_langchain.retrieval import GuardedRetriever, PoisonFilter
 from ragshield_langchain.transformer import PoisonGuardTransformer
-from ragshield_langchain.vectorstore import GuardedVectorStore, UnfittedGuardWarning
+from ragshield_langchain.vectorstore import GuardedVectorStore
 
 if TYPE_CHECKING:
     from ragshield_langchain.middleware import PoisonGuardMiddleware

@@ -160,7 +160,7 @@ def guarded_index(  # noqa: PLR0913 - LangChain's own arguments
     """
     expect_records(record_manager)
     run = _Run(vector_store, record_manager, source_id_key, replaces=cleanup is not None)
-    vector_store.refresh()  # a person may have released documents since
+    vector_store.refresh_quarantine()  # a person may have released documents since
     _record_released(record_manager, vector_store, source_id_key)
     counts = index(
         docs_source,

@@ -29,7 +29,7 @@ from ragshield_core.adapters.malformed import Vectors, sift, unusable
 from ragshield_core.adapters.one_store import claim
 from ragshield_core.canary.sizes import size_of
 from ragshield_core.entries import Entry, together
-from ragshield_core.errors import InvalidBatchError, MalformedEntriesError
+from ragshield_core.errors import InvalidBatchError, MalformedEntriesError, UnfittedGuardWarning
 from ragshield_core.findings import Decision, printable
 from ragshield_core.quarantine import HeldEntry, Status
 from ragshield_core.scan import ScanReport, scan
@@ -69,10 +69,6 @@ COPIES = 16
 
 
 ADOPTING: ContextVar[bool] = ContextVar("ragshield_adopting", default=False)
-
-
-class UnfittedGuardWarning(UserWarning):
-    """A guard that knows nothing stands in front of a store that holds documents."""
 
 
 class GuardedVectorStore(VectorStore):
@@ -712,7 +708,7 @@ class GuardedVectorStore(VectorStore):
         """Do as :meth:`recall` does, off the event loop."""
         return await self._off_loop(lambda: self.recall(ids, decisions, by=by, note=note))
 
-    def refresh(self) -> None:
+    def refresh_quarantine(self) -> None:
         """Ask the quarantine what is held.
 
         Only needed where somebody else holds or judges entries that stay in the store inside:

@@ -1,7 +1,10 @@
 """RAGShield for LlamaIndex: stores, indexes and pipelines that keep poisoned nodes out."""
 
-from ragshield_core.adapters.malformed import MalformedEntriesWarning
-from ragshield_core.adapters.one_store import SharedQuarantineWarning
+from ragshield_core.errors import (
+    MalformedEntriesWarning,
+    SharedQuarantineWarning,
+    UnfittedGuardWarning,
+)
 from ragshield_llamaindex.callers import HeldTextElsewhereWarning
 from ragshield_llamaindex.events import PoisonDetectedEvent
 from ragshield_llamaindex.index import (
@@ -12,7 +15,6 @@ from ragshield_llamaindex.index import (
     guarded_index_from_documents,
 )
 from ragshield_llamaindex.inner import InnerStore
-from ragshield_llamaindex.keeper import UnfittedGuardWarning
 from ragshield_llamaindex.pipeline import GuardedIngestionPipeline, PipelineResult
 from ragshield_llamaindex.retrieval import (
     GuardedRetriever,

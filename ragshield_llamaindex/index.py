@@ -482,10 +482,6 @@ class GuardedVectorStoreIndex(Kept, VectorStoreIndex):
         await self._keeper.arun(self._keeper.delete_nodes(node_ids, options))
         self._record()
 
-    def refresh_quarantine(self) -> None:
-        """Ask the quarantine what is held, where somebody else holds or judges entries."""
-        self._keeper.mask.load(self.quarantine)
-
     # Reads
 
     def as_query_engine(self, llm: LLMType | None = None, **kwargs: Any) -> BaseQueryEngine:

@@ -27,7 +27,12 @@ from ragshield_core.adapters.held import keep_held, keep_replaced, replacement
 from ragshield_core.adapters.malformed import Sifted, sift
 from ragshield_core.adapters.one_store import claim
 from ragshield_core.entries import Entry
-from ragshield_core.errors import InvalidBatchError, MalformedEntriesError, QuarantineError
+from ragshield_core.errors import (
+    InvalidBatchError,
+    MalformedEntriesError,
+    QuarantineError,
+    UnfittedGuardWarning,
+)
 from ragshield_core.findings import Decision, Verdict, printable
 from ragshield_core.quarantine import HeldEntry, Status
 from ragshield_core.scan import ScanReport, scan
@@ -73,10 +78,6 @@ ADOPT = {
 }
 # Seconds between two looks at whether another write is over.
 PAUSE = 0.005
-
-
-class UnfittedGuardWarning(UserWarning):
-    """A guard that knows nothing stands in front of a store that holds nodes."""
 
 
 class Step(NamedTuple):
@@ -396,6 +397,23 @@ class Keeper:
         nodes = yield Step("read", (list(dict.fromkeys(ids)),))
         entries, reasons = yield from self._and_family(nodes, decisions or ())
         return (yield from self._away(entries, reasons if decisions else None, by, note))
+
+    def purge(self, ids: Sequence[str], by: str, note: str | None) -> Steps[int]:
+        """Delete held nodes for good, from the store as well where they are only hidden there."""
+        quarantine = self.guard.quarantine
+        if not quarantine.exists():
+            return 0
+        wanted = yield _work(lambda: nodes_of(quarantine, ids))
+        there = yield Step("read", (wanted,))
+        hidden = [node.node_id for node in there if self.mask.hides(node)]
+        if hidden:
+            yield Step("delete", (hidden,))
+        deleted: int = yield _work(
+            lambda: quarantine.purge(wanted, by=by, note=note, held_only=True)
+        )
+        yield _work(lambda: self.guard.forget_held(wanted))
+        self.mask.discard(wanted)
+        return deleted
 
     def _judged_again(self, report: Report) -> Steps[Report]:
         """Recall what came before a first calibration, in this batch perhaps, and say so."""
@@ -941,6 +959,43 @@ class Kept:
         gone = await self._keeper.arun(self._keeper.recall(ids, decisions, by, note))
         self._record()
         return gone
+
+    @dispatcher.span
+    def purge(self, ids: Sequence[str], *, by: str = "ragshield", note: str | None = None) -> int:
+        """Delete held nodes for good; what is live under the same ids stays.
+
+        Parameters
+        ----------
+        ids
+            Of held nodes, or of documents: all nodes of theirs that are held. Others are ignored.
+        by, note
+            Who decided, and why; kept in the quarantine's log.
+
+        Returns
+        -------
+        int
+            How many revisions were deleted.
+        """
+        deleted = self._keeper.run(self._keeper.purge(ids, by, note))
+        self._record()
+        return deleted
+
+    @dispatcher.span
+    async def apurge(
+        self, ids: Sequence[str], *, by: str = "ragshield", note: str | None = None
+    ) -> int:
+        """Do as :meth:`purge` does, by async methods."""
+        deleted = await self._keeper.arun(self._keeper.purge(ids, by, note))
+        self._record()
+        return deleted
+
+    def refresh_quarantine(self) -> None:
+        """Ask the quarantine what is held.
+
+        Only needed where another process, or a reviewer, holds or judges nodes that stay in the
+        store inside. What is held here is known at once.
+        """
+        self._keeper.mask.load(self.quarantine)
 
     def scan(
         self,

@@ -261,10 +261,6 @@ class GuardedVectorStore(Kept, BasePydanticVectorStore):
         ids = await asyncio.to_thread(self._keeper.access.ids)
         await self._keeper.arun(self._keeper.clear(ids, Step("clear")))
 
-    def refresh(self) -> None:
-        """Ask the quarantine what is held, where somebody else holds or judges entries."""
-        self._keeper.mask.load(self.quarantine)
-
     def persist(self, persist_path: str, fs: Any = None) -> None:
         """Save the store inside; save the guard with ``guard.save(folder)``."""
         self._inner.persist(persist_path, fs)

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ragshield_core.entries import Batch, unfit
-from ragshield_core.errors import MalformedEntriesError
+from ragshield_core.errors import MalformedEntriesError, MalformedEntriesWarning
 from ragshield_core.findings import Decision, Report, Verdict, printable
 from ragshield_core.guard import Guard
 from ragshield_core.quarantine import Quarantine
@@ -29,10 +29,6 @@ logger = logging.getLogger("ragshield")  # ids and counts, never text
 Vectors = NDArray[Any] | Sequence[Any]
 
 UNSTORABLE = "holds a NUL or a lone surrogate, expected valid Unicode text"
-
-
-class MalformedEntriesWarning(UserWarning):
-    """Nothing of a write can be judged as it came, and all of it is held."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,16 +6,13 @@ import warnings
 import weakref
 from typing import Any
 
+from ragshield_core.errors import SharedQuarantineWarning
 from ragshield_core.guard import Guard
 from ragshield_core.quarantine import Quarantine
 
 # Of this process, and only as long as they are used.
 _STORE_OF: weakref.WeakKeyDictionary[Guard, weakref.ref[Any]] = weakref.WeakKeyDictionary()
 _QUARANTINES: weakref.WeakKeyDictionary[Quarantine, weakref.ref[Any]] = weakref.WeakKeyDictionary()
-
-
-class SharedQuarantineWarning(UserWarning):
-    """Two stores hold entries under one name, in one namespace of a quarantine."""
 
 
 def claim(guard: Guard, store: Any, name: str | None, found: str, *, stacklevel: int = 3) -> None:

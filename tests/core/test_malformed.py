@@ -7,8 +7,8 @@ import pytest
 from support import DIM, Scripted, vector_of
 
 from ragshield_core import Guard, Policy, Verdict
-from ragshield_core.adapters.malformed import Columns, MalformedEntriesWarning, sift, unusable
-from ragshield_core.errors import MalformedEntriesError
+from ragshield_core.adapters.malformed import Columns, sift, unusable
+from ragshield_core.errors import MalformedEntriesError, MalformedEntriesWarning
 
 N = 4
 

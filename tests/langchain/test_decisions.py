@@ -55,7 +55,7 @@ def test_deleting_a_held_revision_deletes_it_where_it_is_hidden(store):
     store.add_documents([GOOD])
     past(store, BAD)
     store.quarantine.hold(store._stored(["a"]), by="anna")
-    store.refresh()
+    store.refresh_quarantine()
     assert texts(store) == []
     store.purge(["a"])
     assert len(store._stored(["a"])) == 0
@@ -93,7 +93,7 @@ def test_confirming_a_copy_leaves_the_document_that_stood_there_before(store):
     assert "'good'" in store.quarantine.show("copy").note
     store.quarantine.confirm(["copy"], by="anna")
     for one in (store, again(store)):
-        one.refresh()
+        one.refresh_quarantine()
         assert texts(one) == [good.page_content]
         assert PoisonFilter(store=one).compress_documents([good], "when") == [good]
     past(store, good.model_copy(update={"id": "another"}))

@@ -91,7 +91,7 @@ def test_what_was_confirmed_and_purged_elsewhere_is_seen_once_it_is_admitted(inn
     store = GuardedVectorStore(inner, guard=guard_of(detector))
     store.add_documents([BAD])
     store.quarantine.confirm(["bad"], by="anna")
-    store.refresh()
+    store.refresh_quarantine()
     store.quarantine.purge(["bad"], by="anna")
     detector.lenient = True
     store.add_documents([BAD.model_copy(update={"id": "another"})])

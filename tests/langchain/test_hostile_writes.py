@@ -21,9 +21,8 @@ from langchain_core.embeddings import Embeddings
 from support import DIM, Scripted, vector_of
 
 from ragshield_core import Guard, Quarantine
-from ragshield_core.adapters.malformed import MalformedEntriesWarning
 from ragshield_core.detectors import HiddenTextDetector, InstructionDetector
-from ragshield_core.errors import MalformedEntriesError
+from ragshield_core.errors import MalformedEntriesError, MalformedEntriesWarning
 from ragshield_langchain import GuardedVectorStore
 
 N_WRITES = 600

@@ -65,7 +65,7 @@ def test_two_stores_of_one_namespace_keep_their_entries_apart(on_file):
     again = guarded(on_file, "mail", mail.inner)
     # Held for the news alone, so that reads of the mail show it, and its own one is hidden.
     assert [d.page_content for d in again.get_by_ids(["a", "b"])] == [BAD]
-    again.refresh()
+    again.refresh_quarantine()
     assert [d.id for d in again.similarity_search("alpha", k=3)] == ["a"]
     news.release(["a"])
     assert {d.id for d in news.get_by_ids(["a", "b"])} == {"a", "b"}

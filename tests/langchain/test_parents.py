@@ -122,7 +122,7 @@ def test_it_is_not_served_after_a_restart_nor_under_another_key(native, id_key, 
         assert served(again, native=native) == {TRAIN.page_content}
     (held,) = store.quarantine.list()
     again.vectorstore.quarantine.confirm([held.id])
-    again.vectorstore.refresh()
+    again.vectorstore.refresh_quarantine()
     assert served(again, native=native) == {TRAIN.page_content}
 
 

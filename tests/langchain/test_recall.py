@@ -123,7 +123,7 @@ def test_searches_that_met_hidden_documents_are_made_once_thereafter(hiding):
 def test_diverse_choices_leave_out_confirmed_poison_under_any_id(hiding):
     hiding.recall(["b1"])
     hiding.quarantine.confirm(["b1"])
-    hiding.refresh()
+    hiding.refresh_quarantine()
     held = hiding.quarantine.show("b1").entry
     hiding.inner.add_embeddings([(held.text, held.embedding.tolist())], [held.metadata], ["copy"])
     hiding._mask.discard(["b1"])  # as after a deletion in another process

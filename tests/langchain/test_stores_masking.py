@@ -128,7 +128,7 @@ def test_what_somebody_else_holds_is_hidden_after_a_refresh(clean, on_file):
     store = GuardedVectorStore(clean, guard=guard_of(on_file))
     first = store.similarity_search(QUERY, k=1)[0]
     Quarantine(on_file).hold(GOOD.take([GOOD.ids.index(first.id)]), by="anna")
-    store.refresh()
+    store.refresh_quarantine()
     assert store.similarity_search(QUERY, k=1)[0].id != first.id
     assert len(store.similarity_search(QUERY, k=60)) == 59
 

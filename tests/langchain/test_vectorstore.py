@@ -20,9 +20,13 @@ from langchain_core.vectorstores import InMemoryVectorStore
 from support import DIM, LENGTH, TOPICS, CountingEmbeddings, Scripted, knowledge_base, vector_of
 
 from ragshield_core import Guard, PoisonedEntryError, Policy, Quarantine
-from ragshield_core.adapters.malformed import MalformedEntriesWarning
 from ragshield_core.detectors import LabelCentroidDetector
-from ragshield_core.errors import InvalidBatchError, MalformedEntriesError, QuarantineError
+from ragshield_core.errors import (
+    InvalidBatchError,
+    MalformedEntriesError,
+    MalformedEntriesWarning,
+    QuarantineError,
+)
 from ragshield_langchain import GuardedVectorStore
 
 KINDS = {"memory": InMemoryVectorStore, "faiss": FAISS}

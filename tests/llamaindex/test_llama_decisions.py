@@ -363,5 +363,5 @@ def test_confirming_a_copy_from_a_pipeline_leaves_the_node_that_stood_there_befo
     (decision,) = pipeline.last_result.report.quarantined
     assert f"under '{suspicious.node_id}', and stays there" in decision.note
     store.quarantine.confirm([copy.node_id], by="anna")
-    store.refresh()
+    store.refresh_quarantine()
     assert suspicious.text in stored(store)

@@ -11,8 +11,12 @@ from llama_index.core.storage.docstore import SimpleDocumentStore
 from llama_support import TopicEmbedding, document, good, guard_of, ids_of, known, node
 from support import DIM
 
-from ragshield_core.adapters.malformed import MalformedEntriesWarning
-from ragshield_core.errors import InvalidBatchError, MalformedEntriesError, QuarantineError
+from ragshield_core.errors import (
+    InvalidBatchError,
+    MalformedEntriesError,
+    MalformedEntriesWarning,
+    QuarantineError,
+)
 from ragshield_llamaindex import (
     GuardedIngestionPipeline,
     GuardedVectorStore,

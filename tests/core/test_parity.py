@@ -1,0 +1,89 @@
+"""The two adapters have the same verbs; what one of them lacks stands here, with the reason."""
+
+import inspect
+
+import pytest
+
+import ragshield_langchain
+import ragshield_llamaindex
+
+VERBS = (
+    *("adopt", "scan", "release", "recall", "restore", "purge"),
+    *("guard", "quarantine", "last_report", "refresh_quarantine"),
+)
+# Of these, a twin that does not block an event loop.
+WITH_ASYNC = ("adopt", "scan", "release", "recall", "restore", "purge")
+GUARDED = {
+    "LangChain": ragshield_langchain.GuardedVectorStore,
+    "LlamaIndex, store": ragshield_llamaindex.GuardedVectorStore,
+    "LlamaIndex, index": ragshield_llamaindex.GuardedVectorStoreIndex,
+}
+# Names that both packages export, or one of them only.
+ONLY_LANGCHAIN = {
+    "GuardedIndexingResult": "of LangChain's indexing API",
+    "ParentsNotJudgedWarning": "of its ParentDocumentRetriever; LlamaIndex's parents are nodes",
+    "PoisonGuardMiddleware": "of its agents; guarded_tools in LlamaIndex",
+    "PoisonGuardTransformer": "PoisonGuard is LlamaIndex's transformation",
+    "aguarded_index": "of its indexing API; GuardedIngestionPipeline in LlamaIndex",
+    "aingest": "of loaders and splitters; GuardedIngestionPipeline in LlamaIndex",
+    "arelease_indexed": "of its indexing API",
+    "areport_detection": "LlamaIndex reports through its dispatcher: PoisonDetectedEvent",
+    "guarded_index": "of its indexing API",
+    "ingest": "of loaders and splitters",
+    "release_indexed": "of its indexing API",
+    "report_detection": "LlamaIndex reports through its dispatcher",
+}
+ONLY_LLAMAINDEX = {
+    "ALL_DROPPED": "what its query engines answer where nothing is left",
+    "NOTHING_LEFT": "the same, of a synthesizer",
+    "WITHHELD": "the same, of a tool",
+    "GuardedIngestionPipeline": "ingest and guarded_index in LangChain",
+    "GuardedVectorStoreIndex": "LangChain has no index beside the store",
+    "HeldTextElsewhereWarning": "of its docstores",
+    "PipelineResult": "of GuardedIngestionPipeline",
+    "PoisonDetectedEvent": "of its dispatcher",
+    "PoisonFilterOrderWarning": "of its postprocessors, which have an order",
+    "PoisonGuard": "PoisonGuardTransformer in LangChain",
+    "PoisonGuardOrderWarning": "of its transformations, which have an order",
+    "StableIds": "its splitters give random ids",
+    "adopt": "of any index that exists; GuardedVectorStore.adopt in LangChain",
+    "answering": "of its query engines",
+    "check_order": "of its postprocessors",
+    "check_transformations": "of its transformations",
+    "guarded_index_from_documents": "of its indexes",
+    "guarded_tools": "PoisonGuardMiddleware in LangChain",
+}
+
+
+@pytest.mark.parametrize("kind", GUARDED)
+@pytest.mark.parametrize("verb", VERBS)
+def test_what_is_guarded_has_every_verb(kind, verb):
+    assert hasattr(GUARDED[kind], verb), f"{kind} lacks {verb}"
+    if verb in WITH_ASYNC:
+        assert hasattr(GUARDED[kind], f"a{verb}"), f"{kind} lacks a{verb}"
+
+
+@pytest.mark.parametrize("verb", ["scan", "release", "recall", "restore", "purge"])
+def test_verbs_take_the_same(verb):
+    def taken(cls):
+        parameters = inspect.signature(getattr(cls, verb)).parameters.values()
+        return {p.name: p.default for p in parameters if p.name not in SPECIAL.get(verb, ())}
+
+    langchain, *others = [taken(cls) for cls in GUARDED.values()]
+    for other in others:
+        assert other == langchain
+
+
+# Parameters that only one of them has use for.
+SPECIAL = {
+    "scan": {"remove"},  # LangChain: whether findings are deleted from the store inside
+    "recall": {"remove"},
+    "release": {"embed_model"},  # LlamaIndex: stores there have no model
+    "restore": {"embed_model"},
+}
+
+
+def test_exports_are_the_same_but_for_what_is_listed():
+    langchain, llamaindex = set(ragshield_langchain.__all__), set(ragshield_llamaindex.__all__)
+    assert langchain - llamaindex == set(ONLY_LANGCHAIN)
+    assert llamaindex - langchain == set(ONLY_LLAMAINDEX)
