@@ -23,7 +23,7 @@ from llama_index.core.vector_stores.types import (
     MetadataFilters,
     VectorStoreQuery,
 )
-from llama_index.core.vector_stores.utils import metadata_dict_to_node
+from llama_index.core.vector_stores.utils import metadata_dict_to_node, node_to_metadata_dict
 
 from ragshield_core.entries import unfit as unstorable
 from ragshield_core.findings import printable
@@ -232,9 +232,16 @@ class QdrantInner(InnerStore):
         return comes_from(store_cls, "llama_index.vector_stores.qdrant.base", "QdrantVectorStore")
 
     def _unfit(self, node: BaseNode, *, flat: bool) -> str | None:
-        if _uuids([node.node_id]):
-            return super()._unfit(node, flat=flat)
-        return "its id is no UUID, which Qdrant asks for; name nodes by UUIDs."
+        if not _uuids([node.node_id]):
+            return "its id is no UUID, which Qdrant asks for; name nodes by UUIDs."
+        reason = super()._unfit(node, flat=flat)
+        if reason is not None:
+            return reason
+        try:
+            metadata_dict_to_node(node_to_metadata_dict(node))  # a document without text, say
+        except Exception as error:  # noqa: BLE001 - what it says quotes values
+            return f"LlamaIndex could not read it back from Qdrant ({type(error).__name__})."
+        return None
 
     def delete(self, ids: Sequence[str]) -> None:
         """Delete nodes."""

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from llama_index.core import StorageContext, VectorStoreIndex
 from llama_index.core.ingestion import IngestionPipeline
+from llama_index.core.schema import Document, MediaResource
 from llama_index.core.storage.docstore import SimpleDocumentStore
 from llama_support import TopicEmbedding, document, good, guard_of, ids_of, known, node
 from support import DIM
@@ -296,6 +297,17 @@ def test_an_id_that_qdrant_does_not_take_costs_that_node(make_store):
         store.release(["page 7"])
     store.delete_nodes(["page 7"])
     assert not store.quarantine.held_ids(["page 7"])
+
+
+def test_what_could_not_be_read_back_from_qdrant_is_held(make_store):
+    store = GuardedVectorStore(make_store("qdrant"), guard=guard_of())
+    store.add(known())
+    picture = Document(id_=odd().node_id, image_resource=MediaResource(data=b"eA=="))
+    picture.embedding = odd().embedding
+    store.add([*good(), picture])
+    assert live(store) == set(ids_of([*known(), *good()]))
+    assert "read it back" in store.quarantine.show(picture.node_id).note
+    assert len(store.get_nodes(ids_of(known()))) == len(known())
 
 
 def test_a_template_that_cannot_be_filled_in_costs_that_node(make):
