@@ -649,7 +649,7 @@ def _packed(node: BaseNode) -> dict[str, Any]:
     """
     left_out = {"text", "text_resource", "embedding", "metadata"}
     try:
-        _check_fields(node)
+        check_fields(node)
         content = node.model_dump(mode="json", exclude=left_out, warnings=False)
         described = {"type": node.class_name(), "content": content}
         _made_of(described, "")
@@ -665,7 +665,7 @@ def _packed(node: BaseNode) -> dict[str, Any]:
     return {**metadata, NODE_KEY: described}
 
 
-def _check_fields(node: BaseNode) -> None:
+def check_fields(node: BaseNode) -> None:
     """Raise where fields that are needed after the judgement are not of their types."""
     if not isinstance(node.metadata, dict):
         raise TypeError

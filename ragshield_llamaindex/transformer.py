@@ -248,7 +248,7 @@ class PoisonGuard(TransformComponent):
         Raises
         ------
         ragshield_core.errors.InvalidBatchError
-            If something is no node, or a node has no usable id or cannot be put into a prompt, or an
+            If something is no node, a node has no usable id or cannot be put into a prompt, or an
             id comes twice; nothing is held then. One that cannot be judged for another reason is
             held.
         PoisonedEntryError
