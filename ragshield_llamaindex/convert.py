@@ -48,6 +48,9 @@ PLAIN = frozenset({str, int, float, bool, type(None)})
 
 NUMBERS = frozenset({float, int})
 
+# What fields of wrong types, templates and texts bring about.
+BROUGHT_ABOUT = (ValueError, TypeError, AttributeError, LookupError, RecursionError)
+
 NO_ENTRIES = Batch.of(ids=[], texts=[], embeddings=[])
 
 
@@ -278,13 +281,14 @@ def naming(nodes: Sequence[BaseNode], keys: MetadataKeys) -> Iterator[None]:
     Raises
     ------
     InvalidBatchError
-        In place of what is raised within, where :func:`check_nodes` refuses a node.
+        In place of what hostile fields bring about within, where :func:`check_nodes` refuses a
+        node. A lost connection, say, is raised as it is.
     """
     try:
         yield
     except RAGShieldError:
         raise
-    except Exception:
+    except BROUGHT_ABOUT:
         try:
             check_nodes(nodes, keys)
         except InvalidBatchError as refused:
@@ -360,7 +364,6 @@ def _read(place: int, node: BaseNode, keys: MetadataKeys) -> _Row:
         reasons.append(str(error))
         node = _cut_down(place, node)
         metadata = _packed(node)
-
     label, lineage = claims_of(node, keys, reasons)
     context = None
     try:

@@ -351,3 +351,13 @@ def test_dates_and_paths_are_kept_as_stores_keep_them(make):
     add([*good(), odd(day=dt.date(2026, 1, 1), path=Path("a.txt"))])
     assert guarded.last_report.kept.all()
     assert odd().node_id in live(guarded)
+
+
+def test_a_lost_connection_is_not_blamed_on_an_odd_node():
+    class Offline(TopicEmbedding):
+        def _get_text_embedding(self, text):
+            raise ConnectionError
+
+    step = PoisonGuard(guard_of(), Offline())
+    with pytest.raises(ConnectionError):
+        step([_labelled(["x"]), node("billing bare", vector=False)])
