@@ -355,7 +355,7 @@ def test_dates_and_paths_are_kept_as_stores_keep_them(make):
 
 def test_a_lost_connection_is_not_blamed_on_an_odd_node():
     class Offline(TopicEmbedding):
-        def _get_text_embedding(self, text):
+        def _get_text_embedding(self, text):  # noqa: ARG002 - as the base has it
             raise ConnectionError
 
     step = PoisonGuard(guard_of(), Offline())
