@@ -48,6 +48,9 @@ PLAIN = frozenset({str, int, float, bool, type(None)})
 
 NUMBERS = frozenset({float, int})
 
+# What fields of wrong types, templates and texts bring about.
+BROUGHT_ABOUT = (ValueError, TypeError, AttributeError, LookupError, RecursionError)
+
 NO_ENTRIES = Batch.of(ids=[], texts=[], embeddings=[])
 
 
@@ -278,13 +281,14 @@ def naming(nodes: Sequence[BaseNode], keys: MetadataKeys) -> Iterator[None]:
     Raises
     ------
     InvalidBatchError
-        In place of what is raised within, where :func:`check_nodes` refuses a node.
+        In place of what hostile fields bring about within, where :func:`check_nodes` refuses a
+        node. A lost connection, say, is raised as it is.
     """
     try:
         yield
     except RAGShieldError:
         raise
-    except Exception:
+    except BROUGHT_ABOUT:
         try:
             check_nodes(nodes, keys)
         except InvalidBatchError as refused:
@@ -360,7 +364,6 @@ def _read(place: int, node: BaseNode, keys: MetadataKeys) -> _Row:
         reasons.append(str(error))
         node = _cut_down(place, node)
         metadata = _packed(node)
-
     label, lineage = claims_of(node, keys, reasons)
     context = None
     try:
@@ -649,7 +652,7 @@ def _packed(node: BaseNode) -> dict[str, Any]:
     """
     left_out = {"text", "text_resource", "embedding", "metadata"}
     try:
-        _check_fields(node)
+        check_fields(node)
         content = node.model_dump(mode="json", exclude=left_out, warnings=False)
         described = {"type": node.class_name(), "content": content}
         _made_of(described, "")
@@ -665,7 +668,7 @@ def _packed(node: BaseNode) -> dict[str, Any]:
     return {**metadata, NODE_KEY: described}
 
 
-def _check_fields(node: BaseNode) -> None:
+def check_fields(node: BaseNode) -> None:
     """Raise where fields that are needed after the judgement are not of their types."""
     if not isinstance(node.metadata, dict):
         raise TypeError

@@ -782,8 +782,8 @@ class _IndexInner(InnerStore):
         return "" if self._nodes is None else self._nodes.name
 
     def unfit(self, nodes: Sequence[BaseNode]) -> dict[int, str]:
-        """Return the rows of nodes that the store cannot keep; a docstore keeps any."""
-        return {} if self._nodes is None else self._nodes.unfit(nodes)
+        """Return the rows of nodes that the store cannot keep."""
+        return super().unfit(nodes) if self._nodes is None else self._nodes.unfit(nodes)
 
     @property
     def orphans(self) -> int:

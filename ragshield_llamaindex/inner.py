@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from types import NoneType
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from llama_index.core.schema import BaseNode
@@ -28,7 +28,7 @@ from llama_index.core.vector_stores.utils import metadata_dict_to_node
 from ragshield_core.adapters.one_store import name_of
 from ragshield_core.entries import unfit as unstorable
 from ragshield_core.findings import printable
-from ragshield_llamaindex.convert import metadata_as_stored, text_of
+from ragshield_llamaindex.convert import check_fields, metadata_as_stored, text_of
 
 # Ids per statement, and points per page.
 CHUNK = 500
@@ -46,6 +46,9 @@ class InnerStore(ABC):
     Subclass it for a kind of store of your own. The asynchronous methods run the others in a
     thread; override them where the store has better ones.
     """
+
+    # Whether texts come back in the node as it was written, rather than beside it.
+    TEXT_IN_NODE: ClassVar[bool] = False
 
     def __init__(self, store: Any) -> None:
         self._store = store
@@ -99,9 +102,13 @@ class InnerStore(ABC):
     def _unfit(self, node: BaseNode, *, flat: bool) -> str | None:
         kind = type(self._store).__name__
         try:
+            check_fields(node)
             metadata = metadata_as_stored(node.metadata)
         except Exception as error:  # noqa: BLE001 - what it says quotes values
-            return f"metadata holds a value that {kind} cannot keep ({type(error).__name__})."
+            return (
+                f"metadata or relationships hold a value that {kind} cannot keep "
+                f"({type(error).__name__})."
+            )
         for key, value in metadata.items() if flat else ():
             plain = isinstance(key, str) and isinstance(value, str | int | float | NoneType)
             if not plain or not self.takes(key, value):
@@ -114,13 +121,23 @@ class InnerStore(ABC):
         if any(map(self.unreadable, [text_of(node), *(v for v in values if isinstance(v, str))])):
             return f"its text or metadata holds a character that {kind} cannot keep."
         try:
-            node.model_dump_json(exclude={"embedding"}, warnings=False)  # as stores do
+            self._read_back(node)
         except Exception as error:  # noqa: BLE001 - what it says quotes values
             return (
-                f"it cannot be said in JSON, or is no valid Unicode, which {kind} needs "
+                f"LlamaIndex could not write it to {kind} and read it back "
                 f"({type(error).__name__})."
             )
         return None
+
+    def _read_back(self, node: BaseNode) -> None:
+        """Raise where LlamaIndex cannot make the node again of what it writes."""
+        left_out = {"embedding"} if self.TEXT_IN_NODE else {"embedding", "text_resource"}
+        content = node.model_dump(mode="json", exclude=left_out, warnings=False)
+        written = json.dumps(content, ensure_ascii=False)
+        if getattr(self._store, "stores_text", True):
+            written.encode()  # valid Unicode
+        made = {"_node_content": written, "_node_type": node.class_name()}
+        metadata_dict_to_node(made, None if self.TEXT_IN_NODE else text_of(node))
 
     def takes(self, key: str, value: str | float | None) -> bool:  # noqa: ARG002 - as below
         """Return whether the store can keep a plain value under a key of metadata."""
@@ -226,15 +243,17 @@ class QdrantInner(InnerStore):
     Node ids must be UUIDs, which Qdrant asks for; of others, it holds nothing.
     """
 
+    TEXT_IN_NODE = True
+
     @classmethod
     def handles(cls, store_cls: type[BasePydanticVectorStore]) -> bool:
         """Return whether it is a QdrantVectorStore."""
         return comes_from(store_cls, "llama_index.vector_stores.qdrant.base", "QdrantVectorStore")
 
     def _unfit(self, node: BaseNode, *, flat: bool) -> str | None:
-        if _uuids([node.node_id]):
-            return super()._unfit(node, flat=flat)
-        return "its id is no UUID, which Qdrant asks for; name nodes by UUIDs."
+        if not _uuids([node.node_id]):
+            return "its id is no UUID, which Qdrant asks for; name nodes by UUIDs."
+        return super()._unfit(node, flat=flat)
 
     def delete(self, ids: Sequence[str]) -> None:
         """Delete nodes."""

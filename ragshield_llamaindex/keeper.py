@@ -291,9 +291,8 @@ class Keeper:
             quarantine.release(refused)  # raises, and names the first; nothing was written
         nodes = yield _work(lambda: with_vectors([to_node(one) for one in held], embed))
         for row, reason in self.access.unfit(nodes).items():
-            msg = (
-                f"node {nodes[row].node_id!r} cannot be stored, and nothing was released: {reason}"
-            )
+            named = printable(nodes[row].node_id)
+            msg = f"node {named!r} cannot be stored, and nothing was released: {reason}"
             raise QuarantineError(msg)
         batch = as_stored(nodes, self.keys)
         # First the store: what fails here is still held. Then the quarantine, then the guard.

@@ -248,8 +248,9 @@ class PoisonGuard(TransformComponent):
         Raises
         ------
         ragshield_core.errors.InvalidBatchError
-            If a node has no usable id, or an id comes twice; nothing is held then. One that cannot
-            be judged for another reason is held.
+            If something is no node, a node has no usable id or cannot be put into a prompt, or an
+            id comes twice; nothing is held then. One that cannot be judged for another reason is
+            held.
         PoisonedEntryError
             If nodes are suspicious and the policy says ``on_detect="raise"``; a worker raises a
             RAGShieldError.

@@ -164,11 +164,12 @@ class GuardedVectorStore(Kept, BasePydanticVectorStore):
         Raises
         ------
         ragshield_core.errors.InvalidBatchError
-            If no node has a vector, or one cannot be put into a prompt; nothing was written.
+            If something is no node, or no node has a vector; nothing was written.
         ragshield_core.errors.MalformedEntriesError
-            If nodes have no usable id, or all vectors are of another dimension; names each, once
-            the others are written. A node that cannot be judged for another reason (a list for a
-            label, a value that cannot be kept, no usable vector) is held, and the report says why.
+            If nodes have no usable id or cannot be put into a prompt, or all vectors are of another
+            dimension; names each, once the others are written. A node that cannot be judged for
+            another reason (a list for a label, a value that cannot be kept, no usable vector) is
+            held, and the report says why.
         PoisonedEntryError
             If nodes are suspicious and the policy says ``on_detect="raise"``.
         TypeError

@@ -34,7 +34,8 @@ def columns(n=N, **changed):
         for row, value in values.items():
             if name in given:
                 given[name][row] = value
-    return Columns(**given, reasons=changed.get("reasons", {}))
+    said = {name: changed.get(name, {}) for name in ("reasons", "refused")}
+    return Columns(**given, **said)
 
 
 ODD = {
@@ -154,3 +155,10 @@ def test_the_error_names_the_first_and_keeps_all():
     assert len(error.reasons) == 50
     copy = pickle.loads(pickle.dumps(error))  # noqa: S301 - our own
     assert (str(copy), copy.reasons, copy.ids) == (str(error), error.reasons, ["a", "b"])
+
+
+def test_what_the_adapter_refuses_is_in_no_batch(guard):
+    sifted = sift(columns(refused={1: "said the adapter"}, ids={3: ""}), guard)
+    assert sifted.batch.ids == ("e0", "e2")
+    assert sifted.refused[1] == "said the adapter"
+    assert set(sifted.refused) == {1, 3}

@@ -256,13 +256,16 @@ def id_in(node):
     return getattr(node, "id_", None)
 
 
+def shown(entry_id):
+    return repr(entry_id), printable(entry_id), repr(printable(entry_id))
+
+
 def named(node, place, message):
     """Return whether a message says which entry it is about, by its id or its place."""
     entry_id = id_in(node)
     known = isinstance(entry_id, str) and entry_id.strip()
-    shown = [repr(entry_id), printable(entry_id), repr(printable(entry_id))] if known else []
     return (
-        any(one in message for one in shown)
+        (known and any(one in message for one in shown(entry_id)))
         or f"nodes[{place}]" in message
         or f"entry {place}: " in message
     )
@@ -397,22 +400,30 @@ def judged(world, write):
     good = {one.node_id: (one.text, one.metadata) for one in write.good}
     wrong += [f"good {name}" for name, text in good.items() if texts.get(name) != text]
     wrong += [f"bad {one.node_id}" for one in write.bad if one.node_id not in world.state()[1]]
-    wrong += wrong_with_release(
-        world, [id_in(write.nodes[p]) for p in range(len(ends)) if ends[p] == "held"]
-    )
+    held = [id_in(one) for one, end in zip(write.nodes, ends, strict=True) if end == "held"]
+    wrong += wrong_with_release(world, write, held)
     return ends, wrong, error
 
 
-def wrong_with_release(world, ids):
-    """Yield what is wrong with the release of held nodes: it says what cannot be stored."""
+def wrong_with_release(world, write, ids):
+    """Yield what is wrong with the release of held nodes, and with the same write after it.
+
+    What cannot be stored is named, and what is can be read back.
+    """
     for one in dict.fromkeys(ids):
         try:
             world.release([one])
         except QuarantineError as refused:
-            if printable(one) not in str(refused) or SECRET in str(refused):
+            if not any(name in str(refused) for name in shown(one)) or SECRET in str(refused):
                 yield f"release: {refused}"
         except Exception as error:  # noqa: BLE001 - any is looked at
             yield f"release: {type(error).__name__}: {error}"
+    try:
+        world.add(write.nodes)
+    except RAGShieldError:
+        pass
+    except Exception as error:  # noqa: BLE001 - any is looked at
+        yield f"released, and written again: {type(error).__name__}: {error}"
     try:
         stored, texts = world.state()[0], world.texts()
     except Exception as error:  # noqa: BLE001 - any is looked at
@@ -432,8 +443,9 @@ def world_of(kind, make_store):
     )
 
 
-@pytest.mark.parametrize("kind", ["simple", "chroma", "step", "pipeline"])
-@pytest.mark.filterwarnings("ignore::ragshield_core.adapters.malformed.MalformedEntriesWarning")
+@pytest.mark.parametrize("kind", ["simple", "chroma", "qdrant", "step", "pipeline"])
+@pytest.mark.filterwarnings("ignore::ragshield_core.errors.MalformedEntriesWarning")
+@pytest.mark.slow
 def test_each_odd_node_of_a_hostile_write_bears_the_consequences_alone(kind, make_store, caplog):
     caplog.set_level(logging.INFO, logger="ragshield")
     counts, wrong = Counter(), []
@@ -446,5 +458,5 @@ def test_each_odd_node_of_a_hostile_write_bears_the_consequences_alone(kind, mak
     assert not wrong, "\n".join([f"{len(wrong)} of {WRITES}: {dict(counts)}", *wrong[:60]])
     assert SECRET not in caplog.text
     assert min(counts[fate] for fate in ("stored", "held", "whole")) > WRITES / 20
-    if kind in {"simple", "chroma"}:
+    if kind not in {"step", "pipeline"}:
         assert counts["refused"] > WRITES / 20

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from llama_index.core import StorageContext, VectorStoreIndex
 from llama_index.core.ingestion import IngestionPipeline
+from llama_index.core.schema import Document, MediaResource
 from llama_index.core.storage.docstore import SimpleDocumentStore
 from llama_support import TopicEmbedding, document, good, guard_of, ids_of, known, node
 from support import DIM
@@ -302,6 +303,17 @@ def test_an_id_that_qdrant_does_not_take_costs_that_node(make_store):
     assert not store.quarantine.held_ids(["page 7"])
 
 
+def test_what_could_not_be_read_back_from_qdrant_is_held(make_store):
+    store = GuardedVectorStore(make_store("qdrant"), guard=guard_of())
+    store.add(known())
+    picture = Document(id_=odd().node_id, image_resource=MediaResource(data=b"eA=="))
+    picture.embedding = odd().embedding
+    store.add([*good(), picture])
+    assert live(store) == set(ids_of([*known(), *good()]))
+    assert "read it back" in store.quarantine.show(picture.node_id).note
+    assert len(store.get_nodes(ids_of(known()))) == len(known())
+
+
 def test_a_template_that_cannot_be_filled_in_costs_that_node(make):
     guarded, add = make()
     first, second = good()
@@ -343,3 +355,13 @@ def test_dates_and_paths_are_kept_as_stores_keep_them(make):
     add([*good(), odd(day=dt.date(2026, 1, 1), path=Path("a.txt"))])
     assert guarded.last_report.kept.all()
     assert odd().node_id in live(guarded)
+
+
+def test_a_lost_connection_is_not_blamed_on_an_odd_node():
+    class Offline(TopicEmbedding):
+        def _get_text_embedding(self, text):  # noqa: ARG002 - as the base has it
+            raise ConnectionError
+
+    step = PoisonGuard(guard_of(), Offline())
+    with pytest.raises(ConnectionError):
+        step([_labelled(["x"]), node("billing bare", vector=False)])

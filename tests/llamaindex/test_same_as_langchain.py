@@ -98,6 +98,7 @@ def by_langchain(corpus):
     return decisions, set(inner.store), held
 
 
+@pytest.mark.slow
 def test_the_index_decides_as_the_langchain_store_does(corpus, by_langchain):
     known, new = corpus
     model = TableEmbedding(new.texts, new.vectors)
@@ -114,6 +115,7 @@ def test_the_index_decides_as_the_langchain_store_does(corpus, by_langchain):
     assert len(poisoned) > 300
 
 
+@pytest.mark.slow
 def test_the_pipeline_decides_as_the_langchain_store_does(corpus, by_langchain, make_store):
     known, new = corpus
     pipeline = GuardedIngestionPipeline(

@@ -187,6 +187,7 @@ def test_2_whatever_changes_a_verdict_changes_the_version():
 # 3. Workers
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("learn", [False, True])
 def test_3_a_spawned_pool_holds_counts_and_learns_as_one_process_does(learn, tmp_path):
     nodes = [*good(), *bad(), *mixed_more()]
