@@ -193,7 +193,7 @@ async def aguarded_index(  # noqa: PLR0913 - as above
     """Do as :func:`guarded_index` does, with asynchronous sources, records and writes."""
     expect_records(record_manager)
     run = _Run(vector_store, record_manager, source_id_key, replaces=cleanup is not None)
-    await run_in_executor(None, vector_store.refresh)
+    await run_in_executor(None, vector_store.refresh_quarantine)
     await _arecord_released(record_manager, vector_store, source_id_key)
     counts = await aindex(
         docs_source,
