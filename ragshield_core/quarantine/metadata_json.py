@@ -45,6 +45,10 @@ _TYPES: dict[str, tuple[type, Callable[[Any], Any], Callable[[Any], Any]]] = {
     "bytes": (bytes, lambda value: base64.b64encode(value).decode(), base64.b64decode),
 }
 
+_PLAIN = frozenset({str, float, bool, type(None)})
+# Integers that any database and any JSON reader takes.
+LONGEST = 2**63 - 1
+
 
 def dumps(metadata: Mapping[str, Any]) -> str:
     """Return metadata as JSON text that :func:`loads` turns back into equal values.
@@ -68,6 +72,17 @@ def dumps(metadata: Mapping[str, Any]) -> str:
     except RecursionError:
         msg = "metadata contains itself or is nested too deeply, expected a tree of plain values."
         raise ValueError(msg) from None
+
+
+def is_plain(metadata: Mapping[str, Any]) -> bool:
+    """Return whether metadata holds nothing but short values that JSON has: most does."""
+    if type(metadata) is not dict or TAG in metadata:  # mappings of other classes may do anything
+        return False
+    return all(
+        type(key) is str
+        and (type(value) in _PLAIN or (type(value) is int and -LONGEST <= value <= LONGEST))
+        for key, value in metadata.items()
+    )
 
 
 def loads(text: str) -> dict[str, Any]:

@@ -260,7 +260,7 @@ class Quarantine:
         """
         reasons = {}
         for row, metadata in enumerate(batch.metadatas):
-            if metadata:
+            if not metadata_json.is_plain(metadata):
                 try:
                     _metadata_text(metadata)
                 except QuarantineError as error:
