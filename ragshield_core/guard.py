@@ -24,7 +24,8 @@ from ragshield_core.detectors.registry import (
     check_detectors,
     check_loadable,
     detectors_from,
-    saved_form,
+    learned_of,
+    saved_detectors,
 )
 from ragshield_core.entries import Batch
 from ragshield_core.errors import (
@@ -973,7 +974,6 @@ class Guard:
                 "known": self._known,
                 "calibrated": [] if self._calibration is None else sorted(self._calibration.scores),
                 "held_out": sorted(self._held_out),
-                "detectors": [],
                 "calibrated_at": self._calibrated_at,
                 "collecting": self._collecting,
                 "wanted_rate": self._wanted_rate,
@@ -999,11 +999,9 @@ class Guard:
             for name, part in parts.items():
                 values[name], columns = part.state()
                 arrays |= {f"{name}.{key}": array for key, array in columns.items()}
+            values["detectors"], columns = saved_detectors(self.detectors)
+            arrays |= columns
             for number, detector in enumerate(self.detectors):
-                learned, columns = detector.state()
-                values["detectors"].append(saved_form(detector) | {"learned": learned})
-                for key, array in columns.items():
-                    arrays[f"detector.{number}.{key}"] = array
                 if detector.name in self._held_out:
                     arrays[f"held_out.{number}"] = self._held_out[detector.name]
                 if self._calibration is not None and detector.name in self._calibration.scores:
@@ -1048,9 +1046,7 @@ class Guard:
             )
             for detector in guard._learners:
                 number = detectors.index(detector)
-                prefix = f"detector.{number}."
-                found = (key for key in arrays if key.startswith(prefix))
-                learned = {key.removeprefix(prefix): arrays[key] for key in found}
+                learned = learned_of(number, arrays)
                 detector.restore(values["detectors"][number]["learned"], learned)
             guard._dim = values["dim"]
             guard._known = dict(values["known"])

@@ -29,7 +29,7 @@ from ragshield_core.adapters.held import keep_held
 from ragshield_core.adapters.malformed import sift
 from ragshield_core.detectors.base import Detector, Need
 from ragshield_core.errors import MalformedEntriesError, PoisonedEntryError, RAGShieldError
-from ragshield_core.quarantine import HeldEntry
+from ragshield_core.quarantine.entries import batch_of
 from ragshield_core.quarantine.metadata_json import dumps, loads
 from ragshield_llamaindex.convert import (
     NO_ENTRIES,
@@ -497,7 +497,7 @@ class PoisonGuard(TransformComponent):
                 ):
                     for detector in self._guard.detectors if some else ():
                         if some[0].vector.size or not _needs_vectors(detector):
-                            detector.hold(_batch_of(some))
+                            detector.hold(batch_of(some))
                 columns = ("ids", "texts", "labels", "lineages", "contexts")
                 self._guard.learn(
                     Batch.of(
@@ -598,17 +598,6 @@ def _decisions(quarantine: Quarantine) -> list[Any]:
         return []
     log = quarantine.log()
     return [quarantine.namespace, len(log), log[-1].at.isoformat() if log else ""]
-
-
-def _batch_of(held: Sequence[HeldEntry]) -> Batch:
-    return Batch.of(
-        ids=[item.id for item in held],
-        texts=[item.entry.text for item in held],
-        embeddings=[item.vector for item in held],
-        labels=[item.entry.label for item in held],
-        lineages=[item.entry.lineage for item in held],
-        contexts=[item.entry.context for item in held],
-    )
 
 
 def _contents(nodes: Sequence[BaseNode]) -> list[str]:

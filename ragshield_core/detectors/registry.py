@@ -12,6 +12,8 @@ from importlib.metadata import entry_points
 from pkgutil import iter_modules
 from typing import Any, NamedTuple, TypeVar
 
+from numpy.typing import NDArray
+
 from ragshield_core.detectors.base import Detector
 from ragshield_core.detectors.retrieved import RetrievalDetector
 from ragshield_core.errors import StateError
@@ -143,6 +145,26 @@ def saved_form(detector: AnyDetector) -> dict[str, Any]:
     """Return what a saved guard says of a detector, but for what it learned."""
     form: dict[str, Any] = {"kind": detector.kind, "config": detector.config()}
     return form if detector.unsaved is None else form | {"unsaved": detector.unsaved}
+
+
+def saved_detectors(
+    detectors: Sequence[AnyDetector],
+) -> tuple[list[dict[str, Any]], dict[str, NDArray[Any]]]:
+    """Return what a saved guard says of its detectors, with what they learned, and the arrays."""
+    forms: list[dict[str, Any]] = []
+    arrays: dict[str, NDArray[Any]] = {}
+    for number, detector in enumerate(detectors):
+        learned, columns = detector.state() if isinstance(detector, Detector) else ({}, {})
+        forms.append(saved_form(detector) | {"learned": learned})
+        arrays |= {f"detector.{number}.{key}": array for key, array in columns.items()}
+    return forms, arrays
+
+
+def learned_of(number: int, arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """Return the arrays of one of the detectors of a saved guard, by its number."""
+    prefix = f"detector.{number}."
+    found = (key for key in arrays if key.startswith(prefix))
+    return {key.removeprefix(prefix): arrays[key] for key in found}
 
 
 def detectors_from(

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
 
-from ragshield_core.entries import Entry
-from ragshield_core.findings import (
-    Finding,
-    printable,
-)
+from ragshield_core.entries import Batch, Entry
+from ragshield_core.findings import Finding, printable
 
 # Characters of an id that are shown.
 SHOWN_ID = 60
@@ -70,3 +68,16 @@ class LogRecord:
     fingerprint: str
     actor: str
     note: str | None
+
+
+def batch_of(held: Sequence[HeldEntry]) -> Batch:
+    """Return held entries as a batch, as they came."""
+    return Batch.of(
+        ids=[item.id for item in held],
+        texts=[item.entry.text for item in held],
+        embeddings=[item.vector for item in held],
+        labels=[item.entry.label for item in held],
+        lineages=[item.entry.lineage for item in held],
+        metadatas=[item.entry.metadata for item in held],
+        contexts=[item.entry.context for item in held],
+    )

@@ -41,7 +41,14 @@ from ragshield_core.quarantine.database import (
     in_memory,
     unusable,
 )
-from ragshield_core.quarantine.entries import LET_IN, SHOWN_ID, HeldEntry, LogRecord, Status
+from ragshield_core.quarantine.entries import (
+    LET_IN,
+    SHOWN_ID,
+    HeldEntry,
+    LogRecord,
+    Status,
+    batch_of,
+)
 from ragshield_core.quarantine.tables import (
     ANY_STORE,
     JUDGED,
@@ -1001,19 +1008,7 @@ def _put_back(write: Callable[[Batch], object] | None, held: Sequence[HeldEntry]
     # Those that were screened without a vector are a batch of their own.
     for some in ([h for h in held if h.vector.size], [h for h in held if not h.vector.size]):
         if write is not None and some:
-            write(_to_batch(some))
-
-
-def _to_batch(held: Sequence[HeldEntry]) -> Batch:
-    return Batch.of(
-        ids=[item.id for item in held],
-        texts=[item.entry.text for item in held],
-        embeddings=[item.vector for item in held],
-        labels=[item.entry.label for item in held],
-        lineages=[item.entry.lineage for item in held],
-        metadatas=[item.entry.metadata for item in held],
-        contexts=[item.entry.context for item in held],
-    )
+            write(batch_of(some))
 
 
 def _encoded(text: str) -> bytes:

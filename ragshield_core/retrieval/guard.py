@@ -32,8 +32,9 @@ from ragshield_core.detectors.registry import (
     check_loadable,
     detector_class,
     detectors_from,
+    learned_of,
     plug_in,
-    saved_form,
+    saved_detectors,
 )
 from ragshield_core.detectors.retrieved import RetrievalDetector, RetrievedSet
 from ragshield_core.entries import Batch
@@ -300,16 +301,9 @@ class RetrievalGuard:
             "policy": self.policy.model_dump(mode="json"),
             "calibrated": sorted(self._calibration.scores),
             "robust": self._calibration.robust,
-            "detectors": [],
         }
-        arrays: dict[str, NDArray[Any]] = {}
+        values["detectors"], arrays = saved_detectors(self.detectors)
         for number, detector in enumerate(self.detectors):
-            learned: dict[str, Any] = {}
-            if isinstance(detector, Detector):
-                learned, columns = detector.state()
-                for key, array in columns.items():
-                    arrays[f"detector.{number}.{key}"] = array
-            values["detectors"].append(saved_form(detector) | {"learned": learned})
             if detector.name in self._calibration.scores:
                 arrays[f"clean.{number}"] = self._calibration.scores[detector.name]
         arrays["first"] = self._calibration.first
@@ -349,13 +343,7 @@ class RetrievalGuard:
                 zip(built, values["detectors"], strict=True)
             ):
                 if isinstance(detector, Detector):
-                    prefix = f"detector.{number}."
-                    columns = {
-                        key.removeprefix(prefix): array
-                        for key, array in arrays.items()
-                        if key.startswith(prefix)
-                    }
-                    detector.restore(saved["learned"], columns)
+                    detector.restore(saved["learned"], learned_of(number, arrays))
                 if detector.name in values["calibrated"]:
                     scores[detector.name] = arrays[f"clean.{number}"]
             policy = Policy.model_validate(values["policy"])
