@@ -34,6 +34,7 @@ from rich.progress import track
 
 from ragshield_core import Batch, Guard, Policy, Quarantine
 from ragshield_core.adapters.adoption import learn_store
+from ragshield_core.adapters.claims import lineage_of
 from ragshield_core.detectors import CliqueDetector
 from ragshield_core.entries import together
 from ragshield_core.evaluation import proportion_interval
@@ -107,6 +108,26 @@ very questions; 10,000 adopted.
 
 | knowledge base | texts | poison caught | clean held, on the topics | clean held, others |
 |---|---|---|---|---|"""
+CLAIMS_HEAD = """
+## Groups under claimed lineages
+
+Raw texts of poisonedrag_nq, the groups detector alone at 1 %, fitted on 8,000 entries; 90 texts of
+random targets come in one batch with 1,000 clean ones, two draws. Lineages are claimed: its own for
+each text, one for each target, two or one for all of them.
+
+| knowledge base | texts | its own each | one a target | two in all | one in all | clean held |
+|---|---|---|---|---|---|---|"""
+PAGES_HEAD = """
+## Pages, with the lineage that metadata says by default
+
+Clean pages, file after file (of templated documentation 60 in a row make one; of Wikipedia an
+article is one), the first thousand adopted. "Page numbers": metadata names nothing but the page, so
+that each stands for itself; "files": `file_path` as readers give it.
+
+| corpus | read as | held | worst thousand | findings |
+|---|---|---|---|---|"""
+# Draws of targets, and pages in a file of templated documentation.
+DRAWS, PAGES = 2, 60
 COST_HEAD = """
 ## Cost
 
@@ -580,6 +601,79 @@ def topics(longest: int | None, pool: ProcessPoolExecutor) -> list[str]:
     return [TOPIC_HEAD, *progress(pool, attacked_topic, jobs[: 1 if longest else None], "topics")]
 
 
+# Lineages: what an attacker claims, and what metadata says by default
+
+
+def claimed(base: str, k: int) -> str:
+    """Return a line about raw groups under lineages that whoever wrote them has made up."""
+    logging.getLogger("ragshield").setLevel(logging.CRITICAL)
+    corpus = shuffled(knowledge_base(base)).take(range(9_000))
+    guard = Guard(
+        [CliqueDetector()], policy=Policy(quarantine_at=FPR), quarantine=Quarantine("sqlite://")
+    )
+    guard.fit(corpus.take(range(8_000))).calibrate()
+    late = corpus.take(range(8_000, 9_000))
+    poison = attack("poisonedrag_nq", "text", k, one_lineage=False)
+    n_targets = 90 // k
+    claims: dict[str, Callable[[int], str]] = {
+        "its own each": lambda row: f"source {row}",
+        "one a target": lambda row: f"source {row // k}",
+        "two in all": lambda row: f"source {row % 2}",
+        "one in all": lambda _row: "source",
+    }
+    shares = []
+    for claim in claims.values():
+        caught = n = 0
+        for seed in range(DRAWS):
+            targets = np.random.default_rng(seed).permutation(len(poison) // k)[:n_targets]
+            group = poison.take([k * t + i for t in targets for i in range(k)])
+            lineages = tuple(claim(row) for row in range(len(group)))
+            report = guard.screen(together([replace(group, lineages=lineages), late]))
+            caught, n = caught + int((~report.kept[: len(group)]).sum()), n + len(group)
+        shares.append(proportion_interval(caught, n))
+    wrongly = float((~guard.screen(late).kept).mean())
+    return f"| {base} | {k} | {' | '.join(map(str, shares))} | {wrongly:.4f} |"
+
+
+def claims(longest: int | None, pool: ProcessPoolExecutor) -> list[str]:
+    """Return the table of claimed lineages."""
+    bases, sizes = (("wikipedia",), (5,)) if longest else (("wikipedia", "web + nq"), (5, 3, 2))
+    jobs = [(base, k) for base in bases for k in sizes]
+    return [CLAIMS_HEAD, *progress(pool, claimed, jobs, "claimed lineages")]
+
+
+def read_by(reader: str, corpus: str, longest: int | None) -> str:
+    """Return a line about pages that come file by file, as a reader describes them."""
+    logging.getLogger("ragshield").setLevel(logging.CRITICAL)
+    pages = load(corpus, lineage="title")
+    if corpus == "near_duplicate_docs":  # of one topic each: so many in a row make a file
+        pages = pages.take(np.argsort(pages.ids, kind="stable"))
+        pages = replace(pages, lineages=tuple(f"{i // PAGES}" for i in range(len(pages))))
+    pages = by_lineage(pages)
+    pages = pages.take(range(min(len(pages), longest or 8_000)))
+    described = [
+        {"source": str(row), "page": str(row)}
+        | ({} if reader == "page numbers" else {"file_path": f"files/{file} of it.pdf"})
+        for row, file in enumerate(pages.lineages)
+    ]
+    found = [lineage_of(one, i)[0] for one, i in zip(described, pages.ids, strict=True)]
+    stream = replace(pages, lineages=tuple(found))
+    grown = grow(default_guard(), stream, ADOPTED)
+    by = ", ".join(f"{n} {k}" for n, k in grown.findings.most_common(3)) or "none"
+    held = proportion_interval(int(grown.out.sum()), len(grown.out))
+    return f"| {corpus} | {reader} | {held} | {worst_block(grown.out):.3f} | {by} |"
+
+
+def pages(longest: int | None, pool: ProcessPoolExecutor) -> list[str]:
+    """Return the table of pages whose lineage is what metadata says by default."""
+    jobs = [
+        (reader, corpus, longest)
+        for corpus in ("near_duplicate_docs", "wiki_passages")
+        for reader in ("page numbers", "files")
+    ]
+    return [PAGES_HEAD, *progress(pool, read_by, jobs[: 2 if longest else None], "pages")]
+
+
 def cost_of(size: int) -> str:
     """Return a line about what growing costs."""
     logging.getLogger("ragshield").setLevel(logging.CRITICAL)
@@ -612,6 +706,8 @@ PARTS: dict[str, Callable[[int | None, ProcessPoolExecutor], list[str]]] = {
     "imitations": imitations,
     "slow": slow_poisoner,
     "topics": topics,
+    "claims": claims,
+    "pages": pages,
     "cost": cost,
 }
 

@@ -94,6 +94,19 @@ def test_a_group_in_one_lineage_is_found_unless_that_lineage_is_trusted():
     assert caught(one_file, trusting) == 0.0
 
 
+def test_a_group_that_is_split_over_two_lineages_is_found():
+    # Each half alone is loose enough to pass: without a look at both at once, .93 are found.
+    evidence, shares = [], []
+    for seed in range(20):
+        loose = group(5, seed, spread=0.45)
+        split = replace(loose, lineages=tuple(f"evil {row % 2}" for row in range(5)))
+        report = GUARD.screen(split)
+        shares.append(len(condemned(report)) / len(split))
+        evidence += [d.findings[0].evidence for d in report.quarantined]
+    assert np.mean(shares) >= 0.98
+    assert any("within and across lineages" in sentence for sentence in evidence)
+
+
 def test_a_trusted_lineage_that_is_known_already_is_exempt():
     known = join(KNOWN, group(1, 3, "first", lineage="manual.pdf"))
     chunks = group(5, 3, lineage="manual.pdf")
