@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from types import NoneType
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 from langchain_core.documents import Document
@@ -18,11 +18,9 @@ from numpy.typing import ArrayLike
 from ragshield_core import Batch, Entry, Report
 from ragshield_core.adapters.claims import claim_of, lineage_of, tell_lineages
 from ragshield_core.adapters.malformed import Columns, Vectors
-from ragshield_core.adapters.malformed import keepable as cut_down
 from ragshield_core.entries import together
 from ragshield_core.errors import InvalidBatchError
-from ragshield_core.findings import Decision, printable
-from ragshield_core.quarantine import Quarantine
+from ragshield_core.findings import Decision
 
 logger = logging.getLogger("ragshield")  # ids and counts, never text
 
@@ -207,24 +205,6 @@ def copied(metadata: Mapping[str, Any]) -> dict[str, Any]:
     if IMMUTABLE.issuperset(map(type, metadata.values())):  # nearly always, and much quicker
         return dict(metadata)
     return copy.deepcopy(dict(metadata))
-
-
-class Keepable(NamedTuple):
-    """Entries as the quarantine can keep them."""
-
-    entries: Batch
-    cut: frozenset[str]  # ids of those that lack some of their metadata
-
-
-def keepable(entries: Batch) -> Keepable:
-    """Return entries without metadata that the quarantine could not keep."""
-    cut = Quarantine.unkeepable(entries)
-    if cut:
-        logger.warning(
-            "the quarantine cannot keep all metadata of %d entries, such as %r",
-            *(len(cut), printable(entries.ids[next(iter(cut))])),
-        )
-    return Keepable(cut_down(entries), frozenset(entries.ids[row] for row in cut))
 
 
 def columns_of(

@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-import threading
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar, copy_context
-from dataclasses import replace
 from functools import partial
 from typing import Any, NoReturn, Self, TypeVar
 
@@ -20,20 +18,16 @@ from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
 from langchain_core.vectorstores import VectorStore
 from langchain_core.vectorstores.utils import maximal_marginal_relevance
-from numpy.typing import ArrayLike
 
-from ragshield_core import Batch, Guard, Quarantine, Report
-from ragshield_core.adapters.adoption import learn_store
-from ragshield_core.adapters.held import keep_held, keep_replaced, replacement
-from ragshield_core.adapters.malformed import Vectors, sift, unusable
+from ragshield_core import Guard, Quarantine, Report
+from ragshield_core.adapters.malformed import Vectors, unusable
 from ragshield_core.adapters.one_store import claim
 from ragshield_core.canary.sizes import size_of
-from ragshield_core.entries import Entry, together
 from ragshield_core.errors import InvalidBatchError, MalformedEntriesError, UnfittedGuardWarning
-from ragshield_core.findings import Decision, printable
-from ragshield_core.quarantine import HeldEntry, Status
-from ragshield_core.scan import ScanReport, scan
-from ragshield_langchain.audit import NO_ENTRIES, read_all, read_back, shown, take_out
+from ragshield_core.findings import Decision
+from ragshield_core.quarantine import HeldEntry
+from ragshield_core.scan import ScanReport
+from ragshield_langchain.audit import NO_ENTRIES, read_all, shown
 from ragshield_langchain.callers import (
     ParentsNotJudgedWarning,
     parent_retriever,
@@ -44,15 +38,12 @@ from ragshield_langchain.convert import (
     MetadataKeys,
     columns_of,
     complete_ids,
-    copied,
     joined,
-    keepable,
     parts,
-    stored_metadatas,
-    to_document,
 )
 from ragshield_langchain.events import areport_detection, report_detection
 from ragshield_langchain.inner import CALLERS_LOOP, InnerStore, access_to, create_store
+from ragshield_langchain.keeper import DocumentKeeper
 from ragshield_langchain.mask import Found, Mask, document_of
 
 logger = logging.getLogger("ragshield")  # ids and counts, never text
@@ -194,13 +185,11 @@ class GuardedVectorStore(VectorStore):
             raise TypeError(msg)
         prompt = None if prompt_keys is None else tuple(prompt_keys)
         self._keys = MetadataKeys(label=label_key, lineage=lineage_key, prompt=prompt)
-        self._mask = Mask(self._keys)
-        self._mask.load(guard.quarantine)
+        self._keeper = DocumentKeeper(guard, self._access, self._keys, self._embed)
+        self._mask = self._keeper.mask
         self._warned_of_parents = False
         self._signatures: dict[str, Mapping[str, inspect.Parameter]] = {}  # of reads, made once
         self._last_report = Report(batch=NO_ENTRIES)
-        # One write at a time: a batch is judged by what the one before it left behind.
-        self._lock = threading.RLock()
         # Async writes queue for a thread of their own, which the reads of others never wait for.
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="ragshield-writes")
         if not ADOPTING.get():
@@ -486,20 +475,14 @@ class GuardedVectorStore(VectorStore):
         """
         refuse_plain_indexing()
         expect_ids(ids)
-        with self._alone():
-            chosen = self._access.matching(**kwargs) if ids is None or kwargs else None
-            if chosen is not None:
-                ids = chosen if ids is None else sorted(set(ids).intersection(chosen))
-            if ids is None:
-                with self._access.writing():
-                    return self._inner.delete(None, **kwargs)
-            older = self._stored(ids)
+        self._access.ready()
+        chosen = self._access.matching(**kwargs) if ids is None or kwargs else None
+        if chosen is not None:
+            ids = chosen if ids is None else sorted(set(ids).intersection(chosen))
+        if ids is None:
             with self._access.writing():
-                self._access.delete(ids)
-            self._guard.forget(older)
-            self._guard.forget_held(ids)
-            self.quarantine.purge(ids, note="deleted through the store", evidence=False)
-            self._mask.discard(ids)
+                return self._inner.delete(None, **kwargs)
+        self._keeper.run(self._keeper.delete(ids))
         return True
 
     async def adelete(self, ids: Sequence[str] | None = None, **kwargs: Any) -> bool | None:
@@ -530,25 +513,8 @@ class GuardedVectorStore(VectorStore):
             If a document was held without a vector, and the store has no embedding model.
         """
         expect_ids(ids)
-        n = len(set(ids))
-        come: list[Batch] = []
-
-        def put_back(batch: Batch) -> None:
-            # Those without vectors come last: all of them are made ready before any is written.
-            come.append(batch if batch.dim else self._embedded(batch))
-            if sum(map(len, come)) == n:
-                for some in come:
-                    self._guard._check_dim(some)  # noqa: SLF001 - as it checks what it screens
-                self._put_back(together(come))
-                come.clear()  # for the case that the quarantine has to try again
-
-        with self._alone():
-            if set(ids) <= self.quarantine.held_ids(ids):
-                coming = [self.quarantine.show(i, Status.HELD).entry for i in ids]
-                self._keep_replaced(self._stored(ids), coming)
-            released = self.quarantine.release(ids, put_back, by=by, note=note)
-            self._mask.discard(ids)
-            return released
+        self._access.ready()
+        return self._keeper.run(self._keeper.release(ids, by, note))
 
     async def arelease(
         self, ids: Sequence[str], *, by: str = "ragshield", note: str | None = None
@@ -575,20 +541,8 @@ class GuardedVectorStore(VectorStore):
             If nothing was replaced under one of the ids; nothing is put back then.
         """
         expect_ids(ids)
-        back: list[Batch] = []
-
-        def put_back(batch: Batch) -> None:
-            self._put_back(batch)
-            back.append(batch)
-
-        with self._alone():
-            wanted = {i: self.quarantine.show(i, Status.REPLACED).entry for i in ids}
-            live = self._stored(ids)
-            others = [e.id for e in live if e.fingerprint != wanted[e.id].fingerprint]
-            self.recall(others, by=by, note=note)
-            restored = self.quarantine.restore(ids, put_back, by=by, note=note)
-            self._mask.remove(together(back))
-            return restored
+        self._access.ready()
+        return self._keeper.run(self._keeper.restore(ids, by, note))
 
     async def arestore(
         self, ids: Sequence[str], *, by: str = "ragshield", note: str | None = None
@@ -617,15 +571,8 @@ class GuardedVectorStore(VectorStore):
             If one of them is still in the store inside, hidden, and that cannot delete.
         """
         expect_ids(ids)
-        with self._alone():
-            hidden = [d.id for d in self._access.get(ids) if self._mask.hides(d)]
-            if hidden:
-                with self._access.writing():
-                    self._access.delete([str(entry_id) for entry_id in hidden])
-            deleted = self.quarantine.purge(ids, by=by, note=note, held_only=True)
-            self._guard.forget_held(ids)
-            self._mask.discard(ids)
-        return deleted
+        self._access.ready()
+        return self._keeper.run(self._keeper.purge(ids, by, note))
 
     async def apurge(
         self, ids: Sequence[str], *, by: str = "ragshield", note: str | None = None
@@ -687,15 +634,8 @@ class GuardedVectorStore(VectorStore):
         []
         """
         expect_ids(ids)
-        because = None if decisions is None else dict(zip(ids, decisions, strict=True))
-        with self._alone():
-            entries, cut = keepable(self._stored(ids))
-            reasons = None if because is None else [because[i] for i in entries.ids]
-
-            def take_away(ids: Sequence[str]) -> None:
-                self._take_away([entry_id for entry_id in ids if entry_id not in cut])
-
-            return self._mask.recall(self._guard, entries, reasons, take_away, by=by, note=note)
+        self._access.ready()
+        return self._keeper.run(self._keeper.recall(ids, decisions, by, note))
 
     async def arecall(
         self,
@@ -715,8 +655,7 @@ class GuardedVectorStore(VectorStore):
         another process, or a person, directly in the quarantine. What this store holds itself it
         knows at once.
         """
-        with self._lock:
-            self._mask.load(self.quarantine)
+        self._keeper.refresh()
 
     def scan(
         self,
@@ -749,14 +688,10 @@ class GuardedVectorStore(VectorStore):
             Findings, worst first. With ``quarantine=True``, those that stayed, because a person
             has released them before or they changed meanwhile, are admitted with a note.
         """
-        with self._alone():
-            batch = read_all(self._access, self._keys, self._mask, PART, lambda *_: None)
-        fresh = [type(detector)(**detector.config()) for detector in self._guard.detectors]
-        report = scan(batch, fresh, fpr=fpr, clean_ids=clean_ids, seed=seed)
+        self._access.ready()
+        report = self._keeper.scan(fpr, clean_ids, seed)
         if quarantine and report.found:
-            take = self._take_away if remove else _nothing
-            with self._alone():
-                report = take_out(report, self._access, self._keys, self._mask, self._guard, take)
+            report = self._keeper.run(self._keeper.take_out(report, remove=remove))
         return report
 
     async def ascan(
@@ -1411,182 +1346,23 @@ class GuardedVectorStore(VectorStore):
 
         Returns the report, and by row what can be neither stored nor held.
         """
+        self._access.ready()
         columns = columns_of(ids, texts, metadatas, vectors, self._keys)
-        with self._alone():
-            sifted = sift(columns, self._guard)
-            batch = sifted.batch
-            sifted = sifted.without(self._access.unfit(batch, batch.metadatas))
-            sifted.check(self._guard)
-            screened = self._of_copies(self._guard.screen(sifted.whole, replacing=replacing))
-            report = keep_held(self._guard.hold(screened), self._guard)
-            report = sifted.hold(report, self._guard)
-            admitted = batch
-            if not report.kept.all():
-                self._mask.add(batch.take(~report.kept))
-                self._warn_of_docstores(batch.take(~report.kept))
-                admitted = batch.take(report.kept)
-            if report.retroactive:
-                self.recall([d.entry_id for d in report.retroactive], report.retroactive)
-            if len(admitted):
-                older = self._stored(admitted.ids)
-                replaced = self._keep_replaced(older, admitted)
-                self._put(admitted, older, report.flagged)
-                self._uncover(admitted, report)
-                if replaced:  # perhaps by what had stood there before
-                    rows = [row for row, i in enumerate(admitted.ids) if i in replaced]
-                    self.quarantine.readmit(admitted.take(rows))
-                    report = report.noted(replaced)
-            # What came before a first calibration, in this batch perhaps.
-            if overdue := self._guard.overdue():
-                self.recall([d.entry_id for d in overdue], overdue)
-                report = replace(report, retroactive=(*report.retroactive, *overdue))
-        return report, sifted.refused
-
-    def _warn_of_docstores(self, held: Batch) -> None:
-        """Say that the text may be in a docstore as well, and is no longer served from there."""
-        n = sum(1 for entry in held if self._mask.wholes_of(entry))
-        if n:
-            logger.warning(
-                "%d held entries are parts of documents: a ParentDocumentRetriever, if you have "
-                "one, keeps these whole in its docstore, and finds none before its parts are "
-                "released",
-                n,
-            )
-
-    def _of_copies(self, report: Report) -> Report:
-        """Say of what is to be held where the very same stands in the store under another id.
-
-        Whoever confirms the copy does not mean that one, and the quarantine remembers it.
-        """
-        suspects = report.quarantined
-        if not suspects or self._guard.policy.on_detect == "raise":
-            return report
-        held = report.batch.take(~report.kept)
-        notes: dict[str, str] = {}
-        standing: set[str] = set()
-        for entry, vector in zip(held, held.vectors, strict=True):
-            near = [d for d in self._access.near(vector.tolist(), COPIES) if str(d.id) != entry.id]
-            there = self._as_stored(near, np.ones((len(near), 1)))
-            copies = [
-                other.id
-                for document, other in zip(near, there, strict=True)
-                if other.fingerprint == entry.fingerprint and not self._mask.hides(document)
-            ]
-            if copies:
-                standing.update(copies)
-                named = ", ".join(repr(printable(entry_id)) for entry_id in copies)
-                notes[entry.id] = f"the very same is in the store under {named}, and stays there"
-        if standing:
-            found = keepable(self._stored(sorted(standing))).entries
-            self.quarantine.stand(found)
-        return report.noted(notes)
+        return self._keeper.run(self._keeper.add_columns(columns, list(replacing)))
 
     def _judge_again(self, ids: Sequence[str]) -> tuple[str, ...]:
         """Judge stored documents among all others; recall what is suspicious, return its ids."""
-        with self._alone():
-            report = self._guard.screen(read_back(self._access, ids, self._keys))
-            found = report.quarantined
-            return self.recall([decision.entry_id for decision in found], found)
+        self._access.ready()
+        return self._keeper.run(self._keeper.judge_again(ids))
 
     async def _ajudge_again(self, ids: Sequence[str]) -> tuple[str, ...]:
         return await self._off_loop(lambda: self._judge_again(ids))
 
-    def _uncover(self, admitted: Batch, report: Report) -> None:
-        """Show what was held, and released or purged elsewhere, now that it is written again."""
-        back = set(self._mask.remove(admitted))
-        back |= {d.entry_id for d in report.remarkable.values() if d.note}
-        entries = admitted.take([row for row, i in enumerate(admitted.ids) if i in back])
-        if len(entries):
-            held = self.quarantine.held_ids(entries.ids)  # of some, another revision
-            self._guard.forget_held([i for i in entries.ids if i not in held])
-            self._guard.trust(list(self.quarantine.released_among(entries)))
-            self.quarantine.readmit(entries)
-
-    def _take_away(self, ids: Sequence[str]) -> None:
-        """Delete held entries from the store inside; where it cannot delete, they are hidden."""
-        try:
-            with self._access.writing():
-                self._access.delete(ids)
-        except NotImplementedError:
-            pass
-
-    def _put_back(self, batch: Batch) -> None:
-        # First the store: what fails here is still held, and detectors must know. What is in there
-        # as it was, because it was hidden only, needs no second write.
-        older = self._stored(batch.ids)
-        found = keepable(older).entries
-        there = {entry.id: (entry.fingerprint, dict(entry.metadata)) for entry in found}
-        same = [there.get(e.id) == (e.fingerprint, dict(e.metadata)) for e in batch]
-        hidden = batch.take(np.array(same, dtype=np.bool_))
-        if len(hidden) < len(batch):
-            self._put(batch.take(~np.array(same, dtype=np.bool_)), older)
-        self._guard.forget(hidden)
-        self._guard.learn(hidden)
-        self._guard.forget_held(batch.ids)
-        self._guard.trust(batch.ids)
-
-    def _put(self, batch: Batch, older: Batch, flagged: Sequence[Decision] = ()) -> None:
-        """Write entries in place of older revisions, and learn them in their place."""
-        with self._access.writing():
-            self._access.write(batch, stored_metadatas(batch, flagged))
-        self._guard.forget(older)
-        self._guard.learn(batch)
-
-    def _keep_replaced(self, older: Batch, newer: Iterable[Entry]) -> dict[str, str]:
-        """Keep live texts that others of another lineage will replace: they may be intruders.
-
-        Returns
-        -------
-        dict[str, str]
-            A remark on each, by id.
-        """
-        coming = {entry.id: entry for entry in newer}
-        notes: dict[str, str] = {}
-        for old in older:
-            new = coming[old.id]
-            if old.lineage == new.lineage or old.text == new.text:
-                continue
-            if not self._mask.hides(to_document(old)):
-                notes[old.id] = replacement(new.lineage, old.lineage)
-        if notes:
-            kept = older.take([row for row, entry_id in enumerate(older.ids) if entry_id in notes])
-            keep_replaced(self.quarantine, keepable(kept).entries, notes)
-        return notes
-
-    def _stored(self, ids: Sequence[str]) -> Batch:
-        """Return what the store inside holds under the ids, whoever wrote it."""
-        documents, vectors = self._access.read(list(dict.fromkeys(ids)))
-        return self._as_stored(documents, vectors)
-
-    def _as_stored(self, documents: Sequence[Document], vectors: ArrayLike) -> Batch:
-        """Return documents of the store as entries, without claims that are none."""
-        if not documents:
-            return NO_ENTRIES
-        metadatas = [document.metadata for document in documents]
-        ids = [str(document.id) for document in documents]
-        return Batch.of(
-            ids=ids,
-            texts=[document.page_content for document in documents],
-            embeddings=vectors,
-            labels=self._keys.tolerant("label", metadatas, ids),
-            lineages=self._keys.tolerant("lineage", metadatas, ids),
-            metadatas=[copied(metadata) for metadata in metadatas],
-            contexts=self._keys.contexts(metadatas),
-        )
-
     def _learn(self, trusted: Iterable[str] | None, batch_size: int, *, progress: bool) -> None:
         """Fit and calibrate the guard on what the store inside holds."""
-        with self._alone(), shown(progress) as tell:
-            batch = read_all(self._access, self._keys, self._mask, batch_size, tell)
-            tell("learning", 0, 0)
-            learn_store(self._guard, batch, trusted)
-
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Keep other writes out, after a check that the store can be written from here."""
         self._access.ready()
-        with self._lock:
-            yield
+        with shown(progress) as tell:
+            self._keeper.adopt(trusted, batch_size, tell)
 
     async def _off_loop(self, work: Callable[[], T]) -> T:
         """Run work in the thread for writes; the store inside may come back to this loop."""
@@ -1630,18 +1406,6 @@ class GuardedVectorStore(VectorStore):
                 return [None]
             half = len(texts) // 2
             return await self._atried(texts[:half]) + await self._atried(texts[half:])
-
-    def _embedded(self, batch: Batch) -> Batch:
-        """Return entries with vectors by the store's model."""
-        return Batch.of(
-            ids=batch.ids,
-            texts=batch.texts,
-            embeddings=self._embed(list(batch.texts)),
-            labels=batch.labels,
-            lineages=batch.lineages,
-            metadatas=batch.metadatas,
-            contexts=batch.contexts,
-        )
 
     def _model(self) -> Embeddings:
         model = self._inner.embeddings
@@ -1768,7 +1532,3 @@ def _pairs(
         )
         raise TypeError(msg)
     return [text for text, _ in pairs], [vector for _, vector in pairs]
-
-
-def _nothing(_ids: Sequence[str]) -> None:
-    """Leave entries where they are."""

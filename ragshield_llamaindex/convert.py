@@ -22,7 +22,7 @@ from llama_index.core.schema import (
 from llama_index.core.vector_stores.utils import metadata_dict_to_node
 from numpy.typing import ArrayLike
 
-from ragshield_core import Batch, Report
+from ragshield_core import Batch, Entry, Report
 from ragshield_core.adapters.claims import claim_of, lineage_of
 from ragshield_core.adapters.malformed import UNSTORABLE, Columns, unusable, usable_vectors
 from ragshield_core.entries import together, unfit
@@ -425,12 +425,17 @@ def _bare(node: BaseNode) -> str:
 
 def to_node(held: HeldEntry) -> BaseNode:
     """Return the node that was held, with its vector if it was held with one."""
-    metadata = dict(held.entry.metadata)
+    return node_of(held.entry, held.vector.tolist() if has_vector(held) else None)
+
+
+def node_of(entry: Entry, vector: list[float] | None) -> BaseNode:
+    """Return the node that an entry was made of, with that vector."""
+    metadata = dict(entry.metadata)
     packed = metadata.pop(NODE_KEY, None)
-    described = {"type": "TextNode", "content": {"id_": held.id}} if packed is None else packed
-    node = _made_of(described, held.entry.text)
+    described = {"type": "TextNode", "content": {"id_": entry.id}} if packed is None else packed
+    node = _made_of(described, entry.text)
     node.metadata = metadata
-    node.embedding = held.vector.tolist() if has_vector(held) else None
+    node.embedding = vector
     return node
 
 

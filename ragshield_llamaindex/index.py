@@ -49,8 +49,10 @@ from ragshield_llamaindex.convert import (
     text_or_none,
 )
 from ragshield_llamaindex.events import dispatcher
+from ragshield_llamaindex.held_nodes import Embed, embedding_with
 from ragshield_llamaindex.inner import InnerStore, access_to, vectors_of
-from ragshield_llamaindex.keeper import Embed, Keeper, Kept, embedding_with
+from ragshield_llamaindex.keeper import NodeKeeper
+from ragshield_llamaindex.kept import Kept
 from ragshield_llamaindex.mask import Mask
 from ragshield_llamaindex.stable_ids import StableIds
 from ragshield_llamaindex.vectorstore import GuardedVectorStore
@@ -168,7 +170,7 @@ class GuardedVectorStoreIndex(Kept, VectorStoreIndex):
         self._access = _IndexInner(self, store, inner_store)
         self._access.struct = index_struct
         keys = MetadataKeys(label=label_key, lineage=lineage_key)
-        self._keeper = Keeper(guard, self._access, keys, name)
+        self._keeper = NodeKeeper(guard, self._access, keys, name)
         self._keeper.look("index")
         self._reads = ReadView(store, self._access, self._keeper.mask)
         kwargs["transformations"] = _stable(kwargs.get("transformations"))
@@ -287,7 +289,7 @@ class GuardedVectorStoreIndex(Kept, VectorStoreIndex):
             access = _IndexInner(index, index.vector_store, inner_store)
             access.struct = index.index_struct
             keys = MetadataKeys(label=label_key, lineage=lineage_key)
-            Keeper(guard, access, keys, name).adopt(clean_ids)
+            NodeKeeper(guard, access, keys, name).adopt(clean_ids)
         adopted = cls(
             guard=guard,
             label_key=label_key,
@@ -321,7 +323,7 @@ class GuardedVectorStoreIndex(Kept, VectorStoreIndex):
             found = self._tried([nodes[row] for row in rows], show_progress)
             vectors = _merged(nodes, rows, found)
             with self._recording() as at_once:
-                self._keeper.run(self._keeper.add(vectors, insert_kwargs, at_once=at_once))
+                self._keeper.run(self._keeper.add_nodes(vectors, insert_kwargs, at_once=at_once))
 
     async def _async_add_nodes_to_index(
         self,
@@ -336,7 +338,9 @@ class GuardedVectorStoreIndex(Kept, VectorStoreIndex):
             found = await self._atried([nodes[row] for row in rows], show_progress)
             vectors = _merged(nodes, rows, found)
             with self._recording() as at_once:
-                await self._keeper.arun(self._keeper.add(vectors, insert_kwargs, at_once=at_once))
+                await self._keeper.arun(
+                    self._keeper.add_nodes(vectors, insert_kwargs, at_once=at_once)
+                )
 
     def _tried(self, nodes: list[BaseNode], progress: bool) -> list[BaseNode]:  # noqa: FBT001
         """Return nodes with vectors; those that the model refuses without, unless it is all."""
@@ -467,7 +471,7 @@ class GuardedVectorStoreIndex(Kept, VectorStoreIndex):
         """Delete nodes, from quarantine as well; confirmed poison stays there."""
         del delete_kwargs
         options = {"from_docstore": delete_from_docstore}
-        self._keeper.run(self._keeper.delete_nodes(node_ids, options))
+        self._keeper.run(self._keeper.delete(node_ids, options))
         self._record()
 
     async def adelete_nodes(
@@ -479,7 +483,7 @@ class GuardedVectorStoreIndex(Kept, VectorStoreIndex):
         """Do as :meth:`delete_nodes` does, by async methods."""
         del delete_kwargs
         options = {"from_docstore": delete_from_docstore}
-        await self._keeper.arun(self._keeper.delete_nodes(node_ids, options))
+        await self._keeper.arun(self._keeper.delete(node_ids, options))
         self._record()
 
     # Reads

@@ -19,8 +19,9 @@ from ragshield_core import Guard, Report
 from ragshield_core.quarantine import HeldEntry, Status
 from ragshield_llamaindex.convert import NO_ENTRIES, in_stages, naming, source_of, to_node
 from ragshield_llamaindex.events import dispatcher
+from ragshield_llamaindex.held_nodes import Embed, embedding_with, nodes_of
 from ragshield_llamaindex.index import unsettle
-from ragshield_llamaindex.keeper import Embed, Keeper, checked, embedding_with, nodes_of
+from ragshield_llamaindex.keeper import NodeKeeper, checked
 from ragshield_llamaindex.stable_ids import StableIds
 from ragshield_llamaindex.transformer import (
     PoisonGuard,
@@ -401,7 +402,7 @@ class GuardedIngestionPipeline(IngestionPipeline):
         recorded = self.docstore.get_document_hash(source.node_id)
         return recorded is not None and recorded != source.hash
 
-    def _keeper(self) -> Keeper | None:
+    def _keeper(self) -> NodeKeeper | None:
         """Return what keeps vector store and guard in step."""
         store = self.vector_store
         # Nodes are judged here, and only written there.

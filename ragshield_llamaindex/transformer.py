@@ -44,7 +44,8 @@ from ragshield_llamaindex.convert import (
 )
 from ragshield_llamaindex.events import dispatcher, report_detection
 from ragshield_llamaindex.family import with_family
-from ragshield_llamaindex.keeper import checked, nodes_of
+from ragshield_llamaindex.held_nodes import nodes_of
+from ragshield_llamaindex.keeper import checked
 
 # Fields of transformations that have a language model read the nodes: metadata extractors, parsers
 # of tables.

@@ -17,11 +17,13 @@ from llama_index.core.vector_stores.types import (
 from pydantic import Field, PrivateAttr
 
 from ragshield_core import Guard, Report
+from ragshield_core.adapters.steps import Step, Steps
 from ragshield_llamaindex.callers import caller_of, in_update, warn_of_held
 from ragshield_llamaindex.convert import MetadataKeys
 from ragshield_llamaindex.events import dispatcher
 from ragshield_llamaindex.inner import InnerStore, access_to
-from ragshield_llamaindex.keeper import Keeper, Kept, Step, Steps
+from ragshield_llamaindex.keeper import NodeKeeper
+from ragshield_llamaindex.kept import Kept
 
 
 class GuardedVectorStore(Kept, BasePydanticVectorStore):
@@ -103,7 +105,7 @@ class GuardedVectorStore(Kept, BasePydanticVectorStore):
     )
 
     _inner: BasePydanticVectorStore = PrivateAttr()
-    _keeper: Keeper = PrivateAttr()
+    _keeper: NodeKeeper = PrivateAttr()
 
     def __init__(
         self,
@@ -124,7 +126,7 @@ class GuardedVectorStore(Kept, BasePydanticVectorStore):
         )
         self._inner = inner
         keys = MetadataKeys(label=label_key, lineage=lineage_key)
-        self._keeper = Keeper(guard, access, keys, name)
+        self._keeper = NodeKeeper(guard, access, keys, name)
         self._keeper.look("store")
 
     @classmethod
@@ -181,7 +183,7 @@ class GuardedVectorStore(Kept, BasePydanticVectorStore):
             If a plain pipeline or index that calls it keeps what is held in another place.
         """
         caller = caller_of(self)
-        report = self._keeper.run(self._keeper.add(nodes, kwargs))
+        report = self._keeper.run(self._keeper.add_nodes(nodes, kwargs))
         warn_of_held(caller, _held(nodes, report))
         return [node.node_id for node in nodes]
 
@@ -189,7 +191,7 @@ class GuardedVectorStore(Kept, BasePydanticVectorStore):
     async def async_add(self, nodes: Sequence[BaseNode], **kwargs: Any) -> list[str]:
         """Do as :meth:`add` does, by the async methods of the store inside."""
         caller = caller_of(self)
-        report = await self._keeper.arun(self._keeper.add(nodes, kwargs))
+        report = await self._keeper.arun(self._keeper.add_nodes(nodes, kwargs))
         warn_of_held(caller, _held(nodes, report))
         return [node.node_id for node in nodes]
 
@@ -238,7 +240,7 @@ class GuardedVectorStore(Kept, BasePydanticVectorStore):
         ids = node_ids or []
         if filters is not None:
             ids = [node.node_id for node in self._inner.get_nodes(node_ids, filters)]
-        self._keeper.run(self._keeper.delete_nodes(ids))
+        self._keeper.run(self._keeper.delete(ids))
 
     async def adelete_nodes(
         self,
@@ -250,17 +252,19 @@ class GuardedVectorStore(Kept, BasePydanticVectorStore):
         ids = node_ids or []
         if filters is not None:
             ids = [node.node_id for node in await self._inner.aget_nodes(node_ids, filters)]
-        await self._keeper.arun(self._keeper.delete_nodes(ids))
+        await self._keeper.arun(self._keeper.delete(ids))
 
     def clear(self) -> None:
         """Delete all nodes; what is held stays in quarantine."""
         ids = self._keeper.access.ids()
-        self._keeper.run(self._keeper.clear(ids, Step("", work=self._inner.clear)))
+        self._keeper.run(self._keeper.clear(ids, Step(self._inner.clear)))
 
     async def aclear(self) -> None:
         """Do as :meth:`clear` does."""
         ids = await asyncio.to_thread(self._keeper.access.ids)
-        await self._keeper.arun(self._keeper.clear(ids, Step("clear")))
+        await self._keeper.arun(
+            self._keeper.clear(ids, Step(self._inner.clear, self._keeper.access.aclear))
+        )
 
     def persist(self, persist_path: str, fs: Any = None) -> None:
         """Save the store inside; save the guard with ``guard.save(folder)``."""
@@ -307,7 +311,7 @@ class GuardedVectorStore(Kept, BasePydanticVectorStore):
         """
         guard = Guard.default() if guard is None else guard
         keys = MetadataKeys(label=label_key, lineage=lineage_key)
-        Keeper(guard, _access(inner, inner_store), keys, name).adopt(clean_ids)
+        NodeKeeper(guard, _access(inner, inner_store), keys, name).adopt(clean_ids)
         return cls(
             inner,
             guard=guard,

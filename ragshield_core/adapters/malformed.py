@@ -12,7 +12,7 @@ import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -208,7 +208,7 @@ def sift(columns: Columns, guard: Guard) -> Sifted:
         for n, reason in found.items():
             reasons.setdefault(n, []).append(reason)
     why = {n: "; ".join(listed) for n, listed in reasons.items()}
-    batch = keepable(batch)
+    batch = keepable(batch).entries
     alien = set(odd) if _of_another_model(columns, rows, odd, guard.dim) else set()
     # What was released is, or will be, in the store with a vector that can be used.
     bare = sorted(odd)
@@ -280,11 +280,18 @@ def unusable(ids: Sequence[Any], texts: Sequence[Any]) -> dict[int, str]:
     return reasons
 
 
-def keepable(entries: Batch) -> Batch:
+class Keepable(NamedTuple):
+    """Entries as the quarantine can keep them."""
+
+    entries: Batch
+    cut: frozenset[str]  # ids of those that lack some of their metadata
+
+
+def keepable(entries: Batch) -> Keepable:
     """Return entries without metadata that the quarantine could not keep."""
     cut = Quarantine.unkeepable(entries)
     if not cut:
-        return entries
+        return Keepable(entries, frozenset())
     metadatas = list(entries.metadatas)
     for row in cut:
         pairs = _pairs_of(entries.metadatas[row])
@@ -296,7 +303,8 @@ def keepable(entries: Batch) -> Batch:
         )
         lost = Quarantine.unkeepable(alone)
         metadatas[row] = {key: value for n, (key, value) in enumerate(pairs) if n not in lost}
-    return replace(entries, metadatas=tuple(metadatas))
+    whole = replace(entries, metadatas=tuple(metadatas))
+    return Keepable(whole, frozenset(entries.ids[row] for row in cut))
 
 
 def usable_vectors(

@@ -189,13 +189,21 @@ class Mask(ABC, Generic[Item]):
 
     def hides(self, item: Item) -> bool:
         """Return whether a document is a revision that is held."""
-        held = self._held.get(self.id_of(item), NONE_HELD)
-        if not held and not self._confirmed:
+        entry_id = self.id_of(item)
+        if not self._confirmed and entry_id not in self._held:
             return False
-        prints = self.prints_of(item)
-        if not prints.isdisjoint(held):
+        return self._covers(entry_id, self.prints_of(item))
+
+    def covers(self, entry: Entry) -> bool:
+        """Return whether an entry of the store is a revision that is held."""
+        if not self._confirmed and entry.id not in self._held:
+            return False
+        return self._covers(entry.id, frozenset((entry.fingerprint, entry.text_fingerprint)))
+
+    def _covers(self, entry_id: str, prints: frozenset[str]) -> bool:
+        if not prints.isdisjoint(self._held.get(entry_id, NONE_HELD)):
             return True
-        let_in = self._let_in.get(self.id_of(item), NONE_HELD)
+        let_in = self._let_in.get(entry_id, NONE_HELD)
         return not prints.isdisjoint(self._confirmed) and prints.isdisjoint(let_in)
 
     def prints_of(self, item: Item) -> frozenset[str]:

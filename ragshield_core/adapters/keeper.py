@@ -1,0 +1,567 @@
+"""The one order in which a guarded store is written: screen, hold durably, write, learn.
+
+What an adapter knows of its store, it gives as a few steps; the operations are the same for all.
+What can fail comes first where nothing is lost by it: entries are held before others are written,
+written before they are released, and held before they are deleted. No transaction of the
+quarantine is open while the store is asked for anything.
+"""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import numpy as np
+
+from ragshield_core.adapters.adoption import learn_store
+from ragshield_core.adapters.held import keep_held, keep_replaced, replacement
+from ragshield_core.adapters.malformed import Sifted, keepable
+from ragshield_core.adapters.mask import Mask
+from ragshield_core.adapters.steps import Steps, Turns, own
+from ragshield_core.entries import Batch, Entry
+from ragshield_core.errors import QuarantineError
+from ragshield_core.findings import Decision, Report, printable
+from ragshield_core.guard import Guard
+from ragshield_core.quarantine import HeldEntry, Status
+from ragshield_core.scan import ScanReport, scan
+
+Item = TypeVar("Item")
+T = TypeVar("T")
+# Told what is being done, how many are done, and of how many; 0 of 0 where nobody knows.
+Progress = Callable[[str, int, int], object]
+
+logger = logging.getLogger("ragshield")  # ids and counts, never text
+
+NOTHING = Batch.of(ids=[], texts=[], embeddings=[])
+
+# How many copies of a held entry are looked for in the store.
+COPIES = 16
+# Entries that are read at a time when a store is adopted or audited.
+PART = 1000
+
+
+class Standing(NamedTuple, Generic[Item]):
+    """What a store holds under some ids, whoever wrote it.
+
+    ``entries`` are with vectors and without claims that are none; of ``items``, as the store has
+    them, there may be more: some stores keep several revisions under one id, or give no vectors.
+    """
+
+    entries: Batch
+    items: Sequence[Item]
+
+
+class Keeper(ABC, Generic[Item]):
+    """Keeps a store and a guard in step.
+
+    Operations are generators of steps, see :mod:`ragshield_core.adapters.steps`.
+
+    Parameters
+    ----------
+    guard
+        Of this store.
+    mask
+        What reads of the store leave out.
+    """
+
+    def __init__(self, guard: Guard, mask: Mask[Item]) -> None:
+        self.guard = guard
+        self.mask = mask
+        self.mask.load(guard.quarantine)
+        self.last_report = Report(batch=NOTHING)
+        self._turns = Turns()
+
+    def run(self, steps: Steps[T]) -> T:
+        """Do an operation by the store's synchronous methods, once no other is being done."""
+        return self._turns.run(steps)
+
+    async def arun(self, steps: Steps[T]) -> T:
+        """Do an operation by the store's asynchronous methods."""
+        return await self._turns.arun(steps)
+
+    # What an adapter knows of its store
+
+    @abstractmethod
+    def stored(self, ids: Sequence[str]) -> Steps[Standing[Item]]:
+        """Return what the store holds under the ids; missing ones are ignored."""
+
+    @abstractmethod
+    def _write(self, batch: Batch, how: Any, older: Sequence[Item]) -> Steps[None]:
+        """Store entries in place of what stands under their ids; all of them or none.
+
+        Parameters
+        ----------
+        batch
+            At least one entry.
+        how
+            What the adapter has prepared for it; ``None`` for entries as they were held.
+        older
+            What stands there.
+        """
+
+    @abstractmethod
+    def _delete(self, ids: Sequence[str], options: Any = None) -> Steps[None]:
+        """Delete what the store holds under the ids; ``NotImplementedError`` if it cannot."""
+
+    @abstractmethod
+    def _near(self, vector: list[float], k: int) -> Steps[Sequence[Item]]:
+        """Return what is nearest to a vector; nothing where the store cannot be asked."""
+
+    @abstractmethod
+    def _entries_of(self, held: Sequence[HeldEntry], embed: Any) -> Batch:
+        """Return held entries with vectors, ready to be stored.
+
+        Raises
+        ------
+        RagshieldError
+            If one has none and there is nothing to embed it with, or the store cannot keep it.
+        """
+
+    @abstractmethod
+    def everything(self, part: int = PART, tell: Progress = lambda *_: None) -> Batch:
+        """Return all that reads of the guarded store can return, fetched part by part."""
+
+    # What only some adapters have
+
+    def _judged(self, report: Report) -> Report:
+        """Return what was decided on new entries, with what follows from it for others."""
+        return report
+
+    def _on_held(self, entries: Batch) -> None:
+        """Take note of entries that are held now."""
+
+    def _same(self, stored: Entry, held: Entry) -> bool:
+        """Return whether the store has a held entry as it is to be released."""
+        return stored.fingerprint == held.fingerprint
+
+    def _document_of(self, entry: Entry) -> str | None:  # noqa: ARG002 - for those who know
+        """Return the document whose parts are replaced together."""
+        return None
+
+    def _parts_of(self, entries: Batch) -> Steps[list[str]]:  # noqa: ARG002 - as above
+        """Return the ids of all parts of the documents of entries that the store holds."""
+        return []
+        yield  # a generator that has nothing to ask
+
+    def _held_under(self, ids: Sequence[str]) -> list[str]:
+        """Return ids with those of documents replaced by the ids of their held parts."""
+        return list(dict.fromkeys(ids))
+
+    def _replaced_under(self, ids: Sequence[str]) -> list[HeldEntry]:
+        """Return the entries that were replaced last under ids.
+
+        Raises
+        ------
+        QuarantineError
+            If there are none; names the id.
+        """
+        return [self.guard.quarantine.show(i, Status.REPLACED) for i in dict.fromkeys(ids)]
+
+    def _leaving(
+        self, standing: Standing[Item], because: Mapping[str, Decision] | None
+    ) -> Steps[tuple[Batch, Sequence[Decision] | None]]:
+        """Return entries that are to leave, with what has to leave with them, and why each does."""
+        entries = standing.entries
+        return entries, None if because is None else [because[i] for i in entries.ids]
+        yield  # a generator that has nothing to ask
+
+    def _completed(self, released: Sequence[HeldEntry]) -> Steps[None]:  # noqa: ARG002 - as above
+        """Do what was waiting for entries to be released."""
+        return
+        yield
+
+    # Operations
+
+    def add(
+        self,
+        sifted: Sifted,
+        how: Callable[[Report], Any],
+        *,
+        replacing: Sequence[str] = (),
+    ) -> Steps[Report]:
+        """Screen entries; hold the suspicious ones, and store and learn the others.
+
+        Parameters
+        ----------
+        sifted
+            The entries, the malformed ones told from the others.
+        how
+            Returns, for a report, what :meth:`_write` needs to write what is admitted.
+        replacing
+            As of :meth:`ragshield_core.Guard.screen`.
+        """
+        self.last_report = report = yield from self.judge(sifted, replacing)
+        yield from self.recall_found(report.retroactive)
+        batch = sifted.batch
+        admitted = batch if report.kept.all() else batch.take(report.kept)
+        if len(admitted):
+            report = report.noted((yield from self.put(admitted, how(report))))
+            yield own(self.uncover, admitted, report)
+        # What came before a first calibration, in this batch perhaps.
+        if overdue := self.guard.overdue():
+            yield from self.recall_found(overdue)
+            report = replace(report, retroactive=(*report.retroactive, *overdue))
+        self.last_report = report
+        return report
+
+    def delete(self, ids: Sequence[str], options: Any = None) -> Steps[None]:
+        """Delete entries from the store and from quarantine; confirmed poison stays there."""
+        older = yield from self._learned(ids)
+        if ids:
+            yield from self._delete(ids, options)
+        yield own(self._gone, older, ids)
+
+    def release(
+        self, ids: Sequence[str], by: str, note: str | None, embed: Any = None
+    ) -> Steps[tuple[HeldEntry, ...]]:
+        """Put held entries into the store, with the vectors they were held with, if any.
+
+        Those that were released elsewhere are put there too, unless they are there.
+        """
+        quarantine = self.guard.quarantine
+        ids = yield own(self._held_under, ids)
+        held: list[HeldEntry] = yield own(lambda: [quarantine.show(i) for i in ids])
+        there = {entry.id: entry for entry in (yield from self.stored(ids)).entries}
+        new = {h.id for h in held if h.id not in there or not self._same(there[h.id], h.entry)}
+        waiting = [one.id for one in held if one.status is Status.HELD]
+        late = {one.id for one in held if one.status is Status.RELEASED and one.id in new}
+        if any(one.id not in late and one.status is not Status.HELD for one in held):
+            quarantine.release([h.id for h in held if h.id not in late])  # raises, and names it
+        batch: Batch = yield own(self._entries_of, held, embed)
+        # First the store: what fails here is still held. Then the quarantine, then the guard.
+        hidden = batch.take([row for row, i in enumerate(batch.ids) if i not in new])
+        coming = batch.take([row for row, i in enumerate(batch.ids) if i in new])
+        if len(coming):
+            yield from self.put(coming, None)
+        try:
+            done = yield own(quarantine.release, waiting, by=by, note=note)
+        except QuarantineError:
+            yield from self._take_back(coming)
+            raise
+        yield own(self._let_in, batch, hidden)
+        yield from self._completed(held)
+        return (*done, *(one for one in held if one.id in late))
+
+    def restore(
+        self, ids: Sequence[str], by: str, note: str | None
+    ) -> Steps[tuple[HeldEntry, ...]]:
+        """Put back entries that texts of another lineage have replaced; recall what replaced them.
+
+        That is what is live under their ids, and what is of another lineage in their documents.
+        """
+        replaced = yield own(self._replaced_under, ids)
+        batch: Batch = yield own(self._entries_of, replaced, None)
+        parts = yield from self._parts_of(batch)
+        live = (yield from self.stored(list(dict.fromkeys((*batch.ids, *parts))))).entries
+        prints = {entry.id: entry.fingerprint for entry in batch}
+        lineages = {entry.lineage for entry in batch}
+        others = [
+            entry.id
+            for entry in live
+            if (
+                prints[entry.id] != entry.fingerprint
+                if entry.id in prints
+                else entry.lineage not in lineages
+            )
+        ]
+        yield from self.recall(others, None, by, note)
+        yield from self.put(batch, None)
+        restore = self.guard.quarantine.restore
+        done: tuple[HeldEntry, ...] = yield own(restore, batch.ids, by=by, note=note)
+        yield own(self.guard.forget_held, batch.ids)
+        yield own(self.guard.trust, batch.ids)
+        self.mask.remove(batch)
+        return done
+
+    def recall(
+        self,
+        ids: Sequence[str],
+        decisions: Sequence[Decision] | None = None,
+        by: str = "ragshield",
+        note: str | None = None,
+    ) -> Steps[tuple[str, ...]]:
+        """Move entries from the store into quarantine; return the ids of those that left.
+
+        Without decisions, one per id, a person decides, whatever people have released before.
+        """
+        because = None if decisions is None else dict(zip(ids, decisions, strict=True))
+        standing = yield from self.stored(list(dict.fromkeys(ids)))
+        entries, reasons = yield from self._leaving(standing, because)
+        return (yield from self._away(entries, reasons, by, note))
+
+    def recall_found(self, decisions: Sequence[Decision]) -> Steps[tuple[str, ...]]:
+        """Do as :meth:`recall` does with what detectors found, if anything."""
+        if not decisions:
+            return ()
+        return (yield from self.recall([d.entry_id for d in decisions], decisions))
+
+    def purge(self, ids: Sequence[str], by: str, note: str | None) -> Steps[int]:
+        """Delete held entries for good, from the store as well where they are only hidden there."""
+        quarantine = self.guard.quarantine
+        if not quarantine.exists():
+            return 0
+        wanted = yield own(self._held_under, ids)
+        there = (yield from self.stored(wanted)).items
+        hidden = [self.mask.id_of(item) for item in there if self.mask.hides(item)]
+        if hidden:
+            yield from self._delete(hidden)
+        purge = partial(quarantine.purge, by=by, note=note, held_only=True)
+        deleted: int = yield own(purge, wanted)
+        yield own(self.guard.forget_held, wanted)
+        self.mask.discard(wanted)
+        return deleted
+
+    def take_out(self, report: ScanReport, *, remove: bool = True) -> Steps[ScanReport]:
+        """Hold what an audit found, durably, and delete it.
+
+        What a person has released before stays in the store, and so does what is no longer the
+        revision that was judged: the report returned says so.
+
+        Parameters
+        ----------
+        report
+            An audit of the store.
+        remove
+            Whether findings are deleted, or only hidden.
+        """
+        because = {decision.entry_id: decision for decision in report.found}
+        judged = {entry.id: entry.fingerprint for entry in report.batch if entry.id in because}
+        standing = yield from self.stored(list(because))
+        same = np.array([e.fingerprint == judged[e.id] for e in standing.entries], dtype=np.bool_)
+        unchanged = standing.entries.take(same)
+        names = set(unchanged.ids)
+        items = [item for item in standing.items if self.mask.id_of(item) in names]
+        entries, reasons = yield from self._leaving(Standing(unchanged, items), because)
+        gone = yield from self._away(entries, reasons, "scan", remove=remove)
+        staying = {i: "released by a person before" for i in unchanged.ids if i not in gone}
+        changed = because.keys() - names
+        return report.overruled(
+            staying | dict.fromkeys(changed, "changed or deleted while it was audited")
+        )
+
+    def adopt(
+        self,
+        trusted: Iterable[str] | None,
+        part: int = PART,
+        tell: Progress = lambda *_: None,
+    ) -> None:
+        """Fit and calibrate the guard on what the store holds."""
+        with self._turns.alone():
+            batch = self.everything(part, tell)
+            tell("learning", 0, 0)
+            learn_store(self.guard, batch, trusted)
+
+    def scan(self, fpr: float, clean_ids: Iterable[str] | None, seed: int) -> ScanReport:
+        """Audit all that the store holds, each entry judged against the others."""
+        with self._turns.alone():
+            batch = self.everything()
+        fresh = [type(detector)(**detector.config()) for detector in self.guard.detectors]
+        return scan(batch, fresh, fpr=fpr, clean_ids=clean_ids, seed=seed)
+
+    def refresh(self) -> None:
+        """Ask the quarantine what is held."""
+        self.mask.load(self.guard.quarantine)
+
+    # Parts of operations
+
+    def judge(self, sifted: Sifted, replacing: Sequence[str] = ()) -> Steps[Report]:
+        """Screen entries and hold, durably, what is suspicious, malformed or held already."""
+        screen = partial(self.guard.screen, sifted.whole, replacing=replacing)
+        report: Report = yield own(lambda: self._judged(screen()))
+        report = yield from self.of_copies(report)
+        return (yield own(self._hold, report, sifted))  # type: ignore[no-any-return]
+
+    def _hold(self, report: Report, sifted: Sifted) -> Report:
+        report = keep_held(self.guard.hold(report), self.guard)
+        report = sifted.hold(report, self.guard)
+        if not report.kept.all():
+            held = report.batch.take(~report.kept)
+            self.mask.add(held)
+            self._on_held(held)
+        return report
+
+    def of_copies(self, report: Report) -> Steps[Report]:
+        """Say of what is to be held where the very same stands in the store under another id.
+
+        Whoever confirms the copy does not mean that one, and the quarantine remembers it.
+        """
+        if not report.quarantined or self.guard.policy.on_detect == "raise":
+            return report
+        held = report.batch.take(~report.kept)
+        notes: dict[str, str] = {}
+        standing: dict[str, None] = {}
+        for entry, vector in zip(held, held.vectors, strict=True):
+            if not vector.size:
+                continue
+            near = yield from self._near(vector.tolist(), COPIES)
+            others = [(self.mask.id_of(item), item) for item in near if not self.mask.hides(item)]
+            copies = [
+                name
+                for name, item in others
+                if name != entry.id and entry.fingerprint in self.mask.prints_of(item)
+            ]
+            if copies:
+                standing |= dict.fromkeys(copies)
+                named = ", ".join(repr(printable(entry_id)) for entry_id in copies)
+                notes[entry.id] = f"the very same is in the store under {named}, and stays there"
+        if standing:
+            found = (yield from self.stored(list(standing))).entries
+            yield own(self.guard.quarantine.stand, keepable(found).entries)
+        return report.noted(notes)
+
+    def put(self, batch: Batch, how: Any, leaving: Batch = NOTHING) -> Steps[dict[str, str]]:
+        """Write entries in place of older revisions, and learn them in their place.
+
+        The store is asked for those: others may write to it as well, of whom the guard knows
+        nothing.
+
+        Parameters
+        ----------
+        batch, how
+            As of :meth:`_write`.
+        leaving
+            What else the entries take the place of: the older version of a document.
+
+        Returns
+        -------
+        dict[str, str]
+            A remark, by id, on each that takes the place of a text of another lineage.
+        """
+        older = yield from self.stored(batch.ids)
+        replaced = {entry.id: entry for entry in (*leaving, *older.entries)}
+        visible = [entry.id for entry in replaced.values() if not self.mask.covers(entry)]
+        places = [_chosen(leaving, visible, but=older.entries.ids), _chosen(older.entries, visible)]
+        notes: dict[str, str] = yield own(self.keep_replaced, places, batch)
+        yield from self._write(batch, how, older.items)
+        yield own(self.guard.forget, older.entries)
+        yield own(self.guard.learn, batch)
+        return notes
+
+    def keep_replaced(self, older: Sequence[Batch], newer: Batch) -> dict[str, str]:
+        """Keep live texts that others of another lineage take the place of: perhaps intruders.
+
+        A text stands for one under the same id, and for all of its document. A document whose
+        texts stay as they are was moved.
+
+        Returns
+        -------
+        dict[str, str]
+            A remark on each of the newer ones, by id.
+        """
+        notes: dict[str, str] = {}
+        kept: dict[str, str] = {}
+        for olds, news in self._counterparts(older, newer):
+            lineages = {new.lineage for new in news}
+            lost = [old for old in olds if old.lineage not in lineages]
+            if news and lost and {old.text for old in olds} != {new.text for new in news}:
+                kept |= {old.id: replacement(news[0].lineage, old.lineage) for old in lost}
+                notes |= {new.id: replacement(new.lineage, lost[0].lineage) for new in news}
+        if kept:
+            quarantine = self.guard.quarantine
+            for some in older:
+                keep_replaced(quarantine, keepable(_chosen(some, kept)).entries, kept)
+            quarantine.readmit(_chosen(newer, notes))  # perhaps what had stood there before
+        return notes
+
+    def _counterparts(
+        self, older: Sequence[Batch], newer: Batch
+    ) -> Iterator[tuple[list[Entry], list[Entry]]]:
+        """Yield what stood together, as one document or under one id, and what is there now."""
+        groups: dict[tuple[str | None, str], list[Entry]] = {}
+        for old in (entry for batch in older for entry in batch):
+            document = self._document_of(old)
+            groups.setdefault((document, old.id if document is None else ""), []).append(old)
+        by_id = {new.id: new for new in newer} if groups else {}
+        by_document: dict[str, list[Entry]] = {}
+        for new in by_id.values():
+            if (document := self._document_of(new)) is not None:
+                by_document.setdefault(document, []).append(new)
+        for (document, _), olds in groups.items():
+            of_document = [] if document is None else by_document.get(document, [])
+            same_ids = [by_id[old.id] for old in olds if old.id in by_id]
+            yield olds, list({new.id: new for new in (*same_ids, *of_document)}.values())
+
+    def uncover(self, admitted: Batch, report: Report) -> None:
+        """Show what was held, and released or purged elsewhere, now that it is written again."""
+        back = set(self.mask.remove(admitted))
+        back |= {decision.entry_id for decision in report.remarkable.values() if decision.note}
+        entries = _chosen(admitted, back) if back else NOTHING
+        if len(entries):
+            quarantine = self.guard.quarantine
+            held = quarantine.held_ids(entries.ids)  # of some, another revision
+            self.guard.forget_held([i for i in entries.ids if i not in held])
+            self.guard.trust(list(quarantine.released_among(entries)))
+            quarantine.readmit(entries)
+
+    def _let_in(self, released: Batch, hidden: Batch) -> None:
+        """Have the guard know what a person has let in; what was hidden only is learned now."""
+        self.guard.forget(hidden)
+        self.guard.learn(hidden)
+        self.guard.forget_held(released.ids)
+        self.guard.trust(released.ids)
+        self.mask.discard(released.ids)
+
+    def _take_back(self, written: Batch) -> Steps[None]:
+        """Take out what was written to be released, and judged otherwise by somebody meanwhile."""
+        quarantine = self.guard.quarantine
+        released = yield own(quarantine.released_among, written)
+        held = yield own(quarantine.held_ids, written.ids)  # hidden, and still to be decided
+        gone = _chosen(written, set(written.ids) - set(released) - held)
+        if len(gone):
+            self.mask.add(gone)
+            with suppress(NotImplementedError):  # where it cannot be deleted, it is hidden
+                yield from self._delete(gone.ids)
+            yield own(self.guard.forget, gone)
+
+    def _away(
+        self,
+        entries: Batch,
+        decisions: Sequence[Decision] | None,
+        by: str,
+        note: str | None = None,
+        *,
+        remove: bool = True,
+    ) -> Steps[tuple[str, ...]]:
+        """Move entries from the store into quarantine; return the ids of those that left.
+
+        Of what came past the guard, the quarantine keeps what metadata it can; it is hidden then,
+        not deleted, so that nothing of it gets lost.
+        """
+        whole, cut = keepable(entries)
+        if cut:
+            logger.warning(
+                "the quarantine cannot keep all metadata of %d entries, such as %r",
+                *(len(cut), printable(min(cut))),
+            )
+        left: list[str] = []
+        recall = partial(self.mask.recall, self.guard, whole, decisions, left.extend)
+        gone: tuple[str, ...] = yield own(recall, by=by, note=note)
+        leaving = [entry_id for entry_id in left if entry_id not in cut] if remove else []
+        if leaving:
+            with suppress(NotImplementedError):  # where it cannot be deleted, it is hidden
+                yield from self._delete(leaving)
+        return gone
+
+    def _learned(self, ids: Sequence[str]) -> Steps[Batch]:
+        """Return what the guard has learned and the store holds under the ids."""
+        known = self.guard.known(ids)
+        return (yield from self.stored(known)).entries if known else NOTHING
+
+    def _gone(self, older: Batch, ids: Sequence[str], *, held_only: bool = False) -> None:
+        """Forget what was deleted, here and in the quarantine."""
+        self.guard.forget(older)
+        self.guard.forget_held(ids)
+        if self.guard.quarantine.exists():
+            note = "deleted through the store"
+            self.guard.quarantine.purge(ids, note=note, evidence=False, held_only=held_only)
+        self.mask.discard(ids)
+
+
+def _chosen(batch: Batch, ids: Iterable[str], but: Iterable[str] = ()) -> Batch:
+    wanted = set(ids) - set(but)
+    return batch.take([row for row, entry_id in enumerate(batch.ids) if entry_id in wanted])

@@ -1,0 +1,133 @@
+"""An operation written once, done by a store's synchronous methods or by its asynchronous ones.
+
+An operation is a generator of steps: what is to be done with the store, or a piece of work of our
+own. One driver does them one after the other, another awaits what can be awaited.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+T = TypeVar("T")
+
+# Seconds between two looks at whether another write is over.
+PAUSE = 0.005
+# Whose turn this is, so that a callback of an operation may begin one of its own.
+_INSIDE: ContextVar[frozenset[int]] = ContextVar("ragshield_inside", default=frozenset())
+
+
+class Step(NamedTuple):
+    """Something to be done, and how it is awaited, if it can be."""
+
+    work: Callable[[], Any]
+    awork: Callable[[], Awaitable[Any]] | None = None
+
+
+Steps = Generator[Step, Any, T]
+
+
+def own(work: Callable[..., Any], *args: Any, **kwargs: Any) -> Step:
+    """Return a step of our own, which runs in a thread where others are awaited."""
+    return Step(partial(work, *args, **kwargs))
+
+
+def asked(store: Any, name: str, *args: Any, **kwargs: Any) -> Step:
+    """Return a call of a store's method, or of its asynchronous twin, named with an ``a``."""
+    twin = getattr(store, f"a{name}", None)
+    work = partial(getattr(store, name), *args, **kwargs)
+    return Step(work, None if twin is None else partial(twin, *args, **kwargs))
+
+
+class Turns:
+    """Does operations one at a time: each is judged by what the one before it left behind."""
+
+    def __init__(self) -> None:
+        # No RLock: an asynchronous write may end in another thread than the one it began in.
+        self._lock = threading.Lock()
+        self._running: set[asyncio.Task[Any]] = set()
+
+    def run(self, steps: Steps[T]) -> T:
+        """Do an operation by synchronous methods."""
+        with self.alone():
+            return _drive(steps)
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Keep others out; a callback of an operation is inside already."""
+        inside = _INSIDE.get()
+        if id(self) in inside:
+            yield
+            return
+        with self._lock:
+            token = _INSIDE.set(inside | {id(self)})
+            try:
+                yield
+            finally:
+                _INSIDE.reset(token)
+
+    async def arun(self, steps: Steps[T]) -> T:
+        """Do an operation by asynchronous methods; our own work runs in a thread.
+
+        Once begun it is finished, even if the caller is cancelled: between the deletion of an older
+        revision and the write of the new one, neither is there.
+        """
+        inside = _INSIDE.get()
+        if id(self) in inside:
+            return await _adrive(steps)
+        # Polled, since waiting threads could take all those that the write needs itself.
+        while not self._lock.acquire(blocking=False):  # noqa: ASYNC110
+            await asyncio.sleep(PAUSE)
+        token = _INSIDE.set(inside | {id(self)})
+        try:
+            task = asyncio.ensure_future(_adrive(steps))  # in a copy of the context
+        finally:
+            _INSIDE.reset(token)
+        self._running.add(task)  # the event loop keeps weak references only
+        task.add_done_callback(self._over)
+        return await asyncio.shield(task)
+
+    def _over(self, task: asyncio.Task[Any]) -> None:
+        self._running.discard(task)
+        self._lock.release()
+
+
+def _drive(steps: Steps[T]) -> T:
+    answer: Any = None
+    error: BaseException | None = None
+    while True:
+        try:
+            step = steps.send(answer) if error is None else steps.throw(error)
+        except StopIteration as stop:
+            return stop.value  # type: ignore[no-any-return]
+        answer, error = None, None
+        try:
+            answer = step.work()
+        except Exception as raised:  # noqa: BLE001 - handed to the operation
+            error = raised
+
+
+async def _adrive(steps: Steps[T]) -> T:
+    answer: Any = None
+    error: BaseException | None = None
+    while True:
+        try:
+            step = steps.send(answer) if error is None else steps.throw(error)
+        except StopIteration as stop:
+            return stop.value  # type: ignore[no-any-return]
+        answer, error = None, None
+        try:
+            if step.awork is None:
+                answer = await asyncio.to_thread(step.work)
+            else:
+                answer = await step.awork()
+        except Exception as raised:  # noqa: BLE001 - handed to the operation
+            error = raised

@@ -1,0 +1,169 @@
+"""Writes of a store of documents: the core's order, asked of one kind of store after the other."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+
+from langchain_core.documents import Document
+from numpy.typing import ArrayLike
+
+from ragshield_core import Batch, Guard, Report
+from ragshield_core.adapters.keeper import PART, Keeper, Progress, Standing
+from ragshield_core.adapters.malformed import Columns, Sifted, sift
+from ragshield_core.adapters.steps import Steps, own
+from ragshield_core.entries import Entry, together
+from ragshield_core.findings import Decision
+from ragshield_core.quarantine import HeldEntry
+from ragshield_core.quarantine.entries import batch_of
+from ragshield_langchain.audit import NO_ENTRIES, read_all
+from ragshield_langchain.convert import MetadataKeys, copied, stored_metadatas
+from ragshield_langchain.inner import InnerStore
+from ragshield_langchain.mask import Mask
+
+logger = logging.getLogger("ragshield")  # ids and counts, never text
+
+
+class DocumentKeeper(Keeper[Document]):
+    """Keeps a store of documents and a guard in step.
+
+    Stores are written by synchronous methods, in a thread where the caller is on an event loop:
+    those that live on that loop come back to it.
+
+    Parameters
+    ----------
+    guard, access, keys
+        The guard, the documents of the store, and where metadata says what belongs to a revision.
+    embed
+        The model of the store; raises ``ValueError`` where it has none.
+    """
+
+    mask: Mask
+
+    def __init__(
+        self,
+        guard: Guard,
+        access: InnerStore,
+        keys: MetadataKeys,
+        embed: Callable[[list[str]], Sequence[Sequence[float]]],
+    ) -> None:
+        super().__init__(guard, Mask(keys))
+        self.access = access
+        self.keys = keys
+        self._embed = embed
+
+    # What the store is asked for
+
+    def stored(self, ids: Sequence[str]) -> Steps[Standing[Document]]:
+        """Return the documents that the store holds under the ids."""
+        found: Standing[Document] = yield own(self._stored, ids)
+        return found
+
+    def _stored(self, ids: Sequence[str]) -> Standing[Document]:
+        documents, vectors = self.access.read(list(dict.fromkeys(ids)))
+        return Standing(self.as_stored(documents, vectors), documents)
+
+    def as_stored(self, documents: Sequence[Document], vectors: ArrayLike) -> Batch:
+        """Return documents of the store as entries, without claims that are none."""
+        if not documents:
+            return NO_ENTRIES
+        metadatas = [document.metadata for document in documents]
+        ids = [str(document.id) for document in documents]
+        return Batch.of(
+            ids=ids,
+            texts=[document.page_content for document in documents],
+            embeddings=vectors,
+            labels=self.keys.tolerant("label", metadatas, ids),
+            lineages=self.keys.tolerant("lineage", metadatas, ids),
+            metadatas=[copied(metadata) for metadata in metadatas],
+            contexts=self.keys.contexts(metadatas),
+        )
+
+    def _write(
+        self,
+        batch: Batch,
+        how: Sequence[Decision] | None,
+        older: Sequence[Document],  # noqa: ARG002 - stores replace what stands under an id
+    ) -> Steps[None]:
+        yield own(self._written, batch, how or ())
+
+    def _written(self, batch: Batch, flagged: Sequence[Decision]) -> None:
+        with self.access.writing():
+            self.access.write(batch, stored_metadatas(batch, flagged))
+
+    def _delete(self, ids: Sequence[str], options: None = None) -> Steps[None]:  # noqa: ARG002
+        yield own(self._deleted, ids)
+
+    def _deleted(self, ids: Sequence[str]) -> None:
+        with self.access.writing():
+            self.access.delete(ids)
+
+    def _near(self, vector: list[float], k: int) -> Steps[Sequence[Document]]:
+        documents: Sequence[Document] = yield own(self.access.near, vector, k)
+        return documents
+
+    def everything(self, part: int = PART, tell: Progress = lambda *_: None) -> Batch:
+        """Return all documents that reads of the guarded store can return."""
+        return read_all(self.access, self.keys, self.mask, part, tell)
+
+    def _entries_of(self, held: Sequence[HeldEntry], embed: None) -> Batch:  # noqa: ARG002
+        some = []
+        for part in ([h for h in held if h.vector.size], [h for h in held if not h.vector.size]):
+            if part:
+                batch = batch_of(part)
+                some.append(batch if batch.dim else self._embedded(batch))
+                self.guard._check_dim(some[-1])  # noqa: SLF001 - as it checks what it screens
+        return together(some) if some else NO_ENTRIES
+
+    def _embedded(self, batch: Batch) -> Batch:
+        """Return entries with vectors by the store's model."""
+        return Batch.of(
+            ids=batch.ids,
+            texts=batch.texts,
+            embeddings=self._embed(list(batch.texts)),
+            labels=batch.labels,
+            lineages=batch.lineages,
+            metadatas=batch.metadatas,
+            contexts=batch.contexts,
+        )
+
+    # What only documents have
+
+    def _same(self, stored: Entry, held: Entry) -> bool:
+        """Return whether the store has a held document as it was held, metadata included."""
+        same = stored.fingerprint == held.fingerprint
+        return same and dict(stored.metadata) == dict(held.metadata)
+
+    def _on_held(self, entries: Batch) -> None:
+        """Say that the text may be in a docstore as well, and is no longer served from there."""
+        n = sum(1 for entry in entries if self.mask.wholes_of(entry))
+        if n:
+            logger.warning(
+                "%d held entries are parts of documents: a ParentDocumentRetriever, if you have "
+                "one, keeps these whole in its docstore, and finds none before its parts are "
+                "released",
+                n,
+            )
+
+    def add_columns(
+        self, columns: Columns, replacing: Sequence[str]
+    ) -> Steps[tuple[Report, Mapping[int, str]]]:
+        """Screen documents; hold the suspicious ones, and store and learn the others.
+
+        Returns the report, and by row what can be neither stored nor held.
+        """
+        sifted: Sifted = yield own(self._sifted, columns)
+        report = yield from self.add(sifted, lambda found: found.flagged, replacing=replacing)
+        return report, sifted.refused
+
+    def _sifted(self, columns: Columns) -> Sifted:
+        sifted = sift(columns, self.guard)
+        sifted = sifted.without(self.access.unfit(sifted.batch, sifted.batch.metadatas))
+        sifted.check(self.guard)
+        return sifted
+
+    def judge_again(self, ids: Sequence[str]) -> Steps[tuple[str, ...]]:
+        """Judge stored documents among all others; recall what is suspicious, return its ids."""
+        standing = yield from self.stored(ids)
+        report = yield own(self.guard.screen, standing.entries)
+        return (yield from self.recall_found(report.quarantined))

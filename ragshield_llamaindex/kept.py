@@ -1,0 +1,293 @@
+"""What a guarded store and a guarded index have in common: how a user asks for decisions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import Any, Self
+
+from llama_index.core.base.embeddings.base import BaseEmbedding
+
+from ragshield_core import Guard, Quarantine, Report
+from ragshield_core.findings import Decision
+from ragshield_core.quarantine import HeldEntry
+from ragshield_core.scan import ScanReport
+from ragshield_llamaindex.events import dispatcher
+from ragshield_llamaindex.held_nodes import Embed, embedding_with
+from ragshield_llamaindex.keeper import NodeKeeper
+
+
+class Kept:
+    """What a guarded store and a guarded index have in common: a keeper, and how it is asked."""
+
+    _keeper: NodeKeeper
+
+    @property
+    def guard(self) -> Guard:
+        """The guard."""
+        return self._keeper.guard
+
+    @property
+    def quarantine(self) -> Quarantine:
+        """Where held nodes are."""
+        return self.guard.quarantine
+
+    @property
+    def last_report(self) -> Report:
+        """What was decided at the latest write."""
+        return self._keeper.last_report
+
+    @dispatcher.span
+    def release(
+        self,
+        ids: Sequence[str],
+        *,
+        by: str = "ragshield",
+        note: str | None = None,
+        embed_model: BaseEmbedding | None = None,
+    ) -> tuple[HeldEntry, ...]:
+        """Put held nodes back, under their own ids and with their stored vectors.
+
+        Nodes that were released elsewhere (``ragshield quarantine release`` writes to no store) are
+        put back as well. A document of which nothing is held any more replaces what stayed of the
+        version before.
+
+        Parameters
+        ----------
+        ids
+            Of held nodes, or of documents: all nodes of theirs that are held. They replace what is
+            live under the same ids.
+        by, note
+            Who decided, and why; kept in the quarantine's log.
+        embed_model
+            For nodes that were held without a vector, by a step in front of the embedding. An index
+            has its own.
+
+        Raises
+        ------
+        ragshield_core.errors.QuarantineError
+            If one of them is not held, needs a vector, or cannot be kept by the store; nothing is
+            released then.
+        """
+        steps = self._keeper.release(ids, by, note, self._embed(embed_model))
+        released = self._keeper.run(steps)
+        self._record()
+        return released
+
+    @dispatcher.span
+    async def arelease(
+        self,
+        ids: Sequence[str],
+        *,
+        by: str = "ragshield",
+        note: str | None = None,
+        embed_model: BaseEmbedding | None = None,
+    ) -> tuple[HeldEntry, ...]:
+        """Do as :meth:`release` does, by async methods."""
+        steps = self._keeper.release(ids, by, note, self._embed(embed_model))
+        released = await self._keeper.arun(steps)
+        self._record()
+        return released
+
+    @dispatcher.span
+    def restore(
+        self, ids: Sequence[str], *, by: str = "ragshield", note: str | None = None
+    ) -> tuple[HeldEntry, ...]:
+        """Put back nodes that texts of another lineage have replaced.
+
+        Parameters
+        ----------
+        ids
+            Of replaced nodes, see ``quarantine.list("replaced")``, or of documents: all nodes of
+            the version that was replaced last. What took their place, under the same ids or as
+            parts of another lineage of the same document, goes into quarantine, as by
+            :meth:`recall`.
+        by, note
+            As of :meth:`release`.
+
+        Raises
+        ------
+        ragshield_core.errors.QuarantineError
+            If nothing was replaced under one of the ids; nothing is put back then.
+        """
+        restored = self._keeper.run(self._keeper.restore(ids, by, note))
+        self._note_restored(restored)
+        return restored
+
+    @dispatcher.span
+    async def arestore(
+        self, ids: Sequence[str], *, by: str = "ragshield", note: str | None = None
+    ) -> tuple[HeldEntry, ...]:
+        """Do as :meth:`restore` does, by async methods."""
+        restored = await self._keeper.arun(self._keeper.restore(ids, by, note))
+        self._note_restored(restored)
+        return restored
+
+    @dispatcher.span
+    def recall(
+        self,
+        ids: Sequence[str],
+        decisions: Sequence[Decision] | None = None,
+        *,
+        by: str = "ragshield",
+        note: str | None = None,
+    ) -> tuple[str, ...]:
+        """Take nodes out and into quarantine; :meth:`release` puts them back.
+
+        They are held as they are stored, durably before they are deleted; where the store inside
+        cannot delete, reads hide them. The guard forgets them, and takes them for suspicious.
+
+        Parameters
+        ----------
+        ids
+            Of stored nodes; those that are not there are ignored.
+        decisions
+            Why, one per id. What a person has released before then stays; without decisions it
+            leaves as well, since a person decides again.
+        by, note
+            Who decided, and why, where no decisions are given; kept in the quarantine.
+
+        Returns
+        -------
+        tuple[str, ...]
+            The ids that left.
+
+        Raises
+        ------
+        ragshield_core.errors.InvalidBatchError
+            If metadata holds a label or lineage that is no scalar; names the node, and nothing
+            left.
+        ValueError
+            If there are decisions, but not one per id.
+        """
+        gone = self._keeper.run(self._keeper.recall(ids, decisions, by, note))
+        self._record()
+        return gone
+
+    @dispatcher.span
+    async def arecall(
+        self,
+        ids: Sequence[str],
+        decisions: Sequence[Decision] | None = None,
+        *,
+        by: str = "ragshield",
+        note: str | None = None,
+    ) -> tuple[str, ...]:
+        """Do as :meth:`recall` does, by async methods."""
+        gone = await self._keeper.arun(self._keeper.recall(ids, decisions, by, note))
+        self._record()
+        return gone
+
+    @dispatcher.span
+    def purge(self, ids: Sequence[str], *, by: str = "ragshield", note: str | None = None) -> int:
+        """Delete held nodes for good; what is live under the same ids stays.
+
+        Parameters
+        ----------
+        ids
+            Of held nodes, or of documents: all nodes of theirs that are held. Others are ignored.
+        by, note
+            Who decided, and why; kept in the quarantine's log.
+
+        Returns
+        -------
+        int
+            How many revisions were deleted.
+        """
+        deleted = self._keeper.run(self._keeper.purge(ids, by, note))
+        self._record()
+        return deleted
+
+    @dispatcher.span
+    async def apurge(
+        self, ids: Sequence[str], *, by: str = "ragshield", note: str | None = None
+    ) -> int:
+        """Do as :meth:`purge` does, by async methods."""
+        deleted = await self._keeper.arun(self._keeper.purge(ids, by, note))
+        self._record()
+        return deleted
+
+    def refresh_quarantine(self) -> None:
+        """Ask the quarantine what is held.
+
+        Only needed where another process, or a reviewer, holds or judges nodes that stay in the
+        store inside. What is held here is known at once.
+        """
+        self._keeper.refresh()
+
+    def scan(
+        self,
+        fpr: float = 0.01,
+        clean_ids: Iterable[str] | None = None,
+        *,
+        quarantine: bool = False,
+        seed: int = 0,
+    ) -> ScanReport:
+        """Audit all that is stored, each node judged against the others.
+
+        The guard's detectors are built anew for it, so that what the guard has learned stays as it
+        is. Writes may go on while the audit runs.
+
+        Parameters
+        ----------
+        fpr, clean_ids, seed
+            As of :func:`ragshield_core.scan.scan`.
+        quarantine
+            Whether findings are held, durably, and deleted; :meth:`release` puts them back. By
+            default nothing changes.
+
+        Returns
+        -------
+        ScanReport
+            Findings, worst first. With ``quarantine=True``, those that stayed, because a person has
+            released them before or they changed meanwhile, are admitted with a note.
+        """
+        report = self._keeper.scan(fpr, clean_ids, seed)
+        if quarantine and report.found:
+            report = self._keeper.run(self._keeper.take_out(report))
+            self._record()
+        return report
+
+    async def ascan(
+        self,
+        fpr: float = 0.01,
+        clean_ids: Iterable[str] | None = None,
+        *,
+        quarantine: bool = False,
+        seed: int = 0,
+    ) -> ScanReport:
+        """Do as :meth:`scan` does, in a thread; findings are deleted by async methods."""
+        report = await asyncio.to_thread(self._keeper.scan, fpr, clean_ids, seed)
+        if quarantine and report.found:
+            report = await self._keeper.arun(self._keeper.take_out(report))
+            self._record()
+        return report
+
+    @classmethod
+    async def aadopt(cls, inner: Any, **options: Any) -> Self:
+        """Do as ``adopt`` does, in a thread."""
+        return await asyncio.to_thread(partial(cls.adopt, inner, **options))  # type: ignore[attr-defined]
+
+    def __repr__(self) -> str:
+        # Of counts and kinds only: it ends up in logs.
+        guard, kind = self.guard, type(self._keeper.access.inner).__name__
+        return (
+            f"<{type(self).__name__} over {kind}: {len(guard.detectors)} detectors, "
+            f"{guard.status().n_known} entries known, "
+            f"{'calibrated' if guard.calibrated else 'not calibrated'}; {self.quarantine!r}>"
+        )
+
+    def __str__(self) -> str:
+        return repr(self)
+
+    def _embed(self, model: BaseEmbedding | None) -> Embed | None:
+        """Return how nodes get vectors, if there is a model."""
+        return None if model is None else embedding_with(model)
+
+    def _record(self) -> None:
+        """Note what is stored now, where that is not the store's own business."""
+
+    def _note_restored(self, restored: Sequence[HeldEntry]) -> None:  # noqa: ARG002 - for an index
+        """Note that documents are as they were."""
+        self._record()
