@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Protocol
@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ragshield_core.calibration import Calibration
-from ragshield_core.detectors.base import Evidence
+from ragshield_core.detectors.base import Detector, Evidence
 from ragshield_core.entries import Batch
 from ragshield_core.findings import Decision, Finding, Report, Unjudged, Verdict
-from ragshield_core.policy import Policy
+from ragshield_core.policy import Policy, Thresholds
 
 # Ids and counts only: the text of an entry is hostile and stays out of logs.
 logger = logging.getLogger("ragshield")
@@ -52,6 +52,14 @@ class Outcome(NamedTuple):
 
 
 NOTHING = Outcome(np.empty(0), [], [])
+
+
+class Bars(NamedTuple):
+    """What the scores of detectors are held against, by their names."""
+
+    thresholds: Mapping[str, Thresholds]
+    clean: Mapping[str, Calibration]  # none for those that are not calibrated
+    abstaining: Collection[str]  # detectors that find nothing for now
 
 
 class Tally:
@@ -91,6 +99,59 @@ class Tally:
             )
             for row in sorted({*self._findings, *self._unjudged, *unjudged})
         }
+
+
+def judged(detector: Detector, batch: Batch, bars: Bars) -> Outcome:
+    """Return one detector's scores, findings and what it could not judge, by row."""
+    reasons = detector.unjudged(batch)
+    missing = [
+        (row, Unjudged(detector=detector.name, entry_id=batch.ids[row], reason=reason))
+        for row, reason in reasons.items()
+    ]
+    rows = np.array([row for row in range(len(batch)) if row not in reasons], dtype=np.intp)
+    column = np.full(len(batch), np.nan)
+    if rows.size == 0:
+        return Outcome(column, [], missing)
+    part = batch.take(rows) if reasons else batch
+    scores = checked(detector.name, detector.score(part), len(part))
+    column[rows] = scores
+    if detector.name in bars.abstaining:
+        return Outcome(column, [], missing)
+    thresholds = bars.thresholds[detector.name]
+    hits = np.flatnonzero(scores > thresholds.flag)
+    found = findings_of(
+        detector,
+        [part.ids[hit] for hit in hits],
+        scores[hits],
+        thresholds.quarantine,
+        explained(detector.name, detector.explain, part, hits.tolist()),
+        bars.clean.get(detector.name),
+    )
+    listed = list(zip(rows[hits].tolist(), found, strict=True))
+    return Outcome(column, listed, missing, part, rows)
+
+
+def judged_again(
+    detector: Detector, batch: Batch, condemned: NDArray[np.bool_], bars: Bars
+) -> list[Finding]:
+    """Return findings against entries admitted earlier that a batch lifts above the threshold.
+
+    Parameters
+    ----------
+    detector
+        Whose findings.
+    batch, condemned
+        New entries, and which of them are held, whichever detector it was.
+    bars
+        What scores are held against.
+    """
+    threshold = bars.thresholds[detector.name].recall
+    ids, scores = detector.retroactive(batch, condemned)
+    rows = np.flatnonzero(scores > threshold)
+    names = [ids[row] for row in rows]
+    why = explained(detector.name, detector.explain_retroactive, batch, names)
+    clean = bars.clean.get(detector.name)
+    return findings_of(detector, names, scores[rows], threshold, why, clean)
 
 
 def checked(name: str, scores: Any, n: int, *, partial: bool = False) -> NDArray[np.float64]:

@@ -156,7 +156,7 @@ def test_copied_words_explain_a_resemblance_as_far_as_they_go():
     copied = [variants(text, 2, {5, 20}), variants(text, 2, {5, 11, 17, 23, 29}), pair.texts]
     scores = [GUARD.screen(reworded(pair, t)).scores["clique"].min() for t in copied]
     assert scores[0] < scores[1] < scores[2]
-    assert scores[0] < GUARD._thresholds["clique"].quarantine < scores[2]
+    assert scores[0] < GUARD._calibrator.thresholds["clique"].quarantine < scores[2]
     assert caught(reworded(pair, variants(text, 2, {0}))) == 0.0
 
 

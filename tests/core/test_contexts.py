@@ -104,7 +104,7 @@ def test_a_release_of_a_text_holds_in_any_context_that_is_clean():
         if on_detect == "quarantine":
             guard.hold(guard.screen(batch("summary: first", text=INJECTION)))
             guard.quarantine.release(["e0"])
-        guard._policy = Policy(on_detect=on_detect)
+        guard._calibrator.policy = Policy(on_detect=on_detect)
         again = guard.screen(batch("summary: of another run", text=INJECTION))
         assert guard.hold(again).kept.all()
         screener = RetrievalGuard([InstructionDetector()], quarantine=guard.quarantine)
@@ -181,11 +181,11 @@ def test_a_saved_guard_keeps_contexts_and_opens_without(tmp_path):
     guard = guarded().fit(known).calibrate()
     guard.save(tmp_path / "guard")
     loaded = Guard.load(tmp_path / "guard", quarantine=Quarantine("sqlite://"))
-    assert loaded._sample.inside.contexts == guard._sample.inside.contexts
-    assert None not in loaded._sample.inside.contexts
-    values, arrays = guard._sample.state()
+    assert loaded._calibrator.sample.inside.contexts == guard._calibrator.sample.inside.contexts
+    assert None not in loaded._calibrator.sample.inside.contexts
+    values, arrays = guard._calibrator.sample.state()
     del values["inside"]["contexts"]  # as earlier versions wrote it
-    assert type(guard._sample).restored(values, arrays).inside.contexts == (None,) * n
+    assert type(guard._calibrator.sample).restored(values, arrays).inside.contexts == (None,) * n
 
 
 def test_a_quarantine_of_the_schema_before_opens(tmp_path):

@@ -330,7 +330,7 @@ def test_an_entry_that_is_written_twice_while_collecting_is_counted_once(tmp_pat
     guard.learn(KNOWN.take(range(50, FIRST)))
     assert guard.calibrated
     assert guard.status().n_sample == FIRST
-    stored = guard._sample.inside
+    stored = guard._calibrator.sample.inside
     assert stored.texts[stored.ids.index(first.ids[0])] == first.texts[0]
 
 
@@ -396,7 +396,7 @@ def test_a_guard_that_began_with_nothing_goes_on_the_same_after_a_save(tmp_path,
 def test_thresholds_of_a_sample_with_doubtful_entries_survive_the_disk(tmp_path):
     guard = guard_of()
     guard.adopt(join(KNOWN, *(group(5, seed) for seed in range(3))))
-    assert guard._calibration.n_doubtful > 0
+    assert guard._calibrator.calibration.n_doubtful > 0
     guard.save(tmp_path)
     again = Guard.load(tmp_path, quarantine=Quarantine("sqlite://"))
     assert again.thresholds == guard.thresholds
@@ -817,7 +817,7 @@ def test_a_rate_of_recalls_of_its_own_is_stricter_and_never_laxer():
     known = passages(600, 1)
     guard = Guard([CliqueDetector()], policy=Policy(quarantine_at=0.05, recall_at=0.01))
     guard.fit(known).calibrate()
-    thresholds = guard._thresholds["clique"]
+    thresholds = guard._calibrator.thresholds["clique"]
     assert thresholds.recall > thresholds.quarantine
     assert guard.policy.accepting(0.005).recall_at == 0.005
     with pytest.raises(ValueError, match=r"recall_at is 0\.1"):
@@ -853,12 +853,15 @@ def test_what_the_sample_has_spent_is_saved(tmp_path):
         write(guard, live, passages(40, 900 + number, f"more{number}-"))
     guard.save(tmp_path)
     again = Guard.load(tmp_path, quarantine=Quarantine("sqlite://"))
-    assert guard._ever_beyond
-    assert again._ever_beyond == guard._ever_beyond
-    assert [again._thresholds[name] for name in again._thresholds] == list(
-        guard._thresholds.values()
+    assert guard._calibrator._ever_beyond
+    assert again._calibrator._ever_beyond == guard._calibrator._ever_beyond
+    assert [again._calibrator.thresholds[name] for name in again._calibrator.thresholds] == list(
+        guard._calibrator.thresholds.values()
     )
-    assert guard._thresholds["clique"].recall > guard._thresholds["clique"].quarantine
+    assert (
+        guard._calibrator.thresholds["clique"].recall
+        > guard._calibrator.thresholds["clique"].quarantine
+    )
 
 
 # The parts agree
@@ -871,7 +874,7 @@ def test_what_a_scan_names_is_doubted_and_watched_by_the_guard_that_adopts_it():
     assert set(poison.ids) <= {decision.entry_id for decision in report.found}
     guard = guard_of(rate=0.01).adopt(store)
     assert guard.calibrated
-    assert guard._calibration.n_doubtful >= len(poison)
+    assert guard._calibrator.calibration.n_doubtful >= len(poison)
     again = group(7, 3).take([5, 6])  # more of the group: now the others can be taken back
     report = guard.screen(again)
     assert not report.kept.any()

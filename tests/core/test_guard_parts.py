@@ -1,11 +1,11 @@
 """What a guard is made of: wrong types are refused, and nothing is lost when it is saved."""
 
 import pytest
-from support import Scripted, knowledge_base
+from support import Scripted, knowledge_base, saved
 
-from ragshield_core import Guard, Quarantine
+from ragshield_core import Batch, Guard, Quarantine
 from ragshield_core.detectors import InstructionDetector, LabelCentroidDetector
-from ragshield_core.errors import StateError
+from ragshield_core.errors import CalibrationError, InvalidBatchError, StateError
 
 KNOWN = knowledge_base(20)
 
@@ -113,3 +113,15 @@ def test_a_held_entry_shows_itself_without_text_and_vector():
     assert shown.endswith(": held, found by hand>")
     assert batch.texts[0] not in shown
     assert len(shown) < 150
+
+
+def test_what_cannot_be_calibrated_or_fitted_leaves_the_guard_as_it_was(tmp_path):
+    guard = Guard([LabelCentroidDetector(min_entries=3)], quarantine=Quarantine("sqlite://"))
+    guard.fit(KNOWN).calibrate(fpr=0.1)
+    before = saved(guard, tmp_path / "before")
+    with pytest.raises(CalibrationError, match="pass at least"):
+        guard.calibrate(knowledge_base(2, prefix="clean"), fpr=0.01)
+    without = Batch.of(ids=["a"], texts=["hi"], embeddings=None)
+    with pytest.raises(InvalidBatchError, match="has no vector"):
+        guard.fit(without)
+    assert saved(guard, tmp_path / "after") == before

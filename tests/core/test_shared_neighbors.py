@@ -54,7 +54,9 @@ def test_held_out_scores_are_the_same_as_well():
     shared = sharing()
     for guard in alone():
         (name,) = (detector.name for detector in guard.detectors)
-        np.testing.assert_allclose(shared._held_out[name], guard._held_out[name], atol=1e-6)
+        np.testing.assert_allclose(
+            shared._calibrator.held_out[name], guard._calibrator.held_out[name], atol=1e-6
+        )
 
 
 @pytest.mark.parametrize("unlabelled", [0, 20])

@@ -73,14 +73,14 @@ def test_a_plain_delete_takes_both(store):
 def held_copy(store):
     """Have a copy of a good document held under another id."""
     suspicious = Document(id="good", page_content="billing score=0.5", metadata={"source": "a.txt"})
-    store.guard._thresholds["scripted"] = store.guard._thresholds["scripted"]._replace(
-        flag=0.9, quarantine=0.9
-    )
+    store.guard._calibrator.thresholds["scripted"] = store.guard._calibrator.thresholds[
+        "scripted"
+    ]._replace(flag=0.9, quarantine=0.9)
     store.add_documents([suspicious])
     assert store.get_by_ids(["good"]) == [suspicious]
-    store.guard._thresholds["scripted"] = store.guard._thresholds["scripted"]._replace(
-        flag=0.0, quarantine=0.0
-    )
+    store.guard._calibrator.thresholds["scripted"] = store.guard._calibrator.thresholds[
+        "scripted"
+    ]._replace(flag=0.0, quarantine=0.0)
     copy = suspicious.model_copy(update={"id": "copy"})
     store.add_documents([copy])
     (decision,) = store.last_report.quarantined
@@ -99,9 +99,9 @@ def test_confirming_a_copy_leaves_the_document_that_stood_there_before(store):
     past(store, good.model_copy(update={"id": "another"}))
     assert len(texts(store)) == 1  # a copy that came past the guard stays hidden
     # What stood there is not refused for that either; other copies are.
-    store.guard._thresholds["scripted"] = store.guard._thresholds["scripted"]._replace(
-        flag=0.9, quarantine=0.9
-    )
+    store.guard._calibrator.thresholds["scripted"] = store.guard._calibrator.thresholds[
+        "scripted"
+    ]._replace(flag=0.9, quarantine=0.9)
     store.add_documents([good, good.model_copy(update={"id": "third"})])
     assert [d.entry_id for d in store.last_report.quarantined] == ["third"]
 

@@ -321,9 +321,9 @@ def test_a_pipeline_without_a_vector_store_has_nothing_to_restore():
 
 def bars(kept, value):
     """Have the guard hold what scores above."""
-    kept.guard._thresholds["scripted"] = kept.guard._thresholds["scripted"]._replace(
-        flag=value, quarantine=value
-    )
+    kept.guard._calibrator.thresholds["scripted"] = kept.guard._calibrator.thresholds[
+        "scripted"
+    ]._replace(flag=value, quarantine=value)
 
 
 def test_confirming_a_copy_leaves_the_node_that_stood_there_before(kept):

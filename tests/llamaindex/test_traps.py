@@ -614,7 +614,9 @@ def test_9_an_annotation_leaks_into_no_prompt_and_into_no_given_node(make_store)
 
     before = given.model_copy(deep=True)
     guard = guard_of(Scripted(), flag_at=0.5, quarantine_at=0.01)
-    guard._thresholds = {"scripted": type(guard._thresholds["scripted"])(flag=1.0, quarantine=9.0)}
+    guard._calibrator.thresholds = {
+        "scripted": type(guard._calibrator.thresholds["scripted"])(flag=1.0, quarantine=9.0)
+    }
     store = GuardedVectorStore(make_store("chroma"), guard=guard)
     store.add([given, node("y")])
     assert given.to_dict() == before.to_dict()

@@ -1,0 +1,51 @@
+"""Arguments of a wrong type are refused at once, and not where they would fail later."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def check_type(name: str, value: object, fits: type | Sequence[str], expected: str) -> None:
+    """Refuse an argument that is not what is needed; ``None`` always passes.
+
+    Parameters
+    ----------
+    name
+        Of the argument.
+    value
+        What was given.
+    fits
+        A class of which it has to be an instance, or the names of methods that it has to have: a
+        class that has them is no object that has them.
+    expected
+        What to pass, for the error, such as ``"a Policy, such as Policy()"``.
+
+    Raises
+    ------
+    TypeError
+        If it does not fit; says what was given and what to pass.
+
+    Examples
+    --------
+    >>> check_type("remove", print, ["__call__"], "a function")
+    >>> check_type("remove", "all", ["__call__"], "a function")
+    Traceback (most recent call last):
+    ...
+    TypeError: remove is a str, expected a function.
+    """
+    if isinstance(fits, type):
+        fitting = isinstance(value, fits)
+    else:
+        fitting = not isinstance(value, type) and all(hasattr(value, method) for method in fits)
+    if value is not None and not fitting:
+        msg = f"{name} is {kind_of(value)}, expected {expected}."
+        raise TypeError(msg)
+
+
+def kind_of(value: object) -> str:
+    """Return what an object is, as errors say it.
+
+    >>> kind_of(7), kind_of(dict)
+    ('a int', 'the class dict')
+    """
+    return f"the class {value.__name__}" if isinstance(value, type) else f"a {type(value).__name__}"

@@ -1,0 +1,311 @@
+"""How thresholds are taken: clean entries are scored, by what is usual now."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ragshield_core.calibration import Calibration, JointCalibration
+from ragshield_core.detectors.base import Detector
+from ragshield_core.entries import Batch
+from ragshield_core.errors import CalibrationError
+from ragshield_core.findings import Decision, Report
+from ragshield_core.growth.arrivals import Arrivals
+from ragshield_core.growth.clean_sample import CleanSample
+from ragshield_core.growth.knowledge import Knowledge
+from ragshield_core.policy import Policy, Thresholds
+
+logger = logging.getLogger("ragshield")
+
+
+class Calibrator:
+    """Measures what is usual, scores clean entries by that, and takes thresholds from them.
+
+    Parameters
+    ----------
+    knowledge
+        What is known when thresholds are taken.
+    policy
+        Accepted rates.
+    seed
+        Of the parts that are held out.
+    confirmed
+        Returns the ids of held entries that a reviewer has confirmed as poisoned.
+
+    Attributes
+    ----------
+    policy
+        As given; a small sample may justify a larger rate only.
+    thresholds
+        By detector; those of published rules until clean entries say more.
+    calibration
+        What they come from; ``None`` for published rules.
+    calibrated_at
+        How many entries were known then.
+    held_out
+        Scores of all fitted entries, each while it was held out, until a calibration asks.
+    sample
+        What thresholds are taken from whenever the knowledge base has grown. ``None`` if they are
+        not, because nobody has asked for a calibration, or none was possible.
+    sample_scores
+        Of what is inside of the sample, by detector, at the latest calibration.
+    arrivals
+        What came since, held against what the calibration promised.
+    """
+
+    def __init__(
+        self,
+        knowledge: Knowledge,
+        policy: Policy,
+        seed: int,
+        confirmed: Callable[[], Sequence[str]],
+    ) -> None:
+        self._knowledge, self._seed, self._confirmed = knowledge, seed, confirmed
+        self.policy = policy
+        self.thresholds: dict[str, Thresholds] = self._rules()
+        self.calibration: JointCalibration | None = None
+        self.calibrated_at = 0
+        self.held_out: dict[str, NDArray[np.float64]] = {}
+        self.sample: CleanSample | None = None
+        self.sample_scores: dict[str, NDArray[np.float64]] = {}
+        self.arrivals = Arrivals()
+        self._ever_beyond: set[str] = set()  # of the sample, a threshold of recalls
+        self._fixed: dict[str, dict[str, float]] = {}  # scores of the sample that never change
+
+    @property
+    def clean(self) -> Mapping[str, Calibration]:
+        """Scores of the clean sample, by detector; none before the calibration."""
+        return {} if self.calibration is None else self.calibration.calibrations
+
+    @property
+    def possible(self) -> bool:
+        """Whether any detector can be calibrated."""
+        return any(detector.exchangeable for detector in self._knowledge.detectors)
+
+    def reset(self) -> None:
+        """Go by published rules, after detectors were fitted anew: fits may change these."""
+        self.calibration, self.sample, self.held_out, self._fixed = None, None, {}, {}
+        self._ever_beyond = set()
+        self.arrivals.refitted()
+        self.thresholds = self._rules()
+
+    def draw(self, fitted: Batch, *, vetted: bool) -> CleanSample:
+        """Return a clean sample of a knowledge base, as large as the accepted rate asks for."""
+        rate = self.policy.quarantine_at
+        return CleanSample.drawn(fitted, rate, seed=self._seed, vetted=vetted)
+
+    def hold_out(self, fitted: Batch) -> None:
+        """Score all fitted entries, each held out, for when thresholds are asked for."""
+        self.held_out = self._held_out_scores(fitted)
+
+    def by_held_out(self, at_most: float | None = None) -> None:
+        """Take thresholds from :attr:`held_out`."""
+        self._check_judged(self.held_out)
+        self._take(self.held_out, at_most)
+
+    def by_clean(self, clean: Batch, at_most: float | None = None) -> None:
+        """Take thresholds from clean entries that the knowledge base does not hold."""
+        scores = self._clean_scores(clean)
+        self._check_judged(scores)
+        self.sample = CleanSample(inside=clean.take([]), outside=clean, vetted=True)
+        self._take(scores, at_most)
+
+    def by_sample(self, sample: CleanSample, at_most: float | None = None) -> None:
+        """Measure what is usual now, score a clean sample by that, and take thresholds."""
+        confirmed, detectors = self._confirmed(), self._knowledge.detectors
+        for detector in detectors if confirmed else ():
+            detector.confirm(confirmed)
+        doubtful = np.zeros(len(sample.inside), dtype=np.bool_)
+        if not sample.vetted:
+            for detector in detectors:
+                doubtful |= detector.outliers(sample.inside)
+        reference = sample.inside.take(~doubtful) if doubtful.any() else sample.inside
+        for detector in self._knowledge.learners if len(reference) else ():
+            detector.refresh(reference)
+        scores = self._held_out_scores(sample.inside)
+        if len(sample.outside):
+            outside = self._clean_scores(sample.outside)
+            nothing = np.empty(0)
+            scores = {
+                name: np.concatenate([scores.get(name, nothing), column])
+                for name, column in outside.items()
+            }
+        counting = np.concatenate([~doubtful, np.ones(len(sample.outside), dtype=np.bool_)])
+        counted = {name: column[counting] for name, column in scores.items()}
+        self._check_judged(counted)
+        entries = (*sample.inside.ids, *sample.outside.ids)
+        ids = [entry_id for entry_id, counts in zip(entries, counting, strict=True) if counts]
+        self._take(counted, at_most, int(np.count_nonzero(doubtful)), ids)
+        self.sample_scores = {name: column[: len(sample.inside)] for name, column in scores.items()}
+
+    def count(self, report: Report) -> None:
+        """Take note of a report after entries were held: its detectors may run away, or come back.
+
+        Counted is what the calibration promised something about: nothing before there is one.
+        """
+        if self.calibration is None:
+            return
+        thresholds = {name: threshold.quarantine for name, threshold in self.thresholds.items()}
+        measuring = {d.name for d in self._knowledge.detectors if d.learns}
+        clean = {name: found for name, found in self.clean.items() if name in measuring}
+        rate = self.policy.quarantine_at
+        for name in self.arrivals.count(report, thresholds, clean, rate):
+            why = self.arrivals.abstaining.get(name)
+            if why is None:
+                logger.warning("%s acts again: what comes is as usual", name)
+            else:
+                logger.warning("%s: %s", name, why)
+        for topic in self.arrivals.new_topics():
+            logger.warning("topic: %s", topic)
+
+    def recalled(self, decisions: Sequence[Decision]) -> None:
+        """Take note of entries that were recalled, each accused by some detector."""
+        self.arrivals.recalled([f.detector for f in d.findings] for d in decisions)
+        if self.sample is not None and not self.sample.vetted:
+            self.sample = self.sample.after_holding({d.entry_id for d in decisions})
+
+    def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        """Return everything but the policy, as JSON-ready values and arrays."""
+        scores = {} if self.calibration is None else self.calibration.scores
+        values: dict[str, Any] = {
+            "calibrated": sorted(scores),
+            "held_out": sorted(self.held_out),
+            "calibrated_at": self.calibrated_at,
+            "n_doubtful": 0 if self.calibration is None else self.calibration.n_doubtful,
+            "ever_beyond": sorted(self._ever_beyond),
+        }
+        arrays: dict[str, NDArray[Any]] = {}
+        if self.calibration is not None:
+            arrays["spent"] = self.calibration.spent
+        for number, detector in enumerate(self._knowledge.detectors):
+            if detector.name in self.held_out:
+                arrays[f"held_out.{number}"] = self.held_out[detector.name]
+            if detector.name in scores:
+                arrays[f"clean.{number}"] = scores[detector.name]
+        parts: dict[str, CleanSample | Arrivals] = {"arrivals": self.arrivals}
+        if self.sample is not None:
+            parts["sample"] = self.sample
+        for name, part in parts.items():
+            values[name], columns = part.state()
+            arrays |= {f"{name}.{key}": array for key, array in columns.items()}
+        return values, arrays
+
+    def restore(self, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Take over what :meth:`state` returned, once the detectors know what they learned."""
+        numbers = {d.name: number for number, d in enumerate(self._knowledge.detectors)}
+        self.held_out = {name: arrays[f"held_out.{numbers[name]}"] for name in values["held_out"]}
+        self.thresholds = self._rules()
+        if values["calibrated"]:
+            self.calibration = JointCalibration(
+                {name: arrays[f"clean.{numbers[name]}"] for name in values["calibrated"]},
+                self._floors,
+                values.get("n_doubtful", 0),
+                arrays.get("spent"),
+            )
+            self.thresholds = self._calibrated(self.calibration)
+        # Early versions wrote none of this: what was fitted stays fitted.
+        self.calibrated_at = values.get("calibrated_at", len(self._knowledge))
+        self._ever_beyond = set(values.get("ever_beyond", ()))
+        if "arrivals" in values:
+            self.arrivals = Arrivals.restored(values["arrivals"], part_of(arrays, "arrivals."))
+        if "sample" in values:
+            self.sample = CleanSample.restored(values["sample"], part_of(arrays, "sample."))
+
+    def _take(
+        self,
+        scores: dict[str, NDArray[np.float64]],
+        at_most: float | None,
+        n_doubtful: int = 0,
+        ids: Sequence[str] = (),
+    ) -> None:
+        """Take thresholds from scores of clean entries; with ids if they are looked at again."""
+        spent = np.array([i in self._ever_beyond for i in ids], dtype=np.bool_) if ids else None
+        calibration = JointCalibration(scores, self._floors, n_doubtful, spent)
+        before = self.policy
+        try:
+            smallest = calibration.smallest_rate
+            if at_most is not None and self.policy.quarantine_at < smallest <= at_most:
+                logger.warning(
+                    "too few clean entries for a false-positive rate of %g: calibrated at %.3g",
+                    *(self.policy.quarantine_at, smallest),
+                )
+                self.policy = self.policy.accepting(smallest)
+            thresholds = self._calibrated(calibration)
+        except CalibrationError as error:
+            msg = (
+                f"{', '.join(calibration.calibrations)} together, at "
+                f"fpr={self.policy.quarantine_at:g}: {error}"
+            )
+            self.policy = before
+            raise CalibrationError(msg) from None
+        self.calibration, self.thresholds = calibration, thresholds
+        if ids:
+            beyond = calibration.beyond(
+                {name: threshold.recall for name, threshold in thresholds.items()}
+            )
+            self._ever_beyond.update(ids[row] for row in np.flatnonzero(beyond).tolist())
+        self.calibrated_at = len(self._knowledge)
+        self.arrivals.calibrated()
+        logger.info(
+            "calibrated at %d entries, on %d of them", self.calibrated_at, len(self.sample or ())
+        )
+
+    def _held_out_scores(self, fitted: Batch) -> dict[str, NDArray[np.float64]]:
+        return {  # one detector may look into what another has learned
+            detector.name: self._unchanging(detector, fitted)
+            if not detector.learns
+            else detector.held_out_scores(fitted, self._seed)
+            for detector in self._knowledge.detectors
+            if detector.exchangeable and len(fitted)
+        }
+
+    def _unchanging(self, detector: Detector, fitted: Batch) -> NDArray[np.float64]:
+        """Return scores that do not depend on the knowledge base, each taken once."""
+        known = self._fixed.get(detector.name, {})
+        new = [row for row, entry_id in enumerate(fitted.ids) if entry_id not in known]
+        scores = detector.held_out_scores(fitted.take(new), self._seed) if new else np.empty(0)
+        known = known | {fitted.ids[row]: float(s) for row, s in zip(new, scores, strict=True)}
+        self._fixed[detector.name] = {entry_id: known[entry_id] for entry_id in fitted.ids}
+        return np.array([known[entry_id] for entry_id in fitted.ids], dtype=np.float64)
+
+    def _clean_scores(self, clean: Batch) -> dict[str, NDArray[np.float64]]:
+        self._knowledge.check_dim(clean)
+        return {
+            detector.name: detector.judged_scores(clean)
+            for detector in self._knowledge.detectors
+            if detector.exchangeable
+        }
+
+    @staticmethod
+    def _check_judged(scores: Mapping[str, NDArray[np.float64]]) -> None:
+        if all(np.isnan(column).all() for column in scores.values()):
+            msg = (
+                f"none of the clean entries can be judged by {', '.join(scores)}; pass entries "
+                "that carry what these detectors need (labels known to the knowledge base, for "
+                "label detectors)."
+            )
+            raise CalibrationError(msg)
+
+    @property
+    def _floors(self) -> dict[str, float]:
+        return {detector.name: detector.floor for detector in self._knowledge.detectors}
+
+    def _rules(self) -> dict[str, Thresholds]:
+        """Return the thresholds of the published rules."""
+        return self.policy.thresholds({d.name: d.rule_threshold for d in self._knowledge.detectors})
+
+    def _calibrated(self, calibration: JointCalibration) -> dict[str, Thresholds]:
+        """Return thresholds after calibration; none for a detector that judged too few for it."""
+        detectors = self._knowledge.detectors
+        rules = {d.name: d.rule_threshold for d in detectors if not d.exchangeable}
+        return self.policy.thresholds(rules, calibration)
+
+
+def part_of(arrays: Mapping[str, NDArray[Any]], prefix: str) -> dict[str, NDArray[Any]]:
+    """Return the arrays of a saved guard whose names begin so, under the rest of their names."""
+    found = (key for key in arrays if key.startswith(prefix))
+    return {key.removeprefix(prefix): arrays[key] for key in found}

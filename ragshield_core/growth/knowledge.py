@@ -1,0 +1,130 @@
+"""What the detectors of a guard have learned of the knowledge base, all of them the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from ragshield_core.detectors.base import Detector, Need
+from ragshield_core.entries import Batch
+from ragshield_core.errors import InvalidBatchError
+from ragshield_core.neighbors.known import Borrower, Lender
+
+
+class Knowledge:
+    """The detectors of a guard, and which entries they have learned.
+
+    Parameters
+    ----------
+    detectors
+        Whose names differ.
+
+    Attributes
+    ----------
+    detectors
+        As given.
+    labels
+        Of the entries that are known, by id.
+    dim
+        Length of their vectors, 0 without any; ``None`` as long as nothing was learned.
+    """
+
+    def __init__(self, detectors: Sequence[Detector]) -> None:
+        self.detectors = tuple(detectors)
+        # Who lends its index learns first, so that those who borrow it find there what they learn.
+        self.learners = sorted(self.detectors, key=lambda d: not isinstance(d, Lender))
+        if isinstance(lender := self.learners[0], Lender):
+            for detector in self.learners[1:]:
+                if isinstance(detector, Borrower):
+                    detector.borrow(lender.neighbors())
+        self.labels: dict[str, str | None] = {}
+        self.dim: int | None = None
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __contains__(self, entry_id: object) -> bool:
+        return entry_id in self.labels
+
+    def among(self, ids: Iterable[str]) -> list[str]:
+        """Return which of the ids are known, each once."""
+        return [entry_id for entry_id in dict.fromkeys(ids) if entry_id in self.labels]
+
+    def fit(self, batch: Batch) -> None:
+        """Learn a knowledge base and nothing else."""
+        self._check_complete(batch)
+        self.dim = batch.dim if len(batch) else None
+        self.labels = dict(zip(batch.ids, batch.labels, strict=True))
+        for detector in self.learners:
+            detector.fit(batch)
+
+    def learn(self, entries: Batch) -> None:
+        """Learn entries that have come."""
+        self.check_learnable(entries)
+        for detector in self.learners:
+            detector.learn(entries)
+        self.labels.update(zip(entries.ids, entries.labels, strict=True))
+        self.dim = entries.dim
+
+    def forget(self, entries: Batch) -> None:
+        """Forget entries that have left, as far as they are known, under the labels learned."""
+        known = entries.take(np.array([i in self.labels for i in entries.ids], dtype=np.bool_))
+        if not len(known):
+            return
+        known = replace(known, labels=tuple(self.labels[i] for i in known.ids))
+        self.check_dim(known)
+        for detector in self.learners:
+            detector.forget(known)
+        for entry_id in known.ids:
+            del self.labels[entry_id]
+
+    def hold(self, entries: Batch) -> None:
+        """Remember entries that are held, as far as detectors can without their vectors."""
+        for detector in self.detectors:
+            if entries.dim or Need.EMBEDDING not in detector.needs:
+                detector.hold(entries)
+
+    def complete(self, entries: Batch) -> bool:
+        """Return whether entries have the vectors that some detector needs."""
+        return bool(entries.dim) or not self._needing_vectors
+
+    def check_learnable(self, entries: Batch) -> None:
+        """Refuse entries that cannot be learned.
+
+        Raises
+        ------
+        InvalidBatchError
+            If vectors are missing, or of another dimension.
+        """
+        self._check_complete(entries)
+        self.check_dim(entries)
+
+    def check_dim(self, batch: Batch) -> None:
+        """Refuse vectors of another dimension than those that are known.
+
+        Raises
+        ------
+        InvalidBatchError
+            If there are such.
+        """
+        if batch.dim and self.dim and batch.dim != self.dim:
+            msg = (
+                f"embeddings of entry {batch.ids[0]!r} and its batch have {batch.dim} dimensions, "
+                f"expected {self.dim} as in the knowledge base; embed them with the same model."
+            )
+            raise InvalidBatchError(msg)
+
+    def _check_complete(self, entries: Batch) -> None:
+        if len(entries) and not self.complete(entries):
+            needing = ", ".join(self._needing_vectors)
+            msg = (
+                f"entry {entries.ids[0]!r} has no vector, and {needing} cannot learn it "
+                "without; pass its embedding, or use a guard without these detectors."
+            )
+            raise InvalidBatchError(msg)
+
+    @property
+    def _needing_vectors(self) -> list[str]:
+        return [d.name for d in self.detectors if Need.EMBEDDING in d.needs]

@@ -1,0 +1,353 @@
+"""When thresholds are taken: at first, once there is enough; then as the knowledge base grows."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ragshield_core.calibration import TIE
+from ragshield_core.detectors.base import Detector
+from ragshield_core.entries import Batch
+from ragshield_core.errors import CalibrationError, NotFittedError
+from ragshield_core.findings import Finding, finding_from_dict, finding_to_dict
+from ragshield_core.growth.calibrator import Calibrator, part_of
+from ragshield_core.growth.clean_sample import CleanSample, first_size, latest
+from ragshield_core.growth.knowledge import Knowledge
+from ragshield_core.screening import crash, explained, findings_of
+
+logger = logging.getLogger("ragshield")
+
+# Share by which a knowledge base grows until thresholds are taken anew: neighbours come nearer by a
+# few hundredths then, and a rate of one in a hundred stays one.
+REFRESH_AFTER = 0.1
+
+NOTHING = Batch.of(ids=[], texts=[], embeddings=None)
+
+
+class Recalibration:
+    """Decides when thresholds are taken, and from which entries; the calibrator takes them.
+
+    Parameters
+    ----------
+    knowledge
+        What is known, and grows.
+    calibrator
+        Takes the thresholds.
+
+    Attributes
+    ----------
+    collecting
+        Whether there are not yet enough entries for thresholds of one's own.
+    pending
+        Findings against entries that were admitted while collecting, by id.
+    """
+
+    def __init__(self, knowledge: Knowledge, calibrator: Calibrator) -> None:
+        self._knowledge, self._calibrator = knowledge, calibrator
+        self.collecting = True
+        self.pending: dict[str, list[Finding]] = {}
+        self._collected: list[Batch] = []
+        self._held_meanwhile: list[Batch] = []
+        self._wanted_rate: float | None = None  # where a small sample justifies a larger one only
+
+    @property
+    def next_at(self) -> int | None:
+        """Size of the knowledge base at which thresholds are taken next; ``None`` for never."""
+        if self.collecting:
+            return first_size(self._rate)
+        calibrated = self._calibrator.calibration is not None
+        return self._due if calibrated and self._calibrator.sample is not None else None
+
+    def why_waiting(self, detector: Detector) -> str | None:
+        """Return why a detector takes no part before the calibration, or after it, if so."""
+        if self.collecting and not detector.acts_unfitted:
+            return (
+                f"collecting: it acts once the knowledge base has {first_size(self._rate)} entries "
+                f"({len(self._knowledge)} now)"
+            )
+        if detector.name in self._calibrator.thresholds:
+            return None
+        known = self._calibrator.clean
+        if detector.name not in known:
+            return "not calibrated: it could judge none of the clean entries"
+        judged = len(known[detector.name])
+        return f"not calibrated: it could judge {judged} of the clean entries, too few"
+
+    def fit(self, batch: Batch) -> None:
+        """Learn a knowledge base that is believed to be clean, and nothing else."""
+        self._fit(batch)
+        self._calibrator.sample = self._calibrator.draw(batch, vetted=True)
+        self._calibrator.hold_out(batch)
+
+    def calibrate(self, clean: Batch | None, fpr: float | None, at_most: float | None) -> None:
+        """Take thresholds now; see :meth:`ragshield_core.Guard.calibrate`."""
+        calibrator = self._calibrator
+        collected = self.collecting and bool(self._collected)
+        known = bool(calibrator.held_out) or calibrator.sample is not None or collected
+        if self._knowledge.dim is None or (clean is None and not known):
+            msg = (
+                "the guard was not fitted on a knowledge base; call fit first, or pass clean "
+                "entries once it has learned some."
+            )
+            raise NotFittedError(msg)
+        before = calibrator.policy, calibrator.sample
+        try:
+            if fpr is not None:
+                calibrator.policy = calibrator.policy.accepting(fpr)
+            if not calibrator.possible:
+                return
+            if clean is not None:
+                calibrator.by_clean(clean, at_most)
+            elif calibrator.held_out:
+                calibrator.by_held_out(at_most)
+            elif calibrator.sample is not None:
+                calibrator.by_sample(calibrator.sample, at_most)
+            else:
+                self._begin_on_request(at_most)
+        except Exception:
+            calibrator.policy, calibrator.sample = before
+            raise
+
+    def adopt(self, batch: Batch, at_most: float | None) -> None:
+        """Learn and calibrate on a knowledge base that nobody has vouched for."""
+        calibrator, wanted = self._calibrator, self._rate
+        self._fit(batch)
+        if not calibrator.possible:
+            return  # published rules are all there is
+        try:
+            calibrator.by_sample(CleanSample.of(batch, vetted=False), at_most)
+        except CalibrationError as error:
+            logger.warning("not calibrated yet: %s", error)
+            self._collect_again(batch)
+            return
+        watched: set[str] = set()
+        for detector in self._knowledge.detectors:
+            if detector.name in calibrator.sample_scores and detector.name in calibrator.thresholds:
+                threshold = calibrator.thresholds[detector.name].quarantine
+                high = np.flatnonzero(calibrator.sample_scores[detector.name] > threshold)
+                ids = [batch.ids[row] for row in high]
+                detector.distrust(ids)
+                watched.update(ids)
+        logger.info(
+            "adopted %d entries; %d of them look as suspicious as what will be held, and an "
+            "audit says why (scan)",
+            *(len(batch), len(watched)),
+        )
+        calibrator.sample = calibrator.draw(batch, vetted=False)
+        if len(batch) < first_size(wanted):  # a sample for now
+            self._collected, self._wanted_rate = [batch], wanted
+
+    def refresh(self) -> None:
+        """Take thresholds anew, from the clean sample as it scores now.
+
+        Raises
+        ------
+        NotFittedError, CalibrationError
+            As :meth:`ragshield_core.Guard.refresh`.
+        """
+        calibrator = self._calibrator
+        if calibrator.sample is None or calibrator.calibration is None:
+            msg = "there is nothing to refresh; fit the guard and calibrate it first."
+            raise NotFittedError(msg)
+        gone = [i for i in calibrator.sample.inside.ids if i not in self._knowledge]
+        if gone:
+            calibrator.sample = calibrator.sample.without(gone)
+        calibrator.by_sample(calibrator.sample)
+
+    def learned(self, entries: Batch, again: Sequence[str]) -> None:
+        """Take thresholds, or do so anew, if the knowledge base has grown enough for it.
+
+        Parameters
+        ----------
+        entries
+            That were learned just now.
+        again
+            Ids of those that were known before: a new revision is no longer what was drawn.
+        """
+        calibrator, due = self._calibrator, self._due
+        if again and calibrator.sample is not None:
+            calibrator.sample = calibrator.sample.without(again)
+        n_known = len(self._knowledge)
+        try:
+            if self.collecting:
+                self._collected.append(entries)
+                if n_known >= max(due, first_size(self._rate)):
+                    self._begin()
+            elif self._renewing and self._renew(entries):
+                pass
+            elif calibrator.calibration is not None and n_known >= due and calibrator.sample:
+                self.refresh()
+        except CalibrationError as error:
+            # Again when it has grown further.
+            calibrator.calibrated_at = len(self._knowledge)
+            logger.warning("thresholds stay as they were: %s", error)
+        except Exception as error:  # noqa: BLE001 - the entries are written already
+            calibrator.calibrated_at = len(self._knowledge)
+            logger.error("thresholds stay as they were: %s", crash(error))  # noqa: TRY400
+
+    def held(self, entries: Batch) -> None:
+        """Remember entries that were held, or recalled."""
+        # Entries without vectors are no sample for detectors that need them.
+        if self._knowledge.complete(entries) and (self.collecting or self._renewing):
+            self._held_meanwhile.append(entries)
+        self.settle(entries.ids)
+        self._knowledge.hold(entries)
+
+    def settle(self, ids: Sequence[str]) -> None:
+        """Name entries no longer: they were held, or a person has judged them good."""
+        for entry_id in ids:
+            self.pending.pop(entry_id, None)
+
+    def overdue(self) -> dict[str, list[Finding]]:
+        """Return the findings that the next report has to name, of entries that are still there."""
+        return {i: list(found) for i, found in self.pending.items() if i in self._knowledge}
+
+    def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        """Return everything, as JSON-ready values and arrays."""
+        values: dict[str, Any] = {
+            "collecting": self.collecting,
+            "wanted_rate": self._wanted_rate,
+            "pending": {
+                entry_id: [finding_to_dict(finding) for finding in found]
+                for entry_id, found in self.pending.items()
+            },
+        }
+        if not self._collected:
+            return values, {}
+        collected = CleanSample(
+            inside=latest(self._collected),
+            outside=latest([NOTHING, *self._held_meanwhile]),
+            vetted=False,
+        )
+        values["collected"], arrays = collected.state()
+        return values, {f"collected.{key}": array for key, array in arrays.items()}
+
+    def restore(self, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Take over what :meth:`state` returned, once it is known what was learned."""
+        # Early versions wrote none of this: what was fitted stays fitted.
+        self.collecting = values.get("collecting", not len(self._knowledge))
+        self._wanted_rate = values.get("wanted_rate")
+        self.pending = {
+            entry_id: [finding_from_dict(finding) for finding in found]
+            for entry_id, found in values.get("pending", {}).items()
+        }
+        if "collected" in values:
+            collected = CleanSample.restored(values["collected"], part_of(arrays, "collected."))
+            self._collected = [collected.inside]
+            self._held_meanwhile = [collected.outside] if len(collected.outside) else []
+
+    @property
+    def _rate(self) -> float:
+        return self._calibrator.policy.quarantine_at
+
+    @property
+    def _due(self) -> int:
+        """Size of the knowledge base at which thresholds are taken anew."""
+        size = self._calibrator.calibrated_at
+        return size + math.ceil(size * REFRESH_AFTER - 1e-9)
+
+    def _fit(self, batch: Batch) -> None:
+        self._knowledge.fit(batch)
+        self._calibrator.reset()
+        self.collecting, self._collected, self._held_meanwhile = False, [], []
+        self._wanted_rate, self.pending = None, {}
+
+    def _collect_again(self, batch: Batch) -> None:
+        """Wait for more than there was."""
+        self._calibrator.sample, self.collecting, self._collected = None, True, [batch]
+
+    def _begin(self, at_most: float | None = None) -> None:
+        """Calibrate for the first time what began with nothing, and judge again what came in."""
+        calibrator = self._calibrator
+        collected, held = latest(self._collected, self._knowledge.labels), self._held_meanwhile
+        self._fit(collected)
+        if not calibrator.possible:
+            return
+        calibrator.sample = sample = calibrator.draw(collected, vetted=False)
+        try:
+            calibrator.by_sample(sample, at_most)
+        except CalibrationError:
+            self._collect_again(collected)
+            raise
+        finally:
+            for entries in held:
+                self.held(entries)
+        self._judge_again(sample.inside, calibrator.sample_scores)
+
+    def _begin_on_request(self, at_most: float | None) -> None:
+        """Calibrate for the first time before there is enough for the accepted rate.
+
+        Raises
+        ------
+        CalibrationError
+            If what there is justifies no rate that is accepted; says when it will.
+        """
+        try:
+            self._begin(at_most)
+        except CalibrationError as error:
+            msg = (
+                f"{error} This guard began with nothing and has {len(self._knowledge)} entries;"
+                f" it calibrates itself at {first_size(self._rate)}. Pass "
+                "at_most= for the smallest rate that they justify."
+            )
+            raise CalibrationError(msg) from None
+
+    @property
+    def _renewing(self) -> bool:
+        """Whether a larger clean sample is to be had than the one there is, or any at all.
+
+        A small store was adopted, or an early version saved this guard without its sample.
+        """
+        calibrator = self._calibrator
+        if calibrator.calibration is None:
+            return False
+        return bool(self._collected) or (calibrator.sample is None and bool(calibrator.held_out))
+
+    def _renew(self, entries: Batch) -> bool:
+        """Take a new clean sample from what has come, once there is enough; return whether so."""
+        self._collected.append(entries)
+        rate = self._rate if self._wanted_rate is None else self._wanted_rate
+        if sum(map(len, self._collected)) + sum(map(len, self._held_meanwhile)) < first_size(rate):
+            return False
+        inside = latest(self._collected, self._knowledge.labels)
+        outside = latest([NOTHING, *self._held_meanwhile])
+        outside = outside.take([r for r, i in enumerate(outside.ids) if i not in self._knowledge])
+        self._collected, self._held_meanwhile, self._wanted_rate = [], [], None
+        self._calibrator.sample = CleanSample(inside=inside, outside=outside, vetted=False)
+        self._calibrator.policy = self._calibrator.policy.accepting(rate)
+        self.refresh()
+        return True
+
+    def _judge_again(self, entries: Batch, scores: Mapping[str, NDArray[np.float64]]) -> None:
+        """Note findings against fitted entries; the next report names them."""
+        thresholds = self._calibrator.thresholds
+        for detector in self._knowledge.detectors:
+            if detector.name not in scores or detector.name not in thresholds:
+                continue
+            threshold, mine = thresholds[detector.name].recall, scores[detector.name]
+            # What is poisoned has a part in how the sample scores: what is far off all that is
+            # usual is named whatever the threshold is.
+            rows = np.flatnonzero((mine > threshold) | detector.outliers(entries))
+            if not rows.size:
+                continue
+            detector.distrust([entries.ids[row] for row in rows])
+            rows = rows[detector.latecomers([entries.ids[row] for row in rows])]
+            ids = [entries.ids[row] for row in rows]
+            why = explained(detector.name, detector.explain_held_out, entries, rows.tolist())
+            calibration = self._calibrator.clean.get(detector.name)
+            for finding in findings_of(detector, ids, mine[rows], threshold, why, calibration):
+                below = min(threshold, finding.score - TIE)
+                self.pending.setdefault(finding.entry_id, []).append(
+                    replace(finding, threshold=below)
+                )
+        if self.pending:
+            logger.warning(
+                "calibrated for the first time: %d of the %d entries before look poisoned",
+                *(len(self.pending), len(entries)),
+            )
