@@ -331,7 +331,7 @@ class Guard:
             If the vectors are of another dimension than those of the knowledge base.
         """
         with self._lock, self._overlooking(replacing):
-            self._check_dim(batch)
+            self.check_dim(batch)
             bars = self._bars()
             tally, outcomes = Tally(batch), dict[str, Outcome]()
             skipped, timings = list(self._left_out), dict[str, float]()
@@ -491,14 +491,26 @@ class Guard:
         gone = entries.take(np.array([i not in released for i in entries.ids], dtype=np.bool_))
         if len(gone):
             delete(gone.ids)
-            with self._lock:
-                left = set(gone.ids)
-                accused = [d for d in decisions if d.entry_id in left and d.findings]
-                self._calibrator.recalled(accused)
-                self._knowledge.forget(gone)
-                self._growth.held(gone)
-            logger.warning("quarantined %d entries that were admitted earlier", len(gone))
+            self.recalled(gone, decisions)
         return gone.ids
+
+    def recalled(self, gone: Batch, decisions: Sequence[Decision]) -> None:
+        """Forget entries that were admitted earlier, are held now, and have left the store.
+
+        Parameters
+        ----------
+        gone
+            As they were in the store.
+        decisions
+            Why, of these and perhaps of others.
+        """
+        with self._lock:
+            left = set(gone.ids)
+            accused = [d for d in decisions if d.entry_id in left and d.findings]
+            self._calibrator.recalled(accused)
+            self._knowledge.forget(gone)
+            self._growth.held(gone)
+        logger.warning("quarantined %d entries that were admitted earlier", len(gone))
 
     def _counted(self, report: Report) -> Report:
         """Take note of what was decided, and of detectors whose calibration no longer holds."""
@@ -662,7 +674,14 @@ class Guard:
     def _confirmed_ids(self) -> Sequence[str]:
         return self.quarantine.confirmed_ids()  # whichever it is by then
 
-    def _check_dim(self, batch: Batch) -> None:
+    def check_dim(self, batch: Batch) -> None:
+        """Refuse entries whose vectors are of another dimension than those that were learned.
+
+        Raises
+        ------
+        InvalidBatchError
+            If they are; says both.
+        """
         self._knowledge.check_dim(batch)
 
     def _bars(self) -> Bars:

@@ -14,17 +14,16 @@ from __future__ import annotations
 
 from collections.abc import (
     AsyncIterator,
-    Awaitable,
     Callable,
-    Generator,
     Iterable,
     Iterator,
     Mapping,
     Sequence,
 )
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Literal, NamedTuple, NoReturn
+from functools import partial
+from typing import Any, Literal, NoReturn
 
 from langchain_core.document_loaders import BaseLoader
 from langchain_core.documents import Document
@@ -34,6 +33,7 @@ from langchain_core.vectorstores import VectorStore
 
 from ragshield_core import Report
 from ragshield_core.adapters.claims import lineage_of
+from ragshield_core.adapters.steps import Step, Steps, adone, asked, done
 from ragshield_core.errors import InvalidBatchError, MalformedEntriesError, QuarantineError
 from ragshield_core.findings import Verdict, printable
 from ragshield_core.quarantine import HeldEntry
@@ -311,43 +311,6 @@ def _not_recorded(documents: Sequence[Document], recorded: Sequence[bool]) -> li
     return [d for d, known in zip(documents, recorded, strict=True) if not known]
 
 
-class _Step(NamedTuple):
-    """A call, and its asynchronous twin."""
-
-    call: Callable[..., Any]
-    acall: Callable[..., Awaitable[Any]]
-    argument: Sequence[str] | None = None
-    options: Mapping[str, Any] = {}
-
-    def now(self) -> Any:
-        return self.call(*self._arguments, **self.options)
-
-    async def later(self) -> Any:
-        return await self.acall(*self._arguments, **self.options)
-
-    @property
-    def _arguments(self) -> tuple[Sequence[str], ...]:
-        return () if self.argument is None else (self.argument,)
-
-
-# Each is sent the answer to the one before.
-Steps = Generator[_Step, Any, None]
-
-
-def _done(steps: Steps) -> None:
-    answer = None
-    with suppress(StopIteration):
-        while True:
-            answer = steps.send(answer).now()
-
-
-async def _adone(steps: Steps) -> None:
-    answer = None
-    with suppress(StopIteration):
-        while True:
-            answer = await steps.send(answer).later()
-
-
 class _Run:
     """What the two go-betweens of one run know of each other."""
 
@@ -604,7 +567,7 @@ class _Records(RecordManager):
         if self._run.as_expected:  # nearly always, and nothing to decide
             return self._records.list_keys(**where, limit=limit)  # type: ignore[arg-type]
         if not self._listed:
-            _done(self._decided(where, limit))
+            done(self._decided(where, limit))
         return self._next(limit)
 
     async def alist_keys(
@@ -619,7 +582,7 @@ class _Records(RecordManager):
         if self._run.as_expected:
             return await self._records.alist_keys(**where, limit=limit)  # type: ignore[arg-type]
         if not self._listed:
-            await _adone(self._decided(where, limit))
+            await adone(self._decided(where, limit))
         return self._next(limit)
 
     def delete_keys(self, keys: Sequence[str]) -> None:
@@ -628,35 +591,36 @@ class _Records(RecordManager):
     async def adelete_keys(self, keys: Sequence[str]) -> None:
         await self._records.adelete_keys(keys)
 
-    def _decided(self, where: dict[str, Any], limit: int | None) -> Steps:
+    def _decided(self, where: dict[str, Any], limit: int | None) -> Steps[None]:
         """Decide what cleanup is to delete, and what is to leave with it."""
         run, records, store = self._run, self._records, self._run.store
-        stale = yield _Step(records.list_keys, records.alist_keys, options=where)
+        stale = yield asked(records, "list_keys", **where)
         kept: set[str] = set()
         judged: set[str] = set()
         while True:
             if run.sources:
                 of = {"before": where["before"], "group_ids": list(run.sources)}
-                kept |= set((yield _Step(records.list_keys, records.alist_keys, options=of)))
+                kept |= set((yield asked(records, "list_keys", **of)))
             if run.lineages and where["group_ids"] is None:
                 for keys in _parts([key for key in stale if key not in kept], limit):
-                    found = yield _Step(store.get_by_ids, store.aget_by_ids, keys)
+                    found = yield asked(store, "get_by_ids", keys)
                     kept |= self._same_lineage(found)
             # New documents were judged as if those were gone: a group could come in piece by piece,
             # each time with something that is held and keeps the earlier pieces.
             staying = run.overlooked - set(stale).difference(kept)
-            found = yield _Step(store.get_by_ids, store.aget_by_ids, sorted(staying))
+            found = yield asked(store, "get_by_ids", sorted(staying))
             beside = [key for key in run.beside(found) if key not in judged]
             if not beside:
                 break
             judged.update(beside)
-            gone = yield _Step(store._judge_again, store._ajudge_again, beside)  # noqa: SLF001
+            again, aagain = store._judge_again, store._ajudge_again  # noqa: SLF001
+            gone = yield Step(partial(again, beside), partial(aagain, beside))
             for key in gone:
                 run.protect(run.written.pop(key))
             run.taken_back += gone
             if gone:
-                yield _Step(run.note, run.anote, gone)
-                yield _Step(records.delete_keys, records.adelete_keys, gone)
+                yield asked(run, "note", gone)
+                yield asked(records, "delete_keys", gone)
         self._listed = True
         self._stale = [key for key in stale if key not in kept]
         run.n_kept = len(stale) - len(self._stale)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from langchain_core.documents import Document
+from langchain_core.embeddings import Embeddings
+from langchain_core.vectorstores import VectorStore
 from numpy.typing import ArrayLike
 
 from ragshield_core import Batch, Guard, Report
@@ -34,8 +36,8 @@ class DocumentKeeper(Keeper[Document]):
     ----------
     guard, access, keys
         The guard, the documents of the store, and where metadata says what belongs to a revision.
-    embed
-        The model of the store; raises ``ValueError`` where it has none.
+    store
+        The one inside; its model embeds what was held without a vector.
     """
 
     mask: Mask
@@ -45,12 +47,12 @@ class DocumentKeeper(Keeper[Document]):
         guard: Guard,
         access: InnerStore,
         keys: MetadataKeys,
-        embed: Callable[[list[str]], Sequence[Sequence[float]]],
+        store: VectorStore,
     ) -> None:
         super().__init__(guard, Mask(keys))
         self.access = access
         self.keys = keys
-        self._embed = embed
+        self._store = store
 
     # What the store is asked for
 
@@ -112,7 +114,7 @@ class DocumentKeeper(Keeper[Document]):
             if part:
                 batch = batch_of(part)
                 some.append(batch if batch.dim else self._embedded(batch))
-                self.guard._check_dim(some[-1])  # noqa: SLF001 - as it checks what it screens
+                self.guard.check_dim(some[-1])
         return together(some) if some else NO_ENTRIES
 
     def _embedded(self, batch: Batch) -> Batch:
@@ -120,7 +122,7 @@ class DocumentKeeper(Keeper[Document]):
         return Batch.of(
             ids=batch.ids,
             texts=batch.texts,
-            embeddings=self._embed(list(batch.texts)),
+            embeddings=model_of(self._store).embed_documents(list(batch.texts)),
             labels=batch.labels,
             lineages=batch.lineages,
             metadatas=batch.metadatas,
@@ -167,3 +169,21 @@ class DocumentKeeper(Keeper[Document]):
         standing = yield from self.stored(ids)
         report = yield own(self.guard.screen, standing.entries)
         return (yield from self.recall_found(report.quarantined))
+
+
+def model_of(store: VectorStore) -> Embeddings:
+    """Return the embedding model of a store.
+
+    Raises
+    ------
+    ValueError
+        If it has none.
+    """
+    model = store.embeddings
+    if model is None:
+        msg = (
+            f"{type(store).__name__} has no embedding model to embed texts with; use "
+            "add_embeddings with vectors of your own."
+        )
+        raise ValueError(msg)
+    return model

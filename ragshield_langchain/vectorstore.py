@@ -43,7 +43,7 @@ from ragshield_langchain.convert import (
 )
 from ragshield_langchain.events import areport_detection, report_detection
 from ragshield_langchain.inner import CALLERS_LOOP, InnerStore, access_to, create_store
-from ragshield_langchain.keeper import DocumentKeeper
+from ragshield_langchain.keeper import DocumentKeeper, model_of
 from ragshield_langchain.mask import Found, Mask, document_of
 
 logger = logging.getLogger("ragshield")  # ids and counts, never text
@@ -185,7 +185,7 @@ class GuardedVectorStore(VectorStore):
             raise TypeError(msg)
         prompt = None if prompt_keys is None else tuple(prompt_keys)
         self._keys = MetadataKeys(label=label_key, lineage=lineage_key, prompt=prompt)
-        self._keeper = DocumentKeeper(guard, self._access, self._keys, self._embed)
+        self._keeper = DocumentKeeper(guard, self._access, self._keys, inner)
         self._mask = self._keeper.mask
         self._warned_of_parents = False
         self._signatures: dict[str, Mapping[str, inspect.Parameter]] = {}  # of reads, made once
@@ -1136,7 +1136,7 @@ class GuardedVectorStore(VectorStore):
         if self._mask:
             vector = argument
             if not name.endswith("by_vector"):
-                vector = self._model().embed_query(argument)
+                vector = model_of(self._inner).embed_query(argument)
             found = self._found(*self._candidates(name, vector, options))
             if found.hidden:
                 return self._pick(vector, found.results, k, options)
@@ -1149,7 +1149,7 @@ class GuardedVectorStore(VectorStore):
         if self._mask:
             vector = argument
             if not name.endswith("by_vector"):
-                vector = await self._model().aembed_query(argument)
+                vector = await model_of(self._inner).aembed_query(argument)
             found = await self._afound(*self._candidates(name, vector, options))
             if found.hidden:
                 return await self._off_loop(lambda: self._pick(vector, found.results, k, options))
@@ -1375,10 +1375,10 @@ class GuardedVectorStore(VectorStore):
         return await loop.run_in_executor(self._worker, copy_context().run, there)
 
     def _embed(self, texts: list[str]) -> list[list[float]]:
-        return self._model().embed_documents(texts) if texts else []
+        return model_of(self._inner).embed_documents(texts) if texts else []
 
     async def _aembed(self, texts: list[str]) -> list[list[float]]:
-        return await self._model().aembed_documents(texts) if texts else []
+        return await model_of(self._inner).aembed_documents(texts) if texts else []
 
     def _embed_each(self, texts: list[str]) -> list[list[float] | None]:
         """Return vectors, None for texts that the model refuses, unless it refuses all."""
@@ -1406,16 +1406,6 @@ class GuardedVectorStore(VectorStore):
                 return [None]
             half = len(texts) // 2
             return await self._atried(texts[:half]) + await self._atried(texts[half:])
-
-    def _model(self) -> Embeddings:
-        model = self._inner.embeddings
-        if model is None:
-            msg = (
-                f"{type(self._inner).__name__} has no embedding model to embed texts with; use "
-                "add_embeddings with vectors of your own."
-            )
-            raise ValueError(msg)
-        return model
 
     @classmethod
     def _empty(

@@ -164,7 +164,7 @@ class NodeKeeper(Keeper[BaseNode]):
             msg = f"node {named!r} cannot be stored, and nothing was released: {reason}"
             raise QuarantineError(msg)
         batch = as_stored(nodes, self.keys)
-        self.guard._check_dim(batch)  # noqa: SLF001 - as it checks what it screens
+        self.guard.check_dim(batch)
         return batch
 
     # What nodes have beside an id and a text: documents, and relatives that serve their text

@@ -25,7 +25,7 @@ from ragshield_core.adapters.mask import Mask
 from ragshield_core.adapters.steps import Steps, Turns, own
 from ragshield_core.entries import Batch, Entry
 from ragshield_core.errors import QuarantineError
-from ragshield_core.findings import Decision, Report, printable
+from ragshield_core.findings import Decision, Report, Verdict, printable
 from ragshield_core.guard import Guard
 from ragshield_core.quarantine import HeldEntry, Status
 from ragshield_core.scan import ScanReport, scan
@@ -225,8 +225,9 @@ class Keeper(ABC, Generic[Item]):
         """
         quarantine = self.guard.quarantine
         ids = yield own(self._held_under, ids)
-        held: list[HeldEntry] = yield own(lambda: [quarantine.show(i) for i in ids])
-        there = {entry.id: entry for entry in (yield from self.stored(ids)).entries}
+        held: list[HeldEntry] = yield own(self._shown, ids)
+        standing = keepable((yield from self.stored(ids)).entries).entries  # as they were held
+        there = {entry.id: entry for entry in standing}
         new = {h.id for h in held if h.id not in there or not self._same(there[h.id], h.entry)}
         waiting = [one.id for one in held if one.status is Status.HELD]
         late = {one.id for one in held if one.status is Status.RELEASED and one.id in new}
@@ -498,6 +499,17 @@ class Keeper(ABC, Generic[Item]):
             self.guard.trust(list(quarantine.released_among(entries)))
             quarantine.readmit(entries)
 
+    def _shown(self, ids: Sequence[str]) -> list[HeldEntry]:
+        """Return the latest revision of each of the ids; the error says that one is not held."""
+        quarantine = self.guard.quarantine
+        shown = []
+        for entry_id in ids:
+            try:
+                shown.append(quarantine.show(entry_id))
+            except QuarantineError:
+                quarantine.show(entry_id, Status.HELD)  # raises, and says what was expected
+        return shown
+
     def _let_in(self, released: Batch, hidden: Batch) -> None:
         """Have the guard know what a person has let in; what was hidden only is learned now."""
         self.guard.forget(hidden)
@@ -532,20 +544,34 @@ class Keeper(ABC, Generic[Item]):
         Of what came past the guard, the quarantine keeps what metadata it can; it is hidden then,
         not deleted, so that nothing of it gets lost.
         """
+        if not len(entries):
+            return ()
         whole, cut = keepable(entries)
         if cut:
             logger.warning(
                 "the quarantine cannot keep all metadata of %d entries, such as %r",
                 *(len(cut), printable(min(cut))),
             )
-        left: list[str] = []
-        recall = partial(self.mask.recall, self.guard, whole, decisions, left.extend)
-        gone: tuple[str, ...] = yield own(recall, by=by, note=note)
-        leaving = [entry_id for entry_id in left if entry_id not in cut] if remove else []
+        if decisions is None:
+            decisions = yield own(self._said_by_a_person, whole, by, note)
+        hold = partial(self.guard.quarantine.hold, whole, decisions, by=by)
+        released = yield own(hold)
+        gone = _chosen(whole, whole.ids, but=released)
+        if not len(gone):
+            return ()
+        self.mask.add(gone)
+        leaving = [entry_id for entry_id in gone.ids if entry_id not in cut] if remove else []
         if leaving:
             with suppress(NotImplementedError):  # where it cannot be deleted, it is hidden
                 yield from self._delete(leaving)
-        return gone
+        yield own(self.guard.recalled, gone, decisions)
+        return gone.ids
+
+    def _said_by_a_person(self, entries: Batch, by: str, note: str | None) -> list[Decision]:
+        """Hold what others have released before: who decides now stands above them."""
+        quarantine = self.guard.quarantine
+        quarantine.hold(_chosen(entries, quarantine.released_among(entries)), by=by)
+        return [Decision(entry_id=i, verdict=Verdict.QUARANTINE, note=note) for i in entries.ids]
 
     def _learned(self, ids: Sequence[str]) -> Steps[Batch]:
         """Return what the guard has learned and the store holds under the ids."""

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
 from ragshield_core.entries import Batch, Entry
 from ragshield_core.errors import InvalidBatchError
-from ragshield_core.findings import Decision, Verdict
-from ragshield_core.guard import Guard
 from ragshield_core.quarantine import LET_IN, Quarantine, Status
 
 Item = TypeVar("Item")
@@ -112,54 +110,6 @@ class Mask(ABC, Generic[Item]):
                 self._held[entry.id] = self._held.get(entry.id, NONE_HELD) | {entry.fingerprint}
                 if wholes := self.wholes_of(entry):
                     self._wholes[entry.id] = self._wholes.get(entry.id, frozenset()) | wholes
-
-    def recall(
-        self,
-        guard: Guard,
-        entries: Batch,
-        decisions: Sequence[Decision] | None,
-        delete: Callable[[Sequence[str]], object],
-        *,
-        by: str,
-        note: str | None = None,
-    ) -> tuple[str, ...]:
-        """Move entries of the store into quarantine, durably, and hide them from now on.
-
-        Parameters
-        ----------
-        guard
-            Of the store.
-        entries
-            As the store has them.
-        decisions
-            Why, one per entry. ``None`` where a person decides, whose word stands above that of
-            those who have released an entry before.
-        delete
-            Called with the ids that are to leave the store, once they are held and hidden. What it
-            leaves in there, or fails to delete, stays hidden.
-        by, note
-            Who decided, and, without decisions, why.
-
-        Returns
-        -------
-        tuple[str, ...]
-            The ids that left.
-        """
-        if not len(entries):
-            return ()
-        if decisions is None:
-            released = guard.quarantine.released_among(entries)
-            guard.quarantine.hold(entries.take(_rows(entries, released)), by=by)
-            decisions = [
-                Decision(entry_id=entry_id, verdict=Verdict.QUARANTINE, note=note)
-                for entry_id in entries.ids
-            ]
-
-        def hide_and_delete(ids: Sequence[str]) -> None:
-            self.add(entries.take(_rows(entries, ids)))
-            delete(ids)
-
-        return guard.recall(entries, decisions, hide_and_delete, by=by)
 
     def discard(self, ids: Sequence[str]) -> None:
         """Hide nothing under these ids any more, unless it was confirmed."""
@@ -318,8 +268,3 @@ class Search:
         self._mask.met(self.hidden)
         self.rows = rows  # more than k where a store returns more than it was asked for
         return True
-
-
-def _rows(entries: Batch, ids: Collection[str]) -> list[int]:
-    wanted = set(ids)
-    return [row for row, entry_id in enumerate(entries.ids) if entry_id in wanted]

@@ -58,7 +58,7 @@ class Turns:
     def run(self, steps: Steps[T]) -> T:
         """Do an operation by synchronous methods."""
         with self.alone():
-            return _drive(steps)
+            return done(steps)
 
     @contextmanager
     def alone(self) -> Iterator[None]:
@@ -82,13 +82,13 @@ class Turns:
         """
         inside = _INSIDE.get()
         if id(self) in inside:
-            return await _adrive(steps)
+            return await adone(steps)
         # Polled, since waiting threads could take all those that the write needs itself.
         while not self._lock.acquire(blocking=False):  # noqa: ASYNC110
             await asyncio.sleep(PAUSE)
         token = _INSIDE.set(inside | {id(self)})
         try:
-            task = asyncio.ensure_future(_adrive(steps))  # in a copy of the context
+            task = asyncio.ensure_future(adone(steps))  # in a copy of the context
         finally:
             _INSIDE.reset(token)
         self._running.add(task)  # the event loop keeps weak references only
@@ -100,7 +100,8 @@ class Turns:
         self._lock.release()
 
 
-def _drive(steps: Steps[T]) -> T:
+def done(steps: Steps[T]) -> T:
+    """Do an operation by synchronous methods."""
     answer: Any = None
     error: BaseException | None = None
     while True:
@@ -115,7 +116,8 @@ def _drive(steps: Steps[T]) -> T:
             error = raised
 
 
-async def _adrive(steps: Steps[T]) -> T:
+async def adone(steps: Steps[T]) -> T:
+    """Do an operation by asynchronous methods; our own work runs in a thread."""
     answer: Any = None
     error: BaseException | None = None
     while True:

@@ -1,14 +1,13 @@
 """What reads leave out, and how many results they ask for until enough may be seen."""
 
 import threading
-from unittest.mock import patch
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support import Scripted
 
-from ragshield_core import Batch, Decision, Guard, Quarantine, Verdict
+from ragshield_core import Batch, Guard, Quarantine
 from ragshield_core.adapters.mask import MAX_SPARE, PAGE, Claims, Mask, Search
 from ragshield_core.errors import InvalidBatchError
 
@@ -175,71 +174,6 @@ def test_copies_of_confirmed_poison_are_reckoned_with():
     store = [False] * 500 + [True]
     assert searched(mask, store, 1)[0] == [500]
     assert max(searched(mask, [False] * 5000, 1)[1]) == 2 + PAGE
-
-
-class Store(dict):
-    """Ids and texts, one by one deleted."""
-
-    def delete(self, ids):
-        for entry_id in ids:
-            del self[entry_id]
-
-
-JUDGED = {"held": None, "released": Quarantine.release, "confirmed": Quarantine.confirm}
-
-
-@pytest.mark.parametrize("status", JUDGED)
-def test_a_person_recalls_what_anybody_has_released(status):
-    guard, mask, store = guard_of(), Pairs(), Store(a="bad a", b="bad b")
-    if judge := JUDGED[status]:
-        guard.quarantine.hold(entries("a"))
-        judge(guard.quarantine, ["a"])
-    found = mask.recall(guard, entries("a"), None, store.delete, by="anna", note="a customer says")
-    assert found == ("a",)
-    assert store == {"b": "bad b"}
-    assert mask.hides(("a", "bad a"))
-    held = guard.quarantine.show("a")
-    assert held.status == ("confirmed" if status == "confirmed" else "held")
-    assert held.note == "a customer says"
-
-
-def test_what_a_person_has_released_a_program_does_not_recall():
-    guard, mask, store = guard_of(), Pairs(), Store(a="bad a", b="bad b")
-    guard.quarantine.hold(entries("a"))
-    guard.quarantine.release(["a"], by="anna")
-    decisions = [Decision(entry_id=i, verdict=Verdict.QUARANTINE) for i in "ab"]
-    assert mask.recall(guard, entries("a", "b"), decisions, store.delete, by="scan") == ("b",)
-    assert store == {"a": "bad a"}
-    assert [mask.hides((i, f"bad {i}")) for i in "ab"] == [False, True]
-
-
-def test_recalling_nothing_makes_no_quarantine(mask, tmp_path):
-    guard = guard_of(Quarantine(f"sqlite:///{tmp_path}/none.db"))
-    nothing = entries("a").take([])
-    assert mask.recall(guard, nothing, None, Store().delete, by="anna") == ()
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_what_the_store_fails_to_delete_is_held_and_hidden_and_can_be_recalled_again():
-    guard, mask, store = guard_of(), Pairs(), Store(b="bad b")
-    with pytest.raises(KeyError):
-        mask.recall(guard, entries("a"), None, store.delete, by="anna")
-    assert guard.quarantine.held_ids(["a"]) == {"a"}
-    assert mask.hides(("a", "bad a"))
-    store["a"] = "bad a"
-    assert mask.recall(guard, entries("a"), None, store.delete, by="anna") == ("a",)
-    assert store == {"b": "bad b"}
-
-
-def test_what_the_quarantine_fails_to_hold_stays_and_is_seen():
-    guard, mask, store = guard_of(), Pairs(), Store(a="bad a")
-    with (
-        patch.object(guard.quarantine, "hold", side_effect=OSError),
-        pytest.raises(OSError),  # noqa: PT011
-    ):
-        mask.recall(guard, entries("a"), None, store.delete, by="anna")
-    assert store == {"a": "bad a"}
-    assert not mask.hides(("a", "bad a"))
 
 
 def test_what_is_held_while_a_quarantine_is_read_stays_hidden(mask):

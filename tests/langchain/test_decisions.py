@@ -27,7 +27,7 @@ def store(request, make_store, on_file):
 def past(store, document):
     """Write a document past the guard."""
     vectors = [vector_of(document.page_content)]
-    store._access.write(store._as_stored([document], vectors), [document.metadata])
+    store._access.write(store._keeper.as_stored([document], vectors), [document.metadata])
 
 
 def again(store):
@@ -54,11 +54,11 @@ def test_deleting_a_held_revision_leaves_the_live_one(store, native):
 def test_deleting_a_held_revision_deletes_it_where_it_is_hidden(store):
     store.add_documents([GOOD])
     past(store, BAD)
-    store.quarantine.hold(store._stored(["a"]), by="anna")
+    store.quarantine.hold(store._keeper.run(store._keeper.stored(["a"])).entries, by="anna")
     store.refresh_quarantine()
     assert texts(store) == []
     store.purge(["a"])
-    assert len(store._stored(["a"])) == 0
+    assert len(store._keeper.run(store._keeper.stored(["a"])).entries) == 0
     assert store.purge(["a", "unheard-of"]) == 0
 
 

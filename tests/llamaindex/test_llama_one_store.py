@@ -86,7 +86,7 @@ def test_the_name_is_that_of_class_and_collection_and_outlives_the_process(chrom
 
     def filled():
         store = opened()
-        store.guard.fit(store._keeper._everything())
+        store.guard.fit(store._keeper.everything())
         return store
 
     with warnings.catch_warnings():

@@ -1,0 +1,329 @@
+"""The one order in which a guarded store is written, over the simplest store there is."""
+
+import asyncio
+import threading
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+from support import Scripted
+from test_mask import Pairs
+
+from ragshield_core import Batch, Decision, Guard, Quarantine, Verdict
+from ragshield_core.adapters.keeper import Keeper, Standing
+from ragshield_core.adapters.malformed import Columns, sift
+from ragshield_core.adapters.steps import own
+from ragshield_core.errors import QuarantineError
+from ragshield_core.quarantine.entries import batch_of
+
+
+class Store(dict):
+    """Texts by id; all vectors are the same."""
+
+    def delete(self, ids):
+        for entry_id in ids:
+            self.pop(entry_id, None)
+
+
+class DictKeeper(Keeper):
+    """Keeps a dict and a guard in step."""
+
+    def __init__(self, guard, store):
+        super().__init__(guard, Pairs())
+        self.store = store
+
+    def stored(self, ids):
+        there = [entry_id for entry_id in dict.fromkeys(ids) if entry_id in self.store]
+        return Standing(entries(*there, texts=self.store), [(i, self.store[i]) for i in there])
+        yield
+
+    def _write(self, batch, how, older):  # noqa: ARG002
+        yield own(self.store.update, dict(zip(batch.ids, batch.texts, strict=True)))
+
+    def _delete(self, ids, options=None):  # noqa: ARG002
+        yield own(self.store.delete, ids)
+
+    def _near(self, vector, k):  # noqa: ARG002
+        return [(i, text) for i, text in self.store.items()][:k]
+        yield
+
+    def _entries_of(self, held, embed):  # noqa: ARG002
+        return batch_of(held)
+
+    def everything(self, *_):
+        return entries(*self.store, texts=self.store)
+
+
+def entries(*ids, texts=None):
+    return Batch.of(
+        ids=ids,
+        texts=[f"bad {i}" if texts is None else texts[i] for i in ids],
+        embeddings=np.tile([1.0, 0.0], (len(ids), 1)),
+        lineages=["doc"] * len(ids),
+    )
+
+
+def sifted(batch, guard):
+    columns = Columns(
+        ids=batch.ids,
+        texts=batch.texts,
+        vectors=batch.vectors,
+        labels=batch.labels,
+        lineages=batch.lineages,
+        metadatas=batch.metadatas,
+        contexts=batch.contexts,
+    )
+    return sift(columns, guard)
+
+
+def keeper_of(quarantine=None, **texts):
+    guard = Guard([Scripted()], quarantine=quarantine or Quarantine("sqlite://"))
+    return DictKeeper(guard, Store(texts))
+
+
+def recall(keeper, *ids, decisions=None, **options):
+    return keeper.run(keeper.recall(ids, decisions, **options))
+
+
+def add(keeper, **texts):
+    batch = sifted(entries(*texts, texts=texts), keeper.guard)
+    return keeper.run(keeper.add(batch, lambda report: report.flagged))
+
+
+JUDGED = {"held": None, "released": Quarantine.release, "confirmed": Quarantine.confirm}
+
+
+@pytest.mark.parametrize("status", JUDGED)
+def test_a_person_recalls_what_anybody_has_released(status):
+    keeper = keeper_of(a="bad a", b="bad b")
+    quarantine = keeper.guard.quarantine
+    if judge := JUDGED[status]:
+        quarantine.hold(entries("a"))
+        judge(quarantine, ["a"])
+    assert recall(keeper, "a", by="anna", note="a customer says") == ("a",)
+    assert keeper.store == {"b": "bad b"}
+    assert keeper.mask.hides(("a", "bad a"))
+    held = quarantine.show("a")
+    assert held.status == ("confirmed" if status == "confirmed" else "held")
+    assert held.note == "a customer says"
+
+
+def test_what_a_person_has_released_a_program_does_not_recall():
+    keeper = keeper_of(a="bad a", b="bad b")
+    keeper.guard.quarantine.hold(entries("a"))
+    keeper.guard.quarantine.release(["a"], by="anna")
+    decisions = [Decision(entry_id=i, verdict=Verdict.QUARANTINE) for i in "ab"]
+    assert recall(keeper, "a", "b", decisions=decisions, by="scan") == ("b",)
+    assert keeper.store == {"a": "bad a"}
+    assert [keeper.mask.hides((i, f"bad {i}")) for i in "ab"] == [False, True]
+
+
+def test_recalling_nothing_makes_no_quarantine(tmp_path):
+    keeper = keeper_of(Quarantine(f"sqlite:///{tmp_path}/none.db"))
+    assert recall(keeper, "a") == ()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_decisions_are_one_per_id():
+    keeper = keeper_of(a="bad a")
+    with pytest.raises(ValueError, match="zip"):
+        recall(keeper, "a", decisions=[])
+    assert keeper.store == {"a": "bad a"}
+
+
+def test_what_the_store_fails_to_delete_is_held_and_hidden_and_can_be_recalled_again():
+    keeper = keeper_of(a="bad a", b="bad b")
+    keeper.guard.learn(entries("a", "b"))
+    with patch.object(keeper.store, "delete", side_effect=OSError), pytest.raises(OSError):  # noqa: PT011
+        recall(keeper, "a")
+    assert keeper.guard.quarantine.held_ids(["a"]) == {"a"}
+    assert keeper.mask.hides(("a", "bad a"))
+    assert keeper.guard.known(["a"]) == ["a"]  # so that detectors name it again
+    assert recall(keeper, "a") == ("a",)
+    assert keeper.store == {"b": "bad b"}
+    assert keeper.guard.known(["a", "b"]) == ["b"]
+
+
+def test_where_a_store_cannot_delete_what_is_recalled_is_hidden():
+    keeper = keeper_of(a="bad a")
+    with patch.object(keeper.store, "delete", side_effect=NotImplementedError):
+        assert recall(keeper, "a") == ("a",)
+    assert keeper.store == {"a": "bad a"}
+    assert keeper.mask.hides(("a", "bad a"))
+
+
+def test_what_the_quarantine_fails_to_hold_stays_and_is_seen():
+    keeper = keeper_of(a="bad a")
+    with (
+        patch.object(keeper.guard.quarantine, "hold", side_effect=OSError),
+        pytest.raises(OSError),  # noqa: PT011
+    ):
+        recall(keeper, "a")
+    assert keeper.store == {"a": "bad a"}
+    assert not keeper.mask.hides(("a", "bad a"))
+
+
+def test_what_is_admitted_is_written_and_learned_and_what_is_held_is_neither():
+    keeper = keeper_of()
+    report = add(keeper, a="fine", b="score=5")
+    assert [decision.verdict for decision in report.decisions] == [
+        Verdict.ADMIT,
+        Verdict.QUARANTINE,
+    ]
+    assert keeper.store == {"a": "fine"}
+    assert keeper.guard.known(["a", "b"]) == ["a"]
+    assert keeper.guard.quarantine.held_ids(["a", "b"]) == {"b"}
+
+
+def test_what_cannot_be_written_is_not_learned_and_what_is_held_stays_held():
+    keeper = keeper_of()
+    with patch.object(keeper, "_write", side_effect=OSError), pytest.raises(OSError):  # noqa: PT011
+        add(keeper, a="fine", b="score=5")
+    assert keeper.guard.known(["a", "b"]) == []
+    assert keeper.guard.quarantine.held_ids(["b"]) == {"b"}
+
+
+def held(keeper, *ids):
+    keeper.guard.quarantine.hold(entries(*ids))
+    keeper.refresh()
+    return keeper
+
+
+def test_a_release_writes_the_store_outside_of_any_transaction():
+    keeper = held(keeper_of(), "a")
+    states = []
+    write = keeper._write
+
+    def watched(*args):
+        states.append((keeper.guard.quarantine.busy, keeper.guard.quarantine.count()))
+        return (yield from write(*args))
+
+    with patch.object(keeper, "_write", watched):
+        (released,) = keeper.run(keeper.release(["a"], "anna", None))
+    assert states == [(False, 1)]  # held until it is there
+    assert released.status == "held"  # as it was
+    assert keeper.store == {"a": "bad a"}
+    assert keeper.guard.known(["a"]) == ["a"]
+    assert not keeper.mask.hides(("a", "bad a"))
+
+
+def test_what_was_released_elsewhere_is_put_there_once():
+    keeper = held(keeper_of(), "a", "b")
+    keeper.guard.quarantine.release(["a"], by="anna")
+    keeper.run(keeper.release(["a"], "bert", None))
+    assert keeper.store == {"a": "bad a"}
+    with pytest.raises(QuarantineError, match="'a' is not held"):
+        keeper.run(keeper.release(["a", "b"], "bert", None))
+    assert keeper.store == {"a": "bad a"}
+    assert keeper.guard.quarantine.show("a").reviewed_by == "anna"
+
+
+def test_what_somebody_confirms_while_it_is_being_released_does_not_stay():
+    keeper = held(keeper_of(), "a")
+    write = keeper._write
+
+    def confirmed_meanwhile(*args):
+        yield from write(*args)
+        keeper.guard.quarantine.confirm(["a"], by="bert")
+
+    with (
+        patch.object(keeper, "_write", confirmed_meanwhile),
+        pytest.raises(QuarantineError, match="'a' is not held"),
+    ):
+        keeper.run(keeper.release(["a"], "anna", None))
+    assert keeper.store == {}
+    assert keeper.guard.known(["a"]) == []
+    assert keeper.guard.quarantine.show("a").status == "confirmed"
+
+
+def test_what_somebody_else_releases_at_the_same_time_stays():
+    keeper = held(keeper_of(), "a")
+    write = keeper._write
+
+    def released_meanwhile(*args):
+        yield from write(*args)
+        keeper.guard.quarantine.release(["a"], by="bert")
+
+    with patch.object(keeper, "_write", released_meanwhile), pytest.raises(QuarantineError):
+        keeper.run(keeper.release(["a"], "anna", None))
+    assert keeper.store == {"a": "bad a"}
+    assert keeper.guard.quarantine.show("a").reviewed_by == "bert"
+
+
+def test_what_is_unknown_is_named_before_anything_is_written():
+    keeper = held(keeper_of(), "a")
+    with pytest.raises(QuarantineError, match="'x' is not held"):
+        keeper.run(keeper.release(["a", "x"], "anna", None))
+    assert keeper.store == {}
+
+
+def test_deletion_goes_to_the_store_first_and_keeps_confirmed_poison():
+    keeper = held(keeper_of(a="fine"), "b", "c")
+    keeper.guard.learn(entries("a", texts={"a": "fine"}))
+    keeper.guard.quarantine.confirm(["c"])
+    keeper.store.update(b="bad b", c="bad c")
+    keeper.run(keeper.delete(["a", "b", "c"]))
+    assert keeper.store == {}
+    assert keeper.guard.known(["a"]) == []
+    assert keeper.guard.quarantine.count(None) == 1
+
+
+def test_a_callback_of_a_write_may_write():
+    keeper = keeper_of(old="bad old")
+    keeper.guard.on_admit(lambda batch: "new" in batch.ids and recall(keeper, "old"))
+    add(keeper, new="fine")
+    assert keeper.store == {"new": "fine"}
+
+
+def test_writes_of_threads_and_loops_take_turns():
+    keeper = keeper_of()
+    inside, most = [], []
+    write = keeper._write
+
+    def counted(*args):
+        yield own(inside.append, 1)
+        most.append(len(inside))
+        yield from write(*args)
+        inside.pop()
+
+    async def by_loop():
+        for number in range(5):
+            batch = sifted(entries("l", texts={"l": f"text {number}"}), keeper.guard)
+            await keeper.arun(keeper.add(batch, lambda report: report.flagged))
+
+    with patch.object(keeper, "_write", counted):
+        threads = [
+            threading.Thread(target=lambda n=n: add(keeper, **{f"t{n}": f"text {n}"}))
+            for n in range(8)
+        ]
+        for thread in threads:
+            thread.start()
+        asyncio.run(by_loop())
+        for thread in threads:
+            thread.join()
+    assert most == [1] * 13
+    assert len(keeper.store) == 9
+
+
+def test_an_operation_that_was_begun_is_finished_though_its_caller_is_cancelled():
+    keeper = keeper_of()
+    reached = threading.Event()
+    write = keeper._write
+
+    def slow(*args):
+        yield own(reached.set)
+        yield own(threading.Event().wait, 0.05)
+        yield from write(*args)
+
+    async def cancelled():
+        batch = sifted(entries("a", texts={"a": "fine"}), keeper.guard)
+        task = asyncio.ensure_future(keeper.arun(keeper.add(batch, lambda report: report.flagged)))
+        await asyncio.to_thread(reached.wait)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await keeper.arun(keeper.delete(["unheard-of"]))  # waits for its turn
+
+    with patch.object(keeper, "_write", slow):
+        asyncio.run(cancelled())
+    assert keeper.store == {"a": "fine"}
