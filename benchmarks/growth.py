@@ -34,7 +34,7 @@ from rich.progress import track
 
 from ragshield_core import Batch, Guard, Policy, Quarantine
 from ragshield_core.adapters.adoption import learn_store
-from ragshield_core.adapters.claims import lineage_of
+from ragshield_core.claims import lineage_of
 from ragshield_core.detectors import CliqueDetector
 from ragshield_core.entries import together
 from ragshield_core.evaluation import proportion_interval

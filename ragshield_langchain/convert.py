@@ -16,8 +16,8 @@ from langchain_core.documents import Document
 from numpy.typing import ArrayLike
 
 from ragshield_core import Batch, Entry, Report
-from ragshield_core.adapters.claims import claim_of, lineage_of, tell_lineages
 from ragshield_core.adapters.malformed import Columns, Vectors
+from ragshield_core.claims import claim_of, lineage_of, tell_lineages
 from ragshield_core.entries import together
 from ragshield_core.errors import InvalidBatchError
 from ragshield_core.findings import Decision
@@ -40,7 +40,7 @@ class MetadataKeys:
     """Where a document's metadata says what is claimed about it.
 
     A ``lineage`` of ``None`` is found where readers put it, see
-    :func:`ragshield_core.adapters.claims.lineage_of`.
+    :func:`ragshield_core.claims.lineage_of`.
     """
 
     label: str

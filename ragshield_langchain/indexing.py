@@ -32,8 +32,8 @@ from langchain_core.runnables.config import run_in_executor
 from langchain_core.vectorstores import VectorStore
 
 from ragshield_core import Report
-from ragshield_core.adapters.claims import lineage_of
 from ragshield_core.adapters.steps import Step, Steps, adone, asked, done
+from ragshield_core.claims import lineage_of
 from ragshield_core.errors import InvalidBatchError, MalformedEntriesError, QuarantineError
 from ragshield_core.findings import Verdict, printable
 from ragshield_core.quarantine import HeldEntry

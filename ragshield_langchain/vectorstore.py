@@ -90,7 +90,7 @@ class GuardedVectorStore(VectorStore):
         lineage_key: str | None
             Metadata key of what a document was cut from. The default ``None`` looks where loaders
             put the file or page: ``file_path``, ``source`` (unless that is a number), ``url`` and
-            others, see :data:`ragshield_core.adapters.claims.LINEAGE_KEYS`.
+            others, see :data:`ragshield_core.claims.LINEAGE_KEYS`.
         prompt_keys: Sequence[str] | None
             Metadata keys that your prompts print, such as ``"title"``: what stands there is judged
             for instructions and hidden text like the text, and belongs to the revision. Default:

@@ -23,8 +23,8 @@ from llama_index.core.vector_stores.utils import metadata_dict_to_node
 from numpy.typing import ArrayLike
 
 from ragshield_core import Batch, Entry, Report
-from ragshield_core.adapters.claims import claim_of, lineage_of
 from ragshield_core.adapters.malformed import UNSTORABLE, Columns, unusable, usable_vectors
+from ragshield_core.claims import claim_of, lineage_of
 from ragshield_core.entries import together, unfit
 from ragshield_core.errors import InvalidBatchError, RAGShieldError
 from ragshield_core.findings import Decision, Unjudged, printable
@@ -59,7 +59,7 @@ class MetadataKeys:
     """Where a node's metadata says what is claimed about it.
 
     A ``lineage`` of ``None`` is found where readers put it, see
-    :func:`ragshield_core.adapters.claims.lineage_of`.
+    :func:`ragshield_core.claims.lineage_of`.
     """
 
     label: str

@@ -94,7 +94,7 @@ class GuardedVectorStoreIndex(Kept, VectorStoreIndex):
         lineage_key: str | None
             Metadata key of what a node was cut from. The default ``None`` looks where readers put
             the file or page: ``file_path``, ``source`` (unless that is a number), ``url`` and
-            others, see :data:`ragshield_core.adapters.claims.LINEAGE_KEYS`. Where metadata says
+            others, see :data:`ragshield_core.claims.LINEAGE_KEYS`. Where metadata says
             nothing, the node's source document.
         inner_store: InnerStore | None
             How to read nodes of the vector store, for kinds that are not known.

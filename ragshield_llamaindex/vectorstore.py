@@ -53,7 +53,7 @@ class GuardedVectorStore(Kept, BasePydanticVectorStore):
         lineage_key: str | None
             Metadata key of what a node was cut from. The default ``None`` looks where readers put
             the file or page: ``file_path``, ``source`` (unless that is a number), ``url`` and
-            others, see :data:`ragshield_core.adapters.claims.LINEAGE_KEYS`. Where metadata says
+            others, see :data:`ragshield_core.claims.LINEAGE_KEYS`. Where metadata says
             nothing, the node's source document.
         inner_store: InnerStore | None
             How to read vectors, for other kinds of stores.

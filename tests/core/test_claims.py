@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ragshield_core.adapters.claims import lineage_of, tell_lineages
+from ragshield_core.claims import lineage_of, tell_lineages
 from ragshield_core.errors import InvalidBatchError
 
 

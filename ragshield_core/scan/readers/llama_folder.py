@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ragshield_core.adapters.claims import lineage_of
+from ragshield_core.claims import lineage_of
 from ragshield_core.errors import SourceError
 from ragshield_core.scan.readers.json_lines import JSON_ROWS
 from ragshield_core.scan.readers.source import Rows, Source, Vectors, as_scalar, reading, vectors_of
