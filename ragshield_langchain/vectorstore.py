@@ -27,7 +27,6 @@ from ragshield_core.adapters.adoption import learn_store
 from ragshield_core.adapters.held import keep_held, keep_replaced, replacement
 from ragshield_core.adapters.malformed import Vectors, sift, unusable
 from ragshield_core.adapters.one_store import claim
-from ragshield_core.canary.sizes import size_of
 from ragshield_core.entries import Entry, together
 from ragshield_core.errors import InvalidBatchError, MalformedEntriesError, UnfittedGuardWarning
 from ragshield_core.findings import Decision, printable
@@ -54,6 +53,7 @@ from ragshield_langchain.convert import (
 from ragshield_langchain.events import areport_detection, report_detection
 from ragshield_langchain.inner import CALLERS_LOOP, InnerStore, access_to, create_store
 from ragshield_langchain.mask import Found, Mask, document_of
+from ragshield_langchain.sizes import size_of
 
 logger = logging.getLogger("ragshield")  # ids and counts, never text
 
