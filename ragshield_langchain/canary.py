@@ -14,8 +14,8 @@ from langchain_core.vectorstores import VectorStore
 from ragshield_core import Batch, Quarantine
 from ragshield_core.canary.embedder import Embedder, Vectors
 from ragshield_core.canary.frameworks import Framework
-from ragshield_core.canary.interfaces import FunctionKnowledgeBase
 from ragshield_core.canary.knowledge_base import (
+    FunctionKnowledgeBase,
     GuardedKnowledgeBase,
     KnowledgeBase,
     WritableKnowledgeBase,

@@ -14,8 +14,11 @@ from llama_index.core.schema import BaseNode, NodeWithScore
 from ragshield_core import Quarantine
 from ragshield_core.canary.embedder import Embedder
 from ragshield_core.canary.frameworks import Framework
-from ragshield_core.canary.interfaces import FunctionKnowledgeBase
-from ragshield_core.canary.knowledge_base import GuardedKnowledgeBase, KnowledgeBase
+from ragshield_core.canary.knowledge_base import (
+    FunctionKnowledgeBase,
+    GuardedKnowledgeBase,
+    KnowledgeBase,
+)
 from ragshield_core.canary.passages import Passage
 from ragshield_core.findings import Decision
 from ragshield_llamaindex.index import GuardedVectorStoreIndex

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from ragshield_core.canary.embedder import Vectors
 from ragshield_core.canary.frameworks import by_framework
-from ragshield_core.canary.knowledge_base import KnowledgeBase
+from ragshield_core.canary.knowledge_base import FunctionKnowledgeBase, KnowledgeBase
 from ragshield_core.canary.matrix import MatrixRetriever
-from ragshield_core.canary.passages import Passage, as_passage
 from ragshield_core.entries import Batch
 from ragshield_core.errors import CanaryError
 from ragshield_core.findings import printable
@@ -21,28 +19,6 @@ TEXTS = ("texts", "passages", "contexts", "context", "documents")
 # Keys under which programs return what they answer, and attributes that hold its text.
 ANSWER_KEYS = ("answer", "result", "output", "response", "text")
 TEXT_NAMES = ("content", "response", "text")
-
-
-class FunctionKnowledgeBase(KnowledgeBase):
-    """A function that is asked one query after the other.
-
-    Parameters
-    ----------
-    find
-        A function of a query and of k; what it returns may be whatever :func:`as_passage` takes.
-    """
-
-    def __init__(self, find: Callable[[str, int], Any]) -> None:
-        self._find = find
-
-    def search(
-        self,
-        queries: Sequence[str],
-        vectors: Vectors | None,  # noqa: ARG002 - it has an embedder of its own
-        k: int,
-    ) -> list[list[Passage]]:
-        """Return what the function finds."""
-        return [[as_passage(item) for item in list(self._find(q, k))[:k]] for q in queries]
 
 
 def as_knowledge_base(source: Any) -> KnowledgeBase:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ragshield_core.canary.embedder import Vectors
-from ragshield_core.canary.passages import Passage
+from ragshield_core.canary.passages import Passage, as_passage
 from ragshield_core.entries import Batch
 from ragshield_core.findings import Decision
 
@@ -73,6 +73,28 @@ class KnowledgeBase(ABC):
     def quarantine(self) -> Quarantine | None:
         """Where its guard holds entries; None if it has no guard."""
         return None
+
+
+class FunctionKnowledgeBase(KnowledgeBase):
+    """A function that is asked one query after the other.
+
+    Parameters
+    ----------
+    find
+        A function of a query and of k, which returns whatever :func:`as_passage` takes.
+    """
+
+    def __init__(self, find: Callable[[str, int], Any]) -> None:
+        self._find = find
+
+    def search(
+        self,
+        queries: Sequence[str],
+        vectors: Vectors | None,  # noqa: ARG002 - it has an embedder of its own
+        k: int,
+    ) -> list[list[Passage]]:
+        """Return what the function finds."""
+        return [[as_passage(item) for item in list(self._find(q, k))[:k]] for q in queries]
 
 
 class WritableKnowledgeBase(KnowledgeBase):

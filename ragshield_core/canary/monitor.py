@@ -164,11 +164,11 @@ class CanaryMonitor:
         found = self._knowledge_base.quarantine
         return Quarantine() if found is None else found
 
-    @cached_property
+    @property
     def _search(self) -> Search:
         return Search(self._knowledge_base, self.quarantine_store, self.k)
 
-    @cached_property
+    @property
     def _holder(self) -> Holder:
         return Holder(
             self._knowledge_base,
@@ -198,8 +198,8 @@ class CanaryMonitor:
         CanaryError
             If nothing at all is retrieved.
         """
-        queries = self._query_vectors()
-        deep = self._search(self.suite.queries, queries, DEPTH * self.k).passages
+        vectors = self._query_vectors(self.suite.queries)
+        deep = self._search(self.suite.queries, vectors, DEPTH * self.k).passages
         found = [passages[: self.k] for passages in deep]
         if not any(found):
             msg = (
@@ -223,7 +223,7 @@ class CanaryMonitor:
             rule=self.rule,
             size=self._knowledge_base.size(),
             probes=self._probes(),
-            queries=queries,
+            queries=vectors,
             asked={canary.name: canary.query for canary in self.suite},
             observations=observations,
         )
@@ -286,9 +286,9 @@ class CanaryMonitor:
         if then.queries is not None:  # the baseline's model is this one: no need to ask it again
             self._vectors.update(zip(then.asked.values(), then.queries, strict=True))
         # As deep as for the baseline: approximate indexes may rank otherwise when asked for fewer.
-        deep, still_served = self._search(
-            self.suite.queries, self._query_vectors(), DEPTH * self.k, without
-        )
+        queries = self.suite.queries
+        vectors = self._query_vectors(queries)
+        deep, still_served = self._search(queries, vectors, DEPTH * self.k, without)
         for observation in then.observations.values():
             self._suspicions.remember(observation.revisions, observation.suspicions)
         growth, canaries = self._compared(then, deep, poisoned)
@@ -351,8 +351,8 @@ class CanaryMonitor:
         names = {drift.name for drift in report.flagged}
         canaries = [canary for canary in self.suite if canary.name in names]
         if any(canary.name not in report.passages for canary in canaries):
-            vectors = self._query_vectors(canaries)
             queries = [canary.query for canary in canaries]
+            vectors = self._query_vectors(queries)
             found = self._search(queries, vectors, DEPTH * report.k).passages
         else:
             found = [list(report.passages[canary.name]) for canary in canaries]
@@ -485,11 +485,10 @@ class CanaryMonitor:
         answers = self._answers(self.suite.canaries, found)
         return comparison.drifts(self.suite.canaries, then, deep, answers, poisoned)
 
-    def _query_vectors(self, canaries: Sequence[Canary] | None = None) -> Vectors | None:
+    def _query_vectors(self, queries: Sequence[str]) -> Vectors | None:
         """Return the vectors of queries, each embedded once."""
         if self._embedder is None:
             return None
-        queries = self.suite.queries if canaries is None else [c.query for c in canaries]
         missing = [q for q in dict.fromkeys(queries) if q not in self._vectors]
         if missing:
             self._vectors.update(
