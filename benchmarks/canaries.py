@@ -27,8 +27,8 @@ from rich.progress import track
 from ragshield_core import Batch, Guard, Quarantine
 from ragshield_core.attacks import STYLES, craft_passages
 from ragshield_core.canary import CanaryMonitor, CanarySuite, DriftReport, MatrixRetriever
+from ragshield_core.canary.embedder import Vectors
 from ragshield_core.canary.rank_figures import Rule
-from ragshield_core.canary.retrievers import Vectors
 from ragshield_core.detectors.canary_displacement import CanaryDisplacementDetector
 from ragshield_core.evaluation import proportion_interval
 from ragshield_core.scan.embedding_cache import CachedEmbedder

@@ -22,7 +22,6 @@ from langchain_core.vectorstores.utils import maximal_marginal_relevance
 from ragshield_core import Guard, Quarantine, Report
 from ragshield_core.adapters.malformed import Vectors, unusable
 from ragshield_core.adapters.one_store import claim
-from ragshield_core.canary.sizes import size_of
 from ragshield_core.errors import InvalidBatchError, MalformedEntriesError, UnfittedGuardWarning
 from ragshield_core.findings import Decision
 from ragshield_core.quarantine import HeldEntry
@@ -45,6 +44,7 @@ from ragshield_langchain.events import areport_detection, report_detection
 from ragshield_langchain.inner import CALLERS_LOOP, InnerStore, access_to, create_store
 from ragshield_langchain.keeper import DocumentKeeper, model_of
 from ragshield_langchain.mask import Found, Mask, document_of
+from ragshield_langchain.sizes import size_of
 
 logger = logging.getLogger("ragshield")  # ids and counts, never text
 

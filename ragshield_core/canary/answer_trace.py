@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ragshield_core.canary.embedder import Embedder, Vectors
 from ragshield_core.canary.likeness import alike, echoes_of, matrix, words
-from ragshield_core.canary.retrievers import Embedder, Passage, Vectors
+from ragshield_core.canary.passages import Passage
 from ragshield_core.canary.traceback import (
     Suspect,
     Traceback,

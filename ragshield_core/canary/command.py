@@ -19,9 +19,9 @@ from rich.text import Text
 
 from ragshield_core.canary.drift import DriftReport
 from ragshield_core.canary.html_page import html_report
+from ragshield_core.canary.matrix import MatrixRetriever
 from ragshield_core.canary.monitor import CanaryMonitor
 from ragshield_core.canary.rank_figures import Rule
-from ragshield_core.canary.retrievers import MatrixRetriever
 from ragshield_core.canary.shown import SHOWN_ID
 from ragshield_core.canary.storage import CanaryStore
 from ragshield_core.canary.suite import CanarySuite

@@ -10,7 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ragshield_core.canary.drift import SIBLINGS_APART, AnomalyWeights, CanaryDrift
+from ragshield_core.canary.embedder import Vectors
 from ragshield_core.canary.likeness import newcomers_of, says, words
+from ragshield_core.canary.passages import Passage
 from ragshield_core.canary.rank_figures import (
     Rule,
     combined_p_value,
@@ -20,7 +22,6 @@ from ragshield_core.canary.rank_figures import (
     rank_biased_overlap,
     takeover,
 )
-from ragshield_core.canary.retrievers import Passage, Vectors
 from ragshield_core.canary.shown import SHOWN_ID
 from ragshield_core.canary.storage import Baseline, Observation
 from ragshield_core.canary.suite import Canary

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from ragshield_core.canary.passages import Passage
 from ragshield_core.canary.rank_figures import Rule
-from ragshield_core.canary.retrievers import Passage
 from ragshield_core.findings import printable
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import numpy as np
 
 from ragshield_core.canary.drift import AnomalyWeights
 from ragshield_core.canary.likeness import alike, echoes_of, newcomers_of, says, words
-from ragshield_core.canary.retrievers import Passage
+from ragshield_core.canary.passages import Passage
 from ragshield_core.canary.traceback import Suspect, Traceback, origin, text_part
 
 if TYPE_CHECKING:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.canary.retrievers import Passage, Vectors
+from ragshield_core.canary.embedder import Vectors
+from ragshield_core.canary.passages import Passage
 from ragshield_core.detectors.query_echo import QueryEchoDetector
 from ragshield_core.detectors.retrieved import _INVISIBLE, RetrievedSet
 from ragshield_core.entries import Batch

@@ -1,13 +1,12 @@
-"""Canary queries, asked again and again, and what is done about drift."""
+"""Canary queries, asked again and again, and compared with a baseline."""
 
 from __future__ import annotations
 
 import datetime as dt
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache, cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,26 +14,21 @@ from ragshield_core.canary.answer_trace import statement_of, trace_answer
 from ragshield_core.canary.compare import Comparison, poison_share
 from ragshield_core.canary.drift import AnomalyWeights, CanaryDrift, DriftReport
 from ragshield_core.canary.drift_trace import trace_drift, trace_drift_as_source
+from ragshield_core.canary.embedder import PROBES, Embedder, Vectors
+from ragshield_core.canary.interfaces import as_answerer, as_knowledge_base
+from ragshield_core.canary.passages import Passage, Revision
 from ragshield_core.canary.rank_figures import Rule
-from ragshield_core.canary.retrievers import (
-    PROBES,
-    Embedder,
-    Passage,
-    Vectors,
-    as_answerer,
-    as_retriever,
-    embedder_of,
-)
+from ragshield_core.canary.remediation import BY, Holder, Remediation, Remove, Restore, remediate
+from ragshield_core.canary.search import Search
 from ragshield_core.canary.storage import Baseline, CanaryStore, Observation
 from ragshield_core.canary.suite import Canary, CanarySuite
-from ragshield_core.canary.text_figures import coverage, saturated, source_suspicion, word_weights
-from ragshield_core.canary.traceback import SUSPECT_AT, Suspect, Traceback
+from ragshield_core.canary.suspicions import Suspicions, text_findings
+from ragshield_core.canary.text_figures import coverage, word_weights
+from ragshield_core.canary.traceback import Suspect, Traceback
 from ragshield_core.entries import Batch
 from ragshield_core.errors import CanaryError, EmbedderChangedError
-from ragshield_core.findings import Decision, Finding, Verdict
 
 if TYPE_CHECKING:
-    from ragshield_core.detectors.base import Detector
     from ragshield_core.guard import Guard
     from ragshield_core.quarantine import Quarantine
 
@@ -47,42 +41,6 @@ SAME_MODEL = 0.999
 # The baseline remembers what stood below the k places, down to so many times k: it is not new when
 # others leave and it moves up.
 DEPTH = 3
-BY = "ragshield canary"
-
-Revision = tuple[str, str]  # an entry's id, and the hash of its text
-
-
-@dataclass(frozen=True, kw_only=True)
-class Remediation:
-    """What :meth:`CanaryMonitor.remediate` did.
-
-    Attributes
-    ----------
-    quarantined
-        Ids that were put into quarantine.
-    restored
-        Ids that were left out on trial and are back, because the canaries do as well with them.
-    before, after
-        The checks at the start and at the end. What ``after.still_served`` names is held, and
-        retrieved nevertheless: take it out of the knowledge base.
-    """
-
-    quarantined: tuple[str, ...]
-    restored: tuple[str, ...]
-    before: DriftReport
-    after: DriftReport
-
-    @property
-    def clean(self) -> bool:
-        """Whether no canary is flagged any more, and nothing that is held is retrieved."""
-        return not (self.after.flagged or self.after.still_served)
-
-
-class _Search(NamedTuple):
-    """What is retrieved per query, and the held entries that retrieval shows among its first k."""
-
-    passages: list[list[Passage]]
-    still_served: tuple[str, ...]
 
 
 class CanaryMonitor:
@@ -94,10 +52,10 @@ class CanaryMonitor:
         The queries; or a list of them.
     retriever
         A LangChain vector store or retriever, a LlamaIndex index or retriever, a
-        :class:`MatrixRetriever`, a batch, or a function of a query (and of k) that returns
-        documents, nodes, passages, dicts or pairs of an id and a text. Better a store or an index
-        than its retriever: LlamaIndex's retrievers do not see what is inserted after they were
-        made, and k is fixed, so that nothing takes the place of what is held.
+        :class:`KnowledgeBase` of your own, a batch, or a function of a query (and of k) that
+        returns documents, nodes, passages, dicts or pairs of an id and a text. Better a store or an
+        index than its retriever: LlamaIndex's retrievers do not see what is inserted after they
+        were made, and k is fixed, so that nothing takes the place of what is held.
     answerer
         A LangChain ``Runnable``, a LlamaIndex query engine, or a function of a query (and of the
         retrieved texts). Without one, only retrieval is compared.
@@ -116,9 +74,10 @@ class CanaryMonitor:
         guarded store, else ``ragshield.db`` in the working directory.
     remove, restore
         Called with the ids to take out of the knowledge base, once they are held, and with the
-        batch to put back; give both. Default: by the methods of a guarded index or a LangChain
-        store; of anything else, what is held or confirmed is left out of the comparison only, and
-        checks name it in ``still_served`` until the application has taken it out.
+        batch to put back; give both. Default: by the methods of a guarded index, a LangChain store
+        or a :class:`WritableKnowledgeBase`; of anything else, what is held or confirmed is left out
+        of the comparison only, and checks name it in ``still_served`` until the application has
+        taken it out.
 
     Notes
     -----
@@ -161,8 +120,8 @@ class CanaryMonitor:
         rule: Rule = "ragshield",
         weights: AnomalyWeights | None = None,
         quarantine: Quarantine | None = None,
-        remove: Callable[[Sequence[str]], object] | None = None,
-        restore: Callable[[Batch], object] | None = None,
+        remove: Remove | None = None,
+        restore: Restore | None = None,
     ) -> None:
         _check_types(weights, quarantine, remove, restore)
         if k < 1:
@@ -181,14 +140,13 @@ class CanaryMonitor:
         self.k = k
         self.rule: Rule = rule
         self.weights = weights if weights is not None else AnomalyWeights()
-        self._source = retriever
-        self._retriever = as_retriever(retriever)
+        self._knowledge_base = as_knowledge_base(retriever)
         self._answerer = None if answerer is None else as_answerer(answerer)
-        model = embedder if embedder is not None else embedder_of(retriever)
+        model = embedder if embedder is not None else self._knowledge_base.embedder
         self._embedder = None if model is None else Embedder.of(model)
         self._given_quarantine = quarantine
         self._remove, self._restore = remove, restore
-        self._suspicions: dict[str, float] = {}
+        self._suspicions = Suspicions(rule)
         self._vectors: dict[str, Vectors] = {}  # of queries
 
     @cached_property
@@ -203,8 +161,22 @@ class CanaryMonitor:
 
         if self._given_quarantine is not None:
             return self._given_quarantine
-        found = getattr(self._source, "quarantine", None)
-        return found if isinstance(found, Quarantine) else Quarantine()
+        found = self._knowledge_base.quarantine
+        return Quarantine() if found is None else found
+
+    @property
+    def _search(self) -> Search:
+        return Search(self._knowledge_base, self.quarantine_store, self.k)
+
+    @property
+    def _holder(self) -> Holder:
+        return Holder(
+            self._knowledge_base,
+            self.quarantine_store,
+            embedder=self._embedder,
+            remove=self._remove,
+            restore=self._restore,
+        )
 
     # Baseline and check
 
@@ -226,8 +198,8 @@ class CanaryMonitor:
         CanaryError
             If nothing at all is retrieved.
         """
-        queries = self._query_vectors()
-        deep = self._search(queries, DEPTH * self.k).passages
+        vectors = self._query_vectors(self.suite.queries)
+        deep = self._search(self.suite.queries, vectors, DEPTH * self.k).passages
         found = [passages[: self.k] for passages in deep]
         if not any(found):
             msg = (
@@ -235,7 +207,7 @@ class CanaryMonitor:
                 "nothing to compare with later; check that it asks a filled knowledge base."
             )
             raise CanaryError(msg)
-        self._judge(p for passages in found for p in passages)
+        self._suspicions.judge(p for passages in found for p in passages)
         weights = word_weights(self.suite.queries)
         observations = {
             canary.name: self._observed(canary, passages, answer, poisoned, weights)
@@ -249,9 +221,9 @@ class CanaryMonitor:
             created_at=dt.datetime.now(dt.UTC),
             k=self.k,
             rule=self.rule,
-            size=self._retriever.size(),
+            size=self._knowledge_base.size(),
             probes=self._probes(),
-            queries=queries,
+            queries=vectors,
             asked={canary.name: canary.query for canary in self.suite},
             observations=observations,
         )
@@ -282,7 +254,7 @@ class CanaryMonitor:
         CanaryError
             If there is no baseline.
         """
-        report = self._checked(poisoned, baseline)
+        report = self.compare(poisoned, baseline=baseline)
         if keep:
             self.store.save_check(report)
         if report.flagged:
@@ -293,23 +265,32 @@ class CanaryMonitor:
             logger.warning("canaries: %d held entries are still retrieved", n)
         return report
 
-    def _checked(
+    def compare(
         self,
         poisoned: Collection[str] | None = None,
+        *,
         baseline: int | None = None,
         without: Collection[Revision] = (),
     ) -> DriftReport:
-        """Compare with a baseline, as if some revisions were not there."""
+        """Do as :meth:`check` does, as if some revisions were not there; nothing is kept.
+
+        Parameters
+        ----------
+        poisoned, baseline
+            As of :meth:`check`.
+        without
+            Ids, each with the hash of a text (:attr:`Passage.revision`).
+        """
         then = self.store.baseline(self.suite.name, baseline)
         self._check_same(then)
         if then.queries is not None:  # the baseline's model is this one: no need to ask it again
             self._vectors.update(zip(then.asked.values(), then.queries, strict=True))
         # As deep as for the baseline: approximate indexes may rank otherwise when asked for fewer.
-        search = self._search(self._query_vectors(), DEPTH * self.k, without=without)
-        deep = search.passages
+        queries = self.suite.queries
+        vectors = self._query_vectors(queries)
+        deep, still_served = self._search(queries, vectors, DEPTH * self.k, without)
         for observation in then.observations.values():
-            known = zip(observation.revisions, observation.suspicions, strict=True)
-            self._suspicions.update(known)
+            self._suspicions.remember(observation.revisions, observation.suspicions)
         growth, canaries = self._compared(then, deep, poisoned)
         return DriftReport(
             suite=self.suite.name,
@@ -319,7 +300,7 @@ class CanaryMonitor:
             checked_at=dt.datetime.now(dt.UTC),
             growth=growth,
             canaries=canaries,
-            still_served=search.still_served,
+            still_served=still_served,
             # Deeper than what is compared: what would move up, were suspects left out.
             passages={c.name: passages for c, passages in zip(self.suite, deep, strict=True)},
         )
@@ -370,8 +351,9 @@ class CanaryMonitor:
         names = {drift.name for drift in report.flagged}
         canaries = [canary for canary in self.suite if canary.name in names]
         if any(canary.name not in report.passages for canary in canaries):
-            vectors = self._query_vectors(canaries)
-            found = self._search(vectors, DEPTH * report.k, canaries).passages
+            queries = [canary.query for canary in canaries]
+            vectors = self._query_vectors(queries)
+            found = self._search(queries, vectors, DEPTH * report.k).passages
         else:
             found = [list(report.passages[canary.name]) for canary in canaries]
         passages = {c.name: listed for c, listed in zip(canaries, found, strict=True)}
@@ -383,7 +365,7 @@ class CanaryMonitor:
             passages,
             then.observations,
             {canary.name: canary for canary in canaries},
-            self._suspicion_of,
+            self._suspicions,
             findings=text_findings,
             weights=self.weights,
             top_n=top_n,
@@ -414,14 +396,14 @@ class CanaryMonitor:
             vectors = self._embedder.queries(texts, unit=False)
             statement = vectors[1] / max(float(np.linalg.norm(vectors[1])), 1e-12)
             vectors = vectors[:1]
-        passages = self._found([query], vectors, depth).passages[0]
-        self._judge(passages)
+        passages = self._search([query], vectors, depth).passages[0]
+        self._suspicions.judge(passages)
         return trace_answer(
             query,
             wrong_answer,
             passages,
             statement=statement,
-            suspicion=self._suspicion_of,
+            suspicion=self._suspicions,
             since=since,
             findings=text_findings,
         )
@@ -442,50 +424,18 @@ class CanaryMonitor:
         -------
         tuple[str, ...]
             The ids that are held now; what a person has released before stays, and so does what
-            a LangChain store holds another text of by now: deleting it would lose that text.
+            a store says to have another text of by now: deleting it would lose that text.
 
         Notes
         -----
         From an index or retriever that is not guarded, and without ``remove=``, nothing can be
         taken out: a warning says so, and checks name it in ``still_served``.
         """
-        there = _present(
-            getattr(self._source, "inner", self._source), [s.entry_id for s in suspects]
-        )
-        suspects = [s for s in suspects if there.get(s.entry_id, s.passage.text) == s.passage.text]
-        # Retrievers may give one id to several texts; the first suspect is the most responsible.
-        suspects = [*{s.entry_id: s for s in reversed(suspects)}.values()][::-1]
-        if not suspects:
-            return ()
-        decisions = [_decision(suspect) for suspect in suspects]
-        if self._remove is None and hasattr(self._source, "recall"):  # a guarded store or index
-            return tuple(self._source.recall([s.entry_id for s in suspects], decisions, by=by))
-        batch = self._batch([suspect.passage for suspect in suspects])
-        released = self.quarantine_store.hold(batch, decisions, by=by)
-        gone = tuple(i for i in batch.ids if i not in released)
-        if self._remove is not None:
-            self._remove(gone)
-        elif hasattr(self._source, "similarity_search"):
-            _deleted(self._source, gone)
-        elif gone:
-            logger.warning(
-                "%d entries are held, but not taken out of the knowledge base, which the monitor "
-                "cannot write: pass remove= and restore=, or guard the index",
-                len(gone),
-            )
-        return gone
+        return self._holder.hold(suspects, by=by)
 
     def restore(self, ids: Sequence[str], *, by: str = BY, note: str | None = None) -> None:
         """Judge quarantined entries good and put them back."""
-        if not ids:
-            return
-        if self._restore is None and hasattr(self._source, "release"):
-            self._source.release(list(ids), by=by, note=note)
-        else:
-            write = self._restore
-            if write is None and hasattr(self._source, "add_texts"):
-                write = self._written_back
-            self.quarantine_store.release(ids, write, by=by, note=note)
+        self._holder.put_back(ids, by=by, note=note)
 
     def remediate(self, max_entries: int = 20, *, by: str = BY) -> Remediation:
         """Quarantine suspects until the drift is gone; restore what turned out not to matter.
@@ -513,46 +463,9 @@ class CanaryMonitor:
         -----
         An answerer that retrieves by itself sees what is in quarantine, but not what is on trial.
         """
-        before = report = self.check()
-        held: dict[str, Suspect] = {}
-        trial: dict[str, Suspect] = {}
-        seen: set[str] = set()  # with those that a person has released
-        while report.flagged and len(held) + len(trial) < max_entries:
-            trace = self.traceback(report)
-            fresh = [s for s in trace.candidates if s.entry_id not in seen]
-            if not fresh:
-                break
-            # The notebook's score has no scale of its own: one at a time.
-            sure = [s for s in fresh if s.responsibility >= SUSPECT_AT and self.rule != "source"]
-            some = (sure or fresh[:1])[: max_entries - len(held) - len(trial)]
-            seen.update(s.entry_id for s in some)
-            if sure:
-                gone = self.quarantine(some, by=by)
-                held.update((s.entry_id, s) for s in some if s.entry_id in gone)
-            else:
-                trial.update((s.entry_id, s) for s in some)
-            report = self._checked(baseline=before.baseline, without=_revisions(trial.values()))
-        needed = self._needed(trial, report)
-        gone = self.quarantine([*needed.values()], by=by)
-        return Remediation(
-            quarantined=(*held, *(i for i in needed if i in gone)),
-            restored=tuple(i for i in trial if i not in needed),
-            before=before,
-            after=self.check(baseline=before.baseline) if seen else before,
-        )
+        return remediate(self, max_entries, by)
 
-    def _needed(self, trial: Mapping[str, Suspect], report: DriftReport) -> dict[str, Suspect]:
-        """Return those on trial with which more canaries would be flagged than in a report."""
-        needed = dict(trial)
-        one_by_one = sorted(trial, key=lambda entry_id: trial[entry_id].responsibility)
-        for back in [{*trial}, *({entry_id} for entry_id in one_by_one)] if trial else []:
-            left = {i: suspect for i, suspect in needed.items() if i not in back}
-            if left == needed:  # all came back at once
-                continue
-            now = self._checked(baseline=report.baseline, without=_revisions(left.values()))
-            if {c.name for c in now.flagged} <= {c.name for c in report.flagged}:
-                needed = left
-        return needed
+    # How it is compared
 
     def _compared(
         self,
@@ -561,24 +474,21 @@ class CanaryMonitor:
         poisoned: Collection[str] | None,
     ) -> tuple[float, tuple[CanaryDrift, ...]]:
         found = [passages[: self.k] for passages in deep]
-        self._judge(p for passages in found for p in passages)
+        self._suspicions.judge(p for passages in found for p in passages)
         comparison = Comparison(
             k=self.k,
             rule=self.rule,
             weights=self.weights,
-            size=self._retriever.size(),
-            suspicion=self._suspicion_of,
+            size=self._knowledge_base.size(),
+            suspicion=self._suspicions,
         )
         answers = self._answers(self.suite.canaries, found)
         return comparison.drifts(self.suite.canaries, then, deep, answers, poisoned)
 
-    # How it is asked
-
-    def _query_vectors(self, canaries: Sequence[Canary] | None = None) -> Vectors | None:
+    def _query_vectors(self, queries: Sequence[str]) -> Vectors | None:
         """Return the vectors of queries, each embedded once."""
         if self._embedder is None:
             return None
-        queries = self.suite.queries if canaries is None else [c.query for c in canaries]
         missing = [q for q in dict.fromkeys(queries) if q not in self._vectors]
         if missing:
             self._vectors.update(
@@ -623,65 +533,6 @@ class CanaryMonitor:
             )
             raise EmbedderChangedError(msg)
 
-    def _search(
-        self,
-        vectors: Vectors | None,
-        k: int,
-        canaries: Sequence[Canary] | None = None,
-        without: Collection[Revision] = (),
-    ) -> _Search:
-        queries = self.suite.queries if canaries is None else [c.query for c in canaries]
-        return self._found(queries, vectors, k, without)
-
-    def _found(
-        self,
-        queries: Sequence[str],
-        vectors: Vectors | None,
-        k: int,
-        without: Collection[Revision] = (),
-    ) -> _Search:
-        """Return the k best passages per query, each once, without those that are held."""
-        found = self._retriever.search(queries, vectors, k)
-        held = self._held(found)
-        first = (p for passages in found for p in passages[: self.k])
-        still_served = tuple(dict.fromkeys(p.id for p in first if (p.id, p.revision) in held))
-        held |= {*without}
-        wide = k
-        while held and any(
-            sum((p.id, p.revision) not in held for p in passages) < k <= len(passages)
-            for passages in found
-        ):
-            wide = 2 * wide + len(held)
-            wider = self._retriever.search(queries, vectors, wide)
-            if sum(map(len, wider)) <= sum(map(len, found)):
-                break
-            found = wider
-            held = self._held(found) | {*without}
-        listed = []
-        for passages in found:  # retrievers that join the results of others may repeat one
-            once = {(p.id, p.revision): p for p in passages}
-            listed.append([p for revision, p in once.items() if revision not in held][:k])
-        return _Search(listed, still_served)
-
-    def _held(self, found: Sequence[Sequence[Passage]]) -> set[Revision]:
-        """Return what is retrieved although it is in quarantine, or confirmed as poisoned."""
-        passages = {(p.id, p.revision): p for listed in found for p in listed}
-        quarantine = self.quarantine_store
-        if not passages or not quarantine.exists():
-            return set()
-        held = set()
-        ids = list(dict.fromkeys(entry_id for entry_id, _ in passages))
-        # Of an id, a later revision may be held while the one before is live.
-        latest = {i: quarantine.show(i).entry.text for i in quarantine.held_ids(ids)}
-        for revision, passage in passages.items():
-            if latest.get(passage.id) == passage.text:
-                held.add(revision)
-        if not quarantine.count("confirmed"):
-            return held
-        rest = {p.id: p for revision, p in passages.items() if revision not in held}
-        confirmed = quarantine.confirmed_among(_columns(list(rest.values())))
-        return held | {(i, rest[i].revision) for i in confirmed}
-
     def _answers(
         self, canaries: Sequence[Canary], found: Sequence[Sequence[Passage]]
     ) -> list[tuple[str | None, Vectors | None]]:
@@ -695,18 +546,6 @@ class CanaryMonitor:
             return [(answer, None) for answer in answers]
         return list(zip(answers, self._embedder.documents(answers), strict=True))
 
-    def _suspicion_of(self, passage: Passage) -> float:
-        """Return how suspicious the text of a passage is, in [0, 1)."""
-        self._judge([passage])
-        return self._suspicions[passage.revision]
-
-    def _judge(self, passages: Iterable[Passage]) -> None:
-        """Judge texts that were not judged before, all at once."""
-        new = {p.revision: p.text for p in passages if p.revision not in self._suspicions}
-        if new:
-            judge = source_suspicions if self.rule == "source" else text_suspicions
-            self._suspicions.update(zip(new, judge(list(new.values())), strict=True))
-
     def _observed(
         self,
         canary: Canary,
@@ -719,31 +558,13 @@ class CanaryMonitor:
         return Observation(
             ids=tuple(p.id for p in passages),
             revisions=tuple(p.revision for p in passages),
-            suspicions=tuple(self._suspicion_of(p) for p in passages),
+            suspicions=tuple(self._suspicions(p) for p in passages),
             coverages=tuple(coverage(canary.query, p.text, weights) for p in passages),
             answer=answer,
             answer_vector=vector,
             poison_ratio=poison_share(passages, poisoned),
             below=tuple((p.id, p.revision) for p in deep[self.k :]),
         )
-
-    # What is held
-
-    def _batch(self, passages: Sequence[Passage]) -> Batch:
-        vectors: Any = [p.vector for p in passages]
-        if any(vector is None for vector in vectors):
-            texts = [p.text for p in passages]
-            vectors = None if self._embedder is None else self._embedder.documents(texts)
-        return _columns(passages, vectors)
-
-    def _written_back(self, batch: Batch) -> None:
-        """Put entries back into a LangChain store, which embeds them again."""
-        there = _present(self._source, batch.ids)
-        rows = [row for row, entry in enumerate(batch) if there.get(entry.id) != entry.text]
-        batch = batch.take(rows)
-        if rows:
-            metadatas = [dict(metadata) for metadata in batch.metadatas]
-            self._source.add_texts(list(batch.texts), metadatas, ids=list(batch.ids))
 
 
 def _check_types(weights: object, quarantine: object, remove: object, restore: object) -> None:
@@ -767,93 +588,3 @@ def _check_types(weights: object, quarantine: object, remove: object, restore: o
         if function is not None and not callable(function):
             msg = f"{name} is a {type(function).__name__}, expected a function."
             raise TypeError(msg)
-
-
-def text_suspicions(texts: Sequence[str]) -> list[float]:
-    """Return suspicions by the built-in text detectors that need no knowledge base, in [0, 1)."""
-    batch = Batch.of(ids=[str(row) for row in range(len(texts))], texts=texts, embeddings=None)
-    hits = np.zeros(len(texts), dtype=np.intp)
-    for detector in _text_detectors():
-        hits += detector.score(batch) > detector.rule_threshold
-    return [saturated(int(n)) for n in hits]
-
-
-def text_findings(passage: Passage) -> list[str]:
-    """Return what those detectors say of a passage, a sentence each."""
-    batch = Batch.of(ids=["0"], texts=[passage.text], embeddings=None)
-    return [
-        detector.explain(batch, [0])[0].sentence
-        for detector in _text_detectors()
-        if detector.score(batch)[0] > detector.rule_threshold
-    ]
-
-
-@cache
-def _text_detectors() -> tuple[Detector, ...]:
-    from ragshield_core.detectors.hidden_text import HiddenTextDetector  # noqa: PLC0415 - slow
-    from ragshield_core.detectors.instruction.detector import InstructionDetector  # noqa: PLC0415
-
-    return InstructionDetector(), HiddenTextDetector()
-
-
-def source_suspicions(texts: Sequence[str]) -> list[float]:
-    """Return the notebook's suspicions."""
-    return [source_suspicion(text) for text in texts]
-
-
-def _decision(suspect: Suspect) -> Decision:
-    finding = Finding(
-        detector="canary_traceback",
-        entry_id=suspect.entry_id,
-        score=suspect.responsibility,
-        threshold=SUSPECT_AT,
-        p_value=None,
-        evidence=suspect.why,
-        related_ids=suspect.related_ids,
-        taxonomy=("AML.T0070", "AML.T0066", "LLM08:2025"),
-    )
-    return Decision(entry_id=suspect.entry_id, verdict=Verdict.QUARANTINE, findings=(finding,))
-
-
-def _columns(passages: Sequence[Passage], vectors: Any = None) -> Batch:
-    return Batch.of(
-        ids=[p.id for p in passages],
-        texts=[p.text for p in passages],
-        embeddings=vectors,
-        lineages=[p.lineage for p in passages],
-        metadatas=[p.metadata for p in passages],
-    )
-
-
-def _revisions(suspects: Iterable[Suspect]) -> set[Revision]:
-    return {(s.entry_id, s.passage.revision) for s in suspects}
-
-
-def _deleted(store: Any, ids: Sequence[str]) -> None:
-    """Delete entries; where the store cannot, they are hidden."""
-    left = [*ids]
-    try:
-        store.delete(left)
-        left = []
-    except NotImplementedError:
-        pass
-    except ValueError:  # FAISS deletes none if it does not know one, which another has deleted
-        left = [entry_id for entry_id in ids if not _is_deleted(store, entry_id)]
-    if left:
-        logger.warning("%d held entries could not be deleted from the store", len(left))
-
-
-def _is_deleted(store: Any, entry_id: str) -> bool:
-    try:
-        store.delete([entry_id])
-    except ValueError:
-        return False
-    return True
-
-
-def _present(store: Any, ids: Sequence[str]) -> dict[str, str]:
-    """Return the texts that a LangChain store has under ids, where it tells."""
-    try:
-        return {document.id: document.page_content for document in store.get_by_ids(list(ids))}
-    except (AttributeError, NotImplementedError):
-        return {}

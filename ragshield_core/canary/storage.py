@@ -16,7 +16,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from ragshield_core.canary.drift import DriftReport
-from ragshield_core.canary.retrievers import Vectors
+from ragshield_core.canary.embedder import Vectors
 from ragshield_core.errors import CanaryError
 from ragshield_core.quarantine import Quarantine
 from ragshield_core.quarantine.database import LOG_TRIES

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from ragshield_core.canary.retrievers import Passage
+from ragshield_core.canary.passages import Passage
 from ragshield_core.findings import printable
 
 if TYPE_CHECKING:

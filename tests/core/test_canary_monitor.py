@@ -19,6 +19,7 @@ from ragshield_core.canary import (
     CanarySuite,
     DriftReport,
     EmbedderChangedError,
+    KnowledgeBase,
     MatrixRetriever,
     Passage,
 )
@@ -524,7 +525,7 @@ def test_times_are_utc():
 
 
 def test_search_in_blocks_is_exact(monkeypatch):
-    monkeypatch.setattr("ragshield_core.canary.retrievers.BLOCK", 7)
+    monkeypatch.setattr("ragshield_core.canary.matrix.BLOCK", 7)
     entries = knowledge()
     vectors = embed(questions())
     found = MatrixRetriever(entries).search(questions(), vectors, 6)
@@ -749,7 +750,7 @@ def test_growth_without_a_size_is_measured_below_the_head(growth):
     assert len(report.flagged) <= 1
 
 
-class Store:
+class Store(KnowledgeBase):
     """Lists by query, and a size that is told."""
 
     def __init__(self, listed, size):

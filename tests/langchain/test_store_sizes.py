@@ -4,7 +4,7 @@ import pytest
 from support import DIM, CountingEmbeddings
 
 from ragshield_core import Guard, Quarantine
-from ragshield_core.canary.retrievers import as_retriever
+from ragshield_core.canary.interfaces import as_knowledge_base
 from ragshield_core.detectors import LabelCentroidDetector
 from ragshield_langchain import GuardedVectorStore
 
@@ -16,9 +16,9 @@ IDS = [f"0d706099-6dd9-412a-9df6-a71043e020d{n}" for n in range(3)]
 )
 def test_the_size_of_a_store_is_known(kind, make_store):
     store = make_store(kind, CountingEmbeddings(), DIM)
-    assert as_retriever(store).size() == 0
+    assert as_knowledge_base(store).size() == 0
     store.add_texts(["one", "two", "three"], ids=IDS)
-    assert as_retriever(store).size() == 3
-    assert as_retriever(store.as_retriever()).size() == 3
+    assert as_knowledge_base(store).size() == 3
+    assert as_knowledge_base(store.as_retriever()).size() == 3
     guard = Guard([LabelCentroidDetector()], quarantine=Quarantine("sqlite://"))
-    assert as_retriever(GuardedVectorStore(store, guard=guard)).size() == 3
+    assert as_knowledge_base(GuardedVectorStore(store, guard=guard)).size() == 3

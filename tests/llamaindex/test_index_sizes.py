@@ -10,7 +10,7 @@ from support import DIM
 
 from ragshield_core import Quarantine
 from ragshield_core.canary import CanaryMonitor
-from ragshield_core.canary.retrievers import as_retriever
+from ragshield_core.canary.interfaces import as_knowledge_base
 
 IDS = [f"0d706099-6dd9-412a-9df6-a71043e020d{n}" for n in range(3)]
 
@@ -24,10 +24,10 @@ def test_the_size_of_an_index_is_known(kind, make_store, model):
     context = StorageContext.from_defaults(vector_store=make_store(kind, DIM))
     some = [TextNode(id_=i, text=f"billing {n}") for n, i in enumerate(IDS)]
     index = VectorStoreIndex(some, storage_context=context, embed_model=model)
-    assert as_retriever(index).size() == 3
-    assert as_retriever(index.as_retriever()).size() == 3
+    assert as_knowledge_base(index).size() == 3
+    assert as_knowledge_base(index.as_retriever()).size() == 3
     index.insert_nodes([TextNode(text="delivery")])
-    assert as_retriever(index).size() == 4
+    assert as_knowledge_base(index).size() == 4
 
 
 @pytest.mark.parametrize("size", [3, 5])

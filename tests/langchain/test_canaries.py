@@ -1,21 +1,25 @@
-"""Canaries over the stores and retrievers of LangChain and LlamaIndex themselves."""
+"""Canaries over stores, retrievers, chains and models of LangChain."""
+
+import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
-from canary_llama import LlamaWords
 from canary_world import batch, embed, joined, knowledge, poison, questions
 from langchain_community.vectorstores import FAISS
 from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
+from langchain_core.messages import AIMessage
 from langchain_core.runnables import RunnableLambda
 from langchain_core.vectorstores import InMemoryVectorStore
-from llama_index.core import VectorStoreIndex
-from llama_index.core.schema import TextNode
 
 from ragshield_core import Guard, Quarantine
-from ragshield_core.canary import CanaryMonitor
-from ragshield_core.canary.retrievers import Embedder, as_retriever
+from ragshield_core.canary import CanaryError, CanaryMonitor, Embedder, frameworks
+from ragshield_core.canary.interfaces import as_answerer, as_knowledge_base
+from ragshield_core.canary.passages import as_passage
 from ragshield_core.detectors import LabelCentroidDetector
+from ragshield_langchain import GuardedRetriever
 from ragshield_langchain.vectorstore import GuardedVectorStore
 
 TARGET = questions()[5]
@@ -80,7 +84,7 @@ def test_from_baseline_to_remediation_and_back(make):
 def test_a_faiss_store_tells_its_size_and_its_vectors():
     store = in_faiss()
     put(store, knowledge())
-    retriever = as_retriever(store)
+    retriever = as_knowledge_base(store)
     assert retriever.size() == 201
     vectors = Embedder.of(Words()).queries(questions())
     at_once = retriever.search(questions(), vectors, 4)
@@ -105,68 +109,6 @@ def test_a_langchain_retriever_and_runnable():
     assert drift.flagged
     assert drift.answer_drift > 0.1
     assert set(drift.newcomers) == {"bad-0", "bad-1", "bad-2"}
-
-
-@pytest.mark.parametrize("kind", ["index", "function"])
-def test_a_llamaindex_index(kind):
-    def nodes(batch):
-        return [TextNode(id_=e.id, text=e.text) for e in batch]
-
-    index = VectorStoreIndex(nodes(knowledge()), embed_model=LlamaWords())
-    source, options = index, {}
-    if kind == "function":
-        options["embedder"] = LlamaWords()
-
-        def source(query, k):
-            return index.as_retriever(similarity_top_k=k).retrieve(query)
-
-    monitor = CanaryMonitor(questions(), source, quarantine=Quarantine("sqlite://"), **options)
-    monitor.record_baseline()
-    assert not monitor.check().flagged
-    bad = poison(TARGET, 4)
-    index.insert_nodes(nodes(bad))
-    report = monitor.check()
-    assert {d.query for d in report.flagged} == {TARGET}
-    outcome = monitor.remediate()
-    assert set(outcome.quarantined) == set(bad.ids)
-    # The index still serves them.
-    assert set(bad.ids) & {n.node_id for n in index.as_retriever().retrieve(TARGET)}
-    assert not outcome.after.flagged
-    assert set(outcome.after.still_served) == set(bad.ids)
-    assert not outcome.clean
-    index.delete_nodes(list(bad.ids))
-    assert monitor.remediate().clean
-
-
-def test_a_llamaindex_index_that_is_told_how_to_take_out():
-    index = VectorStoreIndex(
-        [TextNode(id_=e.id, text=e.text) for e in knowledge()], embed_model=LlamaWords()
-    )
-    monitor = CanaryMonitor(
-        questions(),
-        index,
-        quarantine=Quarantine("sqlite://"),
-        remove=lambda ids: index.delete_nodes(list(ids)),
-        restore=lambda entries: index.insert_nodes(
-            [TextNode(id_=entry.id, text=entry.text) for entry in entries]
-        ),
-    )
-    monitor.record_baseline()
-    bad = poison(TARGET, 4)
-    index.insert_nodes([TextNode(id_=e.id, text=e.text) for e in bad])
-    outcome = monitor.remediate()
-    assert outcome.clean
-    assert set(outcome.quarantined) == set(bad.ids)
-    monitor.restore(bad.ids)
-    assert monitor.check().flagged
-
-
-def test_a_llamaindex_retriever():
-    nodes = [TextNode(id_=e.id, text=e.text) for e in knowledge()]
-    retriever = VectorStoreIndex(nodes, embed_model=LlamaWords()).as_retriever(similarity_top_k=9)
-    found = as_retriever(retriever).search([TARGET], None, 6)[0]
-    assert found[0].id == "orchard-1"
-    assert len(found) == 6
 
 
 def test_a_guarded_store_has_its_monitor_watch_every_write():
@@ -289,3 +231,134 @@ def test_a_release_does_not_wait_for_the_check_that_it_would_cause(on_file, capl
     assert monitor.history()[-1].flagged  # and what a person released stays
     assert len(outcomes) == 2
     assert set(bad.ids) <= {d.id for d in store.similarity_search(TARGET, k=6)}
+
+
+# What the adapter makes of LangChain's objects
+
+
+@pytest.mark.parametrize(
+    ("item", "entry_id", "lineage"),
+    [
+        (Document(id="a", page_content="text"), "a", None),
+        (Document(id="a", page_content="text", metadata={"source": "f.txt"}), "a", "f.txt"),
+        ((Document(id="a", page_content="text"), 0.3), "a", None),
+        (Document(page_content="text", metadata={"chunk_id": "c"}), "c", None),
+    ],
+)
+def test_a_document_becomes_a_passage(item, entry_id, lineage):
+    passage = as_passage(item)
+    assert (passage.id, passage.text, passage.lineage) == (entry_id, "text", lineage)
+
+
+def test_a_function_may_return_documents_and_messages():
+    found = as_knowledge_base(lambda query: [Document(id="a", page_content=query)])
+    assert found.search(["q"], None, 3)[0][0].id == "a"
+    blocks = AIMessage(content=[{"type": "text", "text": "to q"}])
+    for answer in (AIMessage(content="to q"), blocks):
+        assert as_answerer(lambda _query, answer=answer: answer)("q", []) == "to q"
+
+
+def test_a_store_that_cannot_search_by_vector_is_asked_by_text(monkeypatch):
+    def refuse(*_args, **_options):
+        raise NotImplementedError
+
+    monkeypatch.setattr(InMemoryVectorStore, "similarity_search_by_vector", refuse)
+    store = in_memory()
+    put(store, knowledge())
+    vectors = Embedder.of(Words()).queries([TARGET, TARGET])
+    found = as_knowledge_base(store).search([TARGET, TARGET], vectors, 1)
+    assert [[p.id for p in passages] for passages in found] == [["orchard-1"]] * 2
+
+
+def test_chains_answer():
+    for chain in (
+        RunnableLambda(lambda query: AIMessage(content=f"to {query}")),
+        RunnableLambda(lambda query: {"answer": f" to {query} "}),
+    ):
+        assert as_answerer(chain)("q", ["t"]) == "to q"
+
+
+class Queries(Words):
+    """A model that takes several queries at once."""
+
+    def __init__(self):
+        self.asked = []
+
+    def embed_query(self, text):
+        raise AssertionError(text)
+
+    def embed_queries(self, texts):
+        self.asked.append(texts)
+        return self.embed_documents(texts)
+
+
+def test_a_model_that_takes_several_queries_is_asked_once():
+    model = Queries()
+    assert Embedder.of(model).queries(["a", "b"]).shape == (2, 512)
+    assert model.asked == [["a", "b"]]
+    np.testing.assert_allclose(
+        Embedder.of(Words()).queries(["a", "b"]), Embedder.of(model).queries(["a", "b"])
+    )
+
+
+class LikeAModel:
+    """What stores take as well, though it inherits from nothing."""
+
+    embed_documents = Words.embed_documents
+    embed_query = Words.embed_query
+
+
+@pytest.mark.parametrize("model", [Words(), LikeAModel()])
+def test_the_embedder_is_found_where_a_retriever_carries_it(model):
+    store = InMemoryVectorStore(model)
+    for source in (
+        store,
+        store.as_retriever(),
+        GuardedRetriever(retriever=store, embeddings=Words()),
+    ):
+        carried = as_knowledge_base(source).embedder
+        np.testing.assert_allclose(carried.queries(["tea"], unit=False), embed(["tea"]))
+    assert as_knowledge_base(RunnableLambda(lambda query: [query])).embedder is None
+
+
+def test_the_quarantine_is_that_of_what_guards(quarantine):
+    store = in_memory()
+    given = GuardedRetriever(retriever=store, quarantine=quarantine)
+    assert CanaryMonitor(["q"], given).quarantine_store is quarantine
+    guarded_store = guarded()
+    assert CanaryMonitor(["q"], guarded_store).quarantine_store is guarded_store.quarantine
+    assert as_knowledge_base(GuardedRetriever(retriever=store)).quarantine is None
+
+
+def test_the_adapter_is_found_where_nothing_is_installed(monkeypatch):
+    monkeypatch.setattr(frameworks, "entry_points", lambda **_: [])
+    frameworks._framework.cache_clear()
+    assert as_knowledge_base(in_memory()).size() == 0
+
+
+def test_what_is_no_object_to_ask_is_refused():
+    with pytest.raises(CanaryError, match="retriever is a Words"):
+        as_knowledge_base(Words())
+    with pytest.raises(CanaryError, match="answerer is a InMemoryVectorStore"):
+        as_answerer(in_memory())
+
+
+LAZILY = """
+import json, sys
+from ragshield_core.canary import CanaryMonitor
+adapters = ("ragshield_langchain", "ragshield_llamaindex")
+loaded = [[name for name in adapters if name in sys.modules]]
+from langchain_core.embeddings import DeterministicFakeEmbedding
+from langchain_core.vectorstores import InMemoryVectorStore
+CanaryMonitor(["q"], lambda query: [query])
+loaded.append([name for name in adapters if name in sys.modules])
+CanaryMonitor(["q"], InMemoryVectorStore(DeterministicFakeEmbedding(size=8)))
+loaded.append([name for name in adapters if name in sys.modules])
+print(json.dumps(loaded))
+"""
+
+
+def test_only_the_adapter_that_is_needed_is_imported():
+    command = [sys.executable, "-c", LAZILY]
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert json.loads(result.stdout) == [[], [], ["ragshield_langchain"]]

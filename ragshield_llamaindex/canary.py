@@ -1,0 +1,112 @@
+"""LlamaIndex's indexes, retrievers, engines and models, as canaries ask them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from llama_index.core.base.base_query_engine import BaseQueryEngine
+from llama_index.core.base.base_retriever import BaseRetriever
+from llama_index.core.base.embeddings.base import BaseEmbedding
+from llama_index.core.indices.base import BaseIndex
+from llama_index.core.schema import BaseNode, NodeWithScore
+
+from ragshield_core import Quarantine
+from ragshield_core.canary.embedder import Embedder
+from ragshield_core.canary.frameworks import Framework
+from ragshield_core.canary.knowledge_base import (
+    FunctionKnowledgeBase,
+    GuardedKnowledgeBase,
+    KnowledgeBase,
+)
+from ragshield_core.canary.passages import Passage
+from ragshield_core.findings import Decision
+from ragshield_llamaindex.index import GuardedVectorStoreIndex
+from ragshield_llamaindex.sizes import size_of
+
+
+class LlamaIndex(Framework):
+    """What objects of LlamaIndex are to canaries."""
+
+    def knowledge_base(self, source: Any) -> KnowledgeBase | None:
+        """Return what an index, a retriever or an engine asks."""
+        if isinstance(source, GuardedVectorStoreIndex):
+            return GuardedIndex(source)
+        if isinstance(source, BaseIndex):
+            return Index(source)
+        return Retriever(source) if isinstance(source, BaseRetriever | BaseQueryEngine) else None
+
+    def passage(self, item: Any) -> Passage | None:
+        """Return a node as a passage."""
+        node = item.node if isinstance(item, NodeWithScore) else item
+        if not isinstance(node, BaseNode):
+            return None
+        return Passage.of(node.node_id, node.get_content(), node.metadata, node.ref_doc_id)
+
+    def embedder(self, model: Any) -> Embedder | None:
+        """Return the interface to an embedding model."""
+        if not isinstance(model, BaseEmbedding):
+            return None
+        return Embedder(
+            lambda texts: [model.get_query_embedding(text) for text in texts],
+            model.get_text_embedding_batch,
+        )
+
+    def answerer(self, source: Any) -> Callable[[str], Any] | None:
+        """Return a query engine's ``query``."""
+        return source.query if isinstance(source, BaseQueryEngine) else None
+
+
+class _Asked(FunctionKnowledgeBase):
+    """What has a model and a store, or an index with one, inside."""
+
+    def __init__(self, source: Any, find: Callable[[str, int], Any]) -> None:
+        super().__init__(find)
+        self._source = source
+
+    def size(self) -> int | None:
+        """Return how many nodes the store behind it holds."""
+        return size_of(self._source)
+
+    @property
+    def embedder(self) -> Any:
+        """Its model."""
+        return getattr(self._source, "_embed_model", None)
+
+
+class Retriever(_Asked):
+    """A retriever, or an engine that retrieves; how many it finds is its own affair."""
+
+    def __init__(self, retriever: BaseRetriever | BaseQueryEngine) -> None:
+        ask: Any = retriever.retrieve  # engines pass a text on to their retriever
+        super().__init__(retriever, lambda query, _k: ask(query))
+
+
+class Index(_Asked):
+    """An index, asked by a new retriever each time: older ones do not see what is inserted."""
+
+    def __init__(self, index: BaseIndex[Any]) -> None:
+        super().__init__(
+            index, lambda query, k: index.as_retriever(similarity_top_k=k).retrieve(query)
+        )
+
+
+class GuardedIndex(Index, GuardedKnowledgeBase):
+    """A GuardedVectorStoreIndex."""
+
+    @property
+    def quarantine(self) -> Quarantine:
+        """The index's quarantine."""
+        found: Quarantine = self._source.quarantine
+        return found
+
+    def recall(
+        self, ids: Sequence[str], decisions: Sequence[Decision], *, by: str
+    ) -> Sequence[str]:
+        """Have the index recall nodes."""
+        gone: tuple[str, ...] = self._source.recall(ids, decisions, by=by)
+        return gone
+
+    def release(self, ids: Sequence[str], *, by: str, note: str | None) -> None:
+        """Have the index release nodes."""
+        self._source.release(ids, by=by, note=note)

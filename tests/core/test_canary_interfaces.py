@@ -1,0 +1,350 @@
+"""Whatever retrieves, answers or embeds: functions, knowledge bases of one's own, frameworks."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from canary_world import embed
+
+from ragshield_core import Batch, Quarantine
+from ragshield_core.canary import (
+    CanaryError,
+    CanaryMonitor,
+    Embedder,
+    Framework,
+    KnowledgeBase,
+    Passage,
+    WritableKnowledgeBase,
+    frameworks,
+)
+from ragshield_core.canary.interfaces import as_answerer, as_knowledge_base
+from ragshield_core.canary.passages import as_passage
+
+
+@pytest.mark.parametrize(
+    ("item", "entry_id", "lineage"),
+    [
+        ({"id": "d", "text": "text", "lineage": "l"}, "d", "l"),
+        ({"text": "text", "chunk_id": "c", "source": "f.txt"}, "c", "f.txt"),
+        ({"text": "text", "metadata": {"_id": 7, "title": "t"}}, "7", "t"),
+        (("e", "text"), "e", None),
+        (({"id": "d", "text": "text"}, 0.3), "d", None),
+    ],
+)
+def test_what_is_retrieved_becomes_a_passage(item, entry_id, lineage):
+    passage = as_passage(item)
+    assert (passage.id, passage.text, passage.lineage) == (entry_id, "text", lineage)
+
+
+def test_without_an_id_the_text_names_the_passage():
+    assert as_passage("x").id == as_passage({"text": "x"}).id != as_passage("y").id
+
+
+@pytest.mark.parametrize("item", [3, {"id": "a"}, ({"text": None}, 0.3), object()])
+def test_what_holds_no_text_is_refused(item):
+    with pytest.raises(CanaryError, match="text"):
+        as_passage(item)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        lambda query: [(str(n), query) for n in range(5)],
+        lambda query, k: [(str(n), query) for n in range(k)],
+        lambda query, k=4: [(str(n), query) for n in range(k)],
+    ],
+)
+def test_every_kind_of_function(source):
+    found = as_knowledge_base(source).search(["one", "two"], None, 3)
+    assert [[p.id for p in passages] for passages in found] == [["0", "1", "2"]] * 2
+    assert [passages[0].text for passages in found] == ["one", "two"]
+    assert as_knowledge_base(source).size() is None
+
+
+def test_a_batch_is_a_retriever():
+    batch = Batch.of(ids=["a", "b"], texts=["x", "y"], embeddings=[[1.0, 0.0], [0.0, 1.0]])
+    retriever = as_knowledge_base(batch)
+    assert retriever.size() == 2
+    assert retriever.search(["q"], np.array([[0.1, 1.0]], dtype=np.float32), 1)[0][0].id == "b"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        lambda query: f"to {query}",
+        lambda query, texts: f"to {query}" if texts == ["t"] else "",
+        lambda query: SimpleNamespace(content=f"to {query}"),
+        lambda query: {"answer": f" to {query} "},
+        lambda query: SimpleNamespace(response=f"to {query}"),
+    ],
+)
+def test_every_kind_of_answerer(source):
+    assert as_answerer(source)("q", ["t"]) == "to q"
+
+
+def test_a_function_is_an_embedder():
+    assert Embedder.of(embed).queries(["a"]).shape == (1, 512)
+    np.testing.assert_allclose(
+        np.linalg.norm(Embedder.of(embed).documents(["a", "b c"]), axis=1), 1
+    )
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: as_knowledge_base(3), "retriever is a int"),
+        (lambda: as_answerer(3), "answerer is a int"),
+        (lambda: Embedder.of(3), "embedder is a int"),
+        (lambda: Embedder.of(lambda _texts: [[np.nan]]).queries(["a"]), "not finite"),
+    ],
+)
+def test_what_is_of_no_kind_is_refused(make, said):
+    with pytest.raises(CanaryError, match=said):
+        make()
+
+
+def test_options_of_a_function_are_no_places_and_no_texts():
+    def search(query, config=None):
+        assert config is None
+        return [query]
+
+    def answer(query, config=None):
+        assert config is None
+        return query
+
+    assert as_knowledge_base(search).search(["one"], None, 3)[0][0].text == "one"
+    assert as_answerer(answer)("one", ["t"]) == "one"
+
+
+def test_a_document_s_id_is_none_of_a_chunk():
+    chunks = [as_passage({"text": text, "doc_id": "report"}) for text in ("one", "two")]
+    assert chunks[0].id != chunks[1].id
+    assert chunks[0].lineage == chunks[1].lineage == "report"
+
+
+def test_a_batch_s_vectors_are_no_model():
+    batch = Batch.of(ids=["a"], texts=["x"], embeddings=[[1.0, 0.0]])
+    assert as_knowledge_base(batch).embedder is None
+
+
+@pytest.mark.parametrize("embeddings", [[[1.0, 0.0]], None])
+def test_vectors_of_another_dimension_are_named(embeddings):
+    retriever = as_knowledge_base(Batch.of(ids=["a"], texts=["x"], embeddings=embeddings))
+    with pytest.raises(CanaryError, match="dimension 3"):
+        retriever.search(["q"], np.ones((1, 3), dtype=np.float32), 1)
+
+
+def test_an_empty_batch_gives_nothing():
+    empty = Batch.of(ids=[], texts=[], embeddings=None)
+    assert as_knowledge_base(empty).search(["q"], np.ones((1, 3), dtype=np.float32), 6) == [[]]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"text": "to q"},
+        {"output": SimpleNamespace(content="to q")},
+        SimpleNamespace(content=[{"type": "text", "text": "to q"}], text="to q"),
+    ],
+)
+def test_answers_of_chains_and_messages(answer):
+    assert as_answerer(lambda _query: answer)("q", []) == "to q"
+
+
+def test_a_mapping_without_an_answer_is_refused():
+    """An empty answer would be the same at every check, whatever the application says."""
+    with pytest.raises(CanaryError, match=r"'messages'.*expected one of answer"):
+        as_answerer(lambda _query: {"messages": []})("q", [])
+
+
+@pytest.mark.parametrize("shape", [(2, 8), (4,), (4, 2, 2)])
+def test_one_vector_per_text_is_expected(shape):
+    with pytest.raises(CanaryError, match="4 texts"):
+        Embedder.of(lambda _texts: np.ones(shape)).queries(["a", "b", "c", "d"])
+
+
+# Knowledge bases of one's own
+
+
+class Shelf(WritableKnowledgeBase):
+    """Texts by id, found by their words."""
+
+    def __init__(self, books):
+        self.books = books
+
+    def search(self, queries, vectors, k):
+        assert vectors is not None  # of the model that it carries
+        found = []
+        for query in queries:
+            words = set(query.split())
+            ranked = sorted(self.books, key=lambda i: -len(words & {*self.books[i].split()}))
+            found.append([Passage(id=i, text=self.books[i]) for i in ranked[:k]])
+        return found
+
+    def size(self):
+        return len(self.books)
+
+    @property
+    def embedder(self):
+        return embed
+
+    def texts(self, ids):
+        return {i: self.books[i] for i in ids if i in self.books}
+
+    def remove(self, ids):
+        left = [i for i in ids if i == "nailed"]
+        for i in {*ids} - {*left}:
+            self.books.pop(i, None)
+        return left
+
+    def restore(self, entries):
+        self.books |= dict(zip(entries.ids, entries.texts, strict=True))
+
+
+BOOKS = {f"book-{n}": f"book {n} is about harbours and ships" for n in range(30)}
+
+
+def attacked_shelf(*names):
+    shelf = Shelf(dict(BOOKS))
+    monitor = CanaryMonitor(
+        ["who owns the old lighthouse", *(f"what of book {n}" for n in range(6))],
+        shelf,
+        quarantine=Quarantine("sqlite://"),
+    )
+    monitor.record_baseline()
+    for name in names:
+        shelf.books[name] = f"who owns the old lighthouse {name}"
+    return shelf, monitor
+
+
+def test_a_knowledge_base_of_one_s_own_is_written():
+    shelf, monitor = attacked_shelf("bad-0", "bad-1", "bad-2")
+    outcome = monitor.remediate()
+    assert set(outcome.quarantined) == {"bad-0", "bad-1", "bad-2"}
+    assert outcome.clean
+    assert shelf.books == BOOKS
+    held = monitor.quarantine_store.show("bad-0")
+    assert held.vector is not None  # the passages had none
+    monitor.restore(["bad-0"])
+    assert shelf.books == BOOKS | {"bad-0": "who owns the old lighthouse bad-0"}
+
+
+def test_what_was_corrected_meanwhile_is_not_taken_out():
+    shelf, monitor = attacked_shelf("bad-0", "bad-1", "bad-2")
+    suspects = monitor.traceback().suspects
+    shelf.books["bad-1"] = "the page as its author meant it"
+    assert set(monitor.quarantine(suspects)) == {"bad-0", "bad-2"}
+    assert "bad-1" in shelf.books
+
+
+def test_what_cannot_be_deleted_is_said(caplog):
+    shelf, monitor = attacked_shelf("nailed", "bad-1", "bad-2")
+    outcome = monitor.remediate()
+    assert outcome.after.still_served == ("nailed",)
+    assert not outcome.clean
+    assert "1 held entries could not be deleted" in caplog.text
+    assert {*shelf.books} - {*BOOKS} == {"nailed"}
+
+
+def test_search_is_all_that_has_to_be_defined():
+    class Least(KnowledgeBase):
+        def search(self, queries, _vectors, k):
+            return [[Passage(id="a", text=f"on {query}")][:k] for query in queries]
+
+    monitor = CanaryMonitor(["tea"], Least(), quarantine=Quarantine("sqlite://"))
+    assert monitor.record_baseline() == 1
+    assert monitor.check().flagged == ()
+    with pytest.raises(TypeError, match="search"):
+        type("Nothing", (KnowledgeBase,), {})()
+
+
+# Frameworks
+
+
+class Drawer:
+    """A store of somebody else's framework."""
+
+    __module__ = "their_framework.drawers"
+    content = "in the drawer"
+
+
+class OldDrawer(Drawer):
+    """An application's own kind of it."""
+
+    __module__ = "my_application"
+
+
+class Theirs(Framework):
+    """Knows drawers alone."""
+
+    def knowledge_base(self, source):
+        return as_knowledge_base(lambda query: [(query, source.content)])
+
+    def passage(self, item):
+        return Passage.of("drawn", item.content) if isinstance(item, OldDrawer) else None
+
+    def embedder(self, model):
+        return Embedder.of(lambda texts: [[len(text), 3.0] for text in texts]) if model else None
+
+    def answerer(self, source):
+        return lambda query: f"{query}: {source.content}"
+
+
+@pytest.fixture
+def plugged(monkeypatch):
+    """Return a function that registers adapters, and forget them afterwards."""
+
+    def plug(load, name="their_framework"):
+        group = frameworks.ENTRY_POINT_GROUP
+        point = SimpleNamespace(name=name, group=group, value="theirs:Theirs", load=load)
+        monkeypatch.setattr(
+            frameworks, "entry_points", lambda group: [point] if group == point.group else []
+        )
+        frameworks._framework.cache_clear()
+
+    yield plug
+    frameworks._framework.cache_clear()
+
+
+@pytest.mark.parametrize("kind", [Drawer, OldDrawer])
+def test_objects_of_a_framework_are_known_by_where_their_classes_come_from(plugged, kind):
+    plugged(lambda: Theirs)
+    (passage,) = as_knowledge_base(kind()).search(["tea"], None, 6)[0]
+    assert (passage.id, passage.text) == ("tea", "in the drawer")
+    assert Embedder.of(kind()).queries(["four"], unit=False).tolist() == [[4.0, 3.0]]
+    assert as_answerer(kind())("what", []) == "what: in the drawer"
+
+
+def test_what_a_framework_does_not_know_is_refused(plugged):
+    plugged(lambda: Theirs)
+    assert as_passage(OldDrawer()).id == "drawn"
+    with pytest.raises(CanaryError, match="the retriever returned a Drawer"):
+        as_passage(Drawer())
+
+
+def test_an_adapter_is_loaded_for_its_own_framework_alone(plugged):
+    loads = []
+    plugged(lambda: loads.append(1) or Theirs)
+    with pytest.raises(CanaryError, match="retriever is a SimpleNamespace"):
+        as_knowledge_base(SimpleNamespace(content="x"))
+    assert loads == []
+    for _ in range(2):
+        as_knowledge_base(Drawer())
+    assert loads == [1]
+
+
+def test_an_adapter_that_lacks_something_says_what(plugged):
+    def load():
+        msg = "No module named 'their_driver'"
+        raise ImportError(msg)
+
+    plugged(load)
+    with pytest.raises(CanaryError, match=r"theirs:Theirs.*their_driver.*pass functions"):
+        as_knowledge_base(Drawer())
+
+
+@pytest.mark.parametrize("given", [dict, Theirs(), Framework.passage])
+def test_an_entry_point_that_names_no_framework_is_refused(plugged, given):
+    plugged(lambda: given)
+    with pytest.raises(CanaryError, match=r"expected a subclass of .*Framework"):
+        as_knowledge_base(Drawer())

@@ -1,0 +1,143 @@
+"""Canaries over indexes, retrievers, engines and models of LlamaIndex."""
+
+import pytest
+from canary_llama import LlamaWords
+from canary_world import embed, knowledge, poison, questions
+from llama_index.core import VectorStoreIndex
+from llama_index.core.llms import MockLLM
+from llama_index.core.schema import NodeRelationship, NodeWithScore, RelatedNodeInfo, TextNode
+
+from ragshield_core import Guard, Quarantine
+from ragshield_core.canary import CanaryError, CanaryMonitor, Embedder, frameworks
+from ragshield_core.canary.interfaces import as_answerer, as_knowledge_base
+from ragshield_core.canary.passages import as_passage
+from ragshield_core.detectors import LabelCentroidDetector
+from ragshield_llamaindex import GuardedVectorStoreIndex
+
+TARGET = questions()[5]
+
+
+def nodes(batch):
+    return [TextNode(id_=entry.id, text=entry.text) for entry in batch]
+
+
+@pytest.mark.parametrize("kind", ["index", "function"])
+def test_a_llamaindex_index(kind):
+    index = VectorStoreIndex(nodes(knowledge()), embed_model=LlamaWords())
+    source, options = index, {}
+    if kind == "function":
+        options["embedder"] = LlamaWords()
+
+        def source(query, k):
+            return index.as_retriever(similarity_top_k=k).retrieve(query)
+
+    monitor = CanaryMonitor(questions(), source, quarantine=Quarantine("sqlite://"), **options)
+    monitor.record_baseline()
+    assert not monitor.check().flagged
+    bad = poison(TARGET, 4)
+    index.insert_nodes(nodes(bad))
+    report = monitor.check()
+    assert {d.query for d in report.flagged} == {TARGET}
+    outcome = monitor.remediate()
+    assert set(outcome.quarantined) == set(bad.ids)
+    # The index still serves them.
+    assert set(bad.ids) & {n.node_id for n in index.as_retriever().retrieve(TARGET)}
+    assert not outcome.after.flagged
+    assert set(outcome.after.still_served) == set(bad.ids)
+    assert not outcome.clean
+    index.delete_nodes(list(bad.ids))
+    assert monitor.remediate().clean
+
+
+def test_a_llamaindex_index_that_is_told_how_to_take_out():
+    index = VectorStoreIndex(nodes(knowledge()), embed_model=LlamaWords())
+    monitor = CanaryMonitor(
+        questions(),
+        index,
+        quarantine=Quarantine("sqlite://"),
+        remove=lambda ids: index.delete_nodes(list(ids)),
+        restore=lambda entries: index.insert_nodes(nodes(entries)),
+    )
+    monitor.record_baseline()
+    bad = poison(TARGET, 4)
+    index.insert_nodes(nodes(bad))
+    outcome = monitor.remediate()
+    assert outcome.clean
+    assert set(outcome.quarantined) == set(bad.ids)
+    monitor.restore(bad.ids)
+    assert monitor.check().flagged
+
+
+@pytest.mark.parametrize("kind", ["retriever", "query engine"])
+def test_a_llamaindex_retriever_or_engine(kind):
+    index = VectorStoreIndex(nodes(knowledge()), embed_model=LlamaWords())
+    if kind == "retriever":
+        source = index.as_retriever(similarity_top_k=9)
+    else:
+        source = index.as_query_engine(llm=MockLLM(), similarity_top_k=9)
+    found = as_knowledge_base(source).search([TARGET], None, 6)[0]
+    assert found[0].id == "orchard-1"
+    assert len(found) == 6
+
+
+def test_a_guarded_index_takes_out_and_puts_back():
+    guard = Guard([LabelCentroidDetector()], quarantine=Quarantine("sqlite://"))
+    index = GuardedVectorStoreIndex(nodes(knowledge()), guard=guard, embed_model=LlamaWords())
+    monitor = CanaryMonitor(questions(), index)
+    assert monitor.quarantine_store is index.quarantine
+    monitor.record_baseline()
+    bad = poison(TARGET, 4)
+    index.insert_nodes(nodes(bad))
+    outcome = monitor.remediate()
+    assert outcome.clean
+    assert set(outcome.quarantined) == set(bad.ids)
+    assert as_knowledge_base(index).size() == len(knowledge())
+    monitor.restore(bad.ids)
+    assert as_knowledge_base(index).size() == len(knowledge()) + len(bad)
+    assert monitor.check().flagged
+
+
+# What the adapter makes of LlamaIndex's objects
+
+
+@pytest.mark.parametrize("scored", [True, False])
+def test_a_node_becomes_a_passage(scored):
+    node = TextNode(id_="n", text="text", metadata={"page": 1, "file_path": "f.txt"})
+    node.relationships[NodeRelationship.SOURCE] = RelatedNodeInfo(node_id="doc")
+    passage = as_passage(NodeWithScore(node=node, score=0.5) if scored else node)
+    assert (passage.id, passage.text, passage.lineage) == ("n", "text", "doc")
+    assert passage.metadata["page"] == 1
+
+
+def test_a_model_embeds_queries_and_texts():
+    embedder = Embedder.of(LlamaWords())
+    assert embedder.queries(["tea", "bar"], unit=False).tolist() == embed(["tea", "bar"]).tolist()
+    assert embedder.documents(["tea"]).tolist() == embedder.queries(["tea"]).tolist()
+
+
+def test_the_embedder_is_found_where_an_index_or_retriever_carries_it():
+    index = VectorStoreIndex([TextNode(text="x")], embed_model=LlamaWords())
+    for source in (index, index.as_retriever()):
+        carried = Embedder.of(as_knowledge_base(source).embedder)
+        assert carried.queries(["tea"], unit=False).tolist() == embed(["tea"]).tolist()
+
+
+def test_a_query_engine_answers():
+    index = VectorStoreIndex([TextNode(text="x")], embed_model=LlamaWords())
+    engine = index.as_query_engine(llm=MockLLM(max_tokens=2))
+    assert as_answerer(engine)("tea", ["t"]) == "text text"
+    assert as_answerer(engine.query)("tea", []) == "text text"
+
+
+def test_the_adapter_is_found_where_nothing_is_installed(monkeypatch):
+    monkeypatch.setattr(frameworks, "entry_points", lambda **_: [])
+    frameworks._framework.cache_clear()
+    assert as_passage(TextNode(id_="n", text="text")).id == "n"
+
+
+def test_what_is_no_object_to_ask_is_refused():
+    index = VectorStoreIndex([TextNode(text="x")], embed_model=LlamaWords())
+    with pytest.raises(CanaryError, match="retriever is a SimpleVectorStore"):
+        as_knowledge_base(index.vector_store)
+    with pytest.raises(CanaryError, match="answerer is a VectorStoreIndex"):
+        as_answerer(index)
