@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, Self
 
 import numpy as np
@@ -230,18 +231,24 @@ class Batch:
 
 
 def together(batches: Sequence[Batch]) -> Batch:
-    """Return the entries of several batches, at least one, as one; a batch of none is left out."""
+    """Return the entries of several batches, at least one, as one; a batch of none is left out.
+
+    Vectors stay as they are, bit by bit; where some have none, none has.
+    """
     batches = [batch for batch in batches if len(batch)] or list(batches[:1])
     if len(batches) == 1:
         return batches[0]
-    return Batch.of(
-        ids=[entry_id for batch in batches for entry_id in batch.ids],
-        texts=[text for batch in batches for text in batch.texts],
-        embeddings=np.concatenate([batch.vectors for batch in batches]),
-        labels=[label for batch in batches for label in batch.labels],
-        lineages=[lineage for batch in batches for lineage in batch.lineages],
-        metadatas=[metadata for batch in batches for metadata in batch.metadatas],
-        contexts=[context for batch in batches for context in batch.contexts],
+    embeddings = np.empty((sum(map(len, batches)), 0), dtype=np.float32)
+    vectors = embeddings
+    if all(batch.dim for batch in batches):
+        embeddings = vectors = np.concatenate([batch.embeddings for batch in batches])
+        if any(batch.vectors is not batch.embeddings for batch in batches):
+            vectors = np.concatenate([batch.vectors for batch in batches])
+    columns = ("ids", "texts", "labels", "lineages", "metadatas", "contexts")
+    return Batch(
+        **{name: tuple(chain.from_iterable(getattr(b, name) for b in batches)) for name in columns},
+        embeddings=embeddings,
+        vectors=vectors,
     )
 
 

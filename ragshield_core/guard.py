@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ragshield_core import state
 from ragshield_core.arguments import check_type
@@ -28,23 +25,14 @@ from ragshield_core.detectors.registry import (
 )
 from ragshield_core.entries import Batch
 from ragshield_core.errors import PoisonedEntryError
-from ragshield_core.findings import Decision, Finding, Report, Skipped, Verdict, printable
-from ragshield_core.growth.arrivals import Status
+from ragshield_core.findings import Decision, Report, Skipped, Verdict, printable
+from ragshield_core.growth.arrivals import Counted, Status
 from ragshield_core.growth.calibrator import Calibrator
+from ragshield_core.growth.events import Change, Event
 from ragshield_core.growth.knowledge import Knowledge
 from ragshield_core.growth.recalibration import Recalibration
 from ragshield_core.policy import Policy
-from ragshield_core.screening import NOTHING as NO_OUTCOME
-from ragshield_core.screening import (
-    Bars,
-    Outcome,
-    Tally,
-    crash,
-    isolated,
-    judged,
-    judged_again,
-    overruled,
-)
+from ragshield_core.screening import Bars, overlooking, overruled, screened
 
 if TYPE_CHECKING:
     from ragshield_core.quarantine import Quarantine
@@ -54,6 +42,8 @@ logger = logging.getLogger("ragshield")
 
 # What a guard asks of a quarantine: it is not imported before it is needed.
 QUARANTINE_METHODS = ("hold", "held_ids", "released_among", "confirmed_among")
+
+REPLACED = Event(change=Change.REPLACED)
 
 
 class Guard:
@@ -108,17 +98,14 @@ class Guard:
         self.quarantine = quarantine if quarantine is not None else _default_quarantine()
         self.seed = seed
         self._knowledge = Knowledge(self.detectors)
-        self._calibrator = Calibrator(
-            self._knowledge,
-            policy if policy is not None else Policy(),
-            seed,
-            self._confirmed_ids,
-        )
+        policy = policy if policy is not None else Policy()
+        self._calibrator = Calibrator(self._knowledge, policy, seed)
         self._growth = Recalibration(self._knowledge, self._calibrator)
         self._left_out: tuple[Skipped, ...] = ()
         self._told = False  # that it is not calibrated
         self._lock = threading.RLock()
         self._on_admit: list[Callable[[Batch], object]] = []
+        self._on_event: list[Callable[[Event], AbstractContextManager[object]]] = []
 
     def __repr__(self) -> str:
         state = "calibrated" if self.calibrated else "not calibrated"
@@ -209,7 +196,7 @@ class Guard:
         batch
             The knowledge base, believed to be clean.
         """
-        with self._lock:
+        with self._recorded(REPLACED):
             self._growth.fit(batch)
         return self
 
@@ -249,8 +236,9 @@ class Guard:
         A detector that judged too few of the entries for its share of the rate is left out; every
         report names it among the skipped.
         """
-        with self._lock:
-            self._growth.calibrate(clean, fpr, at_most)
+        confirmed = self.quarantine.confirmed_ids() if clean is None else ()
+        with self._recorded(REPLACED):
+            self._growth.calibrate(clean, fpr, at_most, confirmed)
         return self
 
     def adopt(self, batch: Batch, *, at_most: float | None = None) -> Self:
@@ -274,8 +262,9 @@ class Guard:
         With too few entries for a calibration the guard begins as it does with nothing: detectors
         that have to know first what is usual wait until the knowledge base has grown.
         """
-        with self._lock:
-            self._growth.adopt(batch, at_most)
+        confirmed = self.quarantine.confirmed_ids()
+        with self._recorded(REPLACED):
+            self._growth.adopt(batch, at_most, confirmed)
         return self
 
     def refresh(self) -> Self:
@@ -293,8 +282,9 @@ class Guard:
             If too little of the clean sample is left for the accepted rate. Thresholds stay as they
             were.
         """
-        with self._lock:
-            self._growth.refresh()
+        confirmed = self.quarantine.confirmed_ids()
+        with self._recorded(REPLACED):
+            self._growth.refresh(confirmed)
         return self
 
     def overdue(self) -> tuple[Decision, ...]:
@@ -330,60 +320,25 @@ class Guard:
         InvalidBatchError
             If the vectors are of another dimension than those of the knowledge base.
         """
-        with self._lock, self._overlooking(replacing):
+        with self._lock, overlooking(self.detectors, replacing):
             self.check_dim(batch)
-            bars = self._bars()
-            tally, outcomes = Tally(batch), dict[str, Outcome]()
-            skipped, timings = list(self._left_out), dict[str, float]()
-            for detector in self.detectors:
-                start = time.perf_counter()
-                try:
-                    reason = self._skip_reason(detector, batch)
-                    if reason is not None:
-                        waiting = self._growth.collecting and not detector.acts_unfitted
-                        skipped.append(
-                            Skipped(detector=detector.name, reason=reason, waiting=waiting)
-                        )
-                        continue
-                    outcome = judged(detector, batch, bars)
-                    why = self._calibrator.arrivals.abstaining.get(detector.name)
-                    if why is not None:
-                        skipped.append(Skipped(detector=detector.name, reason=why, waiting=True))
-                except Exception as error:  # noqa: BLE001 - any crash, of any detector
-                    again = partial(self._judged_unless_skipped, detector, bars)
-                    outcome = isolated(detector.name, batch, error, again)
-                outcomes[detector.name] = outcome
-                tally.add(detector.name, outcome)
-                timings[detector.name] = time.perf_counter() - start
-            remarkable = tally.decisions(self.policy)
-            condemned = np.zeros(len(batch), dtype=np.bool_)
-            rows = [r for r, d in remarkable.items() if d.verdict is Verdict.QUARANTINE]
-            condemned[rows] = True
-            leaving = {*batch.ids, *replacing}
-            earlier = self._against_earlier(outcomes, condemned, leaving, bars, skipped, timings)
-        return Report(
-            batch=batch,
-            remarkable=remarkable,
-            scores=tally.scores,
-            skipped=tuple(skipped),
-            timings=timings,
-            retroactive=tuple(self.policy.decide(i, found) for i, found in earlier.items()),
-            calibrated_at=self._calibrator.calibrated_at if self.calibrated else None,
-        )
-
-    @contextmanager
-    def _overlooking(self, ids: Collection[str]) -> Iterator[None]:
-        """Have detectors leave entries out of account meanwhile."""
-        if not ids:
-            yield
-            return
-        for detector in self.detectors:
-            detector.overlook(ids)
-        try:
-            yield
-        finally:
-            for detector in self.detectors:
-                detector.overlook(())
+            calibrator = self._calibrator
+            report = screened(
+                batch,
+                self.detectors,
+                self.policy,
+                Bars(
+                    thresholds=calibrator.thresholds,
+                    clean=calibrator.clean,
+                    waiting=self._growth.waiting(),
+                    abstaining=calibrator.arrivals.abstaining,
+                ),
+                leaving={*batch.ids, *replacing},
+                overdue=self._growth.overdue(),
+            )
+            calibrated_at = calibrator.calibrated_at if self.calibrated else None
+        skipped = (*self._left_out, *report.skipped)
+        return replace(report, skipped=skipped, calibrated_at=calibrated_at)
 
     def hold(self, report: Report, *, by: str = "ragshield") -> Report:
         """Put the quarantined entries of a report into the quarantine, durably.
@@ -430,7 +385,7 @@ class Guard:
         report = overruled(report, released, Verdict.ADMIT)
         held = report.quarantined
         with self._lock:
-            self._growth.held(report.batch.take(~report.kept))
+            self._happened(Change.HELD, entries=report.batch.take(~report.kept))
             report = self._counted(report)
         logger.warning("quarantined %d of %d entries", len(held), len(report.batch))
         if logger.isEnabledFor(logging.INFO):
@@ -504,12 +459,13 @@ class Guard:
         decisions
             Why, of these and perhaps of others.
         """
-        with self._lock:
-            left = set(gone.ids)
-            accused = [d for d in decisions if d.entry_id in left and d.findings]
-            self._calibrator.recalled(accused)
-            self._knowledge.forget(gone)
-            self._growth.held(gone)
+        left = set(gone.ids)
+        accused = {
+            d.entry_id: tuple(dict.fromkeys(f.detector for f in d.findings))
+            for d in decisions
+            if d.entry_id in left and d.findings
+        }
+        self._happened(Change.RECALLED, entries=gone, accused=accused)
         logger.warning("quarantined %d entries that were admitted earlier", len(gone))
 
     def _counted(self, report: Report) -> Report:
@@ -517,7 +473,7 @@ class Guard:
         with self._lock:
             if not self.calibrated:
                 return report
-            self._calibrator.count(report)
+            self._happened(Change.COUNTED, counted=Counted.of(report))
             arrivals = self._calibrator.arrivals
             names = [d.name for d in self.detectors if arrivals.of(d.name).judged]
             sources = arrivals.of_sources(filter(None, report.batch.lineages))
@@ -530,16 +486,13 @@ class Guard:
 
     def forget_held(self, ids: Sequence[str]) -> None:
         """Say that held entries were released, or deleted for good."""
-        with self._lock:
-            for detector in self.detectors:
-                detector.forget_held(ids)
+        if ids:
+            self._happened(Change.HELD_FORGOTTEN, ids=tuple(ids))
 
     def trust(self, ids: Sequence[str]) -> None:
         """Say that a person has judged entries good: no later batch condemns them."""
-        with self._lock:
-            self._growth.settle(ids)
-            for detector in self.detectors:
-                detector.trust(ids)
+        if ids:
+            self._happened(Change.TRUSTED, ids=tuple(ids))
 
     def admit(self, report: Report) -> None:
         """Learn the entries that a report admits; costs O(batch).
@@ -559,9 +512,11 @@ class Guard:
         if not len(entries):
             return
         with self._lock:
-            again = self._knowledge.among(entries.ids)
-            self._knowledge.learn(entries)
-            self._growth.learned(entries, again)
+            self._happened(Change.LEARNED, entries=entries)
+            if self._growth.due:
+                # Read here and not where thresholds are taken: elsewhere it may say more by then.
+                confirmed = self.quarantine.confirmed_ids()
+                self._happened(Change.RECALIBRATED, ids=tuple(confirmed))
         for callback in self._on_admit:
             try:
                 callback(entries)
@@ -585,8 +540,111 @@ class Guard:
             With their vectors as they were learned; those never learned are ignored. Their
             labels the guard remembers, since those of a live document may have been edited.
         """
+        if len(entries):
+            self._happened(Change.FORGOTTEN, entries=entries)
+
+    def apply(self, event: Event) -> None:
+        """Change what is known as an event says, without a word to those of :meth:`on_event`.
+
+        Guards that were alike are alike again once the same events were applied to them in the same
+        order: the same entries are known, held and trusted, by the same thresholds. Callbacks of
+        :meth:`on_admit` are not called, and the quarantine is neither asked nor changed.
+
+        Parameters
+        ----------
+        event
+            That another guard has recorded, or that was read again.
+
+        Raises
+        ------
+        ValueError
+            If it says that the guard was replaced as a whole, see :meth:`on_event`; or, an
+            :class:`~ragshield_core.errors.InvalidBatchError`, if its entries cannot be learned:
+            every guard refuses them then.
+
+        Examples
+        --------
+        >>> from ragshield_core import Batch, Quarantine
+        >>> from ragshield_core.detectors import LabelCentroidDetector
+        >>> batch = Batch.of(ids=["a"], texts=["hi"], labels=["ham"], embeddings=[[1, 0]])
+        >>> guard = Guard([LabelCentroidDetector()], quarantine=Quarantine("sqlite://"))
+        >>> guard.apply(Event(change=Change.LEARNED, entries=batch))
+        >>> guard.known(["a", "b"])
+        ['a']
+        """
         with self._lock:
-            self._knowledge.forget(entries)
+            match event:
+                case Event(change=Change.LEARNED, entries=Batch() as entries):
+                    again = self._knowledge.among(entries.ids)
+                    self._knowledge.learn(entries)
+                    self._growth.learned(entries, again)
+                case Event(change=Change.FORGOTTEN, entries=Batch() as entries):
+                    self._knowledge.forget(entries)
+                case Event(change=Change.HELD, entries=Batch() as entries):
+                    self._growth.held(entries)
+                case Event(change=Change.RECALLED, entries=Batch() as entries):
+                    self._knowledge.forget(entries)
+                    self._calibrator.recalled(event.accused)
+                    self._growth.held(entries)
+                case Event(change=Change.HELD_FORGOTTEN):
+                    self._knowledge.forget_held(event.ids)
+                case Event(change=Change.TRUSTED):
+                    self._growth.settle(event.ids)
+                    self._knowledge.trust(event.ids)
+                case Event(change=Change.COUNTED, counted=Counted() as counted):
+                    self._calibrator.count(counted)
+                case Event(change=Change.RECALIBRATED):
+                    self._growth.take_anew(event.ids)
+                case _:
+                    msg = (
+                        f"an event says that a guard was {event.change} and not how, expected one "
+                        "of another change, with its entries; load the guard as it was saved then."
+                    )
+                    raise ValueError(msg)
+
+    def on_event(self, record: Callable[[Event], AbstractContextManager[object]]) -> None:
+        """Have ``record`` called with each event, and the event applied in the context it returns.
+
+        For a journal from which other processes replay what happens here: on entering, it may apply
+        what has happened elsewhere, and write the event down; if that raises, the event is not
+        applied. On leaving, it may note that it was. Methods of the guard wait meanwhile.
+
+        An event of ``Change.REPLACED`` says that the guard is fitted, adopted, calibrated or
+        refreshed in that context, and not how: on leaving, save the guard for others to load.
+
+        Callbacks are not saved with the guard; what :meth:`apply` is given, they do not see.
+
+        Examples
+        --------
+        >>> from contextlib import AbstractContextManager, ExitStack, contextmanager
+        >>> from ragshield_core import Batch, Quarantine
+        >>> from ragshield_core.detectors import LabelCentroidDetector
+        >>> guard = Guard([LabelCentroidDetector()], quarantine=Quarantine("sqlite://"))
+        >>> journal = []
+        >>> @contextmanager
+        ... def record(event):
+        ...     journal.append(event.to_parts())
+        ...     yield
+        >>> guard.on_event(record)
+        >>> guard.learn(Batch.of(ids=["a"], texts=["hi"], labels=["ham"], embeddings=[[1, 0]]))
+        >>> values, arrays = journal[0]
+        >>> values["change"], values["entries"]["ids"]
+        ('learned', ['a'])
+        """
+        self._on_event.append(record)
+
+    @contextmanager
+    def _recorded(self, event: Event) -> Iterator[None]:
+        with self._lock, ExitStack() as contexts:
+            for record in self._on_event:
+                contexts.enter_context(record(event))
+            yield
+
+    def _happened(self, change: Change, **what: Any) -> None:
+        """Record an event and apply it: all that is learned after a fit goes this way."""
+        event = Event(change=change, **what)
+        with self._recorded(event):
+            self.apply(event)
 
     def save(
         self, path: str | Path, *, detectors: Sequence[Detector | type[Detector]] = ()
@@ -671,9 +729,6 @@ class Guard:
             guard._growth.restore(values, arrays)
         return guard
 
-    def _confirmed_ids(self) -> Sequence[str]:
-        return self.quarantine.confirmed_ids()  # whichever it is by then
-
     def check_dim(self, batch: Batch) -> None:
         """Refuse entries whose vectors are of another dimension than those that were learned.
 
@@ -683,51 +738,6 @@ class Guard:
             If they are; says both.
         """
         self._knowledge.check_dim(batch)
-
-    def _bars(self) -> Bars:
-        """Return what scores are held against now."""
-        calibrator = self._calibrator
-        return Bars(calibrator.thresholds, calibrator.clean, calibrator.arrivals.abstaining)
-
-    def _skip_reason(self, detector: Detector, batch: Batch) -> str | None:
-        waiting = self._growth.why_waiting(detector)
-        return waiting if waiting is not None else detector.skip_reason(batch)
-
-    def _judged_unless_skipped(
-        self, detector: Detector, bars: Bars, batch: Batch
-    ) -> Outcome | None:
-        skipped = self._skip_reason(detector, batch) is not None
-        return None if skipped else judged(detector, batch, bars)
-
-    def _against_earlier(
-        self,
-        outcomes: Mapping[str, Outcome],
-        condemned: NDArray[np.bool_],
-        leaving: Collection[str],
-        bars: Bars,
-        skipped: list[Skipped],
-        timings: dict[str, float],
-    ) -> dict[str, list[Finding]]:
-        """Return findings against entries admitted earlier, by their ids, unless these leave."""
-        overdue = self._growth.overdue()
-        earlier = {entry_id: why for entry_id, why in overdue.items() if entry_id not in leaving}
-        for detector in self.detectors:
-            outcome = outcomes.get(detector.name, NO_OUTCOME)
-            if outcome.part is None:
-                continue
-            start = time.perf_counter()
-            try:
-                found = judged_again(detector, outcome.part, condemned[outcome.rows], bars)
-            except Exception as error:  # noqa: BLE001 - any crash, of any detector
-                reason = f"of entries admitted earlier it knows nothing: {crash(error)}"
-                logger.error("%s: %s", detector.name, reason)  # noqa: TRY400
-                skipped.append(Skipped(detector=detector.name, reason=reason))
-                continue
-            for finding in found:
-                if finding.entry_id not in leaving:  # a new revision is judged by itself
-                    earlier.setdefault(finding.entry_id, []).append(finding)
-            timings[detector.name] += time.perf_counter() - start
-        return earlier
 
 
 def _default_quarantine() -> Quarantine:

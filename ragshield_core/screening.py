@@ -1,12 +1,15 @@
-"""Running one detector on a batch: what its scores say, what it could not judge, its crashes."""
+"""Running detectors on a batch: what scores say, what could not be judged, crashes."""
 
 from __future__ import annotations
 
 import itertools
 import logging
+import time
 import traceback
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Protocol
 
@@ -16,7 +19,7 @@ from numpy.typing import NDArray
 from ragshield_core.calibration import Calibration
 from ragshield_core.detectors.base import Detector, Evidence
 from ragshield_core.entries import Batch
-from ragshield_core.findings import Decision, Finding, Report, Unjudged, Verdict
+from ragshield_core.findings import Decision, Finding, Report, Skipped, Unjudged, Verdict
 from ragshield_core.policy import Policy, Thresholds
 
 # Ids and counts only: the text of an entry is hostile and stays out of logs.
@@ -59,7 +62,8 @@ class Bars(NamedTuple):
 
     thresholds: Mapping[str, Thresholds]
     clean: Mapping[str, Calibration]  # none for those that are not calibrated
-    abstaining: Collection[str]  # detectors that find nothing for now
+    waiting: Mapping[str, Skipped]  # detectors that take no part, whatever comes
+    abstaining: Mapping[str, str]  # detectors that find nothing for now, and why
 
 
 class Tally:
@@ -101,7 +105,98 @@ class Tally:
         }
 
 
-def judged(detector: Detector, batch: Batch, bars: Bars) -> Outcome:
+def screened(
+    batch: Batch,
+    detectors: Sequence[Detector],
+    policy: Policy,
+    bars: Bars,
+    *,
+    leaving: Collection[str],
+    overdue: Mapping[str, Sequence[Finding]],
+) -> Report:
+    """Return what detectors say of a batch, and what is to be decided.
+
+    Parameters
+    ----------
+    batch
+        New entries.
+    detectors, policy, bars
+        Who judges, and by what.
+    leaving
+        Ids of known entries that are not judged again: they leave as the batch comes.
+    overdue
+        Findings against entries admitted earlier that wait to be named.
+    """
+    tally, outcomes = Tally(batch), dict[str, Outcome]()
+    skipped, timings = list[Skipped](), dict[str, float]()
+    for detector in detectors:
+        name, start = detector.name, time.perf_counter()
+        try:
+            out = _skipped(detector, batch, bars)
+            if out is not None:
+                skipped.append(out)
+                continue
+            outcome = _judged(detector, batch, bars)
+            if name in bars.abstaining:
+                skipped.append(Skipped(detector=name, reason=bars.abstaining[name], waiting=True))
+        except Exception as error:  # noqa: BLE001 - any crash, of any detector
+            outcome = isolated(name, batch, error, partial(_judged_or_skipped, detector, bars))
+        outcomes[name] = outcome
+        tally.add(name, outcome)
+        timings[name] = time.perf_counter() - start
+    remarkable = tally.decisions(policy)
+    condemned = np.zeros(len(batch), dtype=np.bool_)
+    condemned[[r for r, d in remarkable.items() if d.verdict is Verdict.QUARANTINE]] = True
+    earlier = {i: list(found) for i, found in overdue.items() if i not in leaving}
+    for detector in detectors:
+        outcome = outcomes.get(detector.name, NOTHING)
+        if outcome.part is None:
+            continue
+        start = time.perf_counter()
+        try:
+            found = _judged_again(detector, outcome.part, condemned[outcome.rows], bars)
+        except Exception as error:  # noqa: BLE001 - any crash, of any detector
+            reason = f"of entries admitted earlier it knows nothing: {crash(error)}"
+            logger.error("%s: %s", detector.name, reason)  # noqa: TRY400
+            skipped.append(Skipped(detector=detector.name, reason=reason))
+            continue
+        for finding in found:
+            if finding.entry_id not in leaving:  # a new revision is judged by itself
+                earlier.setdefault(finding.entry_id, []).append(finding)
+        timings[detector.name] += time.perf_counter() - start
+    return Report(
+        batch=batch,
+        remarkable=remarkable,
+        scores=tally.scores,
+        skipped=tuple(skipped),
+        timings=timings,
+        retroactive=tuple(policy.decide(i, found) for i, found in earlier.items()),
+    )
+
+
+@contextmanager
+def overlooking(detectors: Sequence[Detector], ids: Collection[str]) -> Iterator[None]:
+    """Have detectors leave entries out of account meanwhile."""
+    if not ids:
+        yield
+        return
+    for detector in detectors:
+        detector.overlook(ids)
+    try:
+        yield
+    finally:
+        for detector in detectors:
+            detector.overlook(())
+
+
+def _skipped(detector: Detector, batch: Batch, bars: Bars) -> Skipped | None:
+    if detector.name in bars.waiting:
+        return bars.waiting[detector.name]
+    reason = detector.skip_reason(batch)
+    return None if reason is None else Skipped(detector=detector.name, reason=reason)
+
+
+def _judged(detector: Detector, batch: Batch, bars: Bars) -> Outcome:
     """Return one detector's scores, findings and what it could not judge, by row."""
     reasons = detector.unjudged(batch)
     missing = [
@@ -131,7 +226,7 @@ def judged(detector: Detector, batch: Batch, bars: Bars) -> Outcome:
     return Outcome(column, listed, missing, part, rows)
 
 
-def judged_again(
+def _judged_again(
     detector: Detector, batch: Batch, condemned: NDArray[np.bool_], bars: Bars
 ) -> list[Finding]:
     """Return findings against entries admitted earlier that a batch lifts above the threshold.
@@ -152,6 +247,10 @@ def judged_again(
     why = explained(detector.name, detector.explain_retroactive, batch, names)
     clean = bars.clean.get(detector.name)
     return findings_of(detector, names, scores[rows], threshold, why, clean)
+
+
+def _judged_or_skipped(detector: Detector, bars: Bars, batch: Batch) -> Outcome | None:
+    return None if _skipped(detector, batch, bars) is not None else _judged(detector, batch, bars)
 
 
 def checked(name: str, scores: Any, n: int, *, partial: bool = False) -> NDArray[np.float64]:

@@ -47,7 +47,9 @@ def write(folder: Path, values: Mapping[str, Any], arrays: Mapping[str, NDArray[
     }
     manifest["sha256"] = _checksum(manifest)
     replace_file(folder / name, data)
-    replace_file(folder / MANIFEST, json.dumps(manifest, ensure_ascii=False).encode())
+    # Texts of a clean sample may hold halves of surrogate pairs.
+    text = json.dumps(manifest, ensure_ascii=False)
+    replace_file(folder / MANIFEST, text.encode("utf-8", "surrogatepass"))
     for old in folder.glob("arrays-*.npz"):
         if old.name != name:
             old.unlink(missing_ok=True)
@@ -101,6 +103,12 @@ def reading(folder: Path) -> Iterator[None]:
             "restore it from a backup or fit the guard again."
         )
         raise StateError(msg) from error
+
+
+def part_of(arrays: Mapping[str, NDArray[Any]], prefix: str) -> dict[str, NDArray[Any]]:
+    """Return the arrays whose names begin so, under the rest of their names."""
+    found = (key for key in arrays if key.startswith(prefix))
+    return {key.removeprefix(prefix): arrays[key] for key in found}
 
 
 def _plain(array: NDArray[Any]) -> NDArray[Any]:

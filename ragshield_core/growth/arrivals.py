@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ragshield_core.calibration import TIE, Calibration
-from ragshield_core.entries import Batch
 from ragshield_core.findings import Report, printable
 
 # Arrivals that are looked at for a runaway or a shift: enough to tell 3 % from 1 %.
@@ -161,6 +160,86 @@ class Status:
         return "\n".join(lines)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Counted:
+    """What counts of a report.
+
+    Attributes
+    ----------
+    ids, lineages
+        One per entry.
+    embeddings
+        Shape (n_entries, dim), float32, rows of unit length.
+    held
+        Shape (n_entries,): which of them were held, whoever said so.
+    scores
+        Per detector, shape (n_entries,); NaN where it had no opinion.
+    held_by
+        Per detector, how many of the entries that were held it objected to.
+    """
+
+    ids: tuple[str, ...]
+    lineages: tuple[str | None, ...]
+    embeddings: NDArray[np.float32]
+    held: NDArray[np.bool_]
+    scores: Mapping[str, NDArray[np.float64]]
+    held_by: Mapping[str, int]
+
+    @classmethod
+    def of(cls, report: Report) -> Self:
+        """Return what counts of a report, after entries were held."""
+        objecting = Counter(
+            name
+            for decision in report.quarantined
+            for name in {f.detector: None for f in decision.findings if f.score > f.threshold}
+        )
+        return cls(
+            ids=report.batch.ids,
+            lineages=report.batch.lineages,
+            embeddings=report.batch.embeddings,
+            held=~report.kept,
+            scores=report.scores,
+            held_by=dict(objecting),
+        )
+
+    def to_parts(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        """Return everything as JSON-ready values and arrays."""
+        values = {
+            "ids": list(self.ids),
+            "lineages": list(self.lineages),
+            "held_by": dict(self.held_by),
+            "scores": list(self.scores),
+        }
+        arrays: dict[str, NDArray[Any]] = {"embeddings": self.embeddings, "held": self.held}
+        if self.scores:
+            arrays["scores"] = np.stack(list(self.scores.values()))
+        return values, arrays
+
+    @classmethod
+    def from_parts(cls, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Self:
+        """Return what :meth:`to_parts` described.
+
+        Raises
+        ------
+        ValueError
+            If columns are not of one length.
+        """
+        names = values["scores"]
+        counted = cls(
+            ids=tuple(values["ids"]),
+            lineages=tuple(values["lineages"]),
+            embeddings=arrays["embeddings"],
+            held=arrays["held"],
+            scores=dict(zip(names, arrays["scores"] if names else (), strict=True)),
+            held_by=dict(values["held_by"]),
+        )
+        lengths = {len(counted.ids), len(counted.lineages), len(counted.embeddings)}
+        if lengths | {len(counted.held), *map(len, counted.scores.values())} != {len(counted.ids)}:
+            msg = "columns of what was counted differ in length"
+            raise ValueError(msg)
+        return counted
+
+
 class Arrivals:
     """Counts what a guard decided, and looks for signs that its calibration no longer holds."""
 
@@ -179,7 +258,7 @@ class Arrivals:
 
     def count(
         self,
-        report: Report,
+        counted: Counted,
         thresholds: Mapping[str, float],
         calibrations: Mapping[str, Calibration],
         rate: float,
@@ -188,8 +267,8 @@ class Arrivals:
 
         Parameters
         ----------
-        report
-            After entries were held.
+        counted
+            What counts of it.
         thresholds
             Per detector, the score above which it holds.
         calibrations
@@ -198,26 +277,25 @@ class Arrivals:
         rate
             Accepted false-positive rate.
         """
-        scores = {name: s for name, s in report.scores.items() if name in thresholds}
+        scores = {name: s for name, s in counted.scores.items() if name in thresholds}
         hits = {
             name: np.nan_to_num(s, nan=-np.inf) > thresholds[name] for name, s in scores.items()
         }
         for name, column in scores.items():
             self.spent[name, "judged"] += int(np.count_nonzero(~np.isnan(column)))
-        held = ~report.kept
+        held = counted.held
         self.spent["", "judged"] += len(held)
         self.spent["", "held"] += int(np.count_nonzero(held))
-        for decision in report.quarantined:
-            for name in {f.detector for f in decision.findings if f.score > f.threshold}:
-                self.spent[name, "held"] += 1
-        self._count_sources(report.batch.lineages, held)
-        self._remember(report.batch, held)
+        for name, n in counted.held_by.items():
+            self.spent[name, "held"] += n
+        self._count_sources(counted.lineages, held)
+        self._remember(counted)
         together = np.sum(list(hits.values()), axis=0) if hits else np.zeros(len(held))
         for name, mine in hits.items():
             self._hits[name] = _latest(self._hits.get(name), mine & (together == 1))
             calibration = calibrations.get(name)
             if calibration is not None and _distinct(calibration):
-                self._note(name, calibration, scores[name], report.batch.lineages)
+                self._note(name, calibration, scores[name], counted.lineages)
         return [name for name in hits if name in calibrations and self._runs_away(name, rate)]
 
     def topics(self) -> list[Topic]:
@@ -251,7 +329,7 @@ class Arrivals:
         """Take note of entries that were recalled, each with the detectors that accused it."""
         for names in detectors:
             self.spent["", "recalled"] += 1
-            for name in set(names):
+            for name in dict.fromkeys(names):
                 self.spent[name, "recalled"] += 1
 
     def calibrated(self) -> None:
@@ -322,13 +400,13 @@ class Arrivals:
                 again._p_values[name] = array
         return again
 
-    def _remember(self, batch: Batch, held: NDArray[np.bool_]) -> None:
-        if not batch.dim:
+    def _remember(self, counted: Counted) -> None:
+        if not counted.embeddings.shape[1]:
             return
-        before = self._vectors if self._vectors is not None else batch.embeddings[:0]
-        self._vectors = np.concatenate([before, batch.embeddings])[-WINDOW:]
-        self._ids = [*self._ids, *batch.ids][-WINDOW:]
-        self._held = np.concatenate([self._held, held])[-WINDOW:]
+        before = self._vectors if self._vectors is not None else counted.embeddings[:0]
+        self._vectors = np.concatenate([before, counted.embeddings])[-WINDOW:]
+        self._ids = [*self._ids, *counted.ids][-WINDOW:]
+        self._held = np.concatenate([self._held, counted.held])[-WINDOW:]
 
     def _count_sources(self, lineages: Iterable[str | None], held: NDArray[np.bool_]) -> None:
         for lineage, out in zip(lineages, held.tolist(), strict=True):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,11 +13,11 @@ from ragshield_core.calibration import Calibration, JointCalibration
 from ragshield_core.detectors.base import Detector
 from ragshield_core.entries import Batch
 from ragshield_core.errors import CalibrationError
-from ragshield_core.findings import Decision, Report
-from ragshield_core.growth.arrivals import Arrivals
+from ragshield_core.growth.arrivals import Arrivals, Counted
 from ragshield_core.growth.clean_sample import CleanSample
 from ragshield_core.growth.knowledge import Knowledge
 from ragshield_core.policy import Policy, Thresholds
+from ragshield_core.state import part_of
 
 logger = logging.getLogger("ragshield")
 
@@ -33,8 +33,6 @@ class Calibrator:
         Accepted rates.
     seed
         Of the parts that are held out.
-    confirmed
-        Returns the ids of held entries that a reviewer has confirmed as poisoned.
 
     Attributes
     ----------
@@ -57,14 +55,8 @@ class Calibrator:
         What came since, held against what the calibration promised.
     """
 
-    def __init__(
-        self,
-        knowledge: Knowledge,
-        policy: Policy,
-        seed: int,
-        confirmed: Callable[[], Sequence[str]],
-    ) -> None:
-        self._knowledge, self._seed, self._confirmed = knowledge, seed, confirmed
+    def __init__(self, knowledge: Knowledge, policy: Policy, seed: int) -> None:
+        self._knowledge, self._seed = knowledge, seed
         self.policy = policy
         self.thresholds: dict[str, Thresholds] = self._rules()
         self.calibration: JointCalibration | None = None
@@ -114,9 +106,21 @@ class Calibrator:
         self.sample = CleanSample(inside=clean.take([]), outside=clean, vetted=True)
         self._take(scores, at_most)
 
-    def by_sample(self, sample: CleanSample, at_most: float | None = None) -> None:
-        """Measure what is usual now, score a clean sample by that, and take thresholds."""
-        confirmed, detectors = self._confirmed(), self._knowledge.detectors
+    def by_sample(
+        self, sample: CleanSample, confirmed: Sequence[str], at_most: float | None = None
+    ) -> None:
+        """Measure what is usual now, score a clean sample by that, and take thresholds.
+
+        Parameters
+        ----------
+        sample
+            The sample.
+        confirmed
+            Ids of held entries that a reviewer has confirmed as poisoned.
+        at_most
+            As of :meth:`ragshield_core.Guard.calibrate`.
+        """
+        detectors = self._knowledge.detectors
         for detector in detectors if confirmed else ():
             detector.confirm(confirmed)
         doubtful = np.zeros(len(sample.inside), dtype=np.bool_)
@@ -142,8 +146,19 @@ class Calibrator:
         self._take(counted, at_most, int(np.count_nonzero(doubtful)), ids)
         self.sample_scores = {name: column[: len(sample.inside)] for name, column in scores.items()}
 
-    def count(self, report: Report) -> None:
-        """Take note of a report after entries were held: its detectors may run away, or come back.
+    def leave_out(self, ids: Collection[str]) -> None:
+        """Take entries out of the sample: they have left, or a new revision is not what was drawn.
+
+        Their scores go with them.
+        """
+        if self.sample is not None:
+            self.sample = self.sample.without(ids)
+        for known in self._fixed.values():
+            for entry_id in ids:
+                known.pop(entry_id, None)
+
+    def count(self, counted: Counted) -> None:
+        """Take note of what was decided of a batch: detectors may run away, or come back.
 
         Counted is what the calibration promised something about: nothing before there is one.
         """
@@ -153,7 +168,7 @@ class Calibrator:
         measuring = {d.name for d in self._knowledge.detectors if d.learns}
         clean = {name: found for name, found in self.clean.items() if name in measuring}
         rate = self.policy.quarantine_at
-        for name in self.arrivals.count(report, thresholds, clean, rate):
+        for name in self.arrivals.count(counted, thresholds, clean, rate):
             why = self.arrivals.abstaining.get(name)
             if why is None:
                 logger.warning("%s acts again: what comes is as usual", name)
@@ -162,11 +177,14 @@ class Calibrator:
         for topic in self.arrivals.new_topics():
             logger.warning("topic: %s", topic)
 
-    def recalled(self, decisions: Sequence[Decision]) -> None:
-        """Take note of entries that were recalled, each accused by some detector."""
-        self.arrivals.recalled([f.detector for f in d.findings] for d in decisions)
+    def recalled(self, accused: Mapping[str, Sequence[str]]) -> None:
+        """Take note of entries that were recalled, by id, each with the detectors that accused it.
+
+        They were part of what thresholds are taken from, and stay so, if nobody vouched for it.
+        """
+        self.arrivals.recalled(accused.values())
         if self.sample is not None and not self.sample.vetted:
-            self.sample = self.sample.after_holding({d.entry_id for d in decisions})
+            self.sample = self.sample.after_holding(accused.keys())
 
     def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """Return everything but the policy, as JSON-ready values and arrays."""
@@ -303,9 +321,3 @@ class Calibrator:
         detectors = self._knowledge.detectors
         rules = {d.name: d.rule_threshold for d in detectors if not d.exchangeable}
         return self.policy.thresholds(rules, calibration)
-
-
-def part_of(arrays: Mapping[str, NDArray[Any]], prefix: str) -> dict[str, NDArray[Any]]:
-    """Return the arrays of a saved guard whose names begin so, under the rest of their names."""
-    found = (key for key in arrays if key.startswith(prefix))
-    return {key.removeprefix(prefix): arrays[key] for key in found}

@@ -86,6 +86,16 @@ class Knowledge:
             if entries.dim or Need.EMBEDDING not in detector.needs:
                 detector.hold(entries)
 
+    def forget_held(self, ids: Sequence[str]) -> None:
+        """Forget held entries: they were released, or deleted for good."""
+        for detector in self.detectors:
+            detector.forget_held(ids)
+
+    def trust(self, ids: Sequence[str]) -> None:
+        """Leave entries alone from now on: a person has judged them good."""
+        for detector in self.detectors:
+            detector.trust(ids)
+
     def complete(self, entries: Batch) -> bool:
         """Return whether entries have the vectors that some detector needs."""
         return bool(entries.dim) or not self._needing_vectors

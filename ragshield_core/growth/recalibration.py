@@ -12,14 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ragshield_core.calibration import TIE
-from ragshield_core.detectors.base import Detector
 from ragshield_core.entries import Batch
 from ragshield_core.errors import CalibrationError, NotFittedError
-from ragshield_core.findings import Finding, finding_from_dict, finding_to_dict
-from ragshield_core.growth.calibrator import Calibrator, part_of
+from ragshield_core.findings import Finding, Skipped, finding_from_dict, finding_to_dict
+from ragshield_core.growth.calibrator import Calibrator
 from ragshield_core.growth.clean_sample import CleanSample, first_size, latest
 from ragshield_core.growth.knowledge import Knowledge
 from ragshield_core.screening import crash, explained, findings_of
+from ragshield_core.state import part_of
 
 logger = logging.getLogger("ragshield")
 
@@ -64,20 +64,27 @@ class Recalibration:
         calibrated = self._calibrator.calibration is not None
         return self._due if calibrated and self._calibrator.sample is not None else None
 
-    def why_waiting(self, detector: Detector) -> str | None:
-        """Return why a detector takes no part before the calibration, or after it, if so."""
-        if self.collecting and not detector.acts_unfitted:
-            return (
-                f"collecting: it acts once the knowledge base has {first_size(self._rate)} entries "
-                f"({len(self._knowledge)} now)"
+    def waiting(self) -> dict[str, Skipped]:
+        """Return the detectors that take no part before the calibration, or after it, by name."""
+        waiting, known = {}, self._calibrator.clean
+        for detector in self._knowledge.detectors:
+            if self.collecting and not detector.acts_unfitted:
+                reason = (
+                    f"collecting: it acts once the knowledge base has {first_size(self._rate)} "
+                    f"entries ({len(self._knowledge)} now)"
+                )
+            elif detector.name in self._calibrator.thresholds:
+                continue
+            elif detector.name in known:
+                judged = len(known[detector.name])
+                reason = f"not calibrated: it could judge {judged} of the clean entries, too few"
+            else:
+                reason = "not calibrated: it could judge none of the clean entries"
+            by_itself = self.collecting and not detector.acts_unfitted
+            waiting[detector.name] = Skipped(
+                detector=detector.name, reason=reason, waiting=by_itself
             )
-        if detector.name in self._calibrator.thresholds:
-            return None
-        known = self._calibrator.clean
-        if detector.name not in known:
-            return "not calibrated: it could judge none of the clean entries"
-        judged = len(known[detector.name])
-        return f"not calibrated: it could judge {judged} of the clean entries, too few"
+        return waiting
 
     def fit(self, batch: Batch) -> None:
         """Learn a knowledge base that is believed to be clean, and nothing else."""
@@ -85,7 +92,13 @@ class Recalibration:
         self._calibrator.sample = self._calibrator.draw(batch, vetted=True)
         self._calibrator.hold_out(batch)
 
-    def calibrate(self, clean: Batch | None, fpr: float | None, at_most: float | None) -> None:
+    def calibrate(
+        self,
+        clean: Batch | None,
+        fpr: float | None,
+        at_most: float | None,
+        confirmed: Sequence[str],
+    ) -> None:
         """Take thresholds now; see :meth:`ragshield_core.Guard.calibrate`."""
         calibrator = self._calibrator
         collected = self.collecting and bool(self._collected)
@@ -107,21 +120,21 @@ class Recalibration:
             elif calibrator.held_out:
                 calibrator.by_held_out(at_most)
             elif calibrator.sample is not None:
-                calibrator.by_sample(calibrator.sample, at_most)
+                calibrator.by_sample(calibrator.sample, confirmed, at_most)
             else:
-                self._begin_on_request(at_most)
+                self._begin_on_request(confirmed, at_most)
         except Exception:
             calibrator.policy, calibrator.sample = before
             raise
 
-    def adopt(self, batch: Batch, at_most: float | None) -> None:
+    def adopt(self, batch: Batch, at_most: float | None, confirmed: Sequence[str]) -> None:
         """Learn and calibrate on a knowledge base that nobody has vouched for."""
         calibrator, wanted = self._calibrator, self._rate
         self._fit(batch)
         if not calibrator.possible:
             return  # published rules are all there is
         try:
-            calibrator.by_sample(CleanSample.of(batch, vetted=False), at_most)
+            calibrator.by_sample(CleanSample.of(batch, vetted=False), confirmed, at_most)
         except CalibrationError as error:
             logger.warning("not calibrated yet: %s", error)
             self._collect_again(batch)
@@ -143,8 +156,13 @@ class Recalibration:
         if len(batch) < first_size(wanted):  # a sample for now
             self._collected, self._wanted_rate = [batch], wanted
 
-    def refresh(self) -> None:
+    def refresh(self, confirmed: Sequence[str]) -> None:
         """Take thresholds anew, from the clean sample as it scores now.
+
+        Parameters
+        ----------
+        confirmed
+            Ids of held entries that a reviewer has confirmed as poisoned.
 
         Raises
         ------
@@ -157,38 +175,60 @@ class Recalibration:
             raise NotFittedError(msg)
         gone = [i for i in calibrator.sample.inside.ids if i not in self._knowledge]
         if gone:
-            calibrator.sample = calibrator.sample.without(gone)
-        calibrator.by_sample(calibrator.sample)
+            calibrator.leave_out(gone)
+        calibrator.by_sample(calibrator.sample, confirmed)
 
     def learned(self, entries: Batch, again: Sequence[str]) -> None:
-        """Take thresholds, or do so anew, if the knowledge base has grown enough for it.
+        """Take note of entries that were learned just now.
 
         Parameters
         ----------
         entries
-            That were learned just now.
+            All of them.
         again
             Ids of those that were known before: a new revision is no longer what was drawn.
         """
-        calibrator, due = self._calibrator, self._due
-        if again and calibrator.sample is not None:
-            calibrator.sample = calibrator.sample.without(again)
-        n_known = len(self._knowledge)
+        if again:
+            self._calibrator.leave_out(again)
+        if self.collecting or self._renewing:
+            self._collected.append(entries)
+
+    @property
+    def due(self) -> bool:
+        """Whether the knowledge base has grown enough for thresholds to be taken, or taken anew."""
+        calibrator, n_known = self._calibrator, len(self._knowledge)
+        if self.collecting:
+            wanted = max(self._due, first_size(self._rate))
+            return bool(self._collected) and n_known >= wanted
+        if self._renewing and self._enough_for_renewal:
+            return True
+        return (
+            calibrator.calibration is not None and n_known >= self._due and bool(calibrator.sample)
+        )
+
+    def take_anew(self, confirmed: Sequence[str]) -> None:
+        """Take thresholds if they are due; they stay as they were where that is not possible.
+
+        Parameters
+        ----------
+        confirmed
+            Ids of held entries that a reviewer has confirmed as poisoned.
+        """
+        if not self.due:
+            return
         try:
             if self.collecting:
-                self._collected.append(entries)
-                if n_known >= max(due, first_size(self._rate)):
-                    self._begin()
-            elif self._renewing and self._renew(entries):
-                pass
-            elif calibrator.calibration is not None and n_known >= due and calibrator.sample:
-                self.refresh()
+                self._begin(confirmed)
+            elif self._renewing and self._enough_for_renewal:
+                self._renew(confirmed)
+            else:
+                self.refresh(confirmed)
         except CalibrationError as error:
             # Again when it has grown further.
-            calibrator.calibrated_at = len(self._knowledge)
+            self._calibrator.calibrated_at = len(self._knowledge)
             logger.warning("thresholds stay as they were: %s", error)
         except Exception as error:  # noqa: BLE001 - the entries are written already
-            calibrator.calibrated_at = len(self._knowledge)
+            self._calibrator.calibrated_at = len(self._knowledge)
             logger.error("thresholds stay as they were: %s", crash(error))  # noqa: TRY400
 
     def held(self, entries: Batch) -> None:
@@ -218,10 +258,10 @@ class Recalibration:
                 for entry_id, found in self.pending.items()
             },
         }
-        if not self._collected:
+        if not self._collected and not self._held_meanwhile:
             return values, {}
         collected = CleanSample(
-            inside=latest(self._collected),
+            inside=latest([NOTHING, *self._collected]),
             outside=latest([NOTHING, *self._held_meanwhile]),
             vetted=False,
         )
@@ -239,7 +279,7 @@ class Recalibration:
         }
         if "collected" in values:
             collected = CleanSample.restored(values["collected"], part_of(arrays, "collected."))
-            self._collected = [collected.inside]
+            self._collected = [collected.inside] if len(collected.inside) else []
             self._held_meanwhile = [collected.outside] if len(collected.outside) else []
 
     @property
@@ -262,25 +302,26 @@ class Recalibration:
         """Wait for more than there was."""
         self._calibrator.sample, self.collecting, self._collected = None, True, [batch]
 
-    def _begin(self, at_most: float | None = None) -> None:
+    def _begin(self, confirmed: Sequence[str], at_most: float | None = None) -> None:
         """Calibrate for the first time what began with nothing, and judge again what came in."""
         calibrator = self._calibrator
-        collected, held = latest(self._collected, self._knowledge.labels), self._held_meanwhile
+        collected = latest(self._collected, self._knowledge.labels)
+        held = latest([NOTHING, *self._held_meanwhile])
         self._fit(collected)
         if not calibrator.possible:
             return
         calibrator.sample = sample = calibrator.draw(collected, vetted=False)
         try:
-            calibrator.by_sample(sample, at_most)
+            calibrator.by_sample(sample, confirmed, at_most)
         except CalibrationError:
             self._collect_again(collected)
             raise
         finally:
-            for entries in held:
-                self.held(entries)
+            if len(held):
+                self.held(held)
         self._judge_again(sample.inside, calibrator.sample_scores)
 
-    def _begin_on_request(self, at_most: float | None) -> None:
+    def _begin_on_request(self, confirmed: Sequence[str], at_most: float | None) -> None:
         """Calibrate for the first time before there is enough for the accepted rate.
 
         Raises
@@ -289,7 +330,7 @@ class Recalibration:
             If what there is justifies no rate that is accepted; says when it will.
         """
         try:
-            self._begin(at_most)
+            self._begin(confirmed, at_most)
         except CalibrationError as error:
             msg = (
                 f"{error} This guard began with nothing and has {len(self._knowledge)} entries;"
@@ -309,20 +350,24 @@ class Recalibration:
             return False
         return bool(self._collected) or (calibrator.sample is None and bool(calibrator.held_out))
 
-    def _renew(self, entries: Batch) -> bool:
-        """Take a new clean sample from what has come, once there is enough; return whether so."""
-        self._collected.append(entries)
-        rate = self._rate if self._wanted_rate is None else self._wanted_rate
-        if sum(map(len, self._collected)) + sum(map(len, self._held_meanwhile)) < first_size(rate):
-            return False
+    @property
+    def _enough_for_renewal(self) -> bool:
+        n = sum(
+            len({entry_id for batch in batches for entry_id in batch.ids})
+            for batches in (self._collected, self._held_meanwhile)
+        )
+        return n >= first_size(self._rate if self._wanted_rate is None else self._wanted_rate)
+
+    def _renew(self, confirmed: Sequence[str]) -> None:
+        """Take a new clean sample from what has come."""
         inside = latest(self._collected, self._knowledge.labels)
         outside = latest([NOTHING, *self._held_meanwhile])
         outside = outside.take([r for r, i in enumerate(outside.ids) if i not in self._knowledge])
-        self._collected, self._held_meanwhile, self._wanted_rate = [], [], None
         self._calibrator.sample = CleanSample(inside=inside, outside=outside, vetted=False)
-        self._calibrator.policy = self._calibrator.policy.accepting(rate)
-        self.refresh()
-        return True
+        if self._wanted_rate is not None:
+            self._calibrator.policy = self._calibrator.policy.accepting(self._wanted_rate)
+        self._collected, self._held_meanwhile, self._wanted_rate = [], [], None
+        self.refresh(confirmed)
 
     def _judge_again(self, entries: Batch, scores: Mapping[str, NDArray[np.float64]]) -> None:
         """Note findings against fitted entries; the next report names them."""

@@ -20,7 +20,7 @@ from ragshield_core.detectors import (
 from ragshield_core.detectors.trigger_phrase import PATIENCE, TriggerPhraseDetector
 from ragshield_core.findings import Decision, Finding, Report, Verdict
 from ragshield_core.groups import evidence as group_evidence
-from ragshield_core.growth.arrivals import WINDOW, Arrivals
+from ragshield_core.growth.arrivals import WINDOW, Arrivals, Counted
 from ragshield_core.growth.clean_sample import CleanSample, first_size
 from ragshield_core.scan import scan
 
@@ -470,7 +470,7 @@ def count(arrivals, scores, lineage=None):
             for row in np.flatnonzero(part > THRESHOLD).tolist()
         }
         report = Report(batch=batch, remarkable=decisions, scores={"d": part})
-        changed += arrivals.count(report, {"d": THRESHOLD}, CLEAN, 0.01)
+        changed += arrivals.count(Counted.of(report), {"d": THRESHOLD}, CLEAN, 0.01)
     return changed
 
 
@@ -572,9 +572,9 @@ def test_a_topic_of_which_nearly_all_is_held_is_named():
     )
     others = passages(200, 61, "other")
     usual = Report(batch=others, remarkable={}, scores={}, skipped=(), timings={})
-    arrivals.count(usual, {}, {}, 0.01)
+    arrivals.count(Counted.of(usual), {}, {}, 0.01)
     assert arrivals.topics() == []
-    arrivals.count(held, {}, {}, 0.01)
+    arrivals.count(Counted.of(held), {}, {}, 0.01)
     (found,) = arrivals.new_topics()
     assert set(found.entry_ids) <= set(topic.ids)
     assert len(found.entry_ids) >= 27
@@ -583,7 +583,7 @@ def test_a_topic_of_which_nearly_all_is_held_is_named():
     assert len(arrivals.topics()) == 1
     for number in range(WINDOW // 200 + 1):
         later = passages(200, 70 + number, f"later{number}")
-        arrivals.count(replace(usual, batch=later), {}, {}, 0.01)
+        arrivals.count(Counted.of(replace(usual, batch=later)), {}, {}, 0.01)
     assert arrivals.topics() == []
 
 
@@ -808,7 +808,7 @@ def test_more_sources_than_are_remembered_are_counted_and_forgotten():
         batch = passages(500, start, f"s{start}-")
         batch = replace(batch, lineages=tuple(f"source {start + row}" for row in range(500)))
         report = Report(batch=batch, scores={"d": np.full(500, 50.0)})
-        arrivals.count(report, {"d": 99.5}, {"d": calibration}, 0.01)
+        arrivals.count(Counted.of(report), {"d": 99.5}, {"d": calibration}, 0.01)
     assert arrivals.of().judged == 3000
     assert len(arrivals.sources) <= 2000
 
