@@ -290,18 +290,23 @@ def _covering(batch: Batch, n: int, seed: int) -> list[Canary]:
 
 
 def _centres(vectors: NDArray[np.float32], n: int, rng: np.random.Generator) -> NDArray[np.float32]:
-    """Return n unit centres by spherical k-means, first centres spread as by k-means++."""
+    """Return n unit centres by spherical k-means, first centres spread as by k-means++.
+
+    Of several candidates for each the one that leaves the least distance is taken: a single draw
+    now and then leaves two clusters to one centre.
+    """
     chosen = [int(rng.integers(len(vectors)))]
     best = vectors @ vectors[chosen[0]]
+    trials = 2 + int(np.log(n))
     for _ in range(n - 1):
         distance = np.maximum(0.0, 1.0 - best.astype(np.float64))
         total = distance.sum()
-        chosen.append(
-            int(rng.choice(len(vectors), p=distance / total))
-            if total > 0.0
-            else int(rng.integers(len(vectors)))
-        )
-        best = np.maximum(best, vectors @ vectors[chosen[-1]])
+        odds = distance / total if total > 0.0 else None
+        candidates = rng.choice(len(vectors), size=trials, p=odds)
+        nearer = np.maximum(best[:, None], vectors @ vectors[candidates].T)
+        taken = int(np.argmax(nearer.sum(axis=0, dtype=np.float64)))
+        chosen.append(int(candidates[taken]))
+        best = nearer[:, taken]
     centres = vectors[chosen]
     for _ in range(ROUNDS):
         nearest = np.argmax(vectors @ centres.T, axis=1)

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from canary_world import TOPICS, knowledge
 
 from ragshield_core import Batch
 from ragshield_core.canary import Canary, CanaryError, CanarySuite
@@ -59,10 +58,18 @@ def test_a_missing_file_is_named(tmp_path):
 
 
 def test_suggestions_cover_the_clusters_of_a_knowledge_base():
-    suite = CanarySuite.suggest(knowledge(), n=len(TOPICS), seed=1)
-    covered = {canary.expected_entries[0].split("-")[0] for canary in suite}
-    assert len(covered) >= len(TOPICS) - 1  # k-means may join two
-    assert suite.canaries == CanarySuite.suggest(knowledge(), n=len(TOPICS), seed=1).canaries
+    # Eight topics of very different sizes, each around a direction of its own.
+    sizes = [3, 5, 8, 13, 21, 34, 55, 89]
+    noise = np.random.default_rng(0).normal(0.0, 0.05, (sum(sizes), 16))
+    topics = np.repeat(np.arange(len(sizes)), sizes)
+    names = [f"{topic}-{number}" for number, topic in enumerate(topics)]
+    texts = [f"a text on topic {name}" for name in names]
+    batch = Batch.of(ids=names, texts=texts, embeddings=np.eye(16)[topics] + noise)
+    for seed in range(5):
+        suite = CanarySuite.suggest(batch, n=len(sizes), seed=seed)
+        covered = {canary.expected_entries[0].split("-")[0] for canary in suite}
+        assert len(covered) == len(sizes)
+        assert suite.canaries == CanarySuite.suggest(batch, n=len(sizes), seed=seed).canaries
 
 
 def test_suggestions_of_few_or_equal_entries():
