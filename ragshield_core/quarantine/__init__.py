@@ -1,6 +1,6 @@
 """Where held entries wait for a decision."""
 
-from ragshield_core.quarantine.database import DEFAULT_URL
+from ragshield_core.database import DEFAULT_URL
 from ragshield_core.quarantine.entries import LET_IN, HeldEntry, LogRecord, Status
 from ragshield_core.quarantine.store import Quarantine
 

@@ -21,9 +21,9 @@ from sqlalchemy import (
     make_url,
     select,
 )
-from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
+from ragshield_core.database import DEFAULT_URL, Database, table_of
 from ragshield_core.entries import Batch, Entry
 from ragshield_core.errors import QuarantineError
 from ragshield_core.findings import (
@@ -33,14 +33,6 @@ from ragshield_core.findings import (
     printable,
 )
 from ragshield_core.quarantine import metadata_json
-from ragshield_core.quarantine.database import (
-    DEFAULT_URL,
-    LOG_TRIES,
-    Database,
-    check_url,
-    in_memory,
-    unusable,
-)
 from ragshield_core.quarantine.entries import (
     LET_IN,
     SHOWN_ID,
@@ -53,11 +45,9 @@ from ragshield_core.quarantine.tables import (
     ANY_STORE,
     JUDGED,
     LOGGED,
-    WRITES,
     HeldRow,
     IndexedRow,
     LogRow,
-    table_of,
 )
 
 T = TypeVar("T")
@@ -125,11 +115,10 @@ class Quarantine:
     ) -> None:
         if isinstance(url, URL):
             url = url.render_as_string(hide_password=False)
-        check_url(url)
+        self._database = Database(url)
         self.url = url
         self.namespace = namespace
         self.store = None if store is None else _checked_name(store)
-        self._database = Database(url)
 
     def __repr__(self) -> str:
         # A password in the URL stays out of logs.
@@ -164,11 +153,16 @@ class Quarantine:
         """Return whether another one sees the same entries."""
         mine, theirs = ((q.url, q.namespace, q.store) for q in (self, other))
         return mine == theirs and (
-            self._database is other._database or not in_memory(make_url(self.url))
+            self._database is other._database or not self._database.in_memory
         )
 
     def hold(
-        self, batch: Batch, decisions: Sequence[Decision] | None = None, *, by: str = "ragshield"
+        self,
+        batch: Batch,
+        decisions: Sequence[Decision] | None = None,
+        *,
+        by: str = "ragshield",
+        session: Session | None = None,
     ) -> dict[str, str]:
         """Keep entries, durably when this returns; all of them or, with an exception, none.
 
@@ -185,6 +179,9 @@ class Quarantine:
             Why, one per entry; ``None`` where a person holds them by hand.
         by
             Who holds them.
+        session
+            Of a write to :attr:`database` that this is to be a part of; it is durable with that.
+            All methods that write take it.
 
         Returns
         -------
@@ -238,7 +235,7 @@ class Quarantine:
             return released
 
         with _naming(batch.ids):
-            return self._write(work)
+            return self._written(work, session)
 
     @staticmethod
     def unkeepable(batch: Batch) -> dict[int, str]:
@@ -293,7 +290,7 @@ class Quarantine:
         query = select(HeldRow).where(*self._mine).order_by(HeldRow.number)
         if status is not None:
             query = query.where(HeldRow.status == Status(status))
-        with self._read() as session:
+        with self._database.read() as session:
             return tuple(
                 _to_held(row) for row in session.scalars(query.limit(limit).offset(offset))
             )
@@ -303,7 +300,7 @@ class Quarantine:
         query = select(func.count()).where(*self._mine)
         if status is not None:
             query = query.where(HeldRow.status == Status(status))
-        with self._read() as session:
+        with self._database.read() as session:
             return int(session.scalar(query) or 0)
 
     def show(self, entry_id: str, status: Status | str | None = None) -> HeldEntry:
@@ -321,7 +318,7 @@ class Quarantine:
         QuarantineError
             If there is none.
         """
-        with self._read() as session:
+        with self._database.read() as session:
             wanted = None if status is None else Status(status)
             rows = self._find(session, [entry_id], wanted).get(entry_id)
             if not rows:
@@ -335,7 +332,7 @@ class Quarantine:
         """Return which of the ids are held."""
         held: set[str] = set()
         # Asked at every write and every screening: without a session, which costs more.
-        with self.engine() as engine, engine.connect() as connection:
+        with self._database.connection() as connection:
             for start in range(0, len(ids), CHUNK):
                 # The status is looked at here: SQLite would rather go through all that is held
                 # than through these ids (9 ms against .3 ms with 20,000 held).
@@ -355,6 +352,7 @@ class Quarantine:
         *,
         by: str = "ragshield",
         note: str | None = None,
+        session: Session | None = None,
     ) -> tuple[HeldEntry, ...]:
         """Judge held entries good, and put them back.
 
@@ -376,10 +374,15 @@ class Quarantine:
         QuarantineError
             If one of the ids is not held, or for two stores; nothing is released then.
         """
-        return self._review(ids, Status.RELEASED, by, note, partial(_put_back, write))
+        return self._review(ids, Status.RELEASED, by, note, session, partial(_put_back, write))
 
     def confirm(
-        self, ids: Sequence[str], *, by: str = "ragshield", note: str | None = None
+        self,
+        ids: Sequence[str],
+        *,
+        by: str = "ragshield",
+        note: str | None = None,
+        session: Session | None = None,
     ) -> tuple[HeldEntry, ...]:
         """Judge held entries poisoned; they are kept as evidence and cannot be released.
 
@@ -388,9 +391,9 @@ class Quarantine:
         QuarantineError
             If one of the ids is not held, or for two stores; nothing is confirmed then.
         """
-        return self._review(ids, Status.CONFIRMED, by, note)
+        return self._review(ids, Status.CONFIRMED, by, note, session)
 
-    def stand(self, batch: Batch, *, by: str = "ragshield") -> None:
+    def stand(self, batch: Batch, *, by: str = "ragshield", session: Session | None = None) -> None:
         """Note revisions that are in the store, and of which copies are held under other ids.
 
         Who confirms a copy as poisoned condemns its text under any id, but not under these.
@@ -402,9 +405,17 @@ class Quarantine:
         by
             Who found them.
         """
-        self._keep(batch, Status.READMITTED, "stand", None, by, over=(Status.REPLACED,))
+        over = (Status.REPLACED,)
+        self._keep(batch, Status.READMITTED, "stand", None, by, over=over, session=session)
 
-    def replace(self, batch: Batch, notes: Sequence[str], *, by: str = "ragshield") -> None:
+    def replace(
+        self,
+        batch: Batch,
+        notes: Sequence[str],
+        *,
+        by: str = "ragshield",
+        session: Session | None = None,
+    ) -> None:
         """Keep revisions that texts of another lineage take the place of; see :meth:`restore`.
 
         Parameters
@@ -422,7 +433,7 @@ class Quarantine:
             If the metadata of an entry is of a type that cannot be stored; names the entry.
         """
         over = (Status.RELEASED, Status.READMITTED, Status.REPLACED)
-        self._keep(batch, Status.REPLACED, "replace", notes, by, over=over)
+        self._keep(batch, Status.REPLACED, "replace", notes, by, over=over, session=session)
 
     def restore(
         self,
@@ -431,6 +442,7 @@ class Quarantine:
         *,
         by: str = "ragshield",
         note: str | None = None,
+        session: Session | None = None,
     ) -> tuple[HeldEntry, ...]:
         """Put back what was replaced by texts of another lineage; as :meth:`release` otherwise.
 
@@ -440,7 +452,7 @@ class Quarantine:
             If nothing was replaced under one of the ids; nothing is put back then.
         """
         put_back = partial(_put_back, write)
-        return self._review(ids, Status.RELEASED, by, note, put_back, of=Status.REPLACED)
+        return self._review(ids, Status.RELEASED, by, note, session, put_back, of=Status.REPLACED)
 
     def purge(
         self,
@@ -450,6 +462,7 @@ class Quarantine:
         note: str | None = None,
         evidence: bool = True,
         held_only: bool = False,
+        session: Session | None = None,
     ) -> int:
         """Delete every revision of entries for good; only the log remembers that they were here.
 
@@ -493,7 +506,7 @@ class Quarantine:
             self._drop_notes(session, ids)
             return len(rows)
 
-        return self._write(work)
+        return self._written(work, session)
 
     def released_among(
         self, batch: Batch, decisions: Sequence[Decision] | None = None
@@ -508,7 +521,7 @@ class Quarantine:
             What is said of them now, one per entry: what was released in one context counts in
             another as well, unless something was found there. ``None`` for the very revisions.
         """
-        with self._read() as session:
+        with self._database.read() as session:
             found = self._find(session, batch.ids, Status.RELEASED)
         because = {d.entry_id: d for d in decisions or ()}
         released = {}
@@ -530,7 +543,7 @@ class Quarantine:
         if not self.exists():
             return []
         query = select(HeldRow.entry_id).where(HeldRow.status == Status.CONFIRMED, *self._mine)
-        with self.engine() as engine, engine.connect() as connection:
+        with self._database.connection() as connection:
             return list(dict.fromkeys(connection.scalars(query)))
 
     def confirmed_among(self, batch: Batch) -> dict[str, str]:
@@ -545,13 +558,13 @@ class Quarantine:
             select(HeldRow.number).where(HeldRow.status == Status.CONFIRMED, *self._mine).limit(1)
         )
         # Asked at every write, and nearly always in vain: without a session, which costs more.
-        with self.engine() as engine, engine.connect() as connection:
+        with self._database.connection() as connection:
             if connection.scalar(any_confirmed) is None:
                 return {}
         prints = {entry.id: (entry.fingerprint, entry.text_fingerprint) for entry in batch}
         wanted = list({revision for both in prints.values() for revision in both})
         remarks: dict[str, str] = {}
-        with self._read() as session:
+        with self._database.read() as session:
             for start in range(0, len(wanted), CHUNK):
                 query = (
                     select(HeldRow)
@@ -575,7 +588,9 @@ class Quarantine:
                     del condemned[entry_id]
         return condemned
 
-    def readmit(self, batch: Batch, *, by: str = "ragshield") -> tuple[str, ...]:
+    def readmit(
+        self, batch: Batch, *, by: str = "ragshield", session: Session | None = None
+    ) -> tuple[str, ...]:
         """Note that superseded or replaced revisions were admitted, and are in the store.
 
         Otherwise whoever reads the quarantine next would take them for held, and hide them.
@@ -609,9 +624,9 @@ class Quarantine:
             self._log(session, events, by, None)
             return tuple(row.entry_id for row in rows)
 
-        return self._write(work)
+        return self._written(work, session)
 
-    def note_index(self, ids: Sequence[str], index: str) -> None:
+    def note_index(self, ids: Sequence[str], index: str, *, session: Session | None = None) -> None:
         """Note by which index held entries came, which then finds them once they are released.
 
         Otherwise an index that records only what is in the store would never hear of them, and
@@ -634,24 +649,26 @@ class Quarantine:
             )
 
         if ids:
-            self._write(work)
+            self._written(work, session)
 
     def noted_by(self, index: str) -> tuple[str, ...]:
         """Return the ids that :meth:`note_index` has noted, whatever became of the entries."""
         if not self.exists():
             return ()
-        with self._read() as session:
+        with self._database.read() as session:
             return tuple(row.entry_id for row in self._notes(session, index))
 
-    def forget_index(self, ids: Sequence[str], index: str) -> None:
+    def forget_index(
+        self, ids: Sequence[str], index: str, *, session: Session | None = None
+    ) -> None:
         """Note no longer by which index entries came: it knows them, or they are gone."""
         if ids:
-            self._write(lambda session: self._drop_notes(session, ids, index))
+            self._written(lambda session: self._drop_notes(session, ids, index), session)
 
     def log(self) -> tuple[LogRecord, ...]:
         """Return who did what, in order."""
         query = select(LogRow).where(LogRow.namespace == self.namespace).order_by(LogRow.seq)
-        with self._read() as session:
+        with self._database.read() as session:
             return tuple(
                 LogRecord(
                     seq=row.seq,
@@ -678,7 +695,7 @@ class Quarantine:
         QuarantineError
             If the chain of digests is broken; names the line.
         """
-        with self._read() as session:
+        with self._database.read() as session:
             before, expected = "", 1
             for row in session.scalars(select(LogRow).order_by(LogRow.seq)):
                 if row.seq != expected or row.digest != _digest(vars(row), before):
@@ -732,7 +749,9 @@ class Quarantine:
         action: str,
         notes: Sequence[str] | None,
         by: str,
+        *,
         over: Collection[Status],
+        session: Session | None,
     ) -> None:
         """Note revisions of the store; ``over`` which earlier statuses, but for those."""
         if not len(batch):
@@ -760,7 +779,7 @@ class Quarantine:
                 session.execute(insert(table_of(HeldRow)), new)
             self._log(session, events, by, None)
 
-        self._write(work)
+        self._written(work, session)
 
     def _review(
         self,
@@ -768,6 +787,7 @@ class Quarantine:
         status: Status,
         by: str,
         note: str | None,
+        session: Session | None,
         before: Callable[[Sequence[HeldEntry]], None] | None = None,
         of: Status = Status.HELD,
     ) -> tuple[HeldEntry, ...]:
@@ -797,7 +817,7 @@ class Quarantine:
             self._log(session, events, by, note)
             return held
 
-        return self._write(work)
+        return self._written(work, session)
 
     @property
     def _mine(self) -> tuple[ColumnElement[bool], ...]:
@@ -889,23 +909,14 @@ class Quarantine:
             lines.append(line)
         session.execute(insert(table_of(LogRow)), lines)
 
-    @contextmanager
-    def _read(self) -> Iterator[Session]:
-        with self.engine() as engine, Session(engine) as session:
-            yield session
+    @property
+    def database(self) -> Database:
+        """Its database, for tables that lie beside its own and are written together with them."""
+        return self._database
 
-    def _write(self, work: Callable[[Session], T]) -> T:
-        """Run ``work`` in one transaction; again, if another process wrote to the log meanwhile."""
-        with self.engine() as engine:
-            for tries_left in reversed(range(LOG_TRIES)):
-                try:
-                    with Session(engine) as session, session.begin():
-                        session.connection(execution_options={WRITES: True})
-                        return work(session)
-                except IntegrityError as error:
-                    if not tries_left:
-                        raise QuarantineError(unusable(self.url, error)) from error
-            raise AssertionError  # pragma: no cover - the last try returns or raises
+    def _written(self, work: Callable[[Session], T], session: Session | None) -> T:
+        """Do ``work`` as a part of a write, or in one of its own."""
+        return self._database.write(work) if session is None else work(session)
 
     def exists(self) -> bool:
         """Whether there is a database yet; asking must not make one."""

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from old_databases import make_old
 from sqlalchemy import make_url
 from sqlalchemy.exc import OperationalError
 from support import scored, topical
@@ -694,9 +695,7 @@ def test_it_knows_by_which_index_entries_came(on_file):
 
 
 def test_a_database_from_before_there_were_indexes_opens(on_file):
-    Quarantine(on_file).hold(ENTRIES)
-    with closing(sqlite3.connect(on_file.removeprefix("sqlite:///"))) as connection, connection:
-        connection.execute("DROP TABLE ragshield_indexed")
+    make_old(on_file, 2, ENTRIES)
     quarantine = Quarantine(on_file)
     assert quarantine.noted_by("manual") == ()
     quarantine.note_index([FIRST], "manual")
