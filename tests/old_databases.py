@@ -105,4 +105,5 @@ def make_old(url, schema, entries, *, status="held", namespace="default", metada
 
 def one(entry_id, said, **columns):
     """Return an entry."""
+    columns = {f"{name}s": [value] for name, value in columns.items()}
     return Batch.of(ids=[entry_id], texts=[said], embeddings=[[0.0, 2.0]], **columns)[0]
