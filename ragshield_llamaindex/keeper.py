@@ -781,13 +781,8 @@ class Keeper:
         quarantine = self.guard.quarantine
         if not quarantine.exists():
             return []
-        return list(
-            dict.fromkeys(
-                held.id
-                for held in quarantine.list(status)
-                if source_of(held.entry.metadata) == ref_doc_id
-            )
-        )
+        parts = quarantine.prints(documents=[ref_doc_id])
+        return list(dict.fromkeys(one.id for one in parts if status in (None, one.status)))
 
     def _everything(self) -> Batch:
         ids = list(dict.fromkeys(self.access.ids()))
@@ -1077,7 +1072,8 @@ def nodes_of(quarantine: Quarantine, ids: Sequence[str]) -> list[str]:
     """Return ids with those of documents replaced by the ids of their held nodes."""
     nodes = quarantine.held_ids(ids)
     by_document: dict[str, list[str]] = {}
-    for one in quarantine.list() if not nodes.issuperset(ids) else ():
+    others = [entry_id for entry_id in ids if entry_id not in nodes]
+    for one in quarantine.list(documents=others) if others else ():
         source = source_of(one.entry.metadata)
         if source is not None:
             by_document.setdefault(source, []).append(one.id)
@@ -1095,7 +1091,9 @@ def replaced_of(quarantine: Quarantine, ids: Sequence[str]) -> list[HeldEntry]:
     """
     latest: dict[str, HeldEntry] = {}
     by_document: dict[str, list[HeldEntry]] = {}
-    for one in sorted(quarantine.list(Status.REPLACED), key=lambda one: one.held_at):
+    replaced = partial(quarantine.list, Status.REPLACED)
+    some = (*replaced(ids=ids), *replaced(documents=ids))
+    for one in sorted(some, key=lambda one: one.held_at):
         latest[one.id] = one
         source = source_of(one.entry.metadata)
         if source is not None:

@@ -485,7 +485,15 @@ class CanaryMonitor:
             write = self._restore
             if write is None and hasattr(self._source, "add_texts"):
                 write = self._written_back
-            self.quarantine_store.release(ids, write, by=by, note=note)
+            if write is not None:
+                from ragshield_core.quarantine import (  # noqa: PLC0415 - slow to import
+                    Status,
+                    batches_of,
+                )
+
+                for batch in batches_of([self.quarantine_store.show(i, Status.HELD) for i in ids]):
+                    write(batch)
+            self.quarantine_store.release(ids, by=by, note=note)
 
     def remediate(self, max_entries: int = 20, *, by: str = BY) -> Remediation:
         """Quarantine suspects until the drift is gone; restore what turned out not to matter.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 MIGRATIONS = Path(__file__).parent / "migrations"
 # The latest migration: a file is added, and this is changed.
-SCHEMA = 4
+SCHEMA = 6
 
 # Taken while tables are made on PostgreSQL: two processes may open a new database at once.
 MAKING = 0x7261677368656C64

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import datetime as dt
-import hashlib
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from sqlalchemy import (
@@ -17,13 +15,12 @@ from sqlalchemy import (
     Engine,
     delete,
     func,
-    insert,
     make_url,
     select,
 )
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import InstrumentedAttribute, Session
 
-from ragshield_core.database import DEFAULT_URL, Database, table_of
+from ragshield_core.database import DEFAULT_URL, Database
 from ragshield_core.entries import Batch, Entry
 from ragshield_core.errors import QuarantineError
 from ragshield_core.findings import (
@@ -33,18 +30,19 @@ from ragshield_core.findings import (
     printable,
 )
 from ragshield_core.quarantine import metadata_json
+from ragshield_core.quarantine.changes import Changes, digest, now
+from ragshield_core.quarantine.documents import document_key, document_of
 from ragshield_core.quarantine.entries import (
     LET_IN,
     SHOWN_ID,
     HeldEntry,
     LogRecord,
+    Print,
     Status,
-    batch_of,
 )
 from ragshield_core.quarantine.tables import (
     ANY_STORE,
     JUDGED,
-    LOGGED,
     HeldRow,
     IndexedRow,
     LogRow,
@@ -59,14 +57,6 @@ CHUNK = 500
 
 # Ids that errors name, and characters of each.
 SHOWN_IDS = 5
-
-
-class _Event(NamedTuple):
-    """What happened to one revision, on its way into the log."""
-
-    action: str
-    entry_id: str
-    fingerprint: str
 
 
 Revisions = list[HeldRow]  # `list` is a method's name inside the class
@@ -204,34 +194,15 @@ class Quarantine:
 
         def work(session: Session) -> dict[str, str]:
             present = self._find(session, batch.ids)
-            released, new, events = {}, [], []
+            released, changes = {}, Changes(session, self.namespace)
             for row in rows:
-                entry_id, fingerprint = row["entry_id"], row["fingerprint"]
-                revisions = {old.fingerprint: old for old in present.get(entry_id, ())}
-                decision = because.get(entry_id)
-                covering = [old for old in revisions.values() if _covers(old, row, decision)]
-                known = revisions.pop(fingerprint, None)
-                if covering and (known is None or known in covering):
-                    released[entry_id] = _released(covering[-1])
-                    continue
-                for old in revisions.values():
-                    if old.status == Status.HELD:
-                        old.status = Status.SUPERSEDED
-                        events.append(_Event("supersede", entry_id, old.fingerprint))
-                if known is None:
-                    new.append(row)
-                    events.append(_Event("hold", entry_id, fingerprint))
-                    continue
-                again = known.status == Status.HELD or (
-                    known.status == Status.CONFIRMED and decisions is not None
+                entry_id = row["entry_id"]
+                covering = _held_again(
+                    changes, row, present.get(entry_id, ()), because.get(entry_id)
                 )
-                if not again:
-                    events.append(_Event("hold", entry_id, fingerprint))
-                for column in JUDGED if again else row:
-                    setattr(known, column, row[column])
-            if new:
-                session.execute(insert(table_of(HeldRow)), new)
-            self._log(session, events, by, None)
+                if covering is not None:
+                    released[entry_id] = _released(covering)
+            changes.write(by)
             return released
 
         with _naming(batch.ids):
@@ -275,6 +246,8 @@ class Quarantine:
         self,
         status: Status | str | None = Status.HELD,
         *,
+        ids: Sequence[str] | None = None,
+        documents: Sequence[str] | None = None,
         limit: int | None = None,
         offset: int = 0,
     ) -> tuple[HeldEntry, ...]:
@@ -284,16 +257,83 @@ class Quarantine:
         ----------
         status
             Only those; ``None`` for all.
+        ids
+            Only of these entries.
+        documents
+            Only parts of these, as metadata says which (see :mod:`.documents`).
         limit, offset
             A page; ``None`` for everything.
         """
         query = select(HeldRow).where(*self._mine).order_by(HeldRow.number)
         if status is not None:
             query = query.where(HeldRow.status == Status(status))
+        pages = [query.limit(limit).offset(offset)]
+        if ids is not None or documents is not None:
+            some = self.prints(ids=ids, documents=documents)
+            numbers = [one.number for one in some if status in (None, one.status)][offset:]
+            numbers = numbers[:limit]
+            pages = [
+                query.where(HeldRow.number.in_(numbers[start : start + CHUNK]))
+                for start in range(0, len(numbers), CHUNK)
+            ]
         with self._database.read() as session:
-            return tuple(
-                _to_held(row) for row in session.scalars(query.limit(limit).offset(offset))
+            return tuple(_to_held(row) for page in pages for row in session.scalars(page))
+
+    def prints(
+        self,
+        *,
+        ids: Sequence[str] | None = None,
+        documents: Sequence[str] | None = None,
+        metadata: bool = False,
+    ) -> tuple[Print, ...]:
+        """Return which revisions are here and where they stand, in the order in which they came.
+
+        Much quicker than :meth:`list`, which reads texts and vectors.
+
+        Parameters
+        ----------
+        ids
+            Only of these entries.
+        documents
+            Only parts of these, as metadata says which (see :mod:`.documents`).
+        metadata
+            Whether to read that as well.
+        """
+        columns = [HeldRow.number, HeldRow.entry_id, HeldRow.fingerprint, HeldRow.status]
+        query = select(*columns, *([HeldRow.entry_metadata] if metadata else [])).where(*self._mine)
+        column: InstrumentedAttribute[Any] = HeldRow.entry_id
+        wanted = ids
+        if documents is not None:
+            column, wanted = HeldRow.document, [document_key(name) for name in documents]
+        rows: list[Any] = []
+        with self._database.connection() as connection:
+            if wanted is None:
+                rows += connection.execute(query)
+            else:
+                for start in range(0, len(wanted), CHUNK):
+                    some = query.where(column.in_(wanted[start : start + CHUNK]))
+                    rows += connection.execute(some)
+        found = (Print(number, i, p, Status(status), *m) for number, i, p, status, *m in rows)
+        return tuple(sorted(found, key=lambda one: one.number))
+
+    def changed_since(self, position: int) -> tuple[int, frozenset[str]]:
+        """Return the ids of what was changed after a position, and the position now.
+
+        Parameters
+        ----------
+        position
+            As this returned it before. Of nothing, that of the beginning is 0; who has read
+            everything asks for the position *before* reading, so as to miss nothing.
+        """
+        with self._database.connection() as connection:
+            latest = int(connection.scalar(select(func.max(LogRow.seq))) or 0)
+            query = (
+                select(LogRow.entry_id)
+                .where(LogRow.seq > position, LogRow.seq <= latest)
+                .where(LogRow.namespace == self.namespace)
             )
+            ids = connection.scalars(query) if latest > position else ()
+            return latest, frozenset(ids)
 
     def count(self, status: Status | str | None = Status.HELD) -> int:
         """Return how many entries are held, or stand at another status."""
@@ -334,8 +374,7 @@ class Quarantine:
         # Asked at every write and every screening: without a session, which costs more.
         with self._database.connection() as connection:
             for start in range(0, len(ids), CHUNK):
-                # The status is looked at here: SQLite would rather go through all that is held
-                # than through these ids (9 ms against .3 ms with 20,000 held).
+                # The status is looked at here, as in _find.
                 query = (
                     select(HeldRow.entry_id, HeldRow.status)
                     .where(*self._mine)
@@ -348,13 +387,12 @@ class Quarantine:
     def release(
         self,
         ids: Sequence[str],
-        write: Callable[[Batch], object] | None = None,
         *,
         by: str = "ragshield",
         note: str | None = None,
         session: Session | None = None,
     ) -> tuple[HeldEntry, ...]:
-        """Judge held entries good, and put them back.
+        """Judge held entries good; who has a store puts them back.
 
         The same revision is admitted from then on, whatever detectors say.
 
@@ -362,10 +400,6 @@ class Quarantine:
         ----------
         ids
             Held entries.
-        write
-            Called with a batch of them, ids and vectors as they were, before they are marked as
-            released: if it fails, they are still held. Entries that were held without a vector
-            come in a batch of dim 0. ``None`` only marks them.
         by, note
             Who decided, and why.
 
@@ -374,7 +408,7 @@ class Quarantine:
         QuarantineError
             If one of the ids is not held, or for two stores; nothing is released then.
         """
-        return self._review(ids, Status.RELEASED, by, note, session, partial(_put_back, write))
+        return self._review(ids, Status.RELEASED, by, note, session)
 
     def confirm(
         self,
@@ -438,21 +472,19 @@ class Quarantine:
     def restore(
         self,
         ids: Sequence[str],
-        write: Callable[[Batch], object] | None = None,
         *,
         by: str = "ragshield",
         note: str | None = None,
         session: Session | None = None,
     ) -> tuple[HeldEntry, ...]:
-        """Put back what was replaced by texts of another lineage; as :meth:`release` otherwise.
+        """Judge good what was replaced by texts of another lineage, as :meth:`release` does.
 
         Raises
         ------
         QuarantineError
-            If nothing was replaced under one of the ids; nothing is put back then.
+            If nothing was replaced under one of the ids; nothing is restored then.
         """
-        put_back = partial(_put_back, write)
-        return self._review(ids, Status.RELEASED, by, note, session, put_back, of=Status.REPLACED)
+        return self._review(ids, Status.RELEASED, by, note, session, of=Status.REPLACED)
 
     def purge(
         self,
@@ -499,10 +531,10 @@ class Quarantine:
                 some = [row for row in found if row.status in going]
                 self._check_one_store(some)
                 rows += some
-            events = [_Event("purge", row.entry_id, row.fingerprint) for row in rows]
-            self._log(session, events, by, note)
+            changes = Changes(session, self.namespace)
             for row in rows:
-                session.delete(row)
+                changes.delete(row, "purge")
+            changes.write(by, note)
             self._drop_notes(session, ids)
             return len(rows)
 
@@ -610,7 +642,7 @@ class Quarantine:
         prints = dict(zip(batch.ids, (entry.fingerprint for entry in batch), strict=True))
 
         def work(session: Session) -> tuple[str, ...]:
-            found = self._find(session, batch.ids, lock=True)
+            found = self._find(session, batch.ids)
             rows = [
                 row
                 for entry_id, old in found.items()
@@ -618,10 +650,10 @@ class Quarantine:
                 if row.fingerprint == prints[entry_id]
                 and row.status in (Status.SUPERSEDED, Status.REPLACED)
             ]
+            changes = Changes(session, self.namespace)
             for row in rows:
-                row.status, row.reviewed_at, row.reviewed_by = Status.READMITTED, _now(), by
-            events = [_Event("readmit", row.entry_id, row.fingerprint) for row in rows]
-            self._log(session, events, by, None)
+                changes.set(row, _reviewed(Status.READMITTED, by), "readmit")
+            changes.write(by)
             return tuple(row.entry_id for row in rows)
 
         return self._written(work, session)
@@ -698,7 +730,7 @@ class Quarantine:
         with self._database.read() as session:
             before, expected = "", 1
             for row in session.scalars(select(LogRow).order_by(LogRow.seq)):
-                if row.seq != expected or row.digest != _digest(vars(row), before):
+                if row.seq != expected or row.digest != digest(vars(row), before):
                     msg = (
                         f"the audit log is broken at line {expected}: it was changed or removed "
                         "after it was written; compare it with a backup."
@@ -717,6 +749,7 @@ class Quarantine:
         except QuarantineError as error:
             msg = f"entry {entry.id!r} cannot be held, and nothing was: {error}"
             raise QuarantineError(msg) from None
+        document = document_of(entry.metadata)
         findings = () if decision is None else decision.findings
         notes = []
         if decision is not None:
@@ -733,10 +766,11 @@ class Quarantine:
             "label": entry.label,
             "lineage": entry.lineage,
             "entry_metadata": metadata,
+            "document": None if document is None else document_key(document),
             "context": None if entry.context is None else _encoded(entry.context),
             "findings": json.dumps([finding_to_dict(finding) for finding in findings]),
             "note": _storable("; ".join(notes)) or None,
-            "held_at": _now(),
+            "held_at": now(),
             "held_by": by,
             "reviewed_at": None,
             "reviewed_by": None,
@@ -763,21 +797,15 @@ class Quarantine:
 
         def work(session: Session) -> None:
             present = self._find(session, batch.ids)
-            new, events = [], []
+            changes = Changes(session, self.namespace)
             for row in rows:
                 revisions = {old.fingerprint: old for old in present.get(row["entry_id"], ())}
                 known = revisions.get(row["fingerprint"])
                 if known is None:
-                    new.append(row)
+                    changes.add(row, action)
                 elif known.status in over:
-                    for column, value in row.items():
-                        setattr(known, column, value)
-                else:
-                    continue
-                events.append(_Event(action, row["entry_id"], row["fingerprint"]))
-            if new:
-                session.execute(insert(table_of(HeldRow)), new)
-            self._log(session, events, by, None)
+                    changes.set(known, row, action)
+            changes.write(by)
 
         self._written(work, session)
 
@@ -788,13 +816,12 @@ class Quarantine:
         by: str,
         note: str | None,
         session: Session | None,
-        before: Callable[[Sequence[HeldEntry]], None] | None = None,
         of: Status = Status.HELD,
     ) -> tuple[HeldEntry, ...]:
-        """Mark held entries as judged; ``before`` runs in the same transaction."""
+        """Mark held entries as judged."""
 
         def work(session: Session) -> tuple[HeldEntry, ...]:
-            found = self._find(session, ids, of, lock=True)
+            found = self._find(session, ids, of)
             missing = [entry_id for entry_id in ids if entry_id not in found]
             if missing:
                 msg = (
@@ -806,15 +833,13 @@ class Quarantine:
                 self._check_one_store(some)
             rows = [max(found[i], key=lambda r: (r.held_at, r.number)) for i in dict.fromkeys(ids)]
             held = tuple(_to_held(row) for row in rows)
-            if before is not None:
-                before(held)
-            events = []
+            action = "release" if status is Status.RELEASED else "confirm"
+            changes = Changes(session, self.namespace)
             for row in rows:
-                row.status, row.reviewed_at, row.reviewed_by = status, _now(), by
-                action = "release" if status is Status.RELEASED else "confirm"
-                action = "restore" if of is Status.REPLACED else action
-                events.append(_Event(action, row.entry_id, row.fingerprint))
-            self._log(session, events, by, note)
+                changes.set(
+                    row, _reviewed(status, by), "restore" if of is Status.REPLACED else action
+                )
+            changes.write(by, note)
             return held
 
         return self._written(work, session)
@@ -839,12 +864,7 @@ class Quarantine:
             raise QuarantineError(msg)
 
     def _find(
-        self,
-        session: Session,
-        ids: Sequence[str],
-        status: Status | None = None,
-        *,
-        lock: bool = False,
+        self, session: Session, ids: Sequence[str], status: Status | None = None
     ) -> dict[str, Revisions]:
         """Return the revisions kept under each id, oldest first."""
         if isinstance(ids, str):
@@ -858,12 +878,11 @@ class Quarantine:
                 .where(HeldRow.entry_id.in_(ids[start : start + CHUNK]))
                 .order_by(HeldRow.number)
             )
-            if status is not None:
-                query = query.where(HeldRow.status == status)
-            if lock:  # against another reviewer; SQLite, which has no such lock, locks the file
-                query = query.with_for_update()
             for row in session.scalars(query):
-                found.setdefault(row.entry_id, []).append(row)
+                # Looked at here: SQLite would rather go through all that are of a status than
+                # through these ids (9 ms against .3 ms with 20,000 held).
+                if status is None or row.status == status:
+                    found.setdefault(row.entry_id, []).append(row)
         return found
 
     def _notes(self, session: Session, index: str) -> Iterator[IndexedRow]:
@@ -887,27 +906,6 @@ class Quarantine:
             if index is not None:
                 query = query.where(IndexedRow.index_name == index)
             session.execute(query)
-
-    def _log(self, session: Session, events: Sequence[_Event], by: str, note: str | None) -> None:
-        if not events:
-            return
-        last = session.scalars(select(LogRow).order_by(LogRow.seq.desc()).limit(1)).first()
-        seq, before = (0, "") if last is None else (last.seq, last.digest)
-        lines = []
-        for number, happened in enumerate(events, start=seq + 1):
-            line = {
-                "seq": number,
-                "at": _now(),
-                "action": happened.action,
-                "namespace": self.namespace,
-                "entry_id": happened.entry_id,
-                "fingerprint": happened.fingerprint,
-                "actor": by,
-                "note": note,
-            }
-            line["digest"] = before = _digest(line, before)
-            lines.append(line)
-        session.execute(insert(table_of(LogRow)), lines)
 
     @property
     def database(self) -> Database:
@@ -1015,13 +1013,6 @@ def _to_held(row: HeldRow) -> HeldEntry:
     )
 
 
-def _put_back(write: Callable[[Batch], object] | None, held: Sequence[HeldEntry]) -> None:
-    # Those that were screened without a vector are a batch of their own.
-    for some in ([h for h in held if h.vector.size], [h for h in held if not h.vector.size]):
-        if write is not None and some:
-            write(batch_of(some))
-
-
 def _encoded(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
@@ -1030,9 +1021,29 @@ def _decoded(data: bytes) -> str:
     return data.decode("utf-8", "surrogatepass")
 
 
-def _digest(line: Mapping[str, Any], before: str) -> str:
-    fields = [before, *(line[column] for column in LOGGED)]
-    return hashlib.sha256(json.dumps(fields).encode()).hexdigest()
+def _held_again(
+    changes: Changes, row: dict[str, Any], before: Sequence[HeldRow], decision: Decision | None
+) -> HeldRow | None:
+    """Hold a revision, before which others were here; return what makes that it stays released."""
+    revisions = {old.fingerprint: old for old in before}
+    covering = [old for old in revisions.values() if _covers(old, row, decision)]
+    known = revisions.pop(row["fingerprint"], None)
+    if covering and (known is None or known in covering):
+        return covering[-1]
+    for old in revisions.values():
+        if old.status == Status.HELD:
+            changes.set(old, {"status": Status.SUPERSEDED}, "supersede")
+    if known is None:
+        changes.add(row, "hold")
+    elif known.status == Status.HELD or (known.status == Status.CONFIRMED and decision is not None):
+        changes.set(known, {column: row[column] for column in JUDGED}, None)
+    else:
+        changes.set(known, row, "hold")
+    return None
+
+
+def _reviewed(status: Status, by: str) -> dict[str, Any]:
+    return {"status": status, "reviewed_at": now(), "reviewed_by": by}
 
 
 def _covers(row: HeldRow, claims: Mapping[str, Any], decision: Decision | None) -> bool:
@@ -1059,7 +1070,3 @@ def _covers(row: HeldRow, claims: Mapping[str, Any], decision: Decision | None) 
 
 def _released(row: HeldRow) -> str:
     return f"released by {row.reviewed_by} on {row.reviewed_at}"
-
-
-def _now() -> str:
-    return dt.datetime.now(dt.UTC).isoformat(timespec="microseconds")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from sqlalchemy import Index, LargeBinary, String, Text
+from sqlalchemy import text as sql
 from sqlalchemy.orm import Mapped, mapped_column
 
 from ragshield_core.database import TableBase
@@ -21,6 +22,16 @@ class HeldRow(TableBase):
             *("ragshield_quarantine_revision", "namespace", "entry_id", "fingerprint", "store"),
             unique=True,
         ),
+        Index(
+            *("ragshield_quarantine_one_held", "namespace", "store", "entry_id"),
+            unique=True,
+            sqlite_where=sql("status = 'held'"),
+            postgresql_where=sql("status = 'held'"),
+        ),
+        # Answers what is listed, in its order, and counted.
+        Index("ragshield_quarantine_status", "namespace", "status", "number", "store"),
+        Index("ragshield_quarantine_document", "namespace", "document"),
+        Index("ragshield_quarantine_print", "namespace", "fingerprint"),
     )
 
     number: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
@@ -28,7 +39,7 @@ class HeldRow(TableBase):
     store: Mapped[str] = mapped_column(Text, server_default=ANY_STORE)
     entry_id: Mapped[str] = mapped_column(Text)
     fingerprint: Mapped[str] = mapped_column(String(32))
-    status: Mapped[str] = mapped_column(String(16), index=True)
+    status: Mapped[str] = mapped_column(String(16))
     text: Mapped[bytes] = mapped_column(LargeBinary)  # UTF-8; bytes, for it may hold a NUL
     vector: Mapped[bytes] = mapped_column(LargeBinary)  # float32, little-endian, as embedded
     label: Mapped[str | None] = mapped_column(Text)
@@ -41,6 +52,7 @@ class HeldRow(TableBase):
     held_by: Mapped[str] = mapped_column(Text)
     reviewed_at: Mapped[str | None] = mapped_column(String(32))
     reviewed_by: Mapped[str | None] = mapped_column(Text)
+    document: Mapped[str | None] = mapped_column(Text)  # that it is a part of, see documents.py
 
 
 class LogRow(TableBase):
@@ -74,7 +86,7 @@ class IndexedRow(TableBase):
 
 
 # What a later screening of a held revision changes.
-JUDGED = ("vector", "entry_metadata", "findings", "note")
+JUDGED = ("vector", "entry_metadata", "document", "findings", "note")
 
 
 LOGGED = ("seq", "at", "action", "namespace", "entry_id", "fingerprint", "actor", "note")

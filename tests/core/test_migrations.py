@@ -14,6 +14,7 @@ from sqlalchemy import create_engine, inspect, make_url, text
 from ragshield_core import Batch, Quarantine
 from ragshield_core.database import TableBase
 from ragshield_core.errors import QuarantineError
+from ragshield_core.quarantine.documents import document_of
 
 SAVED = Path(__file__).parents[1] / "saved_before" / "quarantine.db"
 ENTRIES = [one("a", "buy now", label="ham", lineage="mails"), one("b", "buy later")]
@@ -48,6 +49,47 @@ def test_what_an_older_database_holds_is_there_and_can_be_judged(url, schema):
     assert quarantine.show("b").store in (None, "news")
     quarantine.verify_log()
     quarantine.close()
+
+
+def test_of_several_held_revisions_the_latest_stays(url):
+    twice = [one("a", "an early revision"), one("b", "another"), one("a", "a later revision")]
+    make_old(url, 3, twice)
+    quarantine = Quarantine(url)
+    assert [(h.entry.text, str(h.status)) for h in quarantine.list(None)] == [
+        ("an early revision", "superseded"),
+        ("another", "held"),
+        ("a later revision", "held"),
+    ]
+    last = quarantine.log()[-1]
+    assert (last.action, last.fingerprint, last.actor) == (
+        *("supersede", twice[0].fingerprint, "migration"),
+    )
+    quarantine.verify_log()
+    quarantine.close()
+
+
+@pytest.mark.parametrize(
+    ("metadata", "document"),
+    [
+        ('{"doc_id": "d1"}', "d1"),
+        (
+            '{"_ragshield_node": {"content": {"relationships": {"1": {"node_id": "d2"}}}}}',
+            "d2",
+        ),
+        ('{"doc_id": "%s"}' % ("d" * 999), "d" * 999),
+        ('{"doc_id": 7}', None),
+        ('{"$ragshield": ["dict", [[1, 2], ["doc_id", "d3"]]]}', "d3"),
+        ("{}", None),
+    ],
+)
+def test_entries_of_before_know_their_document(tmp_path, metadata, document):
+    url = f"sqlite:///{tmp_path}/q.db"
+    make_old(url, 3, ENTRIES, metadata=metadata)
+    quarantine = Quarantine(url)
+    expected = [] if document is None else ["a", "b"]
+    assert [p.id for p in quarantine.prints(documents=[document or "d1"])] == expected
+    before = [held.entry.metadata for held in quarantine.list()]
+    assert [document_of(one) for one in before] == [document, document]
 
 
 def test_what_was_saved_before_is_of_today_afterwards(tmp_path):
