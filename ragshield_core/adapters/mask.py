@@ -22,6 +22,8 @@ Item = TypeVar("Item")
 PAGE = 1000
 NO_VECTOR = np.empty(0, dtype=np.float32)
 NONE_HELD: frozenset[str] = frozenset()
+# Where revisions stand that may be seen.
+NOT_HIDDEN = frozenset((*LET_IN, Status.REPLACED))
 
 # How quickly it is forgotten that searches met hidden results: what fewer than one search in
 # seventy meets is asked for when it is met.
@@ -90,7 +92,7 @@ class Mask(ABC, Generic[Item]):
         with self._changing:
             position, prints = 0, tuple[Print, ...]()
             if quarantine.exists():
-                position, _ = quarantine.changed_since(0)
+                position = quarantine.position()
                 prints = quarantine.prints(metadata=self._knows_wholes)
             self._take(prints)
             self._position = position
@@ -113,25 +115,34 @@ class Mask(ABC, Generic[Item]):
 
     def _take(self, prints: Iterable[Print], instead_of: Collection[str] | None = None) -> None:
         """Take over where revisions stand, instead of all that was known, or that of some ids."""
-        maps = self._held, self._wholes, self._let_in, self._confirmed_of
-        # Replaced, never changed, since reads go on meanwhile.
-        held, wholes, let_in, confirmed = (
-            {} if instead_of is None else {i: k for i, k in known.items() if i not in instead_of}
-            for known in maps
-        )
+        held: dict[str, frozenset[str]] = {}
+        wholes: dict[str, frozenset[str]] = {}
+        let_in: dict[str, frozenset[str]] = {}
+        confirmed: dict[str, frozenset[str]] = {}
         for item in prints:
-            i, revision = item.id, {item.fingerprint}
+            i, revision = item.id, frozenset((item.fingerprint,))
             if item.status in LET_IN:
                 let_in[i] = let_in.get(i, NONE_HELD) | revision
-            if item.status in (*LET_IN, Status.REPLACED):
+            if item.status in NOT_HIDDEN:
                 continue
-            held[i] = held.get(i, NONE_HELD) | revision
+            held[i] = held[i] | revision if i in held else revision
             if item.metadata_text is not None and (parts := self.wholes_of(_bare(item))):
-                wholes[i] = wholes.get(i, NONE_HELD) | parts
+                wholes[i] = wholes[i] | parts if i in wholes else parts
             if item.status is Status.CONFIRMED:
                 confirmed[i] = confirmed.get(i, NONE_HELD) | revision
-        self._held, self._wholes, self._let_in, self._confirmed_of = held, wholes, let_in, confirmed
-        self._confirmed = frozenset(chain.from_iterable(confirmed.values()))
+        # Reads go on meanwhile: of one id, what is known is replaced at once.
+        if instead_of is None:
+            self._held, self._wholes, self._let_in = held, wholes, let_in
+            self._confirmed_of = confirmed
+        else:
+            known = (self._let_in, let_in), (self._held, held), (self._wholes, wholes)
+            for of_before, of_now in (*known, (self._confirmed_of, confirmed)):
+                for i in instead_of:
+                    if i in of_now:
+                        of_before[i] = of_now[i]
+                    else:
+                        of_before.pop(i, None)
+        self._confirmed = frozenset(chain.from_iterable(self._confirmed_of.values()))
 
     def add(self, entries: Batch) -> None:
         """Hide revisions from now on."""
