@@ -17,6 +17,7 @@ from ragshield_core.adapters.held import keep_held
 from ragshield_core.adapters.malformed import Sifted, sift
 from ragshield_core.detectors.base import Need
 from ragshield_core.errors import MalformedEntriesError
+from ragshield_core.quarantine import batches_of
 from ragshield_langchain.checks import expect_embeddings, expect_guard
 from ragshield_langchain.convert import MetadataKeys, columns_of, copied
 from ragshield_langchain.events import report_detection
@@ -172,8 +173,9 @@ class PoisonGuardTransformer(BaseDocumentTransformer):
         ragshield_core.errors.QuarantineError
             If one of them is not held; nothing is released then.
         """
-        learn = self._learned if self._learn else None
-        held = self.quarantine.release(ids, learn, by=by, note=note)
+        held = self.quarantine.release(ids, by=by, note=note)
+        for batch in batches_of(held) if self._learn else ():
+            self._learned(batch)
         self._guard.forget_held(ids)
         self._guard.trust(ids)
         return [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import chain
 
 from llama_index.core.base.embeddings.base import BaseEmbedding
@@ -21,7 +22,8 @@ def nodes_of(quarantine: Quarantine, ids: Sequence[str]) -> list[str]:
     """Return ids with those of documents replaced by the ids of their held nodes."""
     nodes = quarantine.held_ids(ids)
     by_document: dict[str, list[str]] = {}
-    for one in quarantine.list() if not nodes.issuperset(ids) else ():
+    others = [entry_id for entry_id in ids if entry_id not in nodes]
+    for one in quarantine.list(documents=others) if others else ():
         source = source_of(one.entry.metadata)
         if source is not None:
             by_document.setdefault(source, []).append(one.id)
@@ -39,7 +41,9 @@ def replaced_of(quarantine: Quarantine, ids: Sequence[str]) -> list[HeldEntry]:
     """
     latest: dict[str, HeldEntry] = {}
     by_document: dict[str, list[HeldEntry]] = {}
-    for one in sorted(quarantine.list(Status.REPLACED), key=lambda one: one.held_at):
+    replaced = partial(quarantine.list, Status.REPLACED)
+    some = (*replaced(ids=ids), *replaced(documents=ids))
+    for one in sorted(some, key=lambda one: one.held_at):
         latest[one.id] = one
         source = source_of(one.entry.metadata)
         if source is not None:

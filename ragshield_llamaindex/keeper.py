@@ -469,13 +469,8 @@ class NodeKeeper(Keeper[BaseNode]):
         quarantine = self.guard.quarantine
         if not quarantine.exists():
             return []
-        return list(
-            dict.fromkeys(
-                held.id
-                for held in quarantine.list(status)
-                if source_of(held.entry.metadata) == ref_doc_id
-            )
-        )
+        parts = quarantine.prints(documents=[ref_doc_id])
+        return list(dict.fromkeys(one.id for one in parts if status in (None, one.status)))
 
 
 def to_batch_of(nodes: Sequence[BaseNode], keys: MetadataKeys) -> Batch:

@@ -1,9 +1,14 @@
 """Makes ``support`` importable: pytest puts this folder on the path."""
 
 import os
+import shutil
+import tempfile
+import uuid
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from sqlalchemy import create_engine, make_url, text
 
 from ragshield_core import Quarantine
 
@@ -28,3 +33,41 @@ def quarantine():
 def on_file(tmp_path):
     """URL of an SQLite file that does not exist yet."""
     return f"sqlite:///{tmp_path / 'quarantine.db'}"
+
+
+@pytest.fixture(scope="session")
+def postgres_url():
+    """URL of a server with pgvector: ``RAGSHIELD_TEST_POSTGRES``, else one of our own.
+
+    In CI a missing server is a failure.
+    """
+    if given := os.environ.get("RAGSHIELD_TEST_POSTGRES"):
+        yield given.replace("postgresql://", "postgresql+psycopg://", 1)
+        return
+    try:
+        import pgserver  # noqa: PLC0415 - an extra of its own
+    except ImportError:
+        if os.environ.get("CI") == "true":
+            raise
+        pytest.skip("no PostgreSQL; install pgserver or set RAGSHIELD_TEST_POSTGRES")
+    # Not in tmp_path: the path of the server's socket must stay below 108 characters.
+    folder = Path(tempfile.mkdtemp(prefix="ragshield"))
+    server = pgserver.get_server(folder / "pg", cleanup_mode="stop")
+    try:
+        yield server.get_uri().replace("postgresql://", "postgresql+psycopg://", 1)
+    finally:
+        server.cleanup()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def empty_postgres(postgres_url):
+    """URL of a database without tables."""
+    name = f"test_{uuid.uuid4().hex}"
+    server = create_engine(postgres_url, isolation_level="AUTOCOMMIT")
+    with server.connect() as connection:
+        connection.execute(text(f"CREATE DATABASE {name}"))
+    yield make_url(postgres_url).set(database=name).render_as_string(hide_password=False)
+    with server.connect() as connection:
+        connection.execute(text(f"DROP DATABASE {name} WITH (FORCE)"))
+    server.dispose()

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from itertools import chain
 from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
 from ragshield_core.entries import Batch, Entry
 from ragshield_core.errors import InvalidBatchError
-from ragshield_core.quarantine import LET_IN, Quarantine, Status
+from ragshield_core.quarantine import LET_IN, Print, Quarantine, Status
 
 Item = TypeVar("Item")
 
-# Held entries that are read at a time, and how many copies of confirmed ones are reckoned with.
+# How many copies of confirmed entries are reckoned with.
 PAGE = 1000
 NO_VECTOR = np.empty(0, dtype=np.float32)
 NONE_HELD: frozenset[str] = frozenset()
+# Where revisions stand that may be seen.
+NOT_HIDDEN = frozenset((*LET_IN, Status.REPLACED))
 
 # How quickly it is forgotten that searches met hidden results: what fewer than one search in
 # seventy meets is asked for when it is met.
@@ -51,9 +54,11 @@ class Mask(ABC, Generic[Item]):
     def __init__(self) -> None:
         self._held: dict[str, frozenset[str]] = {}  # id -> fingerprints of its held revisions
         self._confirmed: frozenset[str] = frozenset()
+        self._confirmed_of: dict[str, frozenset[str]] = {}  # id -> those of them held under it
         self._let_in: dict[str, frozenset[str]] = {}  # id -> fingerprints, whatever is confirmed
         self._wholes: dict[str, frozenset[str]] = {}  # id -> what its held revisions are parts of
         self._met = 0.0  # hidden results that searches met, the latest counting most
+        self._position = 0  # of the quarantine, up to which it was read
         self._changing = threading.Lock()  # what is added while a quarantine is read must stay
 
     def __bool__(self) -> bool:
@@ -74,34 +79,68 @@ class Mask(ABC, Generic[Item]):
         """
 
     def wholes_of(self, entry: Entry) -> frozenset[str]:  # noqa: ARG002 - for those who know
-        """Return the documents that an entry is a part of, and that are served for it elsewhere."""
+        """Return the documents that an entry is a part of, and that are served for it elsewhere.
+
+        By its metadata alone: a quarantine is read without texts and vectors.
+        """
         return frozenset()
 
     def load(self, quarantine: Quarantine) -> None:
         """Take over what a quarantine holds; an SQLite file that is not there is not made."""
+        with self._changing:
+            position, prints = 0, tuple[Print, ...]()
+            if quarantine.exists():
+                position = quarantine.position()
+                prints = quarantine.prints(metadata=self._knows_wholes)
+            self._take(prints)
+            self._position = position
+
+    def refresh(self, quarantine: Quarantine) -> None:
+        """Take over what has changed in a quarantine since this was last asked for."""
+        with self._changing:
+            if not quarantine.exists():
+                return
+            position, changed = quarantine.changed_since(self._position)
+            if changed:
+                known = quarantine.prints(ids=list(changed), metadata=self._knows_wholes)
+                self._take(known, instead_of=changed)
+            self._position = position
+
+    @property
+    def _knows_wholes(self) -> bool:
+        """Whether metadata has to be read: most kinds of documents are parts of nothing."""
+        return type(self).wholes_of is not Mask.wholes_of
+
+    def _take(self, prints: Iterable[Print], instead_of: Collection[str] | None = None) -> None:
+        """Take over where revisions stand, instead of all that was known, or that of some ids."""
         held: dict[str, frozenset[str]] = {}
         wholes: dict[str, frozenset[str]] = {}
         let_in: dict[str, frozenset[str]] = {}
-        confirmed = set()
-        with self._changing:
-            if quarantine.exists():
-                offset = 0
-                while page := quarantine.list(None, limit=PAGE, offset=offset):
-                    offset += len(page)
-                    for item in page:
-                        fingerprint = item.entry.fingerprint
-                        if item.status in LET_IN:
-                            let_in[item.id] = let_in.get(item.id, NONE_HELD) | {fingerprint}
-                        if item.status in (*LET_IN, Status.REPLACED):
-                            continue
-                        held[item.id] = held.get(item.id, NONE_HELD) | {fingerprint}
-                        if parts := self.wholes_of(item.entry):
-                            wholes[item.id] = wholes.get(item.id, frozenset()) | parts
-                        if item.status is Status.CONFIRMED:
-                            confirmed.add(fingerprint)
-            # Replaced, never changed, since reads go on meanwhile.
-            self._held, self._confirmed, self._let_in = held, frozenset(confirmed), let_in
-            self._wholes = wholes
+        confirmed: dict[str, frozenset[str]] = {}
+        for item in prints:
+            i, revision = item.id, frozenset((item.fingerprint,))
+            if item.status in LET_IN:
+                let_in[i] = let_in.get(i, NONE_HELD) | revision
+            if item.status in NOT_HIDDEN:
+                continue
+            held[i] = held[i] | revision if i in held else revision
+            if item.metadata_text is not None and (parts := self.wholes_of(_bare(item))):
+                wholes[i] = wholes[i] | parts if i in wholes else parts
+            if item.status is Status.CONFIRMED:
+                confirmed[i] = confirmed.get(i, NONE_HELD) | revision
+        # Reads go on meanwhile: of one id, what is known is replaced at once.
+        if instead_of is None:
+            self._held, self._wholes, self._let_in = held, wholes, let_in
+            self._confirmed_of = confirmed
+        else:
+            known = (self._let_in, let_in), (self._held, held), (self._wholes, wholes)
+            for of_before, of_now in (*known, (self._confirmed_of, confirmed)):
+                for i in instead_of:
+                    if i in of_now:
+                        of_before[i] = of_now[i]
+                    else:
+                        of_before.pop(i, None)
+        self._confirmed = frozenset(chain.from_iterable(self._confirmed_of.values()))
 
     def add(self, entries: Batch) -> None:
         """Hide revisions from now on."""
@@ -134,7 +173,10 @@ class Mask(ABC, Generic[Item]):
                     else:
                         del self._held[entry_id]
                         self._wholes.pop(entry_id, None)
-                self._confirmed -= prints
+                if self._confirmed & prints:
+                    self._confirmed -= prints
+                    of = self._confirmed_of.items()
+                    self._confirmed_of = {i: rest for i, known in of if (rest := known - prints)}
         return shown
 
     def hides(self, item: Item) -> bool:
@@ -268,3 +310,8 @@ class Search:
         self._mask.met(self.hidden)
         self.rows = rows  # more than k where a store returns more than it was asked for
         return True
+
+
+def _bare(item: Print) -> Entry:
+    """Return an entry that has no more than an id and metadata."""
+    return Entry(id=item.id, text="", embedding=NO_VECTOR, metadata=item.metadata)

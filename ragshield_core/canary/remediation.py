@@ -117,7 +117,12 @@ class Holder:
             return
         if write is None and isinstance(knowledge_base, WritableKnowledgeBase):
             write = knowledge_base.restore
-        self._quarantine.release(ids, write, by=by, note=note)
+        if write is not None:
+            from ragshield_core.quarantine import Status, batches_of  # noqa: PLC0415 - slow
+
+            for batch in batches_of([self._quarantine.show(i, Status.HELD) for i in ids]):
+                write(batch)
+        self._quarantine.release(ids, by=by, note=note)
 
     def _take_out(self, ids: Sequence[str]) -> None:
         """Take what is held out of the knowledge base, as far as it can be written."""

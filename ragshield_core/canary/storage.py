@@ -17,10 +17,10 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from ragshield_core.canary.drift import DriftReport
 from ragshield_core.canary.embedder import Vectors
+from ragshield_core.database.connecting import WRITES
+from ragshield_core.database.retrying import TRIES
 from ragshield_core.errors import CanaryError
 from ragshield_core.quarantine import Quarantine
-from ragshield_core.quarantine.database import LOG_TRIES
-from ragshield_core.quarantine.tables import WRITES
 
 # Of the JSON within a row; a newer one is refused rather than misread.
 FORMAT = 2
@@ -142,7 +142,7 @@ class CanaryStore:
 
     def save_baseline(self, baseline: Baseline) -> int:
         """Keep a baseline as the next version of its suite; return the version."""
-        for tries_left in reversed(range(LOG_TRIES)):
+        for tries_left in reversed(range(TRIES)):
             try:
                 return self._next_version(baseline)
             except IntegrityError:  # another process took the number

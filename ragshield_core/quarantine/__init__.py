@@ -1,7 +1,23 @@
 """Where held entries wait for a decision."""
 
-from ragshield_core.quarantine.database import DEFAULT_URL
-from ragshield_core.quarantine.entries import LET_IN, HeldEntry, LogRecord, Status
+from ragshield_core.database import DEFAULT_URL
+from ragshield_core.quarantine.entries import (
+    LET_IN,
+    HeldEntry,
+    LogRecord,
+    Print,
+    Status,
+    batches_of,
+)
 from ragshield_core.quarantine.store import Quarantine
 
-__all__ = ["DEFAULT_URL", "LET_IN", "HeldEntry", "LogRecord", "Quarantine", "Status"]
+__all__ = [
+    "DEFAULT_URL",
+    "LET_IN",
+    "HeldEntry",
+    "LogRecord",
+    "Print",
+    "Quarantine",
+    "Status",
+    "batches_of",
+]

@@ -6,11 +6,13 @@ import datetime as dt
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ragshield_core.entries import Batch, Entry
 from ragshield_core.findings import Finding, printable
+from ragshield_core.quarantine import metadata_json
 
 # Characters of an id that are shown.
 SHOWN_ID = 60
@@ -57,6 +59,21 @@ class HeldEntry:
         return f"<HeldEntry {printable(self.id, SHOWN_ID)!r}: {self.status}, found by {by}>"
 
 
+class Print(NamedTuple):
+    """Which revision is in quarantine, and where it stands."""
+
+    number: int  # in the order in which they came
+    id: str
+    fingerprint: str
+    status: Status
+    metadata_text: str | None = None  # if it was asked for
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """Its metadata, if that was asked for."""
+        return {} if self.metadata_text is None else metadata_json.loads(self.metadata_text)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogRecord:
     """One line of the audit log; holds no text of an entry."""
@@ -81,3 +98,9 @@ def batch_of(held: Sequence[HeldEntry]) -> Batch:
         metadatas=[item.entry.metadata for item in held],
         contexts=[item.entry.context for item in held],
     )
+
+
+def batches_of(held: Sequence[HeldEntry]) -> list[Batch]:
+    """Return held entries as batches: those without a vector are one of their own."""
+    parts = [h for h in held if h.vector.size], [h for h in held if not h.vector.size]
+    return [batch_of(part) for part in parts if part]

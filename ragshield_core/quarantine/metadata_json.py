@@ -87,7 +87,9 @@ def is_plain(metadata: Mapping[str, Any]) -> bool:
 
 def loads(text: str) -> dict[str, Any]:
     """Return the metadata that :func:`dumps` wrote."""
-    decoded: dict[str, Any] = _decode(json.loads(text))
+    decoded: dict[str, Any] = json.loads(text)
+    if TAG in text:  # nothing has to be decoded in most
+        decoded = _decode(decoded)
     return decoded
 
 

@@ -1,44 +1,16 @@
-"""The tables of a quarantine, and how those of earlier versions become today's."""
+"""The tables of a quarantine."""
 
 from __future__ import annotations
 
-from typing import Any, cast
+from sqlalchemy import Index, LargeBinary, String, Text
+from sqlalchemy import text as sql
+from sqlalchemy.orm import Mapped, mapped_column
 
-from sqlalchemy import (
-    Connection,
-    Engine,
-    Index,
-    LargeBinary,
-    String,
-    Table,
-    Text,
-    inspect,
-    select,
-)
-from sqlalchemy import (
-    text as sql,
-)
-from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
-from sqlalchemy.schema import CreateColumn
-
-from ragshield_core.errors import QuarantineError
-
-# Execution option of a transaction that is going to write.
-WRITES = "ragshield_writes"
-SCHEMA_VERSION = 3  # since 2, entries have contexts; since 3, they know their store
-
+from ragshield_core.database import TableBase
 
 # Stands for the store of entries that belong to none in particular: those from before schema 3,
 # and what was held by a guard without a store.
 ANY_STORE = "*"
-
-
-# Columns that came later, and what stands in them for entries from before, in SQL.
-ADDED = {"context": "NULL", "store": f"'{ANY_STORE}'"}
-
-
-class TableBase(DeclarativeBase):
-    """Of all tables of a quarantine."""
 
 
 class HeldRow(TableBase):
@@ -50,6 +22,16 @@ class HeldRow(TableBase):
             *("ragshield_quarantine_revision", "namespace", "entry_id", "fingerprint", "store"),
             unique=True,
         ),
+        Index(
+            *("ragshield_quarantine_one_held", "namespace", "store", "entry_id"),
+            unique=True,
+            sqlite_where=sql("status = 'held'"),
+            postgresql_where=sql("status = 'held'"),
+        ),
+        # Answers what is listed, in its order, and counted.
+        Index("ragshield_quarantine_status", "namespace", "status", "number", "store"),
+        Index("ragshield_quarantine_document", "namespace", "document"),
+        Index("ragshield_quarantine_print", "namespace", "fingerprint"),
     )
 
     number: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
@@ -57,7 +39,7 @@ class HeldRow(TableBase):
     store: Mapped[str] = mapped_column(Text, server_default=ANY_STORE)
     entry_id: Mapped[str] = mapped_column(Text)
     fingerprint: Mapped[str] = mapped_column(String(32))
-    status: Mapped[str] = mapped_column(String(16), index=True)
+    status: Mapped[str] = mapped_column(String(16))
     text: Mapped[bytes] = mapped_column(LargeBinary)  # UTF-8; bytes, for it may hold a NUL
     vector: Mapped[bytes] = mapped_column(LargeBinary)  # float32, little-endian, as embedded
     label: Mapped[str | None] = mapped_column(Text)
@@ -70,6 +52,7 @@ class HeldRow(TableBase):
     held_by: Mapped[str] = mapped_column(Text)
     reviewed_at: Mapped[str | None] = mapped_column(String(32))
     reviewed_by: Mapped[str | None] = mapped_column(Text)
+    document: Mapped[str | None] = mapped_column(Text)  # that it is a part of, see documents.py
 
 
 class LogRow(TableBase):
@@ -91,7 +74,6 @@ class LogRow(TableBase):
 class IndexedRow(TableBase):
     """What an indexing run has held."""
 
-    # Made where it is missing, like every table: databases without it are of the same schema.
     __tablename__ = "ragshield_indexed"
     __table_args__ = (
         Index("ragshield_indexed_entry", "namespace", "index_name", "entry_id", unique=True),
@@ -104,68 +86,7 @@ class IndexedRow(TableBase):
 
 
 # What a later screening of a held revision changes.
-JUDGED = ("vector", "entry_metadata", "findings", "note")
+JUDGED = ("vector", "entry_metadata", "document", "findings", "note")
 
 
 LOGGED = ("seq", "at", "action", "namespace", "entry_id", "fingerprint", "actor", "note")
-
-
-class SchemaRow(TableBase):
-    """A version of the tables."""
-
-    __tablename__ = "ragshield_schema"
-
-    version: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-
-
-def table_of(mapped: type[TableBase]) -> Table:
-    """Return the table of a mapped class."""
-    """Return the bare table: many rows go in quicker without objects."""
-    return cast("Table", mapped.__table__)
-
-
-def prepare_schema(engine: Engine) -> None:
-    """Make the tables where there are none, and refuse those of a later version."""
-    with Session(engine) as session, session.begin():
-        connection = session.connection(execution_options={WRITES: True})
-        TableBase.metadata.create_all(connection)
-        known = session.scalars(select(SchemaRow).with_for_update()).all()
-        version = max((row.version for row in known), default=None)
-        if version is None:
-            session.add(SchemaRow(version=SCHEMA_VERSION))
-        elif version < SCHEMA_VERSION:
-            _migrate(connection)
-            session.add(SchemaRow(version=SCHEMA_VERSION))
-        elif version > SCHEMA_VERSION:
-            msg = (
-                f"the quarantine database is of schema {version}, this version of RAGShield knows "
-                f"up to {SCHEMA_VERSION}; upgrade ragshield."
-            )
-            raise QuarantineError(msg)
-
-
-def _migrate(connection: Connection) -> None:
-    """Bring an older table of held entries to today's columns."""
-    there = {column["name"] for column in inspect(connection).get_columns(HeldRow.__tablename__)}
-    for name in ADDED:
-        if name not in there:
-            made = str(CreateColumn(table_of(HeldRow).c[name]).compile(dialect=connection.dialect))
-            connection.execute(sql(f"ALTER TABLE {HeldRow.__tablename__} ADD COLUMN {made}"))
-    (revision,) = (
-        i for i in table_of(HeldRow).indexes if i.name == "ragshield_quarantine_revision"
-    )
-    revision.drop(connection, checkfirst=True)  # of before, without the store
-    revision.create(connection)
-
-
-def read_as_today(connection: Any, _record: object) -> None:
-    """Show an older table that cannot be changed as one of today."""
-    cursor = connection.cursor()
-    table = HeldRow.__tablename__
-    there = {row[1] for row in cursor.execute(f"PRAGMA main.table_info({table})")}
-    made = [f", {value} AS {name}" for name, value in ADDED.items() if name not in there]
-    if made:
-        # A temporary view goes before the table of the same name.
-        query = f"SELECT *{''.join(made)} FROM main.{table}"  # noqa: S608 - names of our own
-        cursor.execute(f"CREATE TEMP VIEW IF NOT EXISTS {table} AS {query}")
-    cursor.close()

@@ -9,7 +9,7 @@ from support import Scripted
 
 from ragshield_core import Batch, Guard, Quarantine
 from ragshield_core.adapters.mask import MAX_SPARE, PAGE, Claims, Mask, Search
-from ragshield_core.errors import InvalidBatchError
+from ragshield_core.errors import InvalidBatchError, QuarantineError
 
 
 class Pairs(Mask):
@@ -178,14 +178,13 @@ def test_copies_of_confirmed_poison_are_reckoned_with():
 
 def test_what_is_held_while_a_quarantine_is_read_stays_hidden(mask):
     class Slow(Quarantine):
-        def list(self, *args, **kwargs):
-            page = super().list(*args, **kwargs)
-            if not page:  # the last one, which is empty
-                self.hold(entries("late"))
-                writers.append(threading.Thread(target=mask.add, args=(entries("late"),)))
-                writers[0].start()
-                writers[0].join(0.2)
-            return page
+        def prints(self, *args, **kwargs):
+            found = super().prints(*args, **kwargs)
+            self.hold(entries("late"))
+            writers.append(threading.Thread(target=mask.add, args=(entries("late"),)))
+            writers[0].start()
+            writers[0].join(0.2)
+            return found
 
     writers = []
     quarantine = Slow("sqlite://")
@@ -193,3 +192,57 @@ def test_what_is_held_while_a_quarantine_is_read_stays_hidden(mask):
     mask.load(quarantine)
     writers[0].join()
     assert [mask.hides((i, f"bad {i}")) for i in ("early", "late")] == [True, True]
+
+
+class Parts(Pairs):
+    def wholes_of(self, entry):
+        return frozenset(entry.metadata.get("of", ()))
+
+
+STEPS = ("hold", "hold again", "release", "confirm", "purge", "readmit", "replace", "stand")
+
+
+@given(steps=st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 3)), max_size=12))
+def test_what_was_changed_is_taken_over_as_if_everything_was_read(steps):
+    quarantine, refreshed = Quarantine("sqlite://"), Parts()
+    for what, number in steps:
+        names = f"e{number}"
+        text = "later" if what in ("hold again", "readmit") else "early"
+        batch = Batch.of(
+            ids=[names], texts=[text], embeddings=None, metadatas=[{"of": [f"d{number}"]}]
+        )
+        try:
+            if what.startswith("hold"):
+                quarantine.hold(batch)
+            elif what == "replace":
+                quarantine.replace(batch, ["by another"])
+            elif what in ("readmit", "stand"):
+                getattr(quarantine, what)(batch)
+            else:
+                getattr(quarantine, what)(batch.ids)
+        except QuarantineError:
+            continue  # there was nothing to judge
+        refreshed.refresh(quarantine)
+        loaded = Parts()
+        loaded.load(quarantine)
+        for name in ("_held", "_confirmed", "_let_in", "_wholes", "_confirmed_of"):
+            assert getattr(refreshed, name) == getattr(loaded, name)
+
+
+def test_nothing_is_read_again_where_nothing_was_changed():
+    class Counting(Quarantine):
+        read = 0
+
+        def prints(self, **kwargs):
+            self.read += 1
+            return super().prints(**kwargs)
+
+    mask, quarantine = Pairs(), Counting("sqlite://")
+    quarantine.hold(entries("early"))
+    for expected in (1, 1, 1):
+        mask.refresh(quarantine)
+        assert quarantine.read == expected
+    quarantine.hold(entries("late"))
+    mask.refresh(quarantine)
+    assert quarantine.read == 2
+    assert mask.hides(("late", "bad late"))

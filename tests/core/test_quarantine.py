@@ -15,14 +15,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from old_databases import make_old
 from sqlalchemy import make_url
-from sqlalchemy.exc import OperationalError
 from support import scored, topical
 
 from ragshield_core import Batch, Decision, Finding, Quarantine, Verdict
 from ragshield_core.errors import QuarantineError
 from ragshield_core.findings import Unjudged
-from ragshield_core.quarantine import Status
+from ragshield_core.quarantine import Status, batches_of
 
 ENTRIES = topical("billing", 3, prefix="q")
 FIRST, SECOND, THIRD = ENTRIES.ids
@@ -248,17 +248,6 @@ def test_errors_of_the_database_never_quote_entries(on_file):
     assert quarantine.count() == 1
 
 
-def test_an_error_of_the_store_is_passed_on_as_it_is(quarantine):
-    quarantine.hold(revision("t"))
-
-    def fail(_batch):
-        raise OperationalError(statement="statement of the store", params={}, orig=OSError())
-
-    with pytest.raises(OperationalError, match="of the store"):
-        quarantine.release(["same"], fail)
-    assert quarantine.count() == 1
-
-
 # Listing and judging
 
 
@@ -289,9 +278,8 @@ def test_release_hands_over_the_whole_entry_with_its_own_vector(quarantine):
         metadatas=[METADATA],
     )
     quarantine.hold(batch)
-    written = []
-    (held,) = quarantine.release(["x"], written.append, by="anna", note="looks fine")
-    (back,) = written
+    (held,) = quarantine.release(["x"], by="anna", note="looks fine")
+    (back,) = batches_of([held])
     assert held.id == "x"
     assert (back.ids, back.texts, back.labels, back.lineages) == (("x",), ("t",), ("l",), ("d",))
     assert back.metadatas == (METADATA,)
@@ -311,7 +299,7 @@ def test_judging_what_is_not_held_names_it_and_changes_nothing(quarantine, what,
     with pytest.raises(QuarantineError, match=ids[-1]):
         getattr(quarantine, what)(ids)
     with pytest.raises(QuarantineError, match="nobody"):
-        quarantine.release(["nobody"], lambda _: pytest.fail("written"))
+        quarantine.release(["nobody"])
     assert (state(quarantine), quarantine.log()) == (before, log)
 
 
@@ -320,24 +308,42 @@ def test_show_names_what_is_not_here(quarantine):
         quarantine.show("nobody")
 
 
-def test_a_write_that_fails_leaves_the_entries_held(quarantine):
+def test_what_is_written_together_is_kept_together_or_not_at_all(quarantine):
     quarantine.hold(ENTRIES)
     before, log = state(quarantine), quarantine.log()
 
-    def fail(_):
-        msg = "store is down"
+    def release_and_fail(session):
+        quarantine.release([FIRST], session=session)
+        quarantine.confirm([SECOND], session=session)
+        assert quarantine.count() == 1
+        msg = "the journal is full"
         raise OSError(msg)
 
-    with pytest.raises(OSError, match="store is down"):
-        quarantine.release([FIRST, SECOND], fail)
+    with pytest.raises(OSError, match="journal is full"):
+        quarantine.database.write(release_and_fail)
     assert (state(quarantine), quarantine.log()) == (before, log)
-    assert [h.id for h in quarantine.release([FIRST, SECOND], lambda _: None)] == [FIRST, SECOND]
+
+    def work(session):
+        return quarantine.release([FIRST], session=session), quarantine.purge(
+            [SECOND], session=session
+        )
+
+    (released,), purged = quarantine.database.write(work)
+    assert (released.id, purged, quarantine.count()) == (FIRST, 1, 1)
+
+
+def test_what_was_held_without_a_vector_is_a_batch_of_its_own(quarantine):
+    quarantine.hold(ENTRIES.take([0, 1]))
+    quarantine.hold(Batch.of(ids=["bare"], texts=["t"], embeddings=None))
+    with_vectors, without = batches_of(quarantine.list())
+    assert (with_vectors.ids, without.ids) == ((FIRST, SECOND), ("bare",))
+    assert (with_vectors.dim, without.dim) == (ENTRIES.dim, 0)
 
 
 def test_no_ids_are_nothing_to_do(quarantine):
     quarantine.hold(ENTRIES)
     log = quarantine.log()
-    assert quarantine.release([], lambda _: pytest.fail("written")) == ()
+    assert quarantine.release([]) == ()
     assert quarantine.confirm([]) == ()
     assert quarantine.purge([]) == 0
     assert quarantine.hold(ENTRIES.take([])) == {}
@@ -438,10 +444,8 @@ def test_a_reviewer_is_not_overruled_by_a_release_under_way():
     quarantine = Quarantine("sqlite://")
     quarantine.hold(ENTRIES)
     quarantine.confirm([FIRST], by="anna")
-    written = []
     with pytest.raises(QuarantineError, match=FIRST):
-        quarantine.release([FIRST, SECOND], written.append, by="ben")
-    assert written == []
+        quarantine.release([FIRST, SECOND], by="ben")
     assert quarantine.show(SECOND).status == Status.HELD
 
 
@@ -459,12 +463,13 @@ def test_a_release_and_a_confirmation_at_once_end_as_one_of_them(on_file):
 
     reviewer = threading.Thread(target=confirm)
 
-    def write(_batch):
+    def work(session):
+        one.release([FIRST], by="ben", session=session)
         reviewer.start()
         reviewer.join(0.3)
         assert outcome == [], "the reviewer has to wait for the release"
 
-    one.release([FIRST], write, by="ben")
+    one.database.write(work)
     reviewer.join()
     assert outcome == ["refused"]
     assert [record.action for record in one.log()] == ["hold"] * 3 + ["release"]
@@ -694,9 +699,7 @@ def test_it_knows_by_which_index_entries_came(on_file):
 
 
 def test_a_database_from_before_there_were_indexes_opens(on_file):
-    Quarantine(on_file).hold(ENTRIES)
-    with closing(sqlite3.connect(on_file.removeprefix("sqlite:///"))) as connection, connection:
-        connection.execute("DROP TABLE ragshield_indexed")
+    make_old(on_file, 2, ENTRIES)
     quarantine = Quarantine(on_file)
     assert quarantine.noted_by("manual") == ()
     quarantine.note_index([FIRST], "manual")
@@ -706,3 +709,62 @@ def test_a_database_from_before_there_were_indexes_opens(on_file):
 def test_asking_what_an_index_has_noted_makes_no_database(on_file):
     assert Quarantine(on_file).noted_by("manual") == ()
     assert not Path(on_file.removeprefix("sqlite:///")).exists()
+
+
+# What stores ask for when they are opened, and when documents go
+
+
+def test_prints_say_what_is_here_without_reading_it(quarantine):
+    quarantine.hold(ENTRIES)
+    quarantine.hold(revision("t", FIRST, metadatas=[{"n": (1, 2)}]))
+    quarantine.confirm([SECOND])
+    assert [(p.id, p.fingerprint, p.status, p.metadata) for p in quarantine.prints()] == [
+        (h.id, h.entry.fingerprint, h.status, {}) for h in quarantine.list(None)
+    ]
+    assert [p.metadata for p in quarantine.prints(metadata=True)] == [
+        h.entry.metadata for h in quarantine.list(None)
+    ]
+    assert [p.id for p in quarantine.prints(ids=[THIRD, SECOND, "nobody"])] == [SECOND, THIRD]
+    assert quarantine.for_store("other").prints(ids=[FIRST]) == quarantine.prints(ids=[FIRST])
+    assert Quarantine("sqlite://", namespace="other").prints() == ()
+
+
+LONG = "d" * 5000
+
+
+@pytest.mark.parametrize("document", ["manual", LONG, "half \ud83d", "NUL \0", ""])
+def test_parts_of_documents_are_found(quarantine, document):
+    node = {"type": "TextNode", "content": {"relationships": {"1": {"node_id": document}}}}
+    batch = Batch.of(
+        ids=["a", "b", "c", "d"],
+        texts=["t"] * 4,
+        embeddings=None,
+        metadatas=[
+            {"_ragshield_node": node, "doc_id": "what LlamaIndex does not mean"},
+            {"doc_id": document},
+            {"doc_id": f"{document}!"},
+            {"doc_id": [document]},
+        ],
+    )
+    quarantine.hold(batch)
+    quarantine.release(["b"])
+    assert [p.id for p in quarantine.prints(documents=[document])] == ["a", "b"]
+    assert [h.id for h in quarantine.list(documents=[document])] == ["a"]
+    assert [h.id for h in quarantine.list(None, documents=[document])] == ["a", "b"]
+    assert [h.id for h in quarantine.list(None, documents=[document], limit=1, offset=1)] == ["b"]
+    assert [h.id for h in quarantine.list(ids=["c", "b"])] == ["c"]
+    # It goes by the metadata of the latest screening.
+    moved = Batch.of(ids=["c"], texts=["t"], embeddings=None, metadatas=[{"doc_id": document}])
+    quarantine.hold(moved)
+    assert [h.id for h in quarantine.list(documents=[document])] == ["a", "c"]
+
+
+def test_it_says_what_was_changed_since(quarantine):
+    quarantine.hold(ENTRIES)
+    position, changed = quarantine.changed_since(0)
+    assert changed == set(ENTRIES.ids)
+    assert quarantine.changed_since(position) == (position, frozenset())
+    quarantine.release([SECOND])
+    quarantine.purge([THIRD])
+    later, changed = quarantine.changed_since(position)
+    assert (later > position, changed) == (True, {SECOND, THIRD})

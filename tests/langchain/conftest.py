@@ -1,42 +1,13 @@
-"""A PostgreSQL with pgvector, and empty stores of every kind."""
+"""Empty stores of every kind."""
 
-import os
-import shutil
-import tempfile
 import uuid
 import warnings
-from pathlib import Path
 
 import faiss
 import pytest
 from langchain_core.vectorstores import InMemoryVectorStore
 
 KINDS = ("memory", "faiss", "chroma", "qdrant", "postgres", "pgvectorstore")
-
-
-@pytest.fixture(scope="session")
-def postgres_url():
-    """URL of a server with pgvector: ``RAGSHIELD_TEST_POSTGRES``, else one of our own.
-
-    In CI a missing server is a failure.
-    """
-    if given := os.environ.get("RAGSHIELD_TEST_POSTGRES"):
-        yield given.replace("postgresql://", "postgresql+psycopg://", 1)
-        return
-    try:
-        import pgserver  # noqa: PLC0415 - an extra of its own
-    except ImportError:
-        if os.environ.get("CI") == "true":
-            raise
-        pytest.skip("no PostgreSQL; install pgserver or set RAGSHIELD_TEST_POSTGRES")
-    # Not in tmp_path: the path of the server's socket must stay below 108 characters.
-    folder = Path(tempfile.mkdtemp(prefix="ragshield"))
-    server = pgserver.get_server(folder / "pg", cleanup_mode="stop")
-    try:
-        yield server.get_uri().replace("postgresql://", "postgresql+psycopg://", 1)
-    finally:
-        server.cleanup()
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture

@@ -1,10 +1,6 @@
-"""A PostgreSQL with pgvector, and empty stores of every kind."""
+"""Empty stores of every kind."""
 
-import os
-import shutil
-import tempfile
 import uuid
-from pathlib import Path
 
 import pytest
 from llama_support import TopicEmbedding
@@ -12,28 +8,9 @@ from support import DIM
 
 
 @pytest.fixture(scope="session")
-def llama_postgres_url():
-    """URL of a server with pgvector: ``RAGSHIELD_TEST_POSTGRES``, else one of our own.
-
-    In CI a missing server is a failure.
-    """
-    if given := os.environ.get("RAGSHIELD_TEST_POSTGRES"):
-        yield given
-        return
-    try:
-        import pgserver  # noqa: PLC0415 - an extra of its own
-    except ImportError:
-        if os.environ.get("CI") == "true":
-            raise
-        pytest.skip("no PostgreSQL; install pgserver or set RAGSHIELD_TEST_POSTGRES")
-    # Not in tmp_path: the path of the server's socket must stay below 108 characters.
-    folder = Path(tempfile.mkdtemp(prefix="ragshield"))
-    server = pgserver.get_server(folder / "pg", cleanup_mode="stop")
-    try:
-        yield server.get_uri()
-    finally:
-        server.cleanup()
-        shutil.rmtree(folder, ignore_errors=True)
+def llama_postgres_url(postgres_url):
+    """URL of a server with pgvector, without a driver."""
+    return postgres_url.replace("postgresql+psycopg://", "postgresql://", 1)
 
 
 @pytest.fixture

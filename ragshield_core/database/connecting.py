@@ -1,0 +1,142 @@
+"""Engines: how databases are connected to, and what is said where they cannot be."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import URL, Engine, create_engine, event, make_url
+from sqlalchemy.engine import ExceptionContext
+from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
+from sqlalchemy.pool import StaticPool
+
+from ragshield_core.database.conflicts import is_conflict
+from ragshield_core.errors import QuarantineError
+from ragshield_core.findings import printable
+
+DEFAULT_URL = "sqlite:///ragshield.db"
+
+# Execution option of a transaction that is going to write: it waits for all others that do.
+WRITES = "ragshield_writes"
+
+# How often the switch of a new file to a write-ahead log is tried.
+WAL_TRIES = 20
+
+
+def in_memory(url: URL) -> bool:
+    """Return whether a database is gone with its connection."""
+    return url.get_backend_name() == "sqlite" and url.database in (None, "", ":memory:")
+
+
+def check_url(url: object) -> None:
+    """Refuse a database that can never be used, before anything is to be held in it."""
+    if not isinstance(url, str):
+        msg = (
+            f"the quarantine's URL is of type {type(url).__name__}, expected a str such as "
+            f"{DEFAULT_URL!r}."
+        )
+        raise QuarantineError(msg)
+    try:
+        parsed = make_url(url)
+        parsed.get_dialect().import_dbapi()
+    except (SQLAlchemyError, ImportError, ValueError) as error:
+        shown = printable(url.split("@")[-1], 100)  # without name and password
+        # What make_url says quotes the URL.
+        reason = "it is no URL" if isinstance(error, ArgumentError) else str(error)
+        msg = (
+            f"no quarantine can be kept at {shown!r} ({printable(reason, 200)}); expected an "
+            f"SQLAlchemy URL of a database whose driver is installed, such as {DEFAULT_URL!r}."
+        )
+        raise QuarantineError(msg) from None
+    file = parsed.database
+    if parsed.get_backend_name() != "sqlite" or file is None or in_memory(parsed):
+        return
+    if file.startswith("file:"):  # the driver's own URIs
+        return
+    if not Path(file).absolute().parent.is_dir():
+        msg = f"the quarantine's folder {str(Path(file).parent)!r} does not exist; make it first."
+        raise QuarantineError(msg)
+
+
+def shown(url: str) -> str:
+    """Return a URL as messages show it: without its password."""
+    return repr(make_url(url).render_as_string(hide_password=True))
+
+
+def said(error: BaseException) -> str:
+    """Return an error of a driver in one line; what follows may quote entries."""
+    first = next(iter(str(getattr(error, "orig", None) or error).splitlines()), "")
+    return f"{type(error).__name__}: {printable(first, 200)}"
+
+
+def unusable(url: str, error: BaseException) -> str:
+    """Return what is said of a database that cannot be used."""
+    return (
+        f"the quarantine's database {shown(url)} cannot be used ({said(error)}); check that it is "
+        "there, can be written and has room."
+    )
+
+
+def connected(url: str) -> Engine:
+    """Return an engine, without having connected to anything."""
+    parsed = make_url(url)
+    # Errors must not quote what was to be written: texts and metadata.
+    options: dict[str, Any] = {"hide_parameters": True}
+    if in_memory(parsed):
+        # One connection for all threads: each new one would be a new, empty database.
+        options |= {"poolclass": StaticPool, "connect_args": {"check_same_thread": False}}
+    elif parsed.get_backend_name() != "sqlite":
+        # A server may have been restarted; and who has waited for a lock sees what came before.
+        options |= {"pool_pre_ping": True, "isolation_level": "READ COMMITTED"}
+    engine = create_engine(parsed, **options)
+
+    def explain(context: ExceptionContext) -> None:
+        error, connection = context.sqlalchemy_exception, context.connection
+        writes = connection is not None and connection.get_execution_options().get(WRITES)
+        # Who writes tries again.
+        if not (writes and isinstance(error, DBAPIError) and is_conflict(error)):
+            original = context.original_exception
+            if isinstance(original, Exception):
+                raise QuarantineError(unusable(url, original))
+
+    event.listen(engine, "handle_error", explain)
+    if parsed.get_backend_name() == "sqlite":
+        event.listen(engine, "connect", _prepare_sqlite)
+        event.listen(engine, "begin", _begin_sqlite)
+    else:
+        event.listen(engine, "begin", _begin)
+    return engine
+
+
+def _prepare_sqlite(connection: Any, _record: object) -> None:
+    # Transactions are begun by _begin_sqlite, not by the driver's own guess.
+    connection.isolation_level = None
+    cursor = connection.cursor()
+    cursor.execute("PRAGMA busy_timeout = 30000")
+    for tries_left in reversed(range(WAL_TRIES)):
+        try:  # the switch to WAL does not wait for another process that is making it
+            cursor.execute("PRAGMA journal_mode = WAL")
+            break
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorname.startswith("SQLITE_READONLY"):
+                break  # who may only read takes it as it is
+            if not tries_left:
+                raise
+            time.sleep(0.05)
+    cursor.execute("PRAGMA synchronous = FULL")  # durable when the call returns
+    cursor.close()
+
+
+def _begin_sqlite(connection: Any) -> None:
+    # A writer takes its lock at once: one that upgrades later can meet a deadlock.
+    writes = connection.get_execution_options().get(WRITES, False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+
+def _begin(connection: Any) -> None:
+    # As in SQLite, one transaction writes at a time, from its beginning: then there is no order of
+    # locks to keep, no row that another has changed meanwhile, and no number taken twice.
+    if connection.get_execution_options().get(WRITES, False):
+        connection.exec_driver_sql("UPDATE ragshield_changes SET version = version + 1")

@@ -1,0 +1,277 @@
+"""A database that threads and processes share: read it, write it, ask whether it has changed."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection, Engine, event, make_url, select
+from sqlalchemy.orm import Session
+
+from ragshield_core.database.connecting import (
+    WRITES,
+    check_url,
+    connected,
+    in_memory,
+    shown,
+)
+from ragshield_core.database.retrying import retried
+from ragshield_core.database.schema import prepare_schema
+from ragshield_core.database.tables import ChangesRow
+from ragshield_core.errors import QuarantineError
+
+T = TypeVar("T")
+
+_EPOCHS = itertools.count()
+_ALL: weakref.WeakSet[Database] = weakref.WeakSet()
+
+
+class Database:
+    """Connections that all views of one database share, opened at the first use.
+
+    Threads may share it. A process that was forked has connections of its own, and one that gets
+    it pickled opens its own.
+
+    Parameters
+    ----------
+    url
+        SQLAlchemy database URL. Tables are made, and brought to today's form, at the first use.
+
+    Raises
+    ------
+    QuarantineError
+        If the URL can never work. Later, of every method: if the database cannot be used, or
+        others write all the time; ``__cause__`` is the driver's own error.
+
+    Examples
+    --------
+    >>> from sqlalchemy import text
+    >>> database = Database("sqlite://")
+    >>> before = database.version()
+    >>> database.write(lambda session: session.execute(text("SELECT 1")).scalar_one())
+    1
+    >>> database.version() == before
+    False
+    """
+
+    def __init__(self, url: str) -> None:
+        check_url(url)
+        self.url = url
+        self.in_memory = in_memory(make_url(url))
+        self._sqlite = make_url(url).get_backend_name() == "sqlite"
+        self._engine: Engine | None = None
+        self._watching: Any = None  # a connection of the driver's, see version
+        self._start()
+        _ALL.add(self)
+
+    def __reduce__(self) -> tuple[type[Database], tuple[str]]:
+        """Cross a process boundary as a URL."""
+        if self.in_memory:
+            msg = f"the database {shown(self.url)} lives in this process; use a file or a server."
+            raise TypeError(msg)
+        return type(self), (self.url,)
+
+    def __repr__(self) -> str:
+        return f"Database({shown(self.url)})"
+
+    @contextmanager
+    def read(self) -> Iterator[Session]:
+        """Yield a session that reads; within a write of this thread, the session of that."""
+        if self._mine.session is not None:
+            yield self._mine.session
+            return
+        with self._used(alone=self.in_memory) as engine, Session(engine) as session:
+            yield session
+
+    @contextmanager
+    def connection(self) -> Iterator[Connection]:
+        """Yield a connection that reads: for what is asked so often that a session costs more."""
+        if self._mine.session is not None:
+            yield self._mine.session.connection()
+            return
+        with self._used(alone=self.in_memory) as engine, engine.connect() as connection:
+            yield connection
+
+    def write(self, work: Callable[[Session], T]) -> T:
+        """Run ``work`` in one transaction, durable when this returns.
+
+        Nobody else writes meanwhile, in this process or another: it has to be short.
+
+        Parameters
+        ----------
+        work
+            Called with the session. Again, with another one, where the first met other writers:
+            it must have no effect but that on the database.
+
+        Returns
+        -------
+        T
+            What ``work`` returns.
+
+        Raises
+        ------
+        QuarantineError
+            If this thread is writing already (hand the session on), or others were in the way
+            again and again.
+        """
+        if self._mine.session is not None:
+            msg = f"this thread is writing to {shown(self.url)} already; hand its session on."
+            raise QuarantineError(msg)
+        with self._used(alone=True) as engine:
+            return retried(self.url, lambda: self._try(engine, work))
+
+    def version(self) -> tuple[int, ...]:
+        """Return what is another tuple after anything was written, by whichever process.
+
+        It costs microseconds in SQLite and a query by primary key elsewhere. The tuple of a
+        database that is not there is empty.
+        """
+        if not self.exists():
+            return ()
+        if not self._sqlite:
+            with self.connection() as connection:
+                return (int(connection.scalar(select(ChangesRow.version)) or 0),)
+        with self._used(alone=True) as engine:
+            if self.in_memory:
+                return (self._commits,)
+            if self._watching is None:
+                # It writes nothing itself: what it is told of are the commits of all others.
+                watching = engine.raw_connection()
+                watching.detach()
+                self._watching, self._epoch = watching, next(_EPOCHS)
+            cursor = self._watching.cursor()
+            (version,) = cursor.execute("PRAGMA data_version").fetchone()
+            cursor.close()
+            return self._epoch, int(version)
+
+    @contextmanager
+    def engine(self) -> Iterator[Engine]:
+        """Yield the engine, to one thread at a time, for transactions of another kind."""
+        with self._used(alone=True) as engine:
+            yield engine
+
+    @property
+    def busy(self) -> bool:
+        """Whether this very thread is using it, so that no other transaction can begin here."""
+        return self._mine.depth > 0
+
+    def exists(self) -> bool:
+        """Return whether the database is there: asking would make the file."""
+        url = make_url(self.url)
+        if self._engine is not None or not self._sqlite:
+            return True
+        return url.database is not None and Path(url.database.removeprefix("file:")).is_file()
+
+    def close(self) -> None:
+        """Give connections back; the next use opens them again."""
+        with self._lock:
+            if self._watching is not None:
+                self._watching.close()
+                self._watching = None
+            if self._engine is not None:
+                self._engine.dispose()
+                self._engine = None
+
+    def _try(self, engine: Engine, work: Callable[[Session], T]) -> T:
+        try:
+            with Session(engine) as session, session.begin():
+                session.connection(execution_options={WRITES: True})
+                self._mine.session = session
+                return work(session)
+        finally:
+            self._mine.session = None
+
+    @contextmanager
+    def _used(self, *, alone: bool) -> Iterator[Engine]:
+        """Yield the engine; ``alone`` to one thread at a time."""
+        self._mine.depth += 1
+        try:
+            if alone:
+                with self._lock:
+                    yield self._opened()
+            else:
+                yield self._opened()
+        finally:
+            self._mine.depth -= 1
+
+    def _opened(self) -> Engine:
+        if self._engine is None:
+            with self._opening:
+                if self._engine is None:
+                    engine = connected(self.url)
+                    try:
+                        prepare_schema(engine)
+                    except BaseException:
+                        engine.dispose()
+                        raise
+                    event.listen(engine, "commit", self._count)
+                    self._engine = engine
+        return self._engine
+
+    def _count(self, connection: Connection) -> None:
+        self._commits += bool(connection.get_execution_options().get(WRITES))
+
+    def _start(self) -> None:
+        """Begin with no thread in it."""
+        self._lock, self._opening = threading.RLock(), threading.Lock()
+        self._mine = _OfThread()
+        self._commits = 0
+
+    def _before_fork(self) -> None:
+        """Let other threads finish what they write; SQLite does not survive a fork while open."""
+        self._lock.acquire()
+        if self._sqlite and not self.in_memory:
+            self.close()
+
+    def _after_fork(self) -> None:
+        """Leave connections to the parent, which goes on with them."""
+        self._start()
+        if self._engine is not None and not self.in_memory:
+            self._engine.dispose(close=False)
+            self._engine = None
+
+
+class _OfThread(threading.local):
+    """What one thread does with a database."""
+
+    depth = 0
+    session: Session | None = None
+
+
+class _Forking:
+    """Holds all databases still while the process forks, one fork at a time."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._still: list[Database] = []
+
+    def before(self) -> None:
+        self._lock.acquire()
+        self._still = list(_ALL)
+        for database in self._still:
+            database._before_fork()  # noqa: SLF001 - of this very module
+
+    def in_parent(self) -> None:
+        for database in self._still:
+            database._lock.release()  # noqa: SLF001
+        self._lock.release()
+
+    def in_child(self) -> None:
+        self._lock = threading.Lock()
+        for database in self._still:
+            database._after_fork()  # noqa: SLF001
+
+
+if hasattr(os, "register_at_fork"):
+    _FORKING = _Forking()
+    os.register_at_fork(
+        before=_FORKING.before,
+        after_in_parent=_FORKING.in_parent,
+        after_in_child=_FORKING.in_child,
+    )

@@ -1,0 +1,233 @@
+"""One database for many: who reads, who writes, who is told, and what is said where it fails."""
+
+import multiprocessing
+import pickle
+import threading
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from sqlalchemy import event, text
+from sqlalchemy.orm.exc import StaleDataError
+
+from ragshield_core import Quarantine
+from ragshield_core.database import Database, TableBase, retrying, schema
+from ragshield_core.errors import QuarantineError
+
+NOTE = text("INSERT INTO ragshield_schema (version) VALUES (:version)")
+COUNT = text("SELECT COUNT(*) FROM ragshield_schema")
+
+
+def note(database, version):
+    return database.write(lambda session: session.execute(NOTE, {"version": version}))
+
+
+def count(database):
+    with database.read() as session:
+        return session.scalar(COUNT)
+
+
+@pytest.fixture(params=["memory", "file", "postgres"])
+def url(request, tmp_path):
+    if request.param == "postgres":
+        return request.getfixturevalue("empty_postgres")
+    return "sqlite://" if request.param == "memory" else f"sqlite:///{tmp_path}/q.db"
+
+
+@pytest.fixture
+def database(url):
+    database = Database(url)
+    yield database
+    database.close()
+
+
+def test_the_migrations_make_the_tables_of_the_code(database):
+    Quarantine("sqlite://")  # its tables are among them
+    with database.engine() as engine, engine.connect() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_type": False})
+        ours = [
+            change
+            for change in compare_metadata(context, TableBase.metadata)
+            if not str(change).count("canary")
+        ]
+    assert ours == []
+    assert schema._script().get_current_head() == str(schema.SCHEMA)
+
+
+def test_a_write_is_whole_or_not_at_all(database):
+    before = count(database)
+
+    def work(session):
+        session.execute(NOTE, {"version": 1})
+        message = "stop"
+        raise RuntimeError(message)
+
+    with pytest.raises(RuntimeError, match="stop"):
+        database.write(work)
+    assert count(database) == before
+    note(database, 1)
+    assert count(database) == before + 1
+
+
+def test_every_write_is_told_by_the_version(database):
+    seen = [database.version()]
+    for number in (1, 2):
+        assert database.version() == seen[-1]
+        note(database, number)
+        assert database.version() not in seen
+        seen.append(database.version())
+    with pytest.raises(ZeroDivisionError):
+        database.write(lambda _session: 1 / 0)
+
+
+@pytest.mark.parametrize("url", ["file", "postgres"], indirect=True)
+def test_what_others_write_is_told_as_well(database, url):
+    before = database.version()
+    other = Database(url)
+    note(other, 1)
+    other.close()
+    assert database.version() != before
+
+
+def test_the_version_of_what_is_not_there_makes_no_file(tmp_path):
+    assert Database(f"sqlite:///{tmp_path}/q.db").version() == ()
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_read_within_a_write_sees_what_is_written(database):
+    before = count(database)
+
+    def work(session):
+        session.execute(NOTE, {"version": 1})
+        assert database.busy
+        return count(database)
+
+    assert database.write(work) == before + 1
+    assert not database.busy
+
+
+def test_a_write_within_a_write_is_refused(database):
+    with pytest.raises(QuarantineError, match="hand its session on"):
+        database.write(lambda _session: note(database, 1))
+    note(database, 1)
+
+
+def test_what_meets_others_is_tried_again(database, monkeypatch):
+    monkeypatch.setattr(retrying, "wait_before", lambda _tries: 0.0)
+    tries = []
+
+    def work(session):
+        session.execute(NOTE, {"version": 1})
+        tries.append(session)
+        if len(tries) < 3:
+            raise StaleDataError
+        return "done"
+
+    before = count(database)
+    assert database.write(work) == "done"
+    assert (len(tries), count(database)) == (3, before + 1)
+
+
+def test_it_is_not_tried_for_ever(database, monkeypatch):
+    monkeypatch.setattr(retrying, "wait_before", lambda _tries: 0.0)
+    note(database, 1)
+    with pytest.raises(QuarantineError, match=r"tried 20 times.*Nothing was written; try again"):
+        note(database, 1)  # the key is taken
+    note(database, 2)
+
+
+def test_what_no_further_try_can_help_is_said_at_once(database):
+    tries = []
+
+    def work(session):
+        tries.append(session)
+        session.execute(text("SELECT nothing FROM nowhere"))
+
+    with pytest.raises(QuarantineError, match="cannot be used"):
+        database.write(work)
+    assert len(tries) == 1
+
+
+def test_threads_write_one_after_the_other(database):
+    start = count(database)
+
+    def work(name):
+        for i in range(5):
+            note(database, 100 * name + i + 10)
+
+    threads = [threading.Thread(target=work, args=(name,)) for name in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert count(database) == start + 20
+
+
+def test_it_crosses_to_another_process_as_a_url(tmp_path):
+    database = Database(f"sqlite:///{tmp_path}/q.db")
+    note(database, 1)
+    assert count(pickle.loads(pickle.dumps(database))) == count(database)  # noqa: S301 - our own
+    with pytest.raises(TypeError, match="lives in this process"):
+        pickle.dumps(Database("sqlite://"))
+
+
+def _write_in_child(database, number, answers):
+    note(database, number)
+    answers.put((database.version() != (), count(database)))
+
+
+@pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
+@pytest.mark.parametrize("url", ["file", "postgres"], indirect=True)
+def test_a_forked_process_has_connections_of_its_own(database):
+    before = database.version()
+    start = count(database)
+    context = multiprocessing.get_context("fork")
+    answers = context.Queue()
+    children = []
+
+    def fork():
+        child = context.Process(target=_write_in_child, args=(database, 2, answers))
+        child.start()
+        children.append(child)
+
+    def work(session):  # which another thread waits for, to fork
+        forking.start()
+        session.execute(NOTE, {"version": 1})
+
+    forking = threading.Thread(target=fork)
+    database.write(work)
+    assert answers.get(timeout=60) == (True, start + 2)
+    forking.join()
+    children[0].join()
+    assert count(database) == start + 2
+    assert database.version() != before
+
+
+def test_reads_do_not_wait_for_a_write(tmp_path):
+    database = Database(f"sqlite:///{tmp_path}/q.db")
+    before = count(database)
+    seen = []
+
+    def work(session):
+        session.execute(NOTE, {"version": 1})
+        reader = threading.Thread(target=lambda: seen.append(count(database)))
+        reader.start()
+        reader.join(30)
+
+    database.write(work)
+    assert seen == [before]
+
+
+def test_a_lost_transaction_is_not_tried_again_blindly(database):
+    """Whether a connection that was lost while committing has committed is not known."""
+    with database.engine() as engine:
+
+        @event.listens_for(engine, "commit")
+        def lose(_connection):
+            message = "server closed the connection"
+            raise ConnectionError(message)
+
+    tries = []
+    with pytest.raises(ConnectionError):
+        database.write(tries.append)
+    assert len(tries) == 1

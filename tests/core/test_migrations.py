@@ -1,0 +1,200 @@
+"""Databases of earlier versions open, with what they hold, in SQLite and in PostgreSQL."""
+
+import shutil
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from old_databases import make_old, one
+from sqlalchemy import create_engine, inspect, make_url, text
+
+from ragshield_core import Batch, Quarantine
+from ragshield_core.database import TableBase
+from ragshield_core.errors import QuarantineError
+from ragshield_core.quarantine.documents import document_of
+
+SAVED = Path(__file__).parents[1] / "saved_before" / "quarantine.db"
+ENTRIES = [one("a", "buy now", label="ham", lineage="mails"), one("b", "buy later")]
+REVISED = Batch.of(ids=["b"], texts=["a later revision"], embeddings=[[0.0, 2.0]])
+
+
+@pytest.fixture(params=["file", "postgres"])
+def url(request, tmp_path):
+    if request.param == "postgres":
+        return request.getfixturevalue("empty_postgres")
+    return f"sqlite:///{tmp_path}/q.db"
+
+
+@pytest.mark.parametrize("schema", [1, 2, 3])
+def test_what_an_older_database_holds_is_there_and_can_be_judged(url, schema):
+    make_old(url, schema, ENTRIES, metadata='{"page": 1}')
+    for _ in range(2):
+        quarantine = Quarantine(url)
+        held = quarantine.show("a")
+        assert (held.entry.text, held.entry.label, held.entry.lineage) == (
+            *("buy now", "ham", "mails"),
+        )
+        assert held.entry.metadata == {"page": 1}
+        assert held.store is None
+        assert [record.action for record in quarantine.log()][:2] == ["hold", "hold"]
+        quarantine.verify_log()
+        quarantine.close()
+    quarantine = Quarantine(url)
+    quarantine.note_index(["a"], "manual")
+    quarantine.release(["a"], by="anna")
+    quarantine.for_store("news").hold(REVISED)
+    assert quarantine.show("b").store in (None, "news")
+    quarantine.verify_log()
+    quarantine.close()
+
+
+def test_of_several_held_revisions_the_latest_stays(url):
+    twice = [one("a", "an early revision"), one("b", "another"), one("a", "a later revision")]
+    make_old(url, 3, twice)
+    quarantine = Quarantine(url)
+    assert [(h.entry.text, str(h.status)) for h in quarantine.list(None)] == [
+        ("an early revision", "superseded"),
+        ("another", "held"),
+        ("a later revision", "held"),
+    ]
+    last = quarantine.log()[-1]
+    assert (last.action, last.fingerprint, last.actor) == (
+        *("supersede", twice[0].fingerprint, "migration"),
+    )
+    quarantine.verify_log()
+    quarantine.close()
+
+
+@pytest.mark.parametrize(
+    ("metadata", "document"),
+    [
+        ('{"doc_id": "d1"}', "d1"),
+        (
+            '{"_ragshield_node": {"content": {"relationships": {"1": {"node_id": "d2"}}}}}',
+            "d2",
+        ),
+        ('{"doc_id": "%s"}' % ("d" * 999), "d" * 999),
+        ('{"doc_id": 7}', None),
+        ('{"$ragshield": ["dict", [[1, 2], ["doc_id", "d3"]]]}', "d3"),
+        ("{}", None),
+    ],
+)
+def test_entries_of_before_know_their_document(tmp_path, metadata, document):
+    url = f"sqlite:///{tmp_path}/q.db"
+    make_old(url, 3, ENTRIES, metadata=metadata)
+    quarantine = Quarantine(url)
+    expected = [] if document is None else ["a", "b"]
+    assert [p.id for p in quarantine.prints(documents=[document or "d1"])] == expected
+    before = [held.entry.metadata for held in quarantine.list()]
+    assert [document_of(one) for one in before] == [document, document]
+
+
+def test_what_was_saved_before_is_of_today_afterwards(tmp_path):
+    file = Path(shutil.copy(SAVED, tmp_path / "q.db"))
+    with closing(sqlite3.connect(file)) as connection:
+        query = "SELECT entry_id, status, text, findings FROM ragshield_quarantine ORDER BY number"
+        before = connection.execute(query).fetchall()
+        assert len(before) > 0
+    Quarantine(f"sqlite:///{file}").count()
+    engine = create_engine(f"sqlite:///{file}")
+    for table in TableBase.metadata.sorted_tables:
+        there = {column["name"] for column in inspect(engine).get_columns(table.name)}
+        assert there == set(table.columns.keys())
+    with closing(sqlite3.connect(file)) as connection:
+        assert connection.execute(query).fetchall() == before
+    engine.dispose()
+
+
+OPENING = """
+import sys
+from ragshield_core import Batch, Quarantine
+
+quarantine, name = Quarantine(sys.argv[1]), sys.argv[2]
+print("ready", flush=True)
+sys.stdin.readline()
+quarantine.hold(Batch.of(ids=[name], texts=["t"], embeddings=[[1.0, 0.0]]))
+print(quarantine.count())
+"""
+
+
+@pytest.mark.parametrize("schema", [None, 1, 3])
+def test_processes_that_open_one_at_once_all_succeed(url, schema):
+    if schema is not None:
+        make_old(url, schema, ENTRIES)
+    names = ["p", "q", "r", "s"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    children = [
+        subprocess.Popen([sys.executable, "-c", OPENING, url, name], text=True, **pipes)
+        for name in names
+    ]
+    for child in children:
+        assert child.stdout.readline() == "ready\n"
+    for child in children:
+        child.stdin.write("go\n")
+        child.stdin.flush()
+    assert [child.communicate(timeout=120)[1] for child in children] == [""] * len(names)
+    quarantine = Quarantine(url)
+    assert {held.id for held in quarantine.list()} >= set(names)
+    quarantine.verify_log()
+    quarantine.close()
+
+
+@pytest.mark.parametrize("schema", [1, 2, 3])
+def test_who_may_only_read_is_shown_an_older_file(tmp_path, schema):
+    make_old(f"sqlite:///{tmp_path}/q.db", schema, ENTRIES)
+    before = (tmp_path / "q.db").read_bytes()
+    reading = Quarantine(f"sqlite:///file:{tmp_path}/q.db?mode=ro&uri=true", store="news")
+    assert [held.id for held in reading.list()] == ["a", "b"]
+    assert reading.noted_by("manual") == ()
+    assert len(reading.log()) == 2
+    with pytest.raises(QuarantineError, match="cannot be used"):
+        reading.hold(REVISED)
+    reading.close()
+    assert (tmp_path / "q.db").read_bytes() == before
+
+
+@pytest.mark.parametrize("schema", [1, 3])
+def test_who_may_only_read_is_shown_an_older_server(empty_postgres, schema):
+    make_old(empty_postgres, schema, ENTRIES)
+    engine = create_engine(empty_postgres, isolation_level="AUTOCOMMIT")
+    role = f"reader_{make_url(empty_postgres).database}"
+    with engine.connect() as connection:
+        connection.execute(text(f"CREATE ROLE {role} LOGIN"))
+        connection.execute(text(f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {role}"))
+    reading = Quarantine(make_url(empty_postgres).set(username=role))
+    assert [held.id for held in reading.list()] == ["a", "b"]
+    assert reading.noted_by("manual") == ()
+    with pytest.raises(QuarantineError, match="cannot be used"):
+        reading.hold(REVISED)
+    reading.close()
+    with engine.connect() as connection:
+        connection.execute(text(f"DROP OWNED BY {role}"))
+        connection.execute(text(f"DROP ROLE {role}"))
+    engine.dispose()
+
+
+def test_code_of_before_refuses_a_database_of_today(url):
+    """It looks for the highest version in this table, and knows up to 3."""
+    quarantine = Quarantine(url)
+    quarantine.count()
+    with quarantine.engine() as engine, engine.connect() as connection:
+        assert connection.scalar(text("SELECT MAX(version) FROM ragshield_schema")) > 3
+    quarantine.close()
+
+
+@pytest.mark.parametrize(
+    "table", ["ragshield_schema SET version", "ragshield_migration SET version_num"]
+)
+def test_a_database_of_a_later_version_is_refused(url, table):
+    quarantine = Quarantine(url)
+    quarantine.count()
+    quarantine.close()
+    engine = create_engine(url)
+    with engine.begin() as connection:
+        connection.execute(text(f"UPDATE {table} = '99'"))
+    with pytest.raises(QuarantineError, match=r"schema 99.*upgrade"):
+        quarantine.count()
+    engine.dispose()
