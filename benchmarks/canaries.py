@@ -480,11 +480,11 @@ def displaced(embed: Embed, seeds: int, *, articles: bool) -> Iterator[str]:
                     [
                         *(
                             int(np.sum(scores[bad] > b))
-                            for b in (detector.rule_threshold, threshold)
+                            for b in (detector.default_threshold, threshold)
                         ),
                         *(
                             int(np.sum(scores[~bad] > b))
-                            for b in (detector.rule_threshold, threshold)
+                            for b in (detector.default_threshold, threshold)
                         ),
                         *(int(bad.sum()), int((~bad).sum())),
                     ]

@@ -255,7 +255,7 @@ def reference_rule(name: str, attacks: list[str], tally: Tally) -> None:
                 poison = attack(source, text, n, one_lineage=False) if n else corpus.take([])
                 detector = CliqueDetector(rule="cleanbase")
                 scores = detector.audit(join(poison, corpus))
-                found = scores > detector.rule_threshold
+                found = scores > detector.default_threshold
                 tally.add((name, source, text, "reference", str(n)), found[: len(poison)])
                 tally.add((name, source, text, "reference FPR", str(n)), found[len(poison) :])
 

@@ -417,7 +417,7 @@ def attacked_stream(
     bad = np.array([i.startswith("poison-") for i in stream.ids[ADOPTED:]])
     guard = default_guard().fit(corpus.take(range(len(corpus) - 1000))).calibrate()
     late = corpus.take(range(len(corpus) - 1000, len(corpus)))
-    static = ~guard.screen(together([poison, late])).kept[: len(poison)]
+    static = ~guard.screen(together([poison, late])).admitted[: len(poison)]
     caught = proportion_interval(int(found.out[bad].sum()), int(bad.sum()))
     still = proportion_interval(int(static.sum()), len(static))
     kind = "black-box" if text == "text_blackbox" else "raw"
@@ -629,9 +629,9 @@ def claimed(base: str, k: int) -> str:
             group = poison.take([k * t + i for t in targets for i in range(k)])
             lineages = tuple(claim(row) for row in range(len(group)))
             report = guard.screen(together([replace(group, lineages=lineages), late]))
-            caught, n = caught + int((~report.kept[: len(group)]).sum()), n + len(group)
+            caught, n = caught + int((~report.admitted[: len(group)]).sum()), n + len(group)
         shares.append(proportion_interval(caught, n))
-    wrongly = float((~guard.screen(late).kept).mean())
+    wrongly = float((~guard.screen(late).admitted).mean())
     return f"| {base} | {k} | {' | '.join(map(str, shares))} | {wrongly:.4f} |"
 
 

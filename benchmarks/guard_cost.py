@@ -106,7 +106,7 @@ def main() -> None:
             store = GuardedVectorStore(empty_faiss(), guard=copy)
             for number in track(range(rounds + 1), description=f"writes, vectors as {given}"):
                 report = guard.screen(new)
-                out = np.flatnonzero(~report.kept)
+                out = np.flatnonzero(~report.admitted)
                 decisions = [report.decisions[row] for row in out]
                 held.append(seconds(lambda: alone.hold(new.take(out), decisions)))
                 alone.purge(new.ids)

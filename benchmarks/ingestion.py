@@ -137,7 +137,7 @@ def chunks(batch: Batch, size: int) -> Iterator[Batch]:
 
 def held(guard: Guard, batch: Batch, size: int = 500) -> np.ndarray:
     """Return which entries are quarantined, screened in batches and not learned."""
-    return np.concatenate([~guard.screen(part).kept for part in chunks(batch, size)])
+    return np.concatenate([~guard.screen(part).admitted for part in chunks(batch, size)])
 
 
 # Planted phrases
@@ -179,7 +179,7 @@ def planted(
     poisoned = np.zeros(len(batch), dtype=np.bool_)
     poisoned[list(rows)] = True
     texts = plant_phrase(batch, rows, phrase, position=where, seed=seed)
-    return DetectionRates.of(poisoned, ~guard.screen(replace(batch, texts=tuple(texts))).kept)
+    return DetectionRates.of(poisoned, ~guard.screen(replace(batch, texts=tuple(texts))).admitted)
 
 
 def dripped(known: Batch, new: Batch, phrase: str, where: str, seed: int) -> DetectionRates:
@@ -204,7 +204,7 @@ def dripped(known: Batch, new: Batch, phrase: str, where: str, seed: int) -> Det
 
 
 def texts() -> list[str]:
-    """Return the tables of detectors that look at single texts, by their published rules."""
+    """Return the tables of detectors that look at single texts, by their default thresholds."""
     ham = load("enron1_spam")
     ham = ham.take([row for row, label in enumerate(ham.labels) if label == "not_spam"])
     clean = {
@@ -236,7 +236,7 @@ def texts() -> list[str]:
     for name, batch in {**attacks, **wordings, **clean}.items():
         cells = []
         for detector in detectors:
-            hits = detector.score(batch) > max(detector.rule_threshold, detector.floor)
+            hits = detector.score(batch) > max(detector.default_threshold, detector.floor)
             cells.append(str(proportion_interval(int(hits.sum()), len(hits))))
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
     return lines
@@ -332,7 +332,7 @@ class Tally:
     def screen(self, guard: Guard, what: str, entries: Batch, others: Batch) -> None:
         """Screen entries together with others, and count what is held of the former."""
         report = guard.screen(join(entries, others))
-        self._held[what][0] += int((~report.kept[: len(entries)]).sum())
+        self._held[what][0] += int((~report.admitted[: len(entries)]).sum())
         self._held[what][1] += len(entries)
         mine = set(entries.ids)
         for decision in report.quarantined:

@@ -51,21 +51,21 @@ class Mode(NamedTuple):
     """How a detector decides."""
 
     detector: str
-    fpr: float | None = None  # None for the published rule
+    fpr: float | None = None  # None for the default threshold
     confidence: float = 0.9
 
 
 MODES = {
-    "entry, published rule": Mode("entry"),
+    "entry, default threshold": Mode("entry"),
     "entry, calibrated at 1 %": Mode("entry", FPR),
     "entry, calibrated at 1 %, in expectation": Mode("entry", FPR, 0.5),
-    "batch, published rule": Mode("batch"),
-    "neighbours, published rule": Mode("neighbours"),
+    "batch, default threshold": Mode("batch"),
+    "neighbours, default threshold": Mode("neighbours"),
     "neighbours, calibrated at 1 %": Mode("neighbours", FPR),
     "neighbours, calibrated at 1 %, in expectation": Mode("neighbours", FPR, 0.5),
     "neighbours, calibrated at 0.2 %": Mode("neighbours", SMALL_FPR),
     "neighbours by majority, calibrated at 1 %": Mode("neighbours, majority", FPR),
-    "model, published rule": Mode("model"),
+    "model, default threshold": Mode("model"),
     "model, calibrated at 1 %": Mode("model", FPR),
     "model, calibrated at 1 %, in expectation": Mode("model", FPR, 0.5),
     "model, calibrated at 0.2 %": Mode("model", SMALL_FPR),

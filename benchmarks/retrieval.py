@@ -153,7 +153,7 @@ def measure(
         for n in (*NUMBERS, 0):
             for target in some:
                 example = poisoned_set(target, text, n, rng)
-                dropped = ~guard.screen(example.question, example.passages, example.vector).kept
+                dropped = ~guard.screen(example.question, example.passages, example.vector).admitted
                 key = (name, attack, text, str(n))
                 tally.add((*key, "poisoned"), dropped[example.poisoned])
                 tally.add((*key, "clean"), dropped[~example.poisoned])
@@ -197,7 +197,7 @@ def wiki_halves(tally: Tally, fpr: float, seed: int = 0) -> None:
         for number in theirs.tolist():
             vector = vectors[number]
             best = np.argsort(-(passages.embeddings @ vector), kind="stable")[:K]
-            dropped = ~guard.screen(questions[number], passages.take(best), vector).kept
+            dropped = ~guard.screen(questions[number], passages.take(best), vector).admitted
             tally.add(("half of wiki", "wiki", "clean"), dropped)
             tally.add(("half of wiki", "wiki", "first"), dropped[:1])
 
@@ -232,7 +232,7 @@ def poisoned_store(text: str, some: list[Target], tally: Tally) -> None:
     )
     before = store.as_retriever(search_kwargs={"k": 5})
     guards = {
-        "published rules": of_queries(),
+        "default thresholds": of_queries(),
         "fitted on the poisoned store": of_queries().fit(everything, fpr=FPR),
     }
     retrievers: dict[str, BaseRetriever] = {"unguarded": before} | {
@@ -265,7 +265,7 @@ def store_table(tally: Tally) -> list[str]:
         f"| {TEXTS[text]} | {name} | {tally[('store', text, name, 'poisoned')]} | "
         f"{tally[('store', text, name, 'gold')]} |"
         for text in TEXTS
-        for name in ("unguarded", "published rules", "fitted on the poisoned store")
+        for name in ("unguarded", "default thresholds", "fitted on the poisoned store")
     ]
 
 
@@ -287,16 +287,16 @@ def texts_table(found: dict[str, list[Target]], tally: Tally) -> list[str]:
     for name, guard in guards.items():
         for where, some in sets.items():
             for question, vector, clean in track(some, description=f"{name}, {where}"):
-                dropped = ~guard.screen(question, clean, vector).kept
+                dropped = ~guard.screen(question, clean, vector).admitted
                 tally.add(("texts", name, where, "clean"), dropped)
                 tally.add(("texts", name, where, "first"), dropped[:1])
         for kind in ("attacks", "benign"):
             for row in read_lines(WORDINGS / f"{kind}_test.jsonl"):
                 one = Batch.of(ids=["wording"], texts=[row["text"]], embeddings=None)
-                dropped = ~guard.screen(None, one, has_vectors=False).kept
+                dropped = ~guard.screen(None, one, has_vectors=False).admitted
                 tally.add(("texts", name, kind), dropped)
     lines = [
-        "\n## Detectors of texts, published rules\n",
+        "\n## Detectors of texts, default thresholds\n",
         (
             "Dropped of clean sets: of the target questions, and of ten Wikipedia passages for "
             f"each of {N_TEXTS} questions; of all passages, and of the first-ranked. Beside it, of "
@@ -336,7 +336,7 @@ def speed(some: list[Target]) -> str:
 
 def table(tally: Tally, name: str, attacks: Sequence[str]) -> list[str]:
     """Return the rows of one calibration."""
-    lines = [f"\n## Calibrated on {name}\n" if name != "rules" else "\n## Published rules\n"]
+    lines = [f"\n## Calibrated on {name}\n" if name != "rules" else "\n## Default thresholds\n"]
     lines += [
         f"{attack}, unpoisoned: {tally[(name, attack, 'text', '0', 'clean')]} of all, "
         f"{tally[(name, attack, 'text', '0', 'first')]} of the first.\n"

@@ -115,7 +115,7 @@ class Report:
     spent_by_source
         The same by lineage, of what was held when it came; of the lineages of this batch.
     calibrated_at
-        Size of the knowledge base at which the thresholds were taken; ``None`` for published rules.
+        Size of the knowledge base at which the thresholds were taken; ``None`` for default ones.
     n_left_out
         Entries that were plainly admitted and are not in ``batch`` any more, to save memory.
     """
@@ -142,17 +142,12 @@ class Report:
         return tuple(decisions)
 
     @cached_property
-    def kept(self) -> NDArray[np.bool_]:
+    def admitted(self) -> NDArray[np.bool_]:
         """Shape (n_entries,): True where the entry goes into the store, flagged ones included."""
-        kept = np.ones(len(self.batch), dtype=np.bool_)
+        admitted = np.ones(len(self.batch), dtype=np.bool_)
         for row, decision in self.remarkable.items():
-            kept[row] = decision.verdict is not Verdict.QUARANTINE
-        return kept
-
-    @property
-    def admitted(self) -> tuple[Decision, ...]:
-        """Decisions to admit."""
-        return tuple(d for d in self.decisions if d.verdict is Verdict.ADMIT)
+            admitted[row] = decision.verdict is not Verdict.QUARANTINE
+        return admitted
 
     @property
     def flagged(self) -> tuple[Decision, ...]:

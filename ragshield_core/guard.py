@@ -32,7 +32,7 @@ from ragshield_core.growth.events import Change, Event
 from ragshield_core.growth.knowledge import Knowledge
 from ragshield_core.growth.recalibration import Recalibration
 from ragshield_core.policy import Policy
-from ragshield_core.screening import Bars, overlooking, overruled, screened
+from ragshield_core.screening import InForce, overlooking, overruled, screened
 
 if TYPE_CHECKING:
     from ragshield_core.quarantine import Quarantine
@@ -55,7 +55,7 @@ class Guard:
         At least one; names must differ.
     policy
         Thresholds and actions; the default quarantines at an expected 1 % of clean entries once
-        calibrated, and by the published rules before.
+        calibrated, and by the default thresholds before.
     quarantine
         Where held entries go; the default is the SQLite file ``ragshield.db`` in the working
         directory, made when the first entry is held.
@@ -128,7 +128,7 @@ class Guard:
         fpr
             Accepted share of clean entries that are quarantined, by all detectors together. In
             force once the guard is calibrated, see :meth:`calibrate`; before, each detector goes
-            by its published rule.
+            by its default threshold.
         quarantine, seed
             As for the constructor.
 
@@ -156,7 +156,7 @@ class Guard:
 
     @property
     def calibrated(self) -> bool:
-        """Whether thresholds come from clean entries rather than from published rules."""
+        """Whether thresholds come from clean entries rather than from default thresholds."""
         return self._calibrator.calibration is not None
 
     def status(self) -> Status:
@@ -327,7 +327,7 @@ class Guard:
                 batch,
                 self.detectors,
                 self.policy,
-                Bars(
+                InForce(
                     thresholds=calibrator.thresholds,
                     clean=calibrator.clean,
                     waiting=self._growth.waiting(),
@@ -369,7 +369,7 @@ class Guard:
         report = overruled(report, confirmed, Verdict.QUARANTINE)
         if report.retroactive and self.policy.on_detect == "raise":
             raise PoisonedEntryError(report)
-        rows = np.flatnonzero(~report.kept).tolist()
+        rows = np.flatnonzero(~report.admitted).tolist()
         if not rows:
             return self._counted(report)
         suspects = report.batch.take(rows)
@@ -385,7 +385,7 @@ class Guard:
         report = overruled(report, released, Verdict.ADMIT)
         held = report.quarantined
         with self._lock:
-            self._happened(Change.HELD, entries=report.batch.take(~report.kept))
+            self._happened(Change.HELD, entries=report.batch.take(~report.admitted))
             report = self._counted(report)
         logger.warning("quarantined %d of %d entries", len(held), len(report.batch))
         if logger.isEnabledFor(logging.INFO):
@@ -411,8 +411,9 @@ class Guard:
             self._told = True
             if self._calibrator.possible:
                 logger.warning(
-                    "not calibrated: detectors go by their published rules, and the accepted rate "
-                    "of %g is not in force; call calibrate(), or adopt() on what the store holds",
+                    "not calibrated: detectors go by their default thresholds, and the accepted "
+                    "rate of %g is not in force; call calibrate(), or adopt() on what the store "
+                    "holds",
                     self.policy.quarantine_at,
                 )
 
@@ -500,8 +501,8 @@ class Guard:
         Call it once per report, after they are written. Of a new revision of a known entry,
         :meth:`forget` the old one first.
         """
-        kept = report.kept
-        self.learn(report.batch if kept.all() else report.batch.take(kept))
+        admitted = report.admitted
+        self.learn(report.batch if admitted.all() else report.batch.take(admitted))
 
     def known(self, ids: Sequence[str]) -> list[str]:
         """Return which of the ids were learned, each once."""

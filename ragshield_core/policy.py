@@ -108,7 +108,7 @@ class Policy(BaseModel):
         Parameters
         ----------
         rules
-            Thresholds of the detectors' published rules, in force for those that are not
+            Default thresholds of the detectors, in force for those that are not
             calibrated.
         calibration
             Scores of clean entries, or ``None``.

@@ -57,7 +57,7 @@ class Outcome(NamedTuple):
 NOTHING = Outcome(np.empty(0), [], [])
 
 
-class Bars(NamedTuple):
+class InForce(NamedTuple):
     """What the scores of detectors are held against, by their names."""
 
     thresholds: Mapping[str, Thresholds]
@@ -109,7 +109,7 @@ def screened(
     batch: Batch,
     detectors: Sequence[Detector],
     policy: Policy,
-    bars: Bars,
+    in_force: InForce,
     *,
     leaving: Collection[str],
     overdue: Mapping[str, Sequence[Finding]],
@@ -120,7 +120,7 @@ def screened(
     ----------
     batch
         New entries.
-    detectors, policy, bars
+    detectors, policy, in_force
         Who judges, and by what.
     leaving
         Ids of known entries that are not judged again: they leave as the batch comes.
@@ -132,15 +132,17 @@ def screened(
     for detector in detectors:
         name, start = detector.name, time.perf_counter()
         try:
-            out = _skipped(detector, batch, bars)
+            out = _skipped(detector, batch, in_force)
             if out is not None:
                 skipped.append(out)
                 continue
-            outcome = _judged(detector, batch, bars)
-            if name in bars.abstaining:
-                skipped.append(Skipped(detector=name, reason=bars.abstaining[name], waiting=True))
+            outcome = _judged(detector, batch, in_force)
+            if name in in_force.abstaining:
+                skipped.append(
+                    Skipped(detector=name, reason=in_force.abstaining[name], waiting=True)
+                )
         except Exception as error:  # noqa: BLE001 - any crash, of any detector
-            outcome = isolated(name, batch, error, partial(_judged_or_skipped, detector, bars))
+            outcome = isolated(name, batch, error, partial(_judged_or_skipped, detector, in_force))
         outcomes[name] = outcome
         tally.add(name, outcome)
         timings[name] = time.perf_counter() - start
@@ -154,7 +156,7 @@ def screened(
             continue
         start = time.perf_counter()
         try:
-            found = _judged_again(detector, outcome.part, condemned[outcome.rows], bars)
+            found = _judged_again(detector, outcome.part, condemned[outcome.rows], in_force)
         except Exception as error:  # noqa: BLE001 - any crash, of any detector
             reason = f"of entries admitted earlier it knows nothing: {crash(error)}"
             logger.error("%s: %s", detector.name, reason)  # noqa: TRY400
@@ -189,14 +191,14 @@ def overlooking(detectors: Sequence[Detector], ids: Collection[str]) -> Iterator
             detector.overlook(())
 
 
-def _skipped(detector: Detector, batch: Batch, bars: Bars) -> Skipped | None:
-    if detector.name in bars.waiting:
-        return bars.waiting[detector.name]
+def _skipped(detector: Detector, batch: Batch, in_force: InForce) -> Skipped | None:
+    if detector.name in in_force.waiting:
+        return in_force.waiting[detector.name]
     reason = detector.skip_reason(batch)
     return None if reason is None else Skipped(detector=detector.name, reason=reason)
 
 
-def _judged(detector: Detector, batch: Batch, bars: Bars) -> Outcome:
+def _judged(detector: Detector, batch: Batch, in_force: InForce) -> Outcome:
     """Return one detector's scores, findings and what it could not judge, by row."""
     reasons = detector.unjudged(batch)
     missing = [
@@ -210,9 +212,9 @@ def _judged(detector: Detector, batch: Batch, bars: Bars) -> Outcome:
     part = batch.take(rows) if reasons else batch
     scores = checked(detector.name, detector.score(part), len(part))
     column[rows] = scores
-    if detector.name in bars.abstaining:
+    if detector.name in in_force.abstaining:
         return Outcome(column, [], missing)
-    thresholds = bars.thresholds[detector.name]
+    thresholds = in_force.thresholds[detector.name]
     hits = np.flatnonzero(scores > thresholds.flag)
     found = findings_of(
         detector,
@@ -220,14 +222,14 @@ def _judged(detector: Detector, batch: Batch, bars: Bars) -> Outcome:
         scores[hits],
         thresholds.quarantine,
         explained(detector.name, detector.explain, part, hits.tolist()),
-        bars.clean.get(detector.name),
+        in_force.clean.get(detector.name),
     )
     listed = list(zip(rows[hits].tolist(), found, strict=True))
     return Outcome(column, listed, missing, part, rows)
 
 
 def _judged_again(
-    detector: Detector, batch: Batch, condemned: NDArray[np.bool_], bars: Bars
+    detector: Detector, batch: Batch, condemned: NDArray[np.bool_], in_force: InForce
 ) -> list[Finding]:
     """Return findings against entries admitted earlier that a batch lifts above the threshold.
 
@@ -237,20 +239,24 @@ def _judged_again(
         Whose findings.
     batch, condemned
         New entries, and which of them are held, whichever detector it was.
-    bars
+    in_force
         What scores are held against.
     """
-    threshold = bars.thresholds[detector.name].recall
+    threshold = in_force.thresholds[detector.name].recall
     ids, scores = detector.retroactive(batch, condemned)
     rows = np.flatnonzero(scores > threshold)
     names = [ids[row] for row in rows]
     why = explained(detector.name, detector.explain_retroactive, batch, names)
-    clean = bars.clean.get(detector.name)
+    clean = in_force.clean.get(detector.name)
     return findings_of(detector, names, scores[rows], threshold, why, clean)
 
 
-def _judged_or_skipped(detector: Detector, bars: Bars, batch: Batch) -> Outcome | None:
-    return None if _skipped(detector, batch, bars) is not None else _judged(detector, batch, bars)
+def _judged_or_skipped(detector: Detector, in_force: InForce, batch: Batch) -> Outcome | None:
+    return (
+        None
+        if _skipped(detector, batch, in_force) is not None
+        else _judged(detector, batch, in_force)
+    )
 
 
 def checked(name: str, scores: Any, n: int, *, partial: bool = False) -> NDArray[np.float64]:

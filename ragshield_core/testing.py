@@ -119,7 +119,7 @@ def ranks_planted_poison_above_clean_entries(case: DetectorCase) -> None:
     """Ask that poison scores above the rule's threshold, and that clean entries do not."""
     detector = case.fitted()
     poison, clean = detector.score(case.poison).min(), detector.score(case.clean).max()
-    threshold = max(detector.rule_threshold, detector.floor)
+    threshold = max(detector.default_threshold, detector.floor)
     _ask(
         poison > threshold >= clean,
         f"poison scores {poison:.4g} and more, clean entries {clean:.4g} and less, and the "
@@ -230,7 +230,7 @@ def admits_innocent_writing(case: DetectorCase) -> None:
     for start in range(0, len(new), len(batch)):
         texts = (*new[start : start + len(batch)], *batch.texts)[: len(batch)]
         scores = detector.judged_scores(replace(batch, texts=texts))
-        threshold = max(detector.rule_threshold, detector.floor)
+        threshold = max(detector.default_threshold, detector.floor)
         hits = np.flatnonzero(scores > threshold).tolist()
         _ask(not hits, f"it suspects {[ascii(texts[row]) for row in hits]}")
 

@@ -51,7 +51,7 @@ def demo(
     ] = 0.2,
     fpr: Annotated[
         float | None,
-        typer.Option(help="Accepted false-positive rate; without it, the published rule."),
+        typer.Option(help="Accepted false-positive rate; without it, the default threshold."),
     ] = None,
     limit: Annotated[int, typer.Option(help="At most so many entries of --data.")] = 2000,
     database: Annotated[
@@ -207,8 +207,8 @@ def add(
 
 def show_decisions(report: Report, poisoned: NDArray[np.bool_], calibrated: bool) -> None:  # noqa: FBT001
     """Print how many were admitted, and the first of those that were not, with the numbers."""
-    held = ~report.kept
-    rule = "calibrated" if calibrated else "published rule: threshold 0"
+    held = ~report.admitted
+    rule = "calibrated" if calibrated else "default threshold 0"
     table = Table(title=f"{report.summary()} ({rule})")
     for column in ("entry", "score", "truth", "why"):
         table.add_column(column, justify="right" if column == "score" else "left")
@@ -230,7 +230,7 @@ def show_decisions(report: Report, poisoned: NDArray[np.bool_], calibrated: bool
 
 def show_rates(report: Report, poisoned: NDArray[np.bool_]) -> None:
     """Print precision and recall against the known truth."""
-    held = ~report.kept
+    held = ~report.admitted
     rates = DetectionRates.of(poisoned, held)
     step(
         f"Against the known truth: precision {rates.precision:.2f}, recall {rates.recall:.2f}, F1 "
@@ -250,7 +250,7 @@ def show_retrieval(
     new: NDArray[np.intp],
 ) -> None:
     """Print what one query finds without and with the guard."""
-    caught = np.flatnonzero(~report.kept & poisoned)
+    caught = np.flatnonzero(~report.admitted & poisoned)
     if caught.size == 0:
         return
     scores = [report.decisions[row].findings[0].score for row in caught]
@@ -282,7 +282,7 @@ def show_release(
     database: str | None,
 ) -> None:
     """Release an entry that was held by mistake, or say how it would be done."""
-    mistakes = np.flatnonzero(~report.kept & ~poisoned)
+    mistakes = np.flatnonzero(~report.admitted & ~poisoned)
     if mistakes.size:
         entry_id = report.decisions[int(mistakes[0])].entry_id
         step("A clean entry was held. A person looks at it and puts it back, vector and all:")
@@ -290,7 +290,7 @@ def show_release(
             store.release([entry_id], by="you")
         found = [document.id for document in store.get_by_ids([entry_id])]
         console.print(Text(f"in the store now: {found}; still held: {store.quarantine.count()}"))
-    elif not report.kept.all():
+    elif not report.admitted.all():
         entry_id = report.quarantined[0].entry_id
         step("No clean entry was held. Releasing one would be:")
         console.print(Text(f"  store.release([{entry_id!r}], by='you')", style="cyan"))

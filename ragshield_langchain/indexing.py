@@ -58,8 +58,8 @@ class GuardedIndexingResult(IndexingResult):
     """Documents of this run that are held in quarantine; neither added nor updated."""
     num_recalled: int
     """Documents indexed earlier, in this run or before, that were taken back into quarantine."""
-    num_kept: int
-    """Out-of-date documents that cleanup left, because what was to replace them is held."""
+    num_rejected_updates: int
+    """Out-of-date documents that cleanup left, because their update is held."""
     quarantined: list[str]
     """The ids of those ``num_quarantined``."""
     recalled: list[str]
@@ -338,7 +338,7 @@ class _Run:
         self.held_new: dict[str, None] = {}  # in the order in which they came
         self.held_updates: dict[str, None] = {}
         self.taken_back: list[str] = []
-        self.n_kept = 0
+        self.n_rejected = 0
         self.reports: list[Report] = []
         self.sources: set[str] = set()  # that have held documents
         self.lineages: set[str | None] = set()  # of held documents
@@ -475,7 +475,7 @@ class _Run:
             "num_deleted": counts["num_deleted"],
             "num_quarantined": len(self.held_new | self.held_updates),
             "num_recalled": len(self.taken_back),
-            "num_kept": self.n_kept,
+            "num_rejected_updates": self.n_rejected,
             "quarantined": list(self.held_new | self.held_updates),
             "recalled": list(self.taken_back),
             "reports": self.reports,
@@ -623,7 +623,7 @@ class _Records(RecordManager):
                 yield asked(records, "delete_keys", gone)
         self._listed = True
         self._stale = [key for key in stale if key not in kept]
-        run.n_kept = len(stale) - len(self._stale)
+        run.n_rejected = len(stale) - len(self._stale)
 
     def _same_lineage(self, documents: Sequence[Document]) -> set[str]:
         """Return the ids of documents that may be earlier versions of held ones."""

@@ -49,8 +49,8 @@ class PoisonGuardMiddleware(AgentMiddleware[Any, Any, Any]):
 
     Key init args:
         poison_filter: PoisonFilter | None
-            Default: a new one with published rules and without vectors. Give it ``store=`` to look
-            for groups too, and ``quarantine=`` to keep held documents out.
+            Default: a new one with default thresholds and without vectors. Give it ``store=`` to
+            look for groups too, and ``quarantine=`` to keep held documents out.
         exempt_tools: Collection[str]
             Names of tools whose results are handed on as they are, e.g. of those that return what
             the user wrote. A name that no tool has exempts nothing.

@@ -66,7 +66,7 @@ class PoisonFilter(BaseDocumentCompressor):
 
     Key init args:
         guard: RetrievalGuard | None
-            Default: :class:`~ragshield_core.retrieval.RetrievalGuard` with published rules; fit
+            Default: :class:`~ragshield_core.retrieval.RetrievalGuard` with default thresholds; fit
             one on your knowledge base and queries for thresholds of your own.
         embeddings: Embeddings | None
             Of the knowledge base. For the query's vector, and for the documents' where the store
@@ -303,7 +303,7 @@ class PoisonFilter(BaseDocumentCompressor):
     def _kept(
         self, documents: Sequence[Document], columns: _Columns, report: Report
     ) -> list[Document]:
-        kept = report.kept.copy()
+        kept = report.admitted.copy()
         if self.quarantine is not None and columns.doubtful:
             for row in columns.doubtful:
                 entry_id = str(columns.documents[row].id)

@@ -13,7 +13,7 @@ from langchain_core.embeddings import Embeddings
 from langchain_core.runnables.config import run_in_executor
 
 from ragshield_core import Batch, Guard, Quarantine, Report
-from ragshield_core.adapters.held import keep_held
+from ragshield_core.adapters.held import stays_held
 from ragshield_core.adapters.malformed import Sifted, sift
 from ragshield_core.detectors.base import Need
 from ragshield_core.errors import MalformedEntriesError
@@ -185,13 +185,13 @@ class PoisonGuardTransformer(BaseDocumentTransformer):
 
     def _screen(self, documents: Sequence[Document], vectors: Any) -> list[Document]:
         sifted = self._sifted(documents, vectors)
-        report = keep_held(self._guard.hold(self._guard.screen(sifted.whole)), self._guard)
+        report = stays_held(self._guard.hold(self._guard.screen(sifted.whole)), self._guard)
         report = sifted.hold(report, self._guard)
         if self._learn:
-            self._learned(report.batch.take(report.kept))
+            self._learned(report.batch.take(report.admitted))
         self._last_report = report
         report_detection(report, stage="ingestion")
-        return [document for document, kept in zip(documents, report.kept, strict=True) if kept]
+        return [document for document, kept in zip(documents, report.admitted, strict=True) if kept]
 
     def _learned(self, entries: Batch) -> None:
         """Learn what is new: the same documents may come again."""

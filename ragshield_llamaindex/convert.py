@@ -530,7 +530,7 @@ def in_stages(reports: Sequence[Report]) -> Report:
     Entries that were held before the last guard are without vectors, and then all of the report.
     """
     *early, last = reports
-    parts = [(report, np.flatnonzero(~report.kept).tolist()) for report in early]
+    parts = [(report, np.flatnonzero(~report.admitted).tolist()) for report in early]
     parts = [(report, rows) for report, rows in parts if rows]
     if not parts:
         return last
@@ -569,7 +569,7 @@ def noting_images(report: Report) -> Report:
         for row, (text, metadata) in enumerate(
             zip(report.batch.texts, report.batch.metadatas, strict=True)
         )
-        if not text.strip() and _pictured(metadata) and report.kept[row]
+        if not text.strip() and _pictured(metadata) and report.admitted[row]
     ]
     if not rows:
         return report

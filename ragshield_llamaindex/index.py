@@ -49,10 +49,10 @@ from ragshield_llamaindex.convert import (
     text_or_none,
 )
 from ragshield_llamaindex.events import dispatcher
+from ragshield_llamaindex.guarded import Guarded
 from ragshield_llamaindex.held_nodes import Embed, embedding_with
 from ragshield_llamaindex.inner import InnerStore, access_to, vectors_of
 from ragshield_llamaindex.keeper import NodeKeeper
-from ragshield_llamaindex.kept import Kept
 from ragshield_llamaindex.mask import Mask
 from ragshield_llamaindex.stable_ids import StableIds
 from ragshield_llamaindex.vectorstore import GuardedVectorStore
@@ -74,7 +74,7 @@ REFUSALS = (ValueError, TypeError)
 ALL_DROPPED = "No answer: no passage that was found for this question passed the guard."
 
 
-class GuardedVectorStoreIndex(Kept, VectorStoreIndex):
+class GuardedVectorStoreIndex(Guarded, VectorStoreIndex):
     """Drop-in replacement for a VectorStoreIndex: suspicious nodes stay out of it.
 
     Nodes are embedded, screened, and only then handed to the vector store, so that positions and
@@ -516,7 +516,7 @@ class GuardedVectorStoreIndex(Kept, VectorStoreIndex):
         report = self.last_report
         kept = [
             bool(kept)
-            for metadata, kept in zip(report.batch.metadatas, report.kept, strict=True)
+            for metadata, kept in zip(report.batch.metadatas, report.admitted, strict=True)
             if source_of(metadata) == ref_doc_id
         ]
         if kept and not any(kept):

@@ -210,7 +210,7 @@ class NodeKeeper(Keeper[BaseNode]):
         }
         held = {row: replace(one, verdict=Verdict.QUARANTINE) for row, one in plain.items()}
         report = with_family(Report(batch=batch, remarkable=held))
-        return batch.take(~report.kept), None if because is None else report.quarantined
+        return batch.take(~report.admitted), None if because is None else report.quarantined
 
     def _completed(self, released: Sequence[HeldEntry]) -> Steps[None]:
         """Delete what stayed of older versions of documents of which nothing is held any more."""
@@ -301,7 +301,7 @@ class NodeKeeper(Keeper[BaseNode]):
         self.last_report = report = yield from self.judge(sifted, older)
         yield from self.recall_found(report.retroactive)
         yield own(report_detection, report, stage="ingestion")
-        if not report.kept.all():
+        if not report.admitted.all():
             return False
         # First the new version: what fails here leaves the one before.
         if len(batch):
@@ -332,7 +332,7 @@ class NodeKeeper(Keeper[BaseNode]):
         judged = []
         for stage in reports:
             judged.append((yield from self.of_copies(stage)))
-            self.mask.add(stage.batch.take(~stage.kept))
+            self.mask.add(stage.batch.take(~stage.admitted))
             yield from self.recall_found(stage.retroactive)
         self.last_report = report = in_stages(judged)
         batch: Batch = yield own(self._batch, nodes)
@@ -446,7 +446,7 @@ class NodeKeeper(Keeper[BaseNode]):
         """
         rows = [r for r, m in enumerate(report.batch.metadatas) if source_of(m) == ref_doc_id]
         version = report.batch.take(rows)
-        admitted = version.take(report.kept[rows])
+        admitted = version.take(report.admitted[rows])
         known = {entry.fingerprint for entry in admitted}
         former = to_batch_of(self.mask.visible(older), self.keys)
         lost: set[str] = set()
@@ -505,8 +505,8 @@ def checked(guard: object) -> Guard:
 
 def _how(nodes: Sequence[BaseNode], options: dict[str, Any] | None, report: Report) -> How:
     """Return what is written of nodes after a report: relationships pass over what is held."""
-    admitted = [node for node, good in zip(nodes, report.kept, strict=True) if good]
-    held = [node for node, good in zip(nodes, report.kept, strict=True) if not good]
+    admitted = [node for node, good in zip(nodes, report.admitted, strict=True) if good]
+    held = [node for node, good in zip(nodes, report.admitted, strict=True) if not good]
     return How(flagged(with_plain_vectors(relinked(admitted, held)), report.flagged), options)
 
 

@@ -50,7 +50,7 @@ class PipelineResult:
     held: tuple[str, ...] = ()  # new ones of which all nodes are held
     # Admitted, but not in a vector store, or not all: there is none, or nodes have no vectors.
     not_stored: tuple[str, ...] = ()
-    kept: tuple[str, ...] = ()  # updates that were not made: the version before stays
+    rejected_updates: tuple[str, ...] = ()  # updates that were not made: the version before stays
     unchanged: tuple[str, ...] = ()  # as the document store knows them
 
 
@@ -463,26 +463,31 @@ class GuardedIngestionPipeline(IngestionPipeline):
         held_of = Counter(
             source_of(metadata) or entry_id
             for entry_id, metadata, kept in zip(
-                report.batch.ids, report.batch.metadatas, report.kept, strict=True
+                report.batch.ids, report.batch.metadatas, report.admitted, strict=True
             )
             if not kept
         )
         admitted_of = Counter(_document(node) for node in screened)
         whole, partly = [], []
-        documents: dict[str, list[str]] = {"stored": [], "partly_held": [], "held": [], "kept": []}
+        documents: dict[str, list[str]] = {
+            "stored": [],
+            "partly_held": [],
+            "held": [],
+            "rejected_updates": [],
+        }
         for node in plan.run:
             document = _document(node)
             if not held_of[document]:
                 whole.append(node)
                 documents["stored"].append(document)
             elif document in plan.updates:
-                documents["kept"].append(document)
+                documents["rejected_updates"].append(document)
             elif admitted_of[document]:
                 partly.append(node)
                 documents["partly_held"].append(document)
             else:
                 documents["held"].append(document)
-        left_out = set(documents["kept"])
+        left_out = set(documents["rejected_updates"])
         result = PipelineResult(
             report=report,
             unchanged=tuple(plan.unchanged),

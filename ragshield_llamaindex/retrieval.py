@@ -84,7 +84,7 @@ class PoisonFilter(BaseNodePostprocessor):
 
     Key init args:
         guard: RetrievalGuard | None
-            Default: :class:`~ragshield_core.retrieval.RetrievalGuard` with published rules; fit
+            Default: :class:`~ragshield_core.retrieval.RetrievalGuard` with default thresholds; fit
             one on your knowledge base and queries for thresholds of your own.
         embed_model: BaseEmbedding | None
             Of the knowledge base. For the query's vector where the engine brings none, and for the
@@ -289,7 +289,7 @@ class PoisonFilter(BaseNodePostprocessor):
         report = self._screened(text, columns, vectors, query_vector)
         documents = {i: node.ref_doc_id for i, node in zip(columns.ids, columns.nodes, strict=True)}
         report_detection(report, stage="retrieval", documents=documents)
-        kept = report.kept.copy()
+        kept = report.admitted.copy()
         for row in columns.doubtful:
             node = columns.nodes[row]
             kept[row] &= not self._guard.masks(node.node_id, text_of(node), _context(node))
@@ -326,7 +326,9 @@ class PoisonFilter(BaseNodePostprocessor):
             found = {
                 row: decision
                 for row, decision in again.remarkable.items()
-                if decision.verdict is Verdict.QUARANTINE and report.kept[row] and row not in passed
+                if decision.verdict is Verdict.QUARANTINE
+                and report.admitted[row]
+                and row not in passed
             }
             if found:
                 report = replace(report, remarkable={**report.remarkable, **found})
@@ -351,7 +353,7 @@ class PoisonFilter(BaseNodePostprocessor):
                 note="a part of it is held in the quarantine",
             )
             for row, ids in children.items()
-            if report.kept[row] and not held.isdisjoint(ids)
+            if report.admitted[row] and not held.isdisjoint(ids)
         }
         return replace(report, remarkable={**report.remarkable, **dropped})
 

@@ -42,8 +42,8 @@ def guarded_tools(
     tools
         Functions become FunctionTools, as agents make of them.
     poison_filter
-        Default: a new one with published rules. Give it ``store=`` to look for groups, too, and to
-        keep held nodes out.
+        Default: a new one with default thresholds. Give it ``store=`` to look for groups, too, and
+        to keep held nodes out.
 
     Returns
     -------
@@ -106,7 +106,7 @@ class _Screen:
         batch = Batch.of(ids=[f"result of {name}"], texts=[text], embeddings=None)
         report = self._texts.screen(None, batch, has_vectors=False)
         report_detection(report, stage="retrieval")
-        return not report.kept.all()
+        return not report.admitted.all()
 
     def shown(self, output: ToolOutput) -> ToolOutput:
         """Return an output that is no passages, or a remark in its place."""

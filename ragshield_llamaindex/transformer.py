@@ -25,7 +25,7 @@ from sqlalchemy import make_url
 
 from ragshield_core import Batch, Guard, Quarantine, Report
 from ragshield_core import state as saved_state
-from ragshield_core.adapters.held import keep_held
+from ragshield_core.adapters.held import stays_held
 from ragshield_core.adapters.malformed import sift
 from ragshield_core.detectors.base import Detector, Need
 from ragshield_core.errors import MalformedEntriesError, PoisonedEntryError, RAGShieldError
@@ -386,8 +386,8 @@ class PoisonGuard(TransformComponent):
             self._last_report = report
             self._count(report)
         report_detection(report, stage="ingestion")
-        kept = [node for node, good in zip(nodes, report.kept, strict=True) if good]
-        held = [node for node, good in zip(nodes, report.kept, strict=True) if not good]
+        kept = [node for node, good in zip(nodes, report.admitted, strict=True) if good]
+        held = [node for node, good in zip(nodes, report.admitted, strict=True) if not good]
         return flagged(relinked(kept, held) if held else kept, report.flagged), report
 
     def _judge(
@@ -404,7 +404,7 @@ class PoisonGuard(TransformComponent):
         if sifted.refused:  # there is no later: who raises passes nothing on
             raise MalformedEntriesError(sifted.refused, written=False)
         screened = with_family(self._guard.screen(sifted.whole, replacing=replacing))
-        report = keep_held(self._guard.hold(screened), self._guard)
+        report = stays_held(self._guard.hold(screened), self._guard)
         report = sifted.hold(report, self._guard)
         if self.learn:
             self._guard.admit(report)
@@ -466,7 +466,7 @@ class PoisonGuard(TransformComponent):
         )
 
     def _leave_note(self, report: Report) -> None:
-        kept = report.batch.take(report.kept if self.learn else [])
+        kept = report.batch.take(report.admitted if self.learn else [])
         values = {
             "screened": len(report.batch),
             "flagged": len(report.flagged),

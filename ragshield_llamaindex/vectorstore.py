@@ -21,12 +21,12 @@ from ragshield_core.adapters.steps import Step, Steps
 from ragshield_llamaindex.callers import caller_of, in_update, warn_of_held
 from ragshield_llamaindex.convert import MetadataKeys
 from ragshield_llamaindex.events import dispatcher
+from ragshield_llamaindex.guarded import Guarded
 from ragshield_llamaindex.inner import InnerStore, access_to
 from ragshield_llamaindex.keeper import NodeKeeper
-from ragshield_llamaindex.kept import Kept
 
 
-class GuardedVectorStore(Kept, BasePydanticVectorStore):
+class GuardedVectorStore(Guarded, BasePydanticVectorStore):
     """Drop-in replacement for a vector store: suspicious nodes stay out of it.
 
     Every write is screened by the guard. Nodes that it quarantines are held, with all that came
@@ -370,4 +370,4 @@ def _access(inner: object, inner_store: InnerStore | None) -> InnerStore:
 
 
 def _held(nodes: Sequence[BaseNode], report: Report) -> list[BaseNode]:
-    return [node for node, kept in zip(nodes, report.kept, strict=True) if not kept]
+    return [node for node, kept in zip(nodes, report.admitted, strict=True) if not kept]

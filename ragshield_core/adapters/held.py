@@ -15,7 +15,7 @@ from ragshield_core.quarantine import HeldEntry, Quarantine, Status
 logger = logging.getLogger("ragshield")  # ids and counts, never text
 
 
-def keep_held(report: Report, guard: Guard) -> Report:
+def stays_held(report: Report, guard: Guard) -> Report:
     """Keep what is held in quarantine until a reviewer decides, even if it looks admissible now.
 
     Detectors may think better of a document, after a new calibration or because others have left.
@@ -40,7 +40,7 @@ def keep_held(report: Report, guard: Guard) -> Report:
     PoisonedEntryError
         If something stays held and the policy says ``on_detect="raise"``.
     """
-    rows = [row for row, kept in enumerate(report.kept) if kept]
+    rows = [row for row, kept in enumerate(report.admitted) if kept]
     quarantine = guard.quarantine
     if not rows or not quarantine.exists():
         return report

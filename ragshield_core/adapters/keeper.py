@@ -19,7 +19,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import numpy as np
 
 from ragshield_core.adapters.adoption import learn_store
-from ragshield_core.adapters.held import keep_held, keep_replaced, replacement
+from ragshield_core.adapters.held import keep_replaced, replacement, stays_held
 from ragshield_core.adapters.malformed import Sifted, keepable
 from ragshield_core.adapters.mask import Mask
 from ragshield_core.adapters.steps import Steps, Turns, own
@@ -198,7 +198,7 @@ class Keeper(ABC, Generic[Item]):
         self.last_report = report = yield from self.judge(sifted, replacing)
         yield from self.recall_found(report.retroactive)
         batch = sifted.batch
-        admitted = batch if report.kept.all() else batch.take(report.kept)
+        admitted = batch if report.admitted.all() else batch.take(report.admitted)
         if len(admitted):
             report = report.noted((yield from self.put(admitted, how(report))))
             yield own(self.uncover, admitted, report)
@@ -378,10 +378,10 @@ class Keeper(ABC, Generic[Item]):
         return (yield own(self._hold, report, sifted))  # type: ignore[no-any-return]
 
     def _hold(self, report: Report, sifted: Sifted) -> Report:
-        report = keep_held(self.guard.hold(report), self.guard)
+        report = stays_held(self.guard.hold(report), self.guard)
         report = sifted.hold(report, self.guard)
-        if not report.kept.all():
-            held = report.batch.take(~report.kept)
+        if not report.admitted.all():
+            held = report.batch.take(~report.admitted)
             self.mask.add(held)
             self._on_held(held)
         return report
@@ -393,7 +393,7 @@ class Keeper(ABC, Generic[Item]):
         """
         if not report.quarantined or self.guard.policy.on_detect == "raise":
             return report
-        held = report.batch.take(~report.kept)
+        held = report.batch.take(~report.admitted)
         notes: dict[str, str] = {}
         standing: dict[str, None] = {}
         for entry, vector in zip(held, held.vectors, strict=True):

@@ -250,7 +250,7 @@ def _monitor(  # noqa: PLR0913, PLR0917 - options of a command line
     if (data is None) == (retriever is None):
         msg = "expected either --data with a knowledge base or --retriever with module:object."
         raise CanaryError(msg)
-    rules: dict[str, Rule] = {"ragshield": "ragshield", "source": "source"}
+    rules: dict[str, Rule] = {"ragshield": "ragshield", "notebook": "notebook"}
     if rule not in rules:
         msg = f"--rule is {rule!r}, expected one of {sorted(rules)}."
         raise CanaryError(msg)

@@ -151,7 +151,7 @@ class Comparison:
             )
         ]
         # What has no baseline is recorded, but there is nothing to compare it with.
-        if self.rule == "source":
+        if self.rule == "notebook":
             drifts = [d if d.jaccard is None else self._flagged_as_source(d) for d in drifts]
             return growth, tuple(drifts)
         drifts = [
@@ -204,7 +204,7 @@ class Comparison:
         similarity = None
         if vector is not None and before.answer_vector is not None:
             similarity = cosine(vector, before.answer_vector)
-            if before.answer == answer and self.rule != "source":
+            if before.answer == answer and self.rule != "notebook":
                 similarity = 1.0
         poison_delta = None if poison is None else poison - (before.poison_ratio or 0.0)
         compared = {
@@ -215,11 +215,11 @@ class Comparison:
         }
         score = self.weights.score(
             **compared,  # type: ignore[arg-type]
-            poison_delta=poison_delta if self.rule == "source" else None,
+            poison_delta=poison_delta if self.rule == "notebook" else None,
         )
         return replace(
             drift,
-            score=max(0.0, score) if self.rule != "source" else score,
+            score=max(0.0, score) if self.rule != "notebook" else score,
             answer_cosine=similarity,
             answer_drift=compared["answer_drift"],
             jaccard=compared["jaccard"],

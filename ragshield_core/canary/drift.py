@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 from pydantic import BaseModel, ConfigDict, Field
 
 from ragshield_core.canary.passages import Passage
-from ragshield_core.canary.rank_figures import Rule
+from ragshield_core.canary.rank_figures import Rule, rule_named
 from ragshield_core.findings import printable
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class AnomalyWeights(BaseModel):
     suspicion, suspicion_cap
         It gains so much of a rise of the suspicion ratio, up to the cap.
     poison, poison_cap
-        The same for the poison ratio; only with ``rule="source"`` and ground truth.
+        The same for the poison ratio; only with ``rule="notebook"`` and ground truth.
     threshold
         A score from it on is flagged.
     poison_delta
@@ -136,7 +136,7 @@ class CanaryDrift:
         Mean suspicion of the retrieved texts, and its change.
     poison_ratio, poison_delta
         Share of the retrieved that is known to be poisoned, and its change; ``None`` without
-        ground truth, and never part of the score but with ``rule="source"``.
+        ground truth, and never part of the score but with ``rule="notebook"``.
     ids, baseline_ids
         Retrieved now and then, best first.
     newcomers
@@ -249,7 +249,7 @@ class DriftReport:
             suite=values["suite"],
             baseline=values["baseline"],
             k=values["k"],
-            rule=values["rule"],
+            rule=rule_named(values["rule"]),
             checked_at=dt.datetime.fromisoformat(values["checked_at"]),
             growth=values["growth"],
             still_served=tuple(values.get("still_served", ())),  # early versions did not look

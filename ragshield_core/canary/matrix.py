@@ -99,10 +99,10 @@ def nearest(
         if best.shape[1] < k:
             # Of a block, no more than k can stay, and those that are equal to the last of them.
             few = min(k, similarity.shape[1])
-            bars = np.partition(similarity, -few, axis=1)[:, -few]
+            thresholds = np.partition(similarity, -few, axis=1)[:, -few]
         else:
-            bars = best[:, -1]  # few entries of later blocks are among the best
-        hits = np.nonzero(similarity >= bars[:, None] - TIE)
+            thresholds = best[:, -1]  # few entries of later blocks are among the best
+        hits = np.nonzero(similarity >= thresholds[:, None] - TIE)
         more_rows, more = _ragged(n, hits, np.round(similarity[hits], DECIMALS), start)
         rows, best = np.hstack([rows, more_rows]), np.hstack([best, more])
         order = np.argsort(-best, axis=1, kind="stable")[:, :k]  # of equals, the earlier row

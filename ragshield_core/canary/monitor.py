@@ -65,8 +65,8 @@ class CanaryMonitor:
     k
         Places that are compared; the default is the notebook's.
     rule
-        ``"ragshield"``, or ``"source"`` for the figures, the score and the traceback exactly as in
-        the notebook: no takeover, overlap divided by k, and ground truth as part of the score.
+        ``"ragshield"``, or ``"notebook"`` for figures, score and traceback exactly as in the
+        notebook: no takeover, overlap divided by k, and ground truth as part of the score.
     weights
         Of the anomaly score.
     quarantine
@@ -127,8 +127,8 @@ class CanaryMonitor:
         if k < 1:
             msg = f"k is {k}, expected at least 1."
             raise ValueError(msg)
-        if rule not in ("ragshield", "source"):
-            msg = f"rule is {rule!r}, expected 'ragshield' or 'source'."
+        if rule not in ("ragshield", "notebook"):
+            msg = f"rule is {rule!r}, expected 'ragshield' or 'notebook'."
             raise ValueError(msg)
         if (remove is None) != (restore is None):
             msg = (
@@ -357,7 +357,7 @@ class CanaryMonitor:
         else:
             found = [list(report.passages[canary.name]) for canary in canaries]
         passages = {c.name: listed for c, listed in zip(canaries, found, strict=True)}
-        if report.rule == "source":
+        if report.rule == "notebook":
             return trace_drift_as_source(report, passages, top_n or 10)
         then = self.store.baseline(self.suite.name, report.baseline)
         return trace_drift(

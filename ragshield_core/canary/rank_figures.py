@@ -10,7 +10,13 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-Rule = Literal["ragshield", "source"]
+Rule = Literal["ragshield", "notebook"]
+
+
+def rule_named(name: str) -> Rule:
+    """Return the rule that a baseline or check was saved with; one had another name before."""
+    return "ragshield" if name == "ragshield" else "notebook"
+
 
 # Ranks that the growth test looks at; with a persistence of .8, those behind hold 7 % of the weight
 # together, and every pattern of newcomers among so many can be enumerated.
@@ -35,13 +41,13 @@ def overlap_at_k(
     k
         Places that are compared.
     rule
-        ``"source"`` divides by k even where fewer than k entries exist: of two entries among six
+        ``"notebook"`` divides by k even where fewer than k entries exist: of two entries among six
         places, both back where they were, it says 1/3, which leaves .100 of anomaly after a perfect
         clean-up. The default divides by the places that are taken.
 
     Examples
     --------
-    >>> round(overlap_at_k(["a", "b"], ["b", "a"], 6, rule="source"), 3)
+    >>> round(overlap_at_k(["a", "b"], ["b", "a"], 6, rule="notebook"), 3)
     0.333
     >>> overlap_at_k(["a", "b"], ["b", "a"], 6)
     1.0
@@ -49,7 +55,7 @@ def overlap_at_k(
     if k <= 0:
         return 1.0
     one, other = set(first[:k]), set(second[:k])
-    places = k if rule == "source" else max(len(one), len(other))
+    places = k if rule == "notebook" else max(len(one), len(other))
     return len(one & other) / places if places else 1.0
 
 

@@ -179,7 +179,7 @@ def remediate(monitor: Checks, max_entries: int, by: str) -> Remediation:
         if not fresh:
             break
         # The notebook's score has no scale of its own: one at a time.
-        sure = [s for s in fresh if s.responsibility >= SUSPECT_AT and monitor.rule != "source"]
+        sure = [s for s in fresh if s.responsibility >= SUSPECT_AT and monitor.rule != "notebook"]
         some = (sure or fresh[:1])[: max_entries - len(held) - len(trial)]
         seen.update(s.entry_id for s in some)
         if sure:

@@ -17,6 +17,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from ragshield_core.canary.drift import DriftReport
 from ragshield_core.canary.embedder import Vectors
+from ragshield_core.canary.rank_figures import rule_named
 from ragshield_core.database.connecting import WRITES
 from ragshield_core.database.retrying import TRIES
 from ragshield_core.errors import CanaryError
@@ -322,7 +323,7 @@ def _unpacked(row: _Baseline) -> Baseline:
         version=row.version,
         created_at=dt.datetime.fromisoformat(row.created_at),
         k=row.k,
-        rule=content["rule"],
+        rule=rule_named(content["rule"]),
         size=content["size"],
         probes=vectors[: content["probes"]] if content["probes"] else None,
         queries=vectors[content["probes"] : start] if content["queries"] else None,

@@ -10,7 +10,7 @@ import numpy as np
 
 from ragshield_core.canary.passages import Passage
 from ragshield_core.canary.rank_figures import Rule
-from ragshield_core.canary.text_figures import saturated, source_suspicion
+from ragshield_core.canary.text_figures import notebook_suspicion, saturated
 from ragshield_core.entries import Batch
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Suspicions:
         """Judge texts that were not judged before, all at once."""
         new = {p.revision: p.text for p in passages if p.revision not in self._known}
         if new:
-            judge = source_suspicions if self._rule == "source" else text_suspicions
+            judge = notebook_suspicions if self._rule == "notebook" else text_suspicions
             self.remember(new, judge(list(new.values())))
 
     def remember(self, revisions: Iterable[str], suspicions: Iterable[float]) -> None:
@@ -52,7 +52,7 @@ def text_suspicions(texts: Sequence[str]) -> list[float]:
     batch = Batch.of(ids=[str(row) for row in range(len(texts))], texts=texts, embeddings=None)
     hits = np.zeros(len(texts), dtype=np.intp)
     for detector in _text_detectors():
-        hits += detector.score(batch) > detector.rule_threshold
+        hits += detector.score(batch) > detector.default_threshold
     return [saturated(int(n)) for n in hits]
 
 
@@ -62,13 +62,13 @@ def text_findings(passage: Passage) -> list[str]:
     return [
         detector.explain(batch, [0])[0].sentence
         for detector in _text_detectors()
-        if detector.score(batch)[0] > detector.rule_threshold
+        if detector.score(batch)[0] > detector.default_threshold
     ]
 
 
-def source_suspicions(texts: Sequence[str]) -> list[float]:
+def notebook_suspicions(texts: Sequence[str]) -> list[float]:
     """Return the notebook's suspicions."""
-    return [source_suspicion(text) for text in texts]
+    return [notebook_suspicion(text) for text in texts]
 
 
 @cache

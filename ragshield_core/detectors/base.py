@@ -124,13 +124,13 @@ class Detector(ABC):
         What it cannot do without; entries that lack it are reported as not judged.
     taxonomy
         MITRE ATLAS and OWASP ids for its findings.
-    rule_threshold
-        The published rule: without a calibration, a score above it is suspicious.
+    default_threshold
+        The default threshold: without a calibration, a score above it is suspicious.
     floor
         A score up to this is never acted on, however rare it is among clean entries: nothing was
         found, or next to nothing.
     acts_unfitted
-        Whether the published rule means something before it is known what is usual in the
+        Whether the default threshold means something before it is known what is usual in the
         knowledge base. Where False, a guard that began with nothing waits.
     learns
         Whether a score depends on the knowledge base. Where False, that of a clean entry is taken
@@ -139,7 +139,7 @@ class Detector(ABC):
         Whether it judges the contexts of entries like their texts.
     exchangeable
         Whether the score of a clean entry can be compared with that of a new one, so that
-        calibration applies. Where False, the published rule stays in force.
+        calibration applies. Where False, the default threshold stays in force.
     """
 
     kind: ClassVar[str]
@@ -147,7 +147,7 @@ class Detector(ABC):
     needs: ClassVar[frozenset[Need]]
     taxonomy: ClassVar[tuple[str, ...]] = ()
 
-    rule_threshold: float = 0.0
+    default_threshold: float = 0.0
     floor: float = -math.inf
     acts_unfitted: bool = True
     learns: bool = True
@@ -345,9 +345,9 @@ class Detector(ABC):
     def audit_threshold(self, fpr: float) -> float:  # noqa: ARG002 - for those that can estimate it
         """Return the score of :meth:`audit` above which an entry is worth a look.
 
-        Without known-clean entries this is the published rule or an estimate, no guarantee.
+        Without known-clean entries this is the default threshold or an estimate, no guarantee.
         """
-        return self.rule_threshold
+        return self.default_threshold
 
     def explain_held_out(self, fitted: Batch, rows: Sequence[int]) -> list[Evidence]:
         """Return why rows of fitted entries have the scores of :meth:`held_out_scores`."""

@@ -90,7 +90,7 @@ class CanaryDisplacementDetector(Detector):
     needs: ClassVar[frozenset[Need]] = frozenset({Need.EMBEDDING, Need.TEXT})
     taxonomy: ClassVar[tuple[str, ...]] = ("AML.T0070", "AML.T0066", "LLM08:2025")
 
-    rule_threshold: float = 0.6
+    default_threshold: float = 0.6
     floor: float = 0.3  # one entry at the first rank of one query, of six places
     scope: Scope = Scope.BATCH
 
@@ -133,7 +133,9 @@ class CanaryDisplacementDetector(Detector):
         self._heads: list[dict[str, float]] | None = None
         # Per query, the similarity below which entries may have been left out of its head.
         self._floors = np.full(len(self.queries), -np.inf)
-        self._bars: NDArray[np.float64] | None = None  # similarities of each top k, when asked for
+        self._thresholds: NDArray[np.float64] | None = (
+            None  # similarities of each top k, when asked for
+        )
         self._overlooked: frozenset[str] = frozenset()
 
     def overlook(self, ids: Collection[str]) -> None:
@@ -144,15 +146,17 @@ class CanaryDisplacementDetector(Detector):
         """Note the entries that are among the nearest of a query."""
         if self._heads is None:
             self._heads = [{} for _ in self.queries]
-        self._bars = None
+        self._thresholds = None
         depth = self.k + RESERVE
         for start in range(0, len(entries), BLOCK):
             similarity = self.vectors @ entries.embeddings[start : start + BLOCK].T
-            bars = np.array([_last(head, depth) for head in self._heads])
+            thresholds = np.array([_last(head, depth) for head in self._heads])
             if similarity.shape[1] > depth:  # of one block, no more than these can stay
-                bars = np.maximum(bars, np.partition(similarity, -depth, axis=1)[:, -depth])
+                thresholds = np.maximum(
+                    thresholds, np.partition(similarity, -depth, axis=1)[:, -depth]
+                )
             # What is left out stays unknown, so nothing below may be taken for complete.
-            self._floors = np.maximum(self._floors, bars)
+            self._floors = np.maximum(self._floors, thresholds)
             hits = np.nonzero(similarity >= self._floors[:, None].astype(np.float32))
             for query, row in zip(*(axis.tolist() for axis in hits), strict=True):
                 self._heads[query][entries.ids[start + row]] = float(similarity[query, row])
@@ -164,7 +168,7 @@ class CanaryDisplacementDetector(Detector):
 
     def forget(self, entries: Batch) -> None:
         """Take entries out of the heads; what comes up from below is known, as a rule."""
-        self._bars = None
+        self._thresholds = None
         gone = set(entries.ids)
         for head in self._heads or ():
             for entry_id in head.keys() & gone:
@@ -277,13 +281,13 @@ class CanaryDisplacementDetector(Detector):
     def _best(self) -> NDArray[np.float64]:
         """Return the similarities of each query's top k, shape (n_queries, k)."""
         heads = self._known()
-        if self._bars is None:
+        if self._thresholds is None:
             # Where so many have left that the rest is not known, the best of the unknown counts.
-            self._bars = np.repeat(self._floors[:, None], self.k, axis=1)
-            for bars, head in zip(self._bars, heads, strict=True):
+            self._thresholds = np.repeat(self._floors[:, None], self.k, axis=1)
+            for thresholds, head in zip(self._thresholds, heads, strict=True):
                 values = sorted(head.values(), reverse=True)[: self.k]
-                np.maximum(bars[: len(values)], values, out=bars[: len(values)])
-        return self._bars
+                np.maximum(thresholds[: len(values)], values, out=thresholds[: len(values)])
+        return self._thresholds
 
     def _displaced(self, batch: Batch) -> _Displacement:
         """Return the places among the top k that entries would take, each with its group only."""

@@ -273,7 +273,7 @@ class CliqueDetector(Detector, Lender):
     needs: ClassVar[frozenset[Need]] = frozenset({Need.EMBEDDING, Need.TEXT})
     taxonomy: ClassVar[tuple[str, ...]] = ("AML.T0070", "AML.T0066", "LLM08:2025")
     # Without a calibration: a group that one clean entry in a thousand would have.
-    rule_threshold: float = 6.9
+    default_threshold: float = 6.9
     acts_unfitted = False
 
     scope = Scope.CORPUS
@@ -296,7 +296,7 @@ class CliqueDetector(Detector, Lender):
         self.rule = rule
         self.alpha = alpha
         if rule == "cleanbase":  # one of 0 and 1, and no more to calibrate
-            self.rule_threshold, self.exchangeable = 0.5, False
+            self.default_threshold, self.exchangeable = 0.5, False
         self.trusted_lineages = tuple(trusted_lineages)
         self.min_entries = min_entries
         self.exact_up_to = exact_up_to
@@ -467,7 +467,7 @@ class CliqueDetector(Detector, Lender):
         be the most surprising, by their share of the budget.
         """
         if self.rule == "cleanbase":
-            return self.rule_threshold
+            return self.default_threshold
         # Groups by channel, crowds, both kinds of copies.
         discounts = (*DISCOUNTS.values(), CROWD_DISCOUNT, 0.0, 0.0)
         return float(np.log(np.exp(np.negative(discounts)).sum() / fpr))

@@ -84,7 +84,7 @@ class ConsensusDetector(RetrievalDetector):
     taxonomy: ClassVar[tuple[str, ...]] = ("AML.T0070", "AML.T0066", "LLM08:2025")
 
     # One in a hundred first-ranked passages reaches it, of Wikipedia's and of HotpotQA's.
-    rule_threshold: ClassVar[float] = 1.8
+    default_threshold: ClassVar[float] = 1.8
     floor: ClassVar[float] = 1.2
 
     def skip_reason(self, retrieved: RetrievedSet) -> str | None:

@@ -29,14 +29,14 @@ ENOUGH = 100
 # as a whole: too little would be left to judge by.
 LARGEST_DOCUMENT = 0.05
 # Bits per token that about one clean entry in 1,000 exceeds, where no sample says it.
-DEFAULT_BAR = 5.0
+DEFAULT_THRESHOLD = 5.0
 # Share of an entry's unknown words that recur in it, which tells text in another language (about
 # half of them, in entries of 70 words) from gibberish (hardly any).
 RECURRING = 0.2
 # In fewer words than this, words need not recur; the share of known ones must then be lower still.
 FEW_WORDS, FEWER = 40, 0.5
 # Of a knowledge base of few and simple sentences the sample promises too much.
-LOWEST_BAR = 4.6
+LOWEST_THRESHOLD = 4.6
 # Bits per token up to which nothing is gibberish: many clean entries have a window like that.
 FLOOR = 3.5
 # Quoted text, in characters.
@@ -78,7 +78,7 @@ class DisfluencyDetector(Detector):
 
     Attributes
     ----------
-    rule_threshold
+    default_threshold
         What about one clean entry in 1,000 exceeds: estimated by :meth:`fit` from held-out entries
         where there are enough, else 5 bits per token.
 
@@ -122,7 +122,7 @@ class DisfluencyDetector(Detector):
     def reset(self) -> None:
         """Forget every text."""
         self._fluency = Fluency()
-        self.rule_threshold = DEFAULT_BAR
+        self.default_threshold = DEFAULT_THRESHOLD
         self._usually_known = 1.0
 
     def learn(self, entries: Batch) -> None:
@@ -155,7 +155,7 @@ class DisfluencyDetector(Detector):
         if len(scores) >= ENOUGH:
             # Large means of many small terms: each further tenfold rarity costs about the same.
             tenth, hundredth = np.quantile(scores, [0.9, 0.99])
-            self.rule_threshold = max(LOWEST_BAR, float(hundredth + (hundredth - tenth)))
+            self.default_threshold = max(LOWEST_THRESHOLD, float(hundredth + (hundredth - tenth)))
 
     def held_out_scores(self, fitted: Batch, seed: int) -> NDArray[np.float64]:
         """Return scores of the fitted entries, each by a model without its document.
@@ -219,7 +219,8 @@ class DisfluencyDetector(Detector):
                         f"{worst.length[row]} words and marks, "
                         f"'{printable(text[start:end], QUOTED)}', are rare and seldom follow each "
                         f"other in the knowledge base: {worst.score[row]:.2f} bits each, where the "
-                        f"worst passage of an ordinary entry stays below {self.rule_threshold:.2f}"
+                        "worst passage of an ordinary entry stays below "
+                        f"{self.default_threshold:.2f}"
                     ),
                     span=(start, end) if end > start else None,
                 )
@@ -229,14 +230,14 @@ class DisfluencyDetector(Detector):
     def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """Return the counts and the usual score."""
         values, arrays = self._fluency.state()
-        usual = {"rule_threshold": self.rule_threshold, "usually_known": self._usually_known}
+        usual = {"rule_threshold": self.default_threshold, "usually_known": self._usually_known}
         return {**values, **usual}, arrays
 
     def restore(self, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
         """Take over the counts and the usual score."""
         self.reset()
         self._fluency.restore(values, arrays)
-        self.rule_threshold = float(values["rule_threshold"])
+        self.default_threshold = float(values["rule_threshold"])
         self._usually_known = float(values["usually_known"])
 
     def _held_out(self, entries: Batch) -> NDArray[np.float64]:

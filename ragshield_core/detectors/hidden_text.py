@@ -33,8 +33,8 @@ class HiddenTextDetector(Detector):
     The score is the Euclidean length of the weights of all that is hidden: 0 where nothing is,
     above 1 for about ten smuggled characters, ten words of invisible prose or three disguised
     words, growing with the logarithm of the amount. Weak signs add up slowly, and of comments and
-    hidden HTML only the weightiest counts: many of them are the manner of a page's author. The
-    published rule calls a score above 1 suspicious. What a model reads with the text (the batch's
+    hidden HTML only the weightiest counts: many of them are the manner of a page's author. By
+    default a score above 1 is suspicious. What a model reads with the text (the batch's
     ``contexts``) is judged like the text, and the larger score counts.
 
     Notes
@@ -64,7 +64,7 @@ class HiddenTextDetector(Detector):
     needs: ClassVar[frozenset[Need]] = frozenset({Need.TEXT})
     taxonomy: ClassVar[tuple[str, ...]] = ("AML.T0070", "AML.T0068", "LLM01:2025", "LLM01:2026")
 
-    rule_threshold: float = 1.0
+    default_threshold: float = 1.0
     floor: float = 0.3
 
     def config(self) -> dict[str, Any]:

@@ -21,7 +21,7 @@ class LabelCentroidDetector(Detector):
     """Compare each entry with the centroids of the labels in the knowledge base.
 
     The score is the cosine to the nearest centroid of another label minus the cosine to the
-    centroid of the entry's own label, in [-2, 2]. The published rule calls a score above 0
+    centroid of the entry's own label, in [-2, 2]. By default a score above 0 is
     suspicious: the vector is closer to another label than to its own. Any number of labels.
 
     Parameters
@@ -40,7 +40,7 @@ class LabelCentroidDetector(Detector):
     -----
     Centroids are running sums: learning or forgetting costs O(batch) and the number of labels,
     whatever the size of the knowledge base. At batch level, scores of single clean entries say
-    nothing about scores of clean batches, so a calibration does not apply and the published rule
+    nothing about scores of clean batches, so a calibration does not apply and the default threshold
     stays in force.
 
     References

@@ -79,9 +79,8 @@ class LabelModelDetector(Detector, Borrower):
     The score is the log-odds of the most plausible other label against the entry's own, under
     three kinds of evidence: a logistic regression on the vectors, the votes of the five nearest
     known entries, and those of sixteen. How much each of them counts is learned from the knowledge
-    base, so that the sum predicts the labels of entries that were held out as well as can be. The
-    published rule calls a score above 0 suspicious: another label is more plausible. Any number of
-    labels.
+    base, so that the sum predicts the labels of entries that were held out as well as can be. By
+    default a score above 0 is suspicious: another label is more plausible. Any number of labels.
 
     Needs scikit-learn, for learning only: ``pip install 'ragshield[labels]'``.
 

@@ -33,8 +33,8 @@ class LabelNeighborDetector(Detector, Borrower):
 
     The score is the logarithm of the votes for the best other label over the votes for the entry's
     own. Before the neighbours vote, a fraction of a vote is spread over the labels by how frequent
-    they are, so that scores stay finite and graded where all neighbours agree. The published rule
-    calls a score above 0 suspicious: the vote goes to another label. Any number of labels.
+    they are, so that scores stay finite and graded where all neighbours agree. By default a
+    score above 0 is suspicious: the vote goes to another label. Any number of labels.
 
     Parameters
     ----------

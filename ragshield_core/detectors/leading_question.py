@@ -346,8 +346,8 @@ class LeadingQuestionDetector(Detector):
 
     Notes
     -----
-    The published rule calls more than 5 bits suspicious, which is 32 times likelier; nothing up to
-    0 bits is ever acted on. State is a table of counts; learning and forgetting are exact.
+    By default more than 5 bits are suspicious, which is 32 times likelier; nothing up to 0 bits is
+    ever acted on. State is a table of counts; learning and forgetting are exact.
 
     In a knowledge base that nobody has vouched for, ten poisoned entries in a thousand would make
     their openings usual. Openings that are malformed, in lower case or run into the answer, and as
@@ -374,7 +374,7 @@ class LeadingQuestionDetector(Detector):
     needs: ClassVar[frozenset[Need]] = frozenset({Need.TEXT})
     taxonomy: ClassVar[tuple[str, ...]] = ("AML.T0070", "AML.T0066", "LLM04:2025", "LLM05:2026")
 
-    rule_threshold: float = 5.0
+    default_threshold: float = 5.0
     floor: float = 0.0
     acts_unfitted = False
 
@@ -447,7 +447,7 @@ class LeadingQuestionDetector(Detector):
         for shape in shapes:
             rest = np.where(known, 0, self._counts)
             rest[tuple(shape)] = 0
-            found[tuple(shape)] |= self._bits(shape[None], rest)[0] > self.rule_threshold
+            found[tuple(shape)] |= self._bits(shape[None], rest)[0] > self.default_threshold
         return found
 
     def held_out_scores(self, fitted: Batch, seed: int) -> NDArray[np.float64]:  # noqa: ARG002

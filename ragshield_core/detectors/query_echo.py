@@ -83,7 +83,7 @@ class QueryEchoDetector(RetrievalDetector):
     needs: ClassVar[frozenset[Need]] = frozenset({Need.QUERY, Need.TEXT})
     taxonomy: ClassVar[tuple[str, ...]] = ("AML.T0070", "AML.T0066", "LLM08:2025")
 
-    rule_threshold: ClassVar[float] = 0.8
+    default_threshold: ClassVar[float] = 0.8
     # Ordinary answers reach it; below, a calibration would spend the accepted rate on those.
     floor: ClassVar[float] = 0.7
 

@@ -119,7 +119,7 @@ class RetrievalDetector(ABC):
         The name in findings and in a saved guard.
     needs
         What it cannot do without.
-    rule_threshold
+    default_threshold
         Without a calibration, a score above it is suspicious.
     floor
         A score up to this is never acted on, however rare it is.
@@ -128,7 +128,7 @@ class RetrievalDetector(ABC):
     kind: ClassVar[str]
     needs: ClassVar[frozenset[Need]]
     taxonomy: ClassVar[tuple[str, ...]] = ()
-    rule_threshold: ClassVar[float]
+    default_threshold: ClassVar[float]
     floor: ClassVar[float]
     scope: ClassVar[Scope] = Scope.RETRIEVAL
 

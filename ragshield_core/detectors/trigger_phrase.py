@@ -178,7 +178,7 @@ class TriggerPhraseDetector(Detector):
     >>> new[::2] = [f"{text} blue heron at noon" for text in new[::2]]
     >>> detector = TriggerPhraseDetector().fit(known)
     >>> scores = detector.score(entries(new, "n"))
-    >>> bool(scores[::2].min() > detector.rule_threshold > scores[1::2].max())
+    >>> bool(scores[::2].min() > detector.default_threshold > scores[1::2].max())
     True
     """
 
@@ -191,7 +191,7 @@ class TriggerPhraseDetector(Detector):
         "LLM05:2026",
     )
     # Without a calibration: one batch in a hundred has such a phrase by chance.
-    rule_threshold: float = 2.0
+    default_threshold: float = 2.0
     # What one batch in a hundred has by chance is no reason to act, however rare it is here.
     floor: float = 2.0
     acts_unfitted = False

@@ -197,7 +197,7 @@ class Counted:
             ids=report.batch.ids,
             lineages=report.batch.lineages,
             embeddings=report.batch.embeddings,
-            held=~report.kept,
+            held=~report.admitted,
             scores=report.scores,
             held_by=dict(objecting),
         )

@@ -39,9 +39,9 @@ class Calibrator:
     policy
         As given; a small sample may justify a larger rate only.
     thresholds
-        By detector; those of published rules until clean entries say more.
+        By detector; default ones until clean entries say more.
     calibration
-        What they come from; ``None`` for published rules.
+        What they come from; ``None`` for default thresholds.
     calibrated_at
         How many entries were known then.
     held_out
@@ -79,7 +79,7 @@ class Calibrator:
         return any(detector.exchangeable for detector in self._knowledge.detectors)
 
     def reset(self) -> None:
-        """Go by published rules, after detectors were fitted anew: fits may change these."""
+        """Go by default thresholds, after detectors were fitted anew: fits may change these."""
         self.calibration, self.sample, self.held_out, self._fixed = None, None, {}, {}
         self._ever_beyond = set()
         self.arrivals.refitted()
@@ -313,11 +313,13 @@ class Calibrator:
         return {detector.name: detector.floor for detector in self._knowledge.detectors}
 
     def _rules(self) -> dict[str, Thresholds]:
-        """Return the thresholds of the published rules."""
-        return self.policy.thresholds({d.name: d.rule_threshold for d in self._knowledge.detectors})
+        """Return the default thresholds, by detector."""
+        return self.policy.thresholds(
+            {d.name: d.default_threshold for d in self._knowledge.detectors}
+        )
 
     def _calibrated(self, calibration: JointCalibration) -> dict[str, Thresholds]:
         """Return thresholds after calibration; none for a detector that judged too few for it."""
         detectors = self._knowledge.detectors
-        rules = {d.name: d.rule_threshold for d in detectors if not d.exchangeable}
+        rules = {d.name: d.default_threshold for d in detectors if not d.exchangeable}
         return self.policy.thresholds(rules, calibration)

@@ -132,7 +132,7 @@ class Recalibration:
         calibrator, wanted = self._calibrator, self._rate
         self._fit(batch)
         if not calibrator.possible:
-            return  # published rules are all there is
+            return  # default thresholds are all there is
         try:
             calibrator.by_sample(CleanSample.of(batch, vetted=False), confirmed, at_most)
         except CalibrationError as error:

@@ -195,9 +195,9 @@ def pairs_above(
     check_rows("embeddings", embeddings)
     rows = np.ascontiguousarray(embeddings)
     n = len(rows)
-    bar = np.float32(threshold)
-    if float(bar) > threshold:  # rounded up: pairs between the two would be lost
-        bar = np.nextafter(bar, np.float32(-np.inf))
+    least = np.float32(threshold)
+    if float(least) > threshold:  # rounded up: pairs between the two would be lost
+        least = np.nextafter(least, np.float32(-np.inf))
     product = np.empty(LEFT_ROWS * RIGHT_ROWS, dtype=np.float32)
     above = np.empty(LEFT_ROWS * RIGHT_ROWS, dtype=np.bool_)
     parts: list[tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.float32]]] = []
@@ -210,7 +210,7 @@ def pairs_above(
             block = product[:size].reshape(len(left), len(right))
             np.matmul(left, right.T, out=block)
             mask = above[:size]
-            np.greater(product[:size], bar, out=mask)
+            np.greater(product[:size], least, out=mask)
             hits = np.flatnonzero(mask)
             i, j = np.divmod(hits, len(right))
             if other == start:

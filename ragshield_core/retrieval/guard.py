@@ -93,7 +93,7 @@ class RetrievalGuard:
         for an instruction in what was retrieved from a store that was filled unguarded.
     policy
         What share of clean passages may be dropped (``quarantine_at``); used by :meth:`fit`. Until
-        then, detectors act by their published rules.
+        then, detectors act by their default thresholds.
     quarantine
         What a person or a guard holds there never passes, and what a person has released always
         does. Of an entry whose new revision is held, the older one passes.
@@ -149,7 +149,7 @@ class RetrievalGuard:
 
     @property
     def calibrated(self) -> bool:
-        """Whether thresholds come from clean retrieved sets rather than from published rules."""
+        """Whether thresholds come from clean retrieved sets rather than from default thresholds."""
         return bool(self._calibration.scores)
 
     @property
@@ -263,7 +263,7 @@ class RetrievalGuard:
         Returns
         -------
         Report
-            One decision per passage; ``report.kept`` says which to pass on. What could not be
+            One decision per passage; ``report.admitted`` says which to pass on. What could not be
             looked for stands in ``report.skipped``.
         """
         masked = self._masked(passages)
@@ -452,7 +452,7 @@ def screen_retrieved(
     query, passages, vector, has_vectors
         As of :meth:`RetrievalGuard.screen`.
     guard
-        Default: a new one, with published rules.
+        Default: a new one, with default thresholds.
     """
     screener = RetrievalGuard() if guard is None else guard
     return screener.screen(query, passages, vector, has_vectors=has_vectors)
@@ -470,7 +470,7 @@ class _Calibration(NamedTuple):
     @classmethod
     def none(cls, detectors: Sequence[AnyDetector], policy: Policy) -> Self:
         thresholds = policy.thresholds(
-            {detector.name: detector.rule_threshold for detector in detectors}
+            {detector.name: detector.default_threshold for detector in detectors}
         )
         return cls(thresholds, {}, np.empty(0, dtype=np.bool_), None, robust=False)
 
@@ -486,7 +486,7 @@ class _Calibration(NamedTuple):
     ) -> Self:
         """Take the stricter thresholds of those that keep the rate among all and among first ranks.
 
-        A detector that judged too few of either keeps its published rule.
+        A detector that judged too few of either keeps its default threshold.
         """
         if not np.any(first):
             msg = "no query found any passage, expected a knowledge base and queries."
@@ -504,7 +504,7 @@ class _Calibration(NamedTuple):
             )
             raise CalibrationError(msg)
         floors = {detector.name: detector.floor for detector in detectors}
-        rules = {detector.name: detector.rule_threshold for detector in detectors}
+        rules = {detector.name: detector.default_threshold for detector in detectors}
         best = {name: column[first] for name, column in enough.items()}
         if robust:
             steady = {d.name for d in detectors if isinstance(d, RetrievalDetector)}

@@ -56,7 +56,7 @@ class ScanReport(Report):
     failed
         Names of detectors that crashed: what they would have found is missing.
     by_rule
-        Names of detectors that acted by their published rules, which follow no rate.
+        Names of detectors that acted by their default thresholds, which follow no rate.
     """
 
     fpr: float = 0.01
@@ -81,7 +81,7 @@ class ScanReport(Report):
     @property
     def found(self) -> tuple[Decision, ...]:
         """Decisions against entries, worst first; those that people released are not among them."""
-        return tuple(self.remarkable[row] for row in self.ranking if not self.kept[row])
+        return tuple(self.remarkable[row] for row in self.ranking if not self.admitted[row])
 
     def overruled(self, released: Mapping[str, str]) -> ScanReport:
         """Return the report with entries admitted that people released before.
@@ -110,8 +110,8 @@ class ScanReport(Report):
         if not self.audited:
             return "Nothing was audited: every detector was skipped."
         rules = (
-            f" Published rules are in force for {', '.join(self.by_rule)}, whatever the rate: they "
-            "may find many clean entries."
+            f" Default thresholds are in force for {', '.join(self.by_rule)}, whatever the rate: "
+            "they may find many clean entries."
             if self.by_rule
             else ""
         )
@@ -130,7 +130,7 @@ class ScanReport(Report):
         """Return the counts in one line, without any text of an entry."""
         unjudged = self._unjudged
         missed = f", {unjudged} of them judged by no detector" if unjudged else ""
-        found = int(np.count_nonzero(~self.kept))
+        found = int(np.count_nonzero(~self.admitted))
         return f"{len(self.batch)} entries audited{missed}: {found} found suspicious"
 
     def to_json(self) -> str:

@@ -124,9 +124,9 @@ def scan_command(  # noqa: PLR0913 - options of a command line
         source = open_source(data, columns, metadata=store is not None)
         # Here, not beside the data, which may not be ours to write to.
         folder = Path(f"{data.name}.ragshield") if work_dir is None else work_dir
-        with _Bar() as bar:
+        with _Bar() as threshold:
             knowledge = load(
-                source, embedder=lambda: _cached_embedder(embedder, folder), progress=bar.tell
+                source, embedder=lambda: _cached_embedder(embedder, folder), progress=threshold.tell
             )
             report = scan(
                 knowledge.batch,
@@ -134,7 +134,7 @@ def scan_command(  # noqa: PLR0913 - options of a command line
                 fpr=fpr,
                 clean_ids=clean_ids,
                 seed=seed,
-                progress=bar.tell,
+                progress=threshold.tell,
             )
         report = replace(report, skipped=(*missing, *report.skipped))
         if store is not None:
@@ -163,14 +163,16 @@ def _show(report: ScanReport, limit: int) -> None:
         line = "No entry has a text: copies cannot be told from paraphrases."
         console.print(Text(line, style="yellow"))
     if report.thresholds:
-        bars = [f"{name} above {bar:.3f}" for name, bar in report.thresholds.items()]
-        console.print(Text(printable(f"Found is what scores: {'; '.join(bars)}.")))
+        thresholds = [
+            f"{name} above {threshold:.3f}" for name, threshold in report.thresholds.items()
+        ]
+        console.print(Text(printable(f"Found is what scores: {'; '.join(thresholds)}.")))
     console.print(Text(report.note, style="" if report.audited else "red"))
 
 
 def _hold(report: ScanReport, knowledge: KnowledgeBase, store: Quarantine) -> ScanReport:
     """Put findings into quarantine; entries that people released before are none any more."""
-    rows = [row for row in report.ranking if not report.kept[row]]
+    rows = [row for row in report.ranking if not report.admitted[row]]
     if not rows:
         return report
     released = store.hold(knowledge.take(rows), [report.remarkable[row] for row in rows], by=BY)

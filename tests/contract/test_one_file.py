@@ -21,7 +21,7 @@ class ShoutDetector(Detector):
 
     kind: ClassVar[str] = "shout"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.TEXT})
-    rule_threshold = 0.9
+    default_threshold = 0.9
     learns = False
 
     def config(self) -> dict[str, Any]:

@@ -12,8 +12,8 @@ from ragshield_core.detectors.canary_displacement import CanaryDisplacementDetec
 
 def test_groups_are_found_by_the_rule_and_clean_entries_are_not():
     detector = make().fit(KNOWN)
-    assert (detector.score(crafted()) > detector.rule_threshold).all()
-    assert (detector.score(CLEAN) <= detector.rule_threshold).all()
+    assert (detector.score(crafted()) > detector.default_threshold).all()
+    assert (detector.score(CLEAN) <= detector.default_threshold).all()
 
 
 def test_one_entry_at_the_head_of_one_query_scores_its_share():
@@ -43,7 +43,7 @@ def test_a_lone_text_that_repeats_the_query_is_found():
     detector = CanaryDisplacementDetector(questions(), embed(questions()))
     detector.fit(knowledge())
     lone = poison(questions()[0], size=1)
-    assert detector.score(lone)[0] > detector.rule_threshold
+    assert detector.score(lone)[0] > detector.default_threshold
     sentence = detector.explain(lone, [0])[0].sentence
     assert "at rank 1" in sentence
     assert "repeats 84% of a query" in sentence
@@ -88,7 +88,7 @@ def test_a_guard_holds_the_takeover():
     detector = CanaryDisplacementDetector(questions(), embed(questions()))
     guard = Guard([detector], quarantine=Quarantine("sqlite://")).fit(knowledge())
     report = guard.screen(joined(poison(questions()[3]), batch([("fine", "some other text")])))
-    assert report.kept.tolist() == [False, False, False, True]
+    assert report.admitted.tolist() == [False, False, False, True]
 
 
 def test_it_is_built_again_with_equal_vectors():

@@ -26,7 +26,7 @@ from ragshield_core.canary.rank_figures import (
     takeover,
 )
 from ragshield_core.canary.storage import Baseline, CanaryStore, Observation
-from ragshield_core.canary.text_figures import coverage, source_suspicion, word_weights
+from ragshield_core.canary.text_figures import coverage, notebook_suspicion, word_weights
 
 IDS = st.lists(st.sampled_from("abcdefgh"), unique=True, max_size=8)
 
@@ -35,7 +35,7 @@ def test_the_source_s_score_by_hand():
     # 5 of 6 places taken, 2 of them as before: jaccard 2/5, overlap 2/6.
     now, before = ["p1", "a", "b", "p2", "p3"], ["a", "b"]
     assert jaccard(now, before) == pytest.approx(0.4)
-    overlap = overlap_at_k(now, before, 6, rule="source")
+    overlap = overlap_at_k(now, before, 6, rule="notebook")
     assert overlap == pytest.approx(1 / 3)
     weights = AnomalyWeights()
     figures = {"jaccard": 0.4, "overlap": overlap, "suspicion_delta": 0.0}
@@ -78,7 +78,7 @@ def test_after_a_perfect_clean_up_only_the_source_s_rule_leaves_drift():
     ],
 )
 def test_the_source_s_suspicion(text, hits):
-    assert source_suspicion(text) == pytest.approx(1 - np.exp(-0.45 * hits))
+    assert notebook_suspicion(text) == pytest.approx(1 - np.exp(-0.45 * hits))
 
 
 def test_rank_biased_overlap_by_hand():

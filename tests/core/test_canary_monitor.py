@@ -160,7 +160,7 @@ def test_the_source_s_rule_by_hand():
         embedder=lambda texts: [
             {"first": [1.0, 0.0], "p1 override": [0.6, 0.8]}.get(text, [1.0, 1.0]) for text in texts
         ],
-        rule="source",
+        rule="notebook",
         quarantine=Quarantine("sqlite://"),
     )
     bad = {"p1", "p2", "p3"}
@@ -428,7 +428,7 @@ def test_remediation_of_nothing_does_nothing():
 
 
 def test_remediation_restores_what_did_not_matter():
-    world, bad = attacked(rule="source", weights=AnomalyWeights(threshold=0.17), writable=True)
+    world, bad = attacked(rule="notebook", weights=AnomalyWeights(threshold=0.17), writable=True)
     outcome = world.monitor.remediate(max_entries=50)
     assert outcome.clean
     # The source's rule blames everything that is retrieved; clean entries come back.
@@ -550,7 +550,7 @@ def test_trials_judge_nothing_good_and_delete_nothing():
         lambda _query: listed[0],
         answerer=lambda _query, texts: max(texts, key=len),
         embedder=lambda texts: [[1.0, 9.0 * ("wrong" in text)] for text in texts],
-        rule="source",
+        rule="notebook",
         quarantine=Quarantine("sqlite://"),
         remove=take_out,
         restore=lambda entries: restored.extend(entries.ids),

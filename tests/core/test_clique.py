@@ -69,7 +69,7 @@ def test_clean_entries_are_condemned_at_about_the_accepted_rate(held_out):
     for seed in range(3):
         clean = None if held_out else passages(600, 30 + seed, "cal")
         guard = calibrated(known=passages(900, 20 + seed), clean=clean)
-        kept += [guard.screen(passages(30, 600 + i, "new")).kept for i in range(20)]
+        kept += [guard.screen(passages(30, 600 + i, "new")).admitted for i in range(20)]
     assert FPR / 10 <= 1 - np.concatenate(kept).mean() <= 1.5 * FPR
 
 
@@ -78,7 +78,7 @@ def test_the_smallest_knowledge_base_that_is_judged_by_the_rule_condemns_few_cle
     for seed in range(4):
         detector = CliqueDetector().fit(passages(MIN_ENTRIES, seed))
         scores = [detector.score(passages(9, 800 + i, "new")) for i in range(20)]
-        rates.append((np.concatenate(scores) > detector.rule_threshold).mean())
+        rates.append((np.concatenate(scores) > detector.default_threshold).mean())
     assert np.mean(rates) <= 0.02  # the rule says one in a thousand
 
 
@@ -233,7 +233,7 @@ def test_below_min_entries_nothing_is_judged_and_the_reason_is_given():
     guard.fit(KNOWN.take(np.arange(150)))
     poison = group(5, 3)
     report = guard.screen(poison)
-    assert report.kept.all()
+    assert report.admitted.all()
     assert {item.entry_id for item in report.unjudged} == set(poison.ids)
     assert all("150 entries" in item.reason and "200" in item.reason for item in report.unjudged)
     with pytest.raises(InvalidBatchError, match="200 are needed"):
@@ -248,7 +248,7 @@ def test_a_knowledge_base_can_grow_from_nothing_to_being_judged():
     poison = group(5, 3)
     for start in range(0, 210, 30):
         assert not guard.calibrated
-        assert guard.screen(poison).kept.all()
+        assert guard.screen(poison).admitted.all()
         guard.admit(guard.screen(KNOWN.take(np.arange(start, start + 30))))
     assert guard.calibrated
     assert condemned(guard.screen(poison)) == set(poison.ids)
@@ -299,7 +299,7 @@ def apply(guard, live, report):
         entries = join(*(live[entry_id] for entry_id in ids))
         guard.recall(entries, report.retroactive, lambda gone: [live.pop(i) for i in gone])
     guard.admit(report)
-    kept = report.batch.take(report.kept)
+    kept = report.batch.take(report.admitted)
     live |= {entry_id: kept.take([row]) for row, entry_id in enumerate(kept.ids)}
     return report
 
@@ -406,7 +406,7 @@ def test_an_entry_does_not_make_a_group_with_its_own_older_revision(fitted, chan
         assert set(stream(guard, [first])) == {"page-0"}
     text = first.texts[0] if change == "nothing" else prose(np.random.default_rng(3))
     report = guard.screen(reworded(first, [text]))
-    assert report.kept.all()
+    assert report.admitted.all()
     assert report.retroactive == ()
 
 
@@ -417,9 +417,9 @@ def test_documents_that_are_written_again_unchanged_are_admitted(fitted):
         guard = calibrated(known=join(KNOWN, documents))
     else:
         guard = calibrated()
-        documents = documents.take(guard.screen(documents).kept)
+        documents = documents.take(guard.screen(documents).admitted)
         assert set(stream(guard, [documents])) == set(documents.ids)
-    assert guard.screen(documents).kept.mean() >= 0.95
+    assert guard.screen(documents).admitted.mean() >= 0.95
 
 
 def test_a_new_revision_of_a_member_is_not_condemned_for_the_old_one():
@@ -504,7 +504,7 @@ def test_screening_changes_no_state():
     for batch in (poison.take([2]), passages(40, 7, "n"), clones_of(poison[0], 5)):
         first, second = guard.screen(batch), guard.screen(batch)
         assert verdicts(first) == verdicts(second)
-        detector.retroactive(batch, ~first.kept)
+        detector.retroactive(batch, ~first.admitted)
     assert snapshot(detector) == before
 
 
@@ -515,7 +515,7 @@ def test_any_entry_may_be_forgotten(rule, rows):
     detector.forget(KNOWN.take(list(rows)))
     assert len(detector._graph) == len(KNOWN) - len(rows)
     poison = group(3, 5)
-    assert detector.score(poison).min() > detector.rule_threshold
+    assert detector.score(poison).min() > detector.default_threshold
     assert len(detector.explain(poison, range(3))) == 3
     clean = passages(30, 9, "m")
     rest = KNOWN.take(np.setdiff1d(np.arange(len(KNOWN)), list(rows)))

@@ -10,7 +10,7 @@ from ragshield_core.detectors.retrieved import RetrievedSet
 from ragshield_core.errors import InvalidBatchError
 
 DIM = 48
-RULE = ConsensusDetector.rule_threshold
+RULE = ConsensusDetector.default_threshold
 
 
 def directions(rng, near, n, spread):

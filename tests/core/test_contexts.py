@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from ragshield_core import Batch, Guard, Policy, Quarantine, Verdict
-from ragshield_core.adapters.held import keep_held
+from ragshield_core.adapters.held import stays_held
 from ragshield_core.adapters.mask import Claims, Mask
 from ragshield_core.detectors import HiddenTextDetector, InstructionDetector
 from ragshield_core.entries import together
@@ -92,9 +92,9 @@ def test_a_release_holds_for_the_context_it_was_given_for():
     guard.quarantine.release(["e0"], given_back.append)
     assert given_back[0].contexts == (INJECTION,)
     again = guard.hold(guard.screen(batch(INJECTION)))
-    assert again.kept.all()
+    assert again.admitted.all()
     other = guard.hold(guard.screen(batch(INJECTION + " Say so twice.")))
-    assert not other.kept.any()
+    assert not other.admitted.any()
 
 
 def test_a_release_of_a_text_holds_in_any_context_that_is_clean():
@@ -106,11 +106,11 @@ def test_a_release_of_a_text_holds_in_any_context_that_is_clean():
             guard.quarantine.release(["e0"])
         guard._calibrator.policy = Policy(on_detect=on_detect)
         again = guard.screen(batch("summary: of another run", text=INJECTION))
-        assert guard.hold(again).kept.all()
+        assert guard.hold(again).admitted.all()
         screener = RetrievalGuard([InstructionDetector()], quarantine=guard.quarantine)
-        assert screener.screen(None, again.batch).kept.all()
+        assert screener.screen(None, again.batch).admitted.all()
         poisoned = batch(INJECTION, text=INJECTION)
-        assert not screener.screen(None, poisoned).kept.any()
+        assert not screener.screen(None, poisoned).admitted.any()
     with pytest.raises(PoisonedEntryError):
         guard.hold(guard.screen(poisoned))
 
@@ -119,7 +119,7 @@ def test_poison_confirmed_for_its_context_condemns_no_text():
     guard = guarded()
     guard.hold(guard.screen(batch(INJECTION)))
     guard.quarantine.confirm(["e0"])
-    assert guard.hold(guard.screen(batch(None, "title: Timetable"))).kept.all()
+    assert guard.hold(guard.screen(batch(None, "title: Timetable"))).admitted.all()
 
 
 def test_poison_confirmed_for_its_text_is_so_in_any_context():
@@ -158,15 +158,15 @@ def test_retrieval_masks_the_held_context_only():
     guard = guarded()
     guard.hold(guard.screen(batch(INJECTION)))
     screener = RetrievalGuard([HiddenTextDetector()], quarantine=guard.quarantine)
-    assert not screener.screen(None, batch(INJECTION)).kept.any()
-    assert screener.screen(None, batch("title: Timetable")).kept.all()
+    assert not screener.screen(None, batch(INJECTION)).admitted.any()
+    assert screener.screen(None, batch("title: Timetable")).admitted.all()
 
 
 def test_what_is_held_for_its_text_stays_held_in_another_context():
     guard = guarded()
     guard.quarantine.hold(batch(None), by="anna")
-    report = keep_held(guard.hold(guard.screen(batch("title: Timetable"))), guard)
-    assert not report.kept.any()
+    report = stays_held(guard.hold(guard.screen(batch("title: Timetable"))), guard)
+    assert not report.admitted.any()
 
 
 def test_a_saved_guard_keeps_contexts_and_opens_without(tmp_path):

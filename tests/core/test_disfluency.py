@@ -44,7 +44,7 @@ def test_one_window_of_salad_at_the_end_of_a_long_text_counts_in_full(fitted):
     rng = np.random.default_rng(5)
     clean, piece = article(rng, 200), salad(rng, 14)
     long, alone = fitted.score(entries([f"{clean} {piece}", piece]))
-    assert long > fitted.rule_threshold > fitted.score(entries([clean]))[0]
+    assert long > fitted.default_threshold > fitted.score(entries([clean]))[0]
     assert long >= alone
 
 
@@ -59,7 +59,7 @@ def test_evidence_quotes_the_salad_and_nothing_else(fitted):
     assert shared / len(set(range(start, end)) | set(inside)) > 0.8
     assert batch.texts[0][start : start + 40] in evidence.sentence
     assert f"{fitted.score(batch)[0]:.2f}" in evidence.sentence
-    assert f"{fitted.rule_threshold:.2f}" in evidence.sentence
+    assert f"{fitted.default_threshold:.2f}" in evidence.sentence
 
 
 def test_hostile_text_is_escaped_and_cut_in_evidence(fitted):
@@ -84,7 +84,7 @@ def test_new_words_in_familiar_syntax_are_no_gibberish(fitted):
     )
     rng = np.random.default_rng(8)
     new_topic = entries([article(rng, lexicons=unknown) for _ in range(30)])
-    assert (fitted.score(new_topic) <= fitted.rule_threshold).all()
+    assert (fitted.score(new_topic) <= fitted.default_threshold).all()
 
 
 def test_a_language_that_the_knowledge_base_lacks_is_not_judged_and_one_it_holds_is(fitted):
@@ -98,7 +98,7 @@ def test_a_language_that_the_knowledge_base_lacks_is_not_judged_and_one_it_holds
     both.learn(entries(foreign[:50], "f"))
     new = entries(foreign[50:], "g")
     assert both.unjudged(new) == {}
-    assert (both.score(new) <= fitted.rule_threshold).all()
+    assert (both.score(new) <= fitted.default_threshold).all()
 
 
 def test_unknown_words_that_do_not_recur_are_no_language(fitted):
@@ -106,7 +106,7 @@ def test_unknown_words_that_do_not_recur_are_no_language(fitted):
     letters = np.array(list("qwxzvfjkrtp"))
     keys = " ".join("".join(rng.choice(letters, rng.integers(3, 9))) for _ in range(60))
     assert fitted.unjudged(entries([keys])) == {}
-    assert fitted.score(entries([keys]))[0] > fitted.rule_threshold
+    assert fitted.score(entries([keys]))[0] > fitted.default_threshold
     few = " ".join(keys.split()[:8])
     assert "too short" in fitted.unjudged(entries([few]))[0]
 
@@ -149,8 +149,8 @@ def test_chunks_of_a_document_are_held_out_together():
 
 def test_the_rule_is_taken_from_held_out_entries(fitted):
     held_out = fitted.held_out_scores(CASE.known, 0)
-    assert (held_out > fitted.rule_threshold).mean() <= 0.01
-    assert fitted.floor <= fitted.rule_threshold < DisfluencyDetector().rule_threshold
+    assert (held_out > fitted.default_threshold).mean() <= 0.01
+    assert fitted.floor <= fitted.default_threshold < DisfluencyDetector().default_threshold
 
 
 def test_an_unfitted_detector_refuses_and_odd_settings_are_refused():
@@ -178,7 +178,7 @@ def test_salad_beyond_the_first_piece_of_a_huge_text_is_found_where_it_is(fitted
     sentences = article(rng, 200)
     text = (sentences + " ") * (2 * PIECE // len(sentences)) + salad(rng, 24)
     (evidence,) = fitted.explain(entries(["short", text]), [1])
-    assert fitted.score(entries(["short", text]))[1] > fitted.rule_threshold
+    assert fitted.score(entries(["short", text]))[1] > fitted.default_threshold
     assert evidence.span[0] > len(text) - 400
     assert text[slice(*evidence.span)] in text[-400:]
 

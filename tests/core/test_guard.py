@@ -76,7 +76,7 @@ def test_the_realised_rate_on_fresh_clean_entries_keeps_the_budget(held_out, fpr
     for seed in range(30):
         guard = guard_of().fit(gaussian(300, seed))
         guard.calibrate(None if held_out else gaussian(300, 1000 + seed), fpr=fpr)
-        rates.append(1 - guard.screen(gaussian(1000, 2000 + seed)).kept.mean())
+        rates.append(1 - guard.screen(gaussian(1000, 2000 + seed)).admitted.mean())
     assert np.mean(rates) <= fpr
     assert np.mean(rates) >= fpr / 4
     # with the policy's confidence of 0.9, less three standard errors of 30 draws
@@ -127,7 +127,7 @@ def test_too_few_for_the_rate_may_be_calibrated_at_the_smallest_that_they_justif
     guard.calibrate(clean, fpr=0.01, at_most=0.05)
     assert guard.policy.quarantine_at == 1 / 40
     assert "calibrated at 0.025" in caplog.text
-    assert guard.screen(scored([0.05, 0.2])).kept.tolist() == [True, False]
+    assert guard.screen(scored([0.05, 0.2])).admitted.tolist() == [True, False]
 
 
 class Shy(Scripted):
@@ -144,7 +144,7 @@ def test_a_detector_that_judged_too_few_clean_entries_is_skipped_by_name():
     assert [(s.detector, s.reason) for s in report.skipped] == [
         ("shy", "not calibrated: it could judge 5 of the clean entries, too few")
     ]
-    assert report.kept.tolist() == [False]
+    assert report.admitted.tolist() == [False]
 
 
 def test_a_refusal_leaves_an_earlier_calibration_in_force():
@@ -230,7 +230,7 @@ def test_an_empty_batch_gives_an_empty_report():
     for ready in (guard, guard.fit(KNOWN), guard.fit(empty)):
         report = ready.hold(ready.screen(empty))
         assert report.decisions == ()
-        assert report.kept.shape == (0,)
+        assert report.admitted.shape == (0,)
         ready.admit(report)
     assert guard.known(KNOWN.ids) == []
 
@@ -289,9 +289,9 @@ def test_flags_stand_between_admission_and_quarantine():
     guard.fit(scored([0.0])).calibrate(clean)
     report = guard.screen(scored([0.1, 0.9, 1.5]))
     assert verdicts(report) == ["admit", "flag", "quarantine"]
-    assert report.kept.tolist() == [True, True, False]
+    assert report.admitted.tolist() == [True, True, False]
     assert [f.p_value for f in report.decisions[1].findings] == [pytest.approx(11 / 101)]
-    assert [len(x) for x in (report.admitted, report.flagged, report.quarantined)] == [1, 1, 1]
+    assert [len(decisions) for decisions in (report.flagged, report.quarantined)] == [1, 1]
 
 
 # Holding
@@ -327,7 +327,7 @@ def test_on_detect_raise_names_the_entries_and_holds_nothing():
         guard.hold(report)
     assert raised.value.report.decisions == report.decisions
     assert quarantine.count(None) == 0
-    assert guard.hold(guard.screen(CLEAN)).kept.all()
+    assert guard.hold(guard.screen(CLEAN)).admitted.all()
 
 
 # Crashes

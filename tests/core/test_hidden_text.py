@@ -227,7 +227,7 @@ def test_what_is_hidden_is_found_and_decoded(name):
     text = f"{COVER} {SECRET[name]} {COVER}"
     found = payloads(text)
     assert any(SPELT.get(name, ORDER) in payload.decoded for payload in found)
-    assert score(text) > HiddenTextDetector.rule_threshold
+    assert score(text) > HiddenTextDetector.default_threshold
     for payload in found:
         start, end = payload.span
         assert 0 <= start < end <= len(text)
@@ -243,7 +243,7 @@ def test_innocent_text_stays_under_the_floor(name):
 
 def test_all_innocent_texts_together_stay_under_the_threshold():
     texts = [text for name, text in INNOCENT.items() if name != "old Macintosh"]
-    assert score("\n\n".join(texts)) < HiddenTextDetector.rule_threshold
+    assert score("\n\n".join(texts)) < HiddenTextDetector.default_threshold
 
 
 @pytest.mark.parametrize("hide", [tags, selectors, lambda m: bits(m, "\u200b", "\u200c")])
@@ -254,7 +254,7 @@ def test_more_hidden_text_scores_higher(hide):
 
 def test_one_disguised_word_counts_for_less_than_many_and_repeating_it_for_nothing():
     one, three = score("Log in at pаypal now"), score("Enter yоur pаsswоrd at pаypаl tоdаy")
-    assert HiddenTextDetector.floor < one < HiddenTextDetector.rule_threshold < three
+    assert HiddenTextDetector.floor < one < HiddenTextDetector.default_threshold < three
     assert score("Log in at pаypal now, pаypal!") == one
 
 
@@ -308,7 +308,7 @@ def test_it_needs_neither_knowledge_nor_state():
     detector.fit(known())
     np.testing.assert_array_equal(detector.score(poison()), before)
     assert detector.state() == ({}, {})
-    assert before.min() > detector.rule_threshold > detector.score(clean()).max()
+    assert before.min() > detector.default_threshold > detector.score(clean()).max()
 
 
 @given(st.text(alphabet=st.characters(codec="utf-16"), max_size=60))
@@ -387,4 +387,4 @@ def test_real_texts_hide_nothing(name):
     texts = [row["text"] for row in read_rows(name)]
     scores = HiddenTextDetector().score(batch(*texts))
     assert np.mean(scores > HiddenTextDetector.floor) <= 0.0005
-    assert np.mean(scores > HiddenTextDetector.rule_threshold) <= 0.0001
+    assert np.mean(scores > HiddenTextDetector.default_threshold) <= 0.0001

@@ -125,7 +125,7 @@ def test_poison_is_above_the_rule_and_clean_entries_are_below(detector):
     alarms = [t for t, bits in zip(clean().texts, harmless, strict=True) if bits > 5]
     assert not missed
     assert not alarms
-    assert poisoned.min() > detector.rule_threshold > harmless.max()
+    assert poisoned.min() > detector.default_threshold > harmless.max()
 
 
 def test_in_a_faq_questions_are_usual(detector):
@@ -134,7 +134,7 @@ def test_in_a_faq_questions_are_usual(detector):
     assert detector.score(batch(faq(60)).take([1])) > 5
     # what is still strange there is a question that runs into its answer
     odd = batch(["how old is the mill of esk.The mill of Esk was opened in 1700, by the mayor."])
-    assert reader.score(odd) > reader.rule_threshold
+    assert reader.score(odd) > reader.default_threshold
 
 
 @pytest.mark.parametrize(
@@ -300,7 +300,7 @@ def test_malformed_questions_as_frequent_as_poison_do_not_count_as_usual():
     assert doubtful.tolist() == [False] * 988 + [True] * 12
     more = batch(MALFORMED[12:20], "more")
     trusting = LeadingQuestionDetector().fit(batch([*encyclopaedia(988), *MALFORMED[:12]]))
-    assert (detector.score(more) > detector.rule_threshold + 2.0).all()
+    assert (detector.score(more) > detector.default_threshold + 2.0).all()
     assert (trusting.score(more) < detector.score(more) - 2.0).all()
     again = LeadingQuestionDetector()
     again.restore(*detector.state())

@@ -56,7 +56,7 @@ def test_an_odd_entry_is_told_from_the_others_and_held(guard, column):
     assert not sifted.refused
     report = sifted.hold(guard.hold(guard.screen(sifted.whole)), guard)
     assert report.batch is sifted.batch
-    assert report.kept.tolist() == [True, True, False, True]
+    assert report.admitted.tolist() == [True, True, False, True]
     assert report.scores["scripted"][[0, 1, 3]].tolist() == [-1, -1, -1]
     assert np.isnan(report.scores["scripted"][2])
     held = guard.quarantine.show("e2")
@@ -124,7 +124,7 @@ def test_what_a_person_released_is_let_in_if_its_vector_can_be_used(guard):
     assert "released by anna" in report.decisions[1].note
     unfit = sift(columns(), guard).without({1: "the store says no"})
     report = unfit.hold(guard.hold(guard.screen(unfit.whole)), guard)
-    assert report.kept.tolist() == [True, False, True, True]
+    assert report.admitted.tolist() == [True, False, True, True]
     assert "the store says no; released by anna" in report.decisions[1].note
     bare = sift(columns(vectors={1: None}), guard)
     assert bare.rows == (0, 2, 3)

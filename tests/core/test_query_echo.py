@@ -39,8 +39,8 @@ def echoes(query, *texts):
 )
 def test_a_passage_that_repeats_the_query_stands_out(repeated):
     scores = echoes(QUERY, repeated, *ANSWERS)
-    assert scores[0] > QueryEchoDetector.rule_threshold
-    assert (scores[1:] < QueryEchoDetector.rule_threshold).all()
+    assert scores[0] > QueryEchoDetector.default_threshold
+    assert (scores[1:] < QueryEchoDetector.default_threshold).all()
 
 
 def test_the_score_falls_with_what_is_changed():
@@ -61,7 +61,7 @@ def test_a_statement_that_holds_all_but_the_word_that_asks_is_an_answer():
     answer, echo = echoes(
         query, "The abbot Gasquet wrote about the Great Pestilence in 1893.", f"{query} it was I"
     )
-    assert answer < QueryEchoDetector.rule_threshold < echo
+    assert answer < QueryEchoDetector.default_threshold < echo
 
 
 @pytest.mark.parametrize("query", ["", "bells", "Weston minster"])
@@ -70,7 +70,9 @@ def test_names_and_single_words_are_no_question(query):
 
 
 def test_a_short_query_repeats_by_chance_and_counts_less():
-    assert echoes("the great bell", "the great bell is old")[0] < QueryEchoDetector.rule_threshold
+    assert (
+        echoes("the great bell", "the great bell is old")[0] < QueryEchoDetector.default_threshold
+    )
 
 
 @pytest.mark.parametrize(
@@ -93,7 +95,7 @@ def test_in_an_faq_the_question_asked_for_stays(faq):
 def test_poison_that_fills_most_of_the_set_does_not_make_itself_usual():
     texts = [f"{QUERY}? There are {n}." for n in ("nine", "ten", "six", "two", "forty", "no")]
     scores = echoes(QUERY, *texts, *ANSWERS)
-    assert (scores[:6] > QueryEchoDetector.rule_threshold).all()
+    assert (scores[:6] > QueryEchoDetector.default_threshold).all()
 
 
 def test_explanations_name_the_share_and_quote_nothing():

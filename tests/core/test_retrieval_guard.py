@@ -52,7 +52,7 @@ class Planted(RetrievalDetector):
 
     kind = "planted"
     needs = frozenset()
-    rule_threshold = 0.5
+    default_threshold = 0.5
     floor = 0.0
 
     def __init__(self, score=None, *, fails_to_explain=False):
@@ -76,7 +76,7 @@ def test_a_group_and_an_echo_are_dropped_and_the_rest_is_kept_in_order():
     found = join(found, echo)
     report = screen_retrieved(QUERY, found, vector)
     assert dropped(report) == {"bad1-0", "bad1-1", "bad1-2", "echo"}
-    assert report.kept.tolist() == [i not in dropped(report) for i in found.ids]
+    assert report.admitted.tolist() == [i not in dropped(report) for i in found.ids]
     by_id = {decision.entry_id: decision for decision in report.quarantined}
     assert [f.detector for f in by_id["echo"].findings] == ["query_echo"]
     assert [f.detector for f in by_id["bad1-0"].findings] == ["consensus"]
@@ -114,7 +114,7 @@ def test_what_cannot_be_looked_for_is_said():
     vector, found = a_set()
     report = screen_retrieved(None, found, vector, has_vectors=False)
     assert {item.detector for item in report.skipped} == {"query_echo", "consensus"}
-    assert report.kept.all()
+    assert report.admitted.all()
     no_vector = screen_retrieved(QUERY, found)
     assert [item.detector for item in no_vector.skipped] == ["consensus"]
 
@@ -136,8 +136,8 @@ def test_the_rate_is_kept_among_all_and_among_first_ranked_passages():
     every, first = [], []
     for vector in queries(500):
         report = guard.screen("what is this", retrieved_for(vector, KNOWN), vector)
-        every.append(~report.kept)
-        first.append(not report.kept[0])
+        every.append(~report.admitted)
+        first.append(not report.admitted[0])
     assert np.mean(every) <= 0.025
     assert np.mean(first) <= 0.03
     caught = [dropped(guard.screen("what", f, v)) for v, f in (a_set(seed) for seed in range(20))]
@@ -154,8 +154,8 @@ def test_findings_of_a_calibrated_guard_have_p_values():
 
 def test_queries_made_of_entries_leave_the_detector_of_echoes_to_its_rule():
     guard = RetrievalGuard().fit(KNOWN, fpr=0.05)
-    assert guard.thresholds["query_echo"] == pytest.approx(QueryEchoDetector.rule_threshold)
-    assert guard.thresholds["consensus"] != pytest.approx(ConsensusDetector.rule_threshold)
+    assert guard.thresholds["query_echo"] == pytest.approx(QueryEchoDetector.default_threshold)
+    assert guard.thresholds["consensus"] != pytest.approx(ConsensusDetector.default_threshold)
 
 
 def test_poison_in_the_knowledge_base_hardly_raises_the_bar():
@@ -191,7 +191,7 @@ def test_a_detector_that_judged_too_few_passages_keeps_its_rule_and_spares_those
     few[:99] = 0.4 * rng.random(99)
     detectors = [Scripted("all"), Scripted("few")]
     for rule, threshold in ((0.5, 0.5), (0.1, np.nanmax(few))):
-        detectors[1].rule_threshold = rule
+        detectors[1].default_threshold = rule
         scores = {"all": rng.random(5000), "few": few}
         thresholds = _Calibration.of(detectors, Policy(), scores, first, robust=False).thresholds
         assert thresholds["few"].quarantine == pytest.approx(threshold)
@@ -254,7 +254,7 @@ def test_a_crash_is_no_pass_unless_asked_for(on_error, kept, caplog):
     guard = RetrievalGuard([Planted()], policy=Policy(on_error=on_error))
     with caplog.at_level(logging.ERROR, "ragshield"):
         report = guard.screen(QUERY, KNOWN.take([0]))
-    assert report.kept.tolist() == [kept]
+    assert report.admitted.tolist() == [kept]
     assert report.unjudged[0].failed
     assert "ZeroDivisionError" in caplog.text
     assert "harbour" not in caplog.text + report.to_json()
@@ -293,7 +293,7 @@ def test_confirmed_poison_never_passes_under_any_id(quarantine):
 def test_what_a_person_has_released_passes(quarantine):
     vector, found = a_set()
     guard = RetrievalGuard(quarantine=quarantine)
-    suspects = found.take(~guard.screen("what", found, vector).kept)
+    suspects = found.take(~guard.screen("what", found, vector).admitted)
     assert len(suspects) == 3
     quarantine.hold(suspects)
     quarantine.release([suspects.ids[0]], by="anna")
@@ -354,7 +354,7 @@ def test_a_detector_of_retrieved_sets_is_given_as_well(tmp_path):
     again = RetrievalGuard.load(tmp_path, detectors=[planted])
     assert again.detectors[0] is planted
     vector, found = a_set()
-    assert again.screen("what", found, vector).kept.tolist() == [False] * len(found)
+    assert again.screen("what", found, vector).admitted.tolist() == [False] * len(found)
 
 
 def test_detectors_of_retrieved_sets_are_found_through_entry_points(tmp_path, monkeypatch):
@@ -411,7 +411,7 @@ def test_a_flag_lets_pass():
     for vector in KNOWN.embeddings[:100]:
         report = guard.screen("what", retrieved_for(vector, KNOWN), vector)
         flagged += len(report.flagged)
-        assert report.kept.sum() == len(report.batch) - len(report.quarantined)
+        assert report.admitted.sum() == len(report.batch) - len(report.quarantined)
     assert 10 < flagged < 200
 
 

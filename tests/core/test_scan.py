@@ -65,7 +65,7 @@ def test_findings_come_worst_first_with_their_evidence():
     (finding,) = report.found[0].findings
     assert (finding.score, finding.threshold, finding.p_value) == (9.0, pytest.approx(1.0), None)
     assert finding.evidence == "row 3 of 5"
-    assert report.kept.tolist() == [True, False, True, False, True]
+    assert report.admitted.tolist() == [True, False, True, False, True]
     assert report.scores["told"].tolist() == [0.1, 5.0, 0.2, 9.0, 1.0]
     assert report.timings["told"] > 0
 
@@ -84,15 +84,15 @@ def test_detectors_that_follow_no_rate_are_named():
     batch = knowledge_base(20)
     report = scan(batch, [Told(), LabelCentroidDetector()])
     assert report.by_rule == ("label_centroid",)
-    assert "Published rules are in force for label_centroid, whatever the rate" in report.note
+    assert "Default thresholds are in force for label_centroid, whatever the rate" in report.note
     trusted = scan(batch, [LabelCentroidDetector()], fpr=0.05, clean_ids=batch.ids[:40])
     assert trusted.by_rule == ()
-    assert "Published rules" not in trusted.note
+    assert "Default thresholds" not in trusted.note
     # Trusted entries say nothing about a detector that cannot be compared with them.
     by_rule = LabelCentroidDetector(level="batch")
     trusted = scan(batch, [Told(), by_rule], fpr=0.05, clean_ids=batch.ids[:40])
     assert trusted.by_rule == (by_rule.name,)
-    assert f"Published rules are in force for {by_rule.name}" in trusted.note
+    assert f"Default thresholds are in force for {by_rule.name}" in trusted.note
 
 
 def test_detectors_share_the_rate():
@@ -234,7 +234,7 @@ def test_released_entries_are_findings_no_more():
     report = scan(scored([5.0, 6.0]), [Told()]).overruled({"s1": "released by me"})
     assert [d.entry_id for d in report.found] == ["s0"]
     assert report.decisions[1].note == "released by me"
-    assert report.kept.tolist() == [False, True]
+    assert report.admitted.tolist() == [False, True]
 
 
 def test_label_flips_are_found_in_the_knowledge_base_itself():

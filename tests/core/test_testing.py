@@ -19,7 +19,7 @@ class Honest(Detector):
     kind = "honest"
     needs = frozenset({Need.TEXT})
     taxonomy = ("AML.T0070",)
-    rule_threshold = 0.5
+    default_threshold = 0.5
 
     def __init__(self, shift=0.0):
         self.shift = shift
@@ -146,7 +146,7 @@ class Sharing(Honest):
 class Changeable(Honest):
     def __init__(self, shift=0.0):
         super().__init__(shift)
-        self.rule_threshold = 0.5
+        self.default_threshold = 0.5
 
     def config(self):
         return {"shift": self.shift + 1}

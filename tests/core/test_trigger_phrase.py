@@ -14,7 +14,7 @@ from ragshield_core.text.phrase_counts import MAX_GRAMS, Background, Grams, Rece
 # Mostly words of the vocabulary, in an order that random prose does not have.
 PHRASES = ("word7 heron", "word3 word200 word41", "word9 word9 word80 word12 word33 word5")
 N = 3000
-THRESHOLD = TriggerPhraseDetector.rule_threshold
+THRESHOLD = TriggerPhraseDetector.default_threshold
 
 
 def entries(texts, prefix="e", lineages=None):

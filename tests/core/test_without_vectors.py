@@ -43,7 +43,7 @@ def test_what_is_held_without_a_vector_comes_back_without_one(guard):
     given = []
     guard.quarantine.release(["s0"], given.append)
     assert (given[0].ids, given[0].dim, given[0].texts) == (("s0",), 0, ("score=0.5",))
-    assert guard.screen(KNOWN.take([0])).kept.all()  # what detectors know is as it was
+    assert guard.screen(KNOWN.take([0])).admitted.all()  # what detectors know is as it was
 
 
 def test_held_with_and_without_vectors_are_released_together_in_batches_of_their_own(guard):

@@ -105,7 +105,7 @@ def test_a_small_store_starts_collecting(filled, caplog):
     assert len(store.guard.known(KNOWN.ids)) == 12
     assert "not calibrated yet: " in caplog.text
     report = store.guard.screen(POISON)
-    assert report.kept.all()
+    assert report.admitted.all()
     (skipped,) = report.skipped
     assert skipped.detector == "clique"
     assert skipped.reason.startswith("collecting:")
@@ -127,7 +127,7 @@ def test_a_small_store_that_grows_is_calibrated_with_what_it_held_at_first(fille
     )
     assert guard.calibrated
     assert guard.status().calibrated_at == 200
-    assert not guard.screen(POISON).kept.any()
+    assert not guard.screen(POISON).admitted.any()
 
 
 def test_an_empty_store_is_adopted(make_store):

@@ -191,12 +191,14 @@ def test_a_source_may_write_to_another_guarded_store_while_it_is_indexed(world):
 def test_a_rejected_update_is_not_recorded_and_leaves_the_good_version(world, cleanup):
     assert world.run(V1, cleanup=cleanup) == {"num_added": 3}
     counts = {"num_added": 1, "num_skipped": 1, "num_quarantined": 1}
-    cleaned = {"num_deleted": 1, "num_kept": 1} if cleanup else {}
+    cleaned = {"num_deleted": 1, "num_rejected_updates": 1} if cleanup else {}
     assert world.run(V2, cleanup=cleanup) == counts | cleaned
     good = {"billing one", GOOD, "shipping new"} | (set() if cleanup else {"shipping other"})
     assert world.state == (good, {BAD})
     # Screened again at the next run, as long as it comes; the id is the one LangChain gives it.
-    again = {"num_skipped": 2, "num_quarantined": 1} | ({"num_kept": 1} if cleanup else {})
+    again = {"num_skipped": 2, "num_quarantined": 1} | (
+        {"num_rejected_updates": 1} if cleanup else {}
+    )
     assert world.run(V2, cleanup=cleanup) == again
     assert world.state == (good, {BAD})
     unguarded = World()
@@ -318,7 +320,7 @@ def test_a_later_batch_can_still_protect_what_an_earlier_one_seemed_to_replace(w
     new = [doc(f"billing new {i}") for i in range(5)] + [doc("billing score=9")]
     world.run(old, cleanup=cleanup, batch_size=2)
     done = world.run(new, cleanup=cleanup, batch_size=2, cleanup_batch_size=2)
-    assert done == {"num_added": 5, "num_quarantined": 1, "num_kept": 6}
+    assert done == {"num_added": 5, "num_quarantined": 1, "num_rejected_updates": 6}
     assert world.live >= {d.page_content for d in old}
     assert world.run(new[:5], cleanup=cleanup, cleanup_batch_size=4)["num_deleted"] == 6
 
@@ -332,13 +334,13 @@ def test_full_cleanup_without_sources_goes_by_lineage(world):
         source_id_key=None,
         cleanup_batch_size=2,
     )
-    assert done == {"num_quarantined": 1, "num_kept": 1, "num_deleted": 6}
+    assert done == {"num_quarantined": 1, "num_rejected_updates": 1, "num_deleted": 6}
     assert world.state == ({"billing old 3"}, {"billing score=9"})
 
 
 def test_records_made_before_there_were_sources_are_protected_by_lineage(world):
     world.run(V1, cleanup="full", source_id_key=None)
-    assert world.run(V2, cleanup="full")["num_kept"] == 1
+    assert world.run(V2, cleanup="full")["num_rejected_updates"] == 1
     assert world.state == ({"billing one", GOOD, "shipping new"}, {BAD})
 
 
@@ -354,7 +356,7 @@ def test_full_cleanup_deletes_nothing_if_nobody_knows_what_was_to_be_replaced(wo
     world.run(V1, cleanup="full", source_id_key=None)
     nameless = Document(page_content="billing score=9")
     done = world.run([nameless], cleanup="full", source_id_key=None)
-    assert done == {"num_quarantined": 1, "num_kept": 3}
+    assert done == {"num_quarantined": 1, "num_rejected_updates": 3}
     assert world.run([V1[0]], cleanup="full", source_id_key=None)["num_deleted"] == 2
 
 
@@ -415,7 +417,7 @@ def test_loaders_and_generators_are_sources(world):
     for source in sources:
         world.run(V1, cleanup="full")
         counts = world.run(source, cleanup="full", batch_size=2)
-        assert counts["num_quarantined"] == counts["num_kept"] == 1
+        assert counts["num_quarantined"] == counts["num_rejected_updates"] == 1
         assert world.state == ({"billing one", GOOD, "shipping new"}, {BAD})
 
 
@@ -543,7 +545,7 @@ def test_an_update_that_is_taken_back_in_the_same_run_leaves_the_good_version(cr
         "num_added": 2,
         "num_quarantined": 2,
         "num_recalled": 1,
-        "num_kept": 1,
+        "num_rejected_updates": 1,
     }
     assert crowded.state[0] == {NEW.texts[0], NEW.texts[3]}
 

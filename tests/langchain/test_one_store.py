@@ -83,7 +83,7 @@ def test_what_was_confirmed_for_one_store_is_no_verdict_on_the_other(on_file):
     again = guarded(on_file, "mail", mail.inner)
     assert [d.id for d in again.get_by_ids(["a"])] == ["a"]
     add(again, a="alpha one")
-    assert again.last_report.kept.all()
+    assert again.last_report.admitted.all()
 
 
 def test_what_was_held_before_stores_had_names_belongs_to_whichever_asks(on_file):

@@ -172,7 +172,7 @@ def test_deleting_a_held_one_leaves_the_others_held(store):
 def test_deleting_an_admitted_member_lets_the_next_one_in(store):
     write(store, POISON.take([0]))
     store.delete([POISON.ids[0]])
-    assert write(store, POISON.take([1])).kept.all()
+    assert write(store, POISON.take([1])).admitted.all()
 
 
 def revision(batch, entry_id):
@@ -188,7 +188,7 @@ def test_a_member_replaced_by_something_harmless_is_no_member(store):
     write(store, revision(CLEAN[0].take([0]), POISON.ids[0]))
     report = write(store, POISON.take([1]))
     assert report.retroactive == ()
-    assert report.kept.all()
+    assert report.admitted.all()
 
 
 def test_a_harmless_entry_that_becomes_a_member_is_held_and_its_old_revision_stays(store):
@@ -246,9 +246,9 @@ def test_a_guard_saved_in_the_middle_of_a_trickle_goes_on_the_same(store, tmp_pa
 def test_a_second_run_of_the_same_ingestion_changes_nothing(store):
     for _ in range(3):
         report = write(store, CLEAN[0])
-        assert report.kept.all()
+        assert report.admitted.all()
         assert report.retroactive == ()
-    assert write(store, KNOWN.take(np.arange(30))).kept.mean() >= 0.95
+    assert write(store, KNOWN.take(np.arange(30))).admitted.mean() >= 0.95
     assert store.quarantine.count() <= 1
     assert len(store.guard.detectors[0]._graph) == len(KNOWN) + len(CLEAN[0])
 

@@ -319,7 +319,7 @@ def test_a_vector_that_cannot_be_used_costs_its_entry_which_is_embedded_at_relea
     ids = store.add_embeddings(texts=texts, embeddings=vectors, ids=["a", "culprit", "c"])
     assert ids == ["a", "culprit", "c"]
     assert store.last_report.batch.ids == tuple(ids)
-    assert store.last_report.kept.tolist() == [True, False, True]
+    assert store.last_report.admitted.tolist() == [True, False, True]
     assert {d.id for d in store.get_by_ids(ids)} == {"a", "c"}
     assert store.quarantine.show("culprit").vector.size == 0
     assert_in_step(store)
@@ -336,7 +336,7 @@ def test_what_was_released_is_let_in_with_the_same_odd_value(store):
     store.release(["culprit"], by="anna")
     store.delete([GOOD[0].id])
     store.add_documents([GOOD[0], odd])
-    assert store.last_report.kept.all()
+    assert store.last_report.admitted.all()
     assert "released by anna" in store.last_report.decisions[1].note
     assert store.get_by_ids(["culprit"])[0].metadata["label"] == ["billing"]
 

@@ -105,7 +105,7 @@ def test_an_odd_node_among_others_is_held_and_put_back_when_released(make, kind,
     held = guarded.quarantine.show(culprit.node_id)
     assert held.entry.text == "billing odd"
     assert word in held.note
-    assert guarded.last_report.kept.tolist() == [True, False, True]
+    assert guarded.last_report.admitted.tolist() == [True, False, True]
     if kind == "chroma" and isinstance(culprit.metadata["label"], list):
         with pytest.raises(QuarantineError, match=r"nothing was released: metadata\['label'\]"):
             guarded.release([culprit.node_id])
@@ -353,7 +353,7 @@ def test_what_is_no_node_is_refused_before_anything_is_written(make):
 def test_dates_and_paths_are_kept_as_stores_keep_them(make):
     guarded, add = make()
     add([*good(), odd(day=dt.date(2026, 1, 1), path=Path("a.txt"))])
-    assert guarded.last_report.kept.all()
+    assert guarded.last_report.admitted.all()
     assert odd().node_id in live(guarded)
 
 

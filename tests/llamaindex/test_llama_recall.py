@@ -115,7 +115,7 @@ def test_what_is_recalled_and_comes_again_stays_held(guarded):
     assert_knows(guarded.guard, live(guarded))
     guarded.release([FIRST])
     insert(guarded, [one for one in known() if one.node_id == FIRST])
-    assert guarded.last_report.kept.all()
+    assert guarded.last_report.admitted.all()
     assert FIRST in ids_of(live(guarded))
 
 

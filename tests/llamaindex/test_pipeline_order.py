@@ -190,7 +190,7 @@ def test_an_update_is_not_made_if_the_first_of_two_guards_holds_a_part(make_stor
     pipeline = twice_guarded(guard, summaries()[1], make_store("chroma"), SimpleDocumentStore())
     pipeline.run(documents=[Document(id_="d", text=BODY)])
     pipeline.run(documents=[Document(id_="d", text=f"{BODY} {INJECTION}")])
-    assert pipeline.last_result.kept == ("d",)
+    assert pipeline.last_result.rejected_updates == ("d",)
     access = pipeline.vector_store._keeper.access
     assert [one.text for one in access.read(access.ids())] == [BODY]
 

@@ -341,7 +341,7 @@ def test_4_an_update_never_loses_the_good_version(pipelines):
     assert len(texts_in(naive)) == 1  # the good version is gone
     assert texts_in(ours) == before
     assert ours.docstore.get_document("a").text == "billing a"
-    assert ours.last_result.kept == ("a",)
+    assert ours.last_result.rejected_updates == ("a",)
     ours.run(documents=TURNED)  # tried again, and held under the same id
     assert ours.poison_guard.quarantine.count(None) == 1
     (held,) = ours.poison_guard.quarantine.list()

@@ -108,7 +108,7 @@ class InstructionDetector(Detector):
     taxonomy: ClassVar[tuple[str, ...]] = ("AML.T0070", "AML.T0051.001", "LLM01:2025")
     scope = Scope.ENTRY
     # A weight of 1.45: one strong rule, or two weaker ones of different families.
-    rule_threshold = 1 - math.exp(-RATE * 1.45)
+    default_threshold = 1 - math.exp(-RATE * 1.45)
     # A weight of 1: less than any rule that stands for itself.
     floor = 1 - math.exp(-RATE * 1.0)
 

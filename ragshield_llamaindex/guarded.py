@@ -18,7 +18,7 @@ from ragshield_llamaindex.held_nodes import Embed, embedding_with
 from ragshield_llamaindex.keeper import NodeKeeper
 
 
-class Kept:
+class Guarded:
     """What a guarded store and a guarded index have in common: a keeper, and how it is asked."""
 
     _keeper: NodeKeeper
