@@ -65,7 +65,7 @@ EmbedderName = Annotated[
     ),
 ]
 Places = Annotated[int, typer.Option("--k", min=1, help="Places that are compared.")]
-RuleName = Annotated[str, typer.Option("--rule", help="ragshield, or source.")]
+RuleName = Annotated[str, typer.Option("--rule", help="ragshield, or notebook.")]
 Database = Annotated[
     str, typer.Option("--database", envvar="RAGSHIELD_DATABASE", help="SQLAlchemy URL.")
 ]
