@@ -608,6 +608,7 @@ class CliqueDetector(Detector, Lender):
         values, arrays = self._graph.state()
         arrays = {f"graph.{key}": array for key, array in arrays.items()}
         arrays |= {"scores": self._scores, "trusted": self._trusted, "held_at": self._held_at}
+        arrays["measured"] = self._measured
         for channel in CHANNELS:
             for name, part in self._raw[channel]._asdict().items():
                 arrays[f"raw.{channel}.{name}"] = part
@@ -639,6 +640,7 @@ class CliqueDetector(Detector, Lender):
         self._held = {entry_id: list(keys) for entry_id, keys in values["held"].items()}
         self._scores, self._trusted = arrays["scores"].copy(), arrays["trusted"].copy()
         self._n_come = int(values.get("n_come", 0))
+        self._measured = arrays.get("measured", self._measured)  # early versions did not say
         if "held_at" in arrays:
             self._held_at = arrays["held_at"].copy()
         else:  # saved by an early version: as if all of them were held just now

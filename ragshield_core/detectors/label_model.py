@@ -304,7 +304,7 @@ class LabelModelDetector(Detector, Borrower):
         if values["model"] is not None:
             prefix = "model."
             found = {
-                key.removeprefix(prefix): array.copy()
+                key.removeprefix(prefix): array.copy(order="K")  # products differ with the order
                 for key, array in arrays.items()
                 if key.startswith(prefix)
             }

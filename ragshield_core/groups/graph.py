@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ragshield_core.entries import Batch
 from ragshield_core.neighbors.corpus import all_neighbors
 from ragshield_core.neighbors.index import FixedVectors, NeighborIndex
-from ragshield_core.neighbors.known import rows_within
+from ragshield_core.neighbors.known import cosines, rows_within
 from ragshield_core.neighbors.rows import Neighbors
 from ragshield_core.text.copies import containment, word_hashes
 
@@ -25,6 +25,11 @@ from ragshield_core.text.copies import containment, word_hashes
 COMPARE_ABOVE = 0.6
 # Neighbours that are looked up beyond the lists, for detectors that ask for a few more.
 SPARE = 8
+# Similarities of a search differ by less than this with the shape of its products. Of entries that
+# are as near as the last of a list but for that, the oldest are in it: of so many, all are compared.
+ROUNDING, TIED = 2e-6, 256
+# Neighbours whose vectors are compared at once: 50 MB of 384 dimensions.
+RANKED = 32_768
 # Marks an entry of no lineage: it is a stranger to every other.
 NO_LINEAGE = -1
 
@@ -211,9 +216,40 @@ class SimilarityGraph:
             if rows is not None:
                 found = self._last[1]
                 return Neighbors(found.slots[rows], found.similarities[rows])
-        found = self.index.search(batch.embeddings, min(max(k, self.k + SPARE), len(self)))
+        found = self._search(batch.embeddings, min(max(k, self.k + SPARE), len(self)))
         self._last = (batch, found)
         return found
+
+    def _search(self, embeddings: NDArray[np.float32], k: int) -> Neighbors:
+        """Return k nearest entries; those of a list do not depend on who else is searched for.
+
+        What is learned must not depend on whether it was screened in the same company before.
+        """
+        found = self._ranked(embeddings, self.index.search(embeddings, k).slots)
+        more = min(TIED, len(self))
+        if more > k > 0:
+            last = found.similarities[:, min(self.k, k) - 1]
+            tied = np.flatnonzero(last - found.similarities[:, -1] < ROUNDING)
+            if tied.size:
+                wider = self.index.search(embeddings[tied], more).slots
+                found.slots[tied], found.similarities[tied] = (
+                    column[:, :k] for column in self._ranked(embeddings[tied], wider)
+                )
+        return found
+
+    def _ranked(self, embeddings: NDArray[np.float32], slots: NDArray[np.int64]) -> Neighbors:
+        """Return neighbours by similarities that depend on the two vectors only, then by slot."""
+        similarities = np.empty(slots.shape, dtype=np.float32)
+        rows = max(1, RANKED // max(1, slots.shape[1]))
+        for start in range(0, len(slots), rows):
+            part = np.s_[start : start + rows]
+            similarities[part] = cosines(
+                embeddings[part], slots[part], slots[part] >= 0, self.index
+            )
+        order = np.lexsort((slots, -similarities), axis=1)
+        return Neighbors(
+            np.take_along_axis(slots, order, 1), np.take_along_axis(similarities, order, 1)
+        )
 
     def _but(self, gone: NDArray[np.int64], batch: Batch) -> Neighbors:
         """Return the k nearest entries but those that are gone."""
