@@ -94,6 +94,8 @@ class Journal:
             raise ValueError(msg)
         self.namespace = namespace
         self.lease = lease
+        # Asked before every read: made once, since making it costs as much as running it.
+        self._head_query = select(*_HEAD).where(self._of(HeadRow))
 
     def __repr__(self) -> str:
         return f"Journal({printable(self.namespace, 60)!r}, lease={self.lease!r})"
@@ -401,8 +403,8 @@ class Journal:
         return WriterRow.heartbeat > now() - self.lease
 
     def _head(self, session: Session, *, lock: bool = False) -> _Locked | None:
-        query = select(*_HEAD).where(self._of(HeadRow))
-        row = session.execute(query.with_for_update() if lock else query).one_or_none()
+        query = self._head_query.with_for_update() if lock else self._head_query
+        row = session.execute(query).one_or_none()
         if row is None:
             return None
         head = _Locked(*row)
