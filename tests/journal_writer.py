@@ -46,9 +46,9 @@ class Worker:
             self.known += [(r.event.values["writer"], r.event.values["number"]) for r in found]
 
     def queue(self):
-        while not self.shared.write(lambda s: self.journal.take_turn(s, self.name)):
-            while self.shared.read(self.journal.turn) not in (None, self.name):
-                time.sleep(0.005)
+        if not self.shared.write(lambda s: self.journal.take_turn(s, self.name)):
+            while self.shared.read(self.journal.turn) != self.name:
+                time.sleep(0.02)
 
     def append(self, number):
         tries, mine = 0, False
