@@ -20,7 +20,7 @@ that a transaction writes, or two of them can meet in a deadlock on PostgreSQL.
 """
 
 from ragshield_core.knowledge.events import Event, JournalRecord
-from ragshield_core.knowledge.journal import DEFAULT_LEASE, Head, Journal, Pending
+from ragshield_core.knowledge.journal import DEFAULT_LEASE, Head, Journal, Pending, new_writer
 from ragshield_core.knowledge.snapshots import Snapshot, Snapshots
 from ragshield_core.knowledge.tables import prepare_tables
 
@@ -33,5 +33,6 @@ __all__ = [
     "Pending",
     "Snapshot",
     "Snapshots",
+    "new_writer",
     "prepare_tables",
 ]

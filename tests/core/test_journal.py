@@ -30,11 +30,11 @@ from ragshield_core.knowledge import (
     Pending,
     Snapshots,
     events,
+    new_writer,
     prepare_tables,
     snapshots,
 )
 from ragshield_core.knowledge.clock import now
-from ragshield_core.knowledge.journal import new_writer
 from ragshield_core.knowledge.tables import TableBase
 
 WRITER = str(Path(__file__).parents[1] / "journal_writer.py")
