@@ -71,6 +71,35 @@ class QuarantineError(RAGShieldError, ValueError):
     """The quarantine cannot do what was asked; the message names the entry."""
 
 
+class OvertakenError(RAGShieldError, RuntimeError):
+    """Another process wrote first, or has the turn; nothing was written. Catch up and try again.
+
+    Attributes
+    ----------
+    head : int
+        Position of the journal.
+    turn : str | None
+        The writer that has the turn.
+    """
+
+    def __init__(self, message: str, *, head: int, turn: str | None = None) -> None:
+        super().__init__(message)
+        self.head = head
+        self.turn = turn
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Cross a process boundary with all that it says."""
+        return partial(type(self), head=self.head, turn=self.turn), (str(self),)
+
+
+class TakenOverError(RAGShieldError, RuntimeError):
+    """Events were settled, or are being settled, by another process that believed this one dead."""
+
+
+class PrunedError(RAGShieldError, LookupError):
+    """What is asked for is no longer kept by itself; it is part of a later snapshot."""
+
+
 class CanaryError(RAGShieldError, ValueError):
     """A suite, a baseline or a retriever cannot be used as given; the message names it."""
 

@@ -15,8 +15,6 @@ from support import clones_of, group, join, passages, prose
 
 from ragshield_core import Batch, Guard, Quarantine, state
 from ragshield_core.detectors import CliqueDetector
-from ragshield_core.errors import InvalidBatchError, StateError
-from ragshield_core.growth.arrivals import Counted
 from ragshield_core.growth.events import Change, Event
 from ragshield_core.neighbors.index import NeighborIndex
 from ragshield_core.neighbors.rows import Neighbors
