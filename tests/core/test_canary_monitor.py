@@ -333,7 +333,7 @@ def other_model(texts):
         ({"embedder": other_model}, "another embedder"),
         ({"embedder": lambda texts: np.ones((len(texts), 3))}, "512 dimensions then, 3 now"),
         ({"k": 4}, "k=6, this monitor of k=4"),
-        ({"rule": "source"}, "rule='ragshield'"),
+        ({"rule": "notebook"}, "rule='ragshield'"),
     ],
 )
 def test_another_embedder_or_k_is_an_error_not_a_drift(quarantine, change, said):
