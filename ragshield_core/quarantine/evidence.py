@@ -119,7 +119,8 @@ def verify_row(session: Session, digests: Digests, row: HeldRow) -> None:
 
 def tampered(row: HeldRow) -> QuarantineError:
     """Return what is said of a row that is not as it was written."""
-    return _changed(row, "it is not as it was written, and nothing was done")
+    why = "it is not as it was written, and nothing was done; purge it to go on without it"
+    return _changed(row, why)
 
 
 def _check_key(line: LogRow, key: str | None, digests: Digests) -> None:
