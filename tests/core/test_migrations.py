@@ -120,6 +120,7 @@ print(quarantine.count())
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schema", [None, 1, 3])
 def test_processes_that_open_one_at_once_all_succeed(url, schema):
     if schema is not None:
