@@ -394,14 +394,40 @@ class Quarantine:
             If there is none.
         """
         with self._database.read() as session:
-            wanted = None if status is None else Status(status)
-            rows = self._find(session, [entry_id], wanted).get(entry_id)
-            if not rows:
-                what = "" if wanted is None else f"{wanted} "
-                msg = f"entry {entry_id!r} is not {what}in {self!r}; list() names what is."
-                raise QuarantineError(msg)
-            held_first = max(rows, key=lambda r: (r.status == Status.HELD, r.held_at, r.number))
-            return _to_held(held_first)
+            return _to_held(self._latest(session, entry_id, status))
+
+    def vouched(
+        self, ids: Sequence[str], status: Status | str | None = None
+    ) -> tuple[HeldEntry, ...]:
+        """Return what :meth:`show` does of each id, for whoever puts it back into a store.
+
+        Parameters
+        ----------
+        ids, status
+            As of :meth:`show`.
+
+        Raises
+        ------
+        QuarantineError
+            If there is none of an id, it is of two stores, or its row is not as the log says that
+            it was written: somebody has changed it, by SQL say.
+        """
+        with self._database.read() as session:
+            rows = [self._latest(session, entry_id, status) for entry_id in dict.fromkeys(ids)]
+            for row in rows:
+                self._check_one_store(self._find(session, [row.entry_id])[row.entry_id])
+                if not self._database.older:
+                    verify_row(session, self._digests, row)
+            return tuple(map(_to_held, rows))
+
+    def _latest(self, session: Session, entry_id: str, status: Status | str | None) -> HeldRow:
+        wanted = None if status is None else Status(status)
+        rows = self._find(session, [entry_id], wanted).get(entry_id)
+        if not rows:
+            what = "" if wanted is None else f"{wanted} "
+            msg = f"entry {entry_id!r} is not {what}in {self!r}; list() names what is."
+            raise QuarantineError(msg)
+        return max(rows, key=lambda r: (r.status == Status.HELD, r.held_at, r.number))
 
     def held_ids(self, ids: Sequence[str]) -> set[str]:
         """Return which of the ids are held."""
