@@ -26,7 +26,7 @@ COMPARE_ABOVE = 0.6
 # Neighbours that are looked up beyond the lists, for detectors that ask for a few more.
 SPARE = 8
 # Similarities of a search differ by less than this with the shape of its products. Of entries that
-# are as near as the last of a list but for that, the oldest are in it: of so many, all are compared.
+# are as near as the last of a list but for that, the oldest are in it: so many are compared.
 ROUNDING, TIED = 2e-6, 256
 # Neighbours whose vectors are compared at once: 50 MB of 384 dimensions.
 RANKED = 32_768
