@@ -268,17 +268,21 @@ class Calibrator:
         )
 
     def _held_out_scores(self, fitted: Batch) -> dict[str, NDArray[np.float64]]:
+        detectors = [d for d in self._knowledge.detectors if d.exchangeable and len(fitted)]
+        revisions: list[tuple[str, str]] = []
+        if any(not detector.learns for detector in detectors):
+            revisions = [(entry.id, entry.fingerprint) for entry in fitted]
         return {  # one detector may look into what another has learned
-            detector.name: self._unchanging(detector, fitted)
-            if not detector.learns
-            else detector.held_out_scores(fitted, self._seed)
-            for detector in self._knowledge.detectors
-            if detector.exchangeable and len(fitted)
+            detector.name: detector.held_out_scores(fitted, self._seed)
+            if detector.learns
+            else self._unchanging(detector, fitted, revisions)
+            for detector in detectors
         }
 
-    def _unchanging(self, detector: Detector, fitted: Batch) -> NDArray[np.float64]:
+    def _unchanging(
+        self, detector: Detector, fitted: Batch, revisions: Sequence[tuple[str, str]]
+    ) -> NDArray[np.float64]:
         """Return scores that do not depend on the knowledge base, each taken once."""
-        revisions = [(entry.id, entry.fingerprint) for entry in fitted]
         known = self._fixed.get(detector.name, {})
         new = [row for row, revision in enumerate(revisions) if revision not in known]
         scores = detector.held_out_scores(fitted.take(new), self._seed) if new else np.empty(0)

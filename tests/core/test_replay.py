@@ -326,7 +326,7 @@ def suspicious(batch):
 def test_a_saved_guard_remembers_what_was_held_before_it_knew_anything(tmp_path):
     guard = small()
     written([guard], suspicious(passages(3, 5, "held-")))
-    assert guard.known(["held-0"]) == []
+    assert guard.known(["held--0"]) == []
     again = saved_and_loaded(guard, tmp_path / "early")
     written([guard, again], suspicious(passages(2, 6, "also-")), passages(210, 7))
     assert guard.calibrated
