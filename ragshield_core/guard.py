@@ -515,14 +515,22 @@ class Guard:
         with self._lock:
             self._happened(Change.LEARNED, entries=entries)
             if self._growth.due:
-                # Read here and not where thresholds are taken: elsewhere it may say more by then.
-                confirmed = self.quarantine.confirmed_ids()
-                self._happened(Change.RECALIBRATED, ids=tuple(confirmed))
+                self._recalibrate()
         for callback in self._on_admit:
             try:
                 callback(entries)
             except Exception as error:  # noqa: BLE001 - the entries are written already
                 logger.error("a callback of on_admit failed: %s", type(error).__name__)  # noqa: TRY400
+
+    def _recalibrate(self) -> None:
+        # Read here and not where thresholds are taken: elsewhere it may say more by then.
+        try:
+            confirmed = self.quarantine.confirmed_ids()
+        except Exception as error:  # noqa: BLE001 - the entries are written already
+            kind = type(error).__name__
+            logger.error("thresholds stay as they were: the quarantine failed with %s", kind)  # noqa: TRY400
+            return
+        self._happened(Change.RECALIBRATED, ids=tuple(confirmed))
 
     def on_admit(self, callback: Callable[[Batch], object]) -> None:
         """Have ``callback`` called with the entries after each :meth:`admit` and :meth:`learn`.
