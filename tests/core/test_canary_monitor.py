@@ -788,7 +788,7 @@ def test_additions_about_what_canaries_ask_are_no_takeover():
     ("options", "said"),
     [
         ({"quarantine": "sqlite://"}, r"quarantine is a str, expected a Quarantine: Quarantine\("),
-        ({"quarantine": Quarantine}, "quarantine is a class, expected a Quarantine"),
+        ({"quarantine": Quarantine}, "quarantine is the class Quarantine, expected"),
         ({"weights": 0.5}, "weights is a float, expected AnomalyWeights"),
         ({"remove": "a", "restore": "b"}, "remove is a str, expected a function"),
     ],
