@@ -174,7 +174,7 @@ class Writer:
         if accused:
             entries = join(*(self.live[d.entry_id] for d in accused))
             self.guard.recall(entries, accused, lambda ids: [self.live.pop(i) for i in ids])
-        kept = batch.take(report.kept)
+        kept = batch.take(report.admitted)
         self._forget_older(kept)
         self.guard.admit(report)
         self._stands(kept)
