@@ -558,14 +558,7 @@ class Guard:
         decisions
             Why, of these and perhaps of others.
         """
-        left = set(gone.ids)
-        accused = {
-            d.entry_id: tuple(dict.fromkeys(f.detector for f in d.findings))
-            for d in decisions
-            if d.entry_id in left and d.findings
-        }
-        self._happened(Change.RECALLED, entries=gone, accused=accused)
-        logger.warning("quarantined %d entries that were admitted earlier", len(gone))
+        self.finish(self.intend_recall(gone, decisions))
 
     def _counted(self, report: Report) -> Report:
         """Take note of what was decided, and of detectors whose calibration no longer holds."""
@@ -836,10 +829,23 @@ class Guard:
         if leaving is not None and len(leaving):
             events.append(Event(change=Change.FORGOTTEN, entries=leaving))
         if entering is not None and len(entering):
-            self._knowledge.check_learnable(entering)
+            if self.shared:  # before others are told
+                self._knowledge.check_learnable(entering)
             events.append(Event(change=Change.LEARNED, entries=entering))
         with self._lock:
             return self._recorder.intend(events)
+
+    def intend_recall(self, gone: Batch, decisions: Sequence[Decision]) -> Intent:
+        """Say that entries that were admitted earlier, and are held now, are about to leave."""
+        left = set(gone.ids)
+        accused = {
+            d.entry_id: tuple(dict.fromkeys(f.detector for f in d.findings))
+            for d in decisions
+            if d.entry_id in left and d.findings
+        }
+        recalled = Event(change=Change.RECALLED, entries=gone, accused=accused)
+        with self._lock:
+            return self._recorder.intend([recalled] if len(gone) else [])
 
     def finish(self, intent: Intent) -> None:
         """Say that the store was written as intended."""
@@ -858,6 +864,10 @@ class Guard:
                 self._calibrate_if_due()
         for batch in entering:
             self._tell(batch)
+        for event in intent.events:
+            if event.change is Change.RECALLED and event.entries is not None:
+                n = len(event.entries)
+                logger.warning("quarantined %d entries that were admitted earlier", n)
 
     def failed(self, intent: Intent) -> None:
         """Say that nobody knows whether the store was written as intended: see :meth:`settle`."""

@@ -175,7 +175,8 @@ class Sharing(Recorder):
     def intend(self, events: Sequence[Event]) -> Intent:
         """Write down what is going to happen; everybody reckons with it from now on."""
         intent = Intent(tuple(events))
-        self._collect(events, intent)
+        if events:
+            self._collect(events, intent)
         return intent
 
     def _collect(self, events: Sequence[Event], intent: Intent | None) -> None:
@@ -299,6 +300,9 @@ class Sharing(Recorder):
             self.drop(intent)
 
     def _settle(self, intent: Intent, fixes: Sequence[Event]) -> None:
+        if not intent.positions:
+            return
+
         def work(session: Session) -> list[int]:
             if not fixes:
                 self._journal.finish(session, intent.positions, writer=self.writer)
