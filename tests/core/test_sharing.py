@@ -274,6 +274,29 @@ def test_a_judgement_that_others_have_overtaken_is_not_written(url):
 
 # Processes
 
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_forked_worker_takes_part_as_another_one(url):
+    one, other = opened(url)
+    one.learn(passages(2, 1))
+    child = os.fork()
+    if not child:
+        status = 1
+        try:
+            one.learn(passages(2, 2, "child"))
+            other.screen(passages(1, 3, "new"))
+            status = len(other.known(["kb-0", "child-1"])) - 2
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    one.learn(passages(2, 4, "parent"))
+    other.catch_up()
+    assert len(other.known(["kb-0", "child-0", "parent-0"])) == 3
+    with one.quarantine.database.read() as session:
+        writers = "SELECT count(DISTINCT writer) FROM ragshield_journal WHERE kind = 'learned'"
+        assert session.connection().exec_driver_sql(writers).scalar() == 2
+
+
 WORKER = """
 import json, sys
 sys.path.insert(0, sys.argv[3])
