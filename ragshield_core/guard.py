@@ -857,9 +857,7 @@ class Guard:
                 # Who believed this process dead has asked the store, perhaps before it was written.
                 logger.warning("a write took so long that another process has settled it")
                 self.catch_up()
-                for batch in entering:
-                    missing = set(batch.ids) - set(self.known(batch.ids))
-                    self.learn(batch.take([r for r, i in enumerate(batch.ids) if i in missing]))
+                self._make_true(intent)
             if entering:
                 self._calibrate_if_due()
         for batch in entering:
@@ -868,6 +866,18 @@ class Guard:
             if event.change is Change.RECALLED and event.entries is not None:
                 n = len(event.entries)
                 logger.warning("quarantined %d entries that were admitted earlier", n)
+
+    def _make_true(self, intent: Intent) -> None:
+        """Know what has happened, whatever another process has made of it."""
+        for event in intent.events:
+            if event.entries is None:
+                continue
+            known = set(self.known(event.entries.ids))
+            learned = event.change is Change.LEARNED
+            rows = [r for r, i in enumerate(event.entries.ids) if (i in known) is not learned]
+            if rows:
+                change = Change.LEARNED if learned else Change.FORGOTTEN
+                self._happened(change, entries=event.entries.take(rows))
 
     def failed(self, intent: Intent) -> None:
         """Say that nobody knows whether the store was written as intended: see :meth:`settle`."""

@@ -77,6 +77,7 @@ class Sharing(Recorder):
         self._seen: tuple[int, ...] | None = None  # version of the database when it was read last
         self._collected: list[tuple[Event, Intent | None]] | None = None
         self._tail: deque[tuple[int, int]] = deque()  # positions and sizes since a snapshot
+        self._times_replaced = 0
         self._begin()
         database.write(prepare_tables)
 
@@ -333,11 +334,22 @@ class Sharing(Recorder):
         try:
             self.catch_up()
             yield
-            self._replace()
+            self._replace_after_all()
         except BaseException:
             self.give_up_turn()
             self._become()  # what all others still are
             raise
+
+    def _replace_after_all(self) -> None:
+        """Write the whole, with what others have undone meanwhile: they need no turn for that."""
+        times = self._times_replaced
+        while True:
+            try:
+                return self._replace()
+            except OvertakenError:
+                self._read_to(None)
+                if self._times_replaced != times:  # it lasted so long that another had its turn
+                    raise
 
     def _replace(self) -> None:
         """Write the whole, and that everybody has to take it over, at once."""
@@ -359,6 +371,7 @@ class Sharing(Recorder):
             )
             raise StateError(msg)
         self._hands.become(whole.values, whole.arrays)
+        self._times_replaced += 1
         self.position = whole.position
         self._tail.clear()
         self._read_to(last)
@@ -467,7 +480,11 @@ class Sharing(Recorder):
             self._tail.popleft()  # somebody else has
         if self._length() < wanted:
             return
-        self._write_snapshot(self.position)
+        try:
+            self._write_snapshot(self.position)
+        except Exception as error:  # noqa: BLE001 - what was to be written is, and is read all the same
+            logger.error("no snapshot was written: %s", crash(error))  # noqa: TRY400
+            self._tail.clear()
 
     def _length(self) -> int:
         return sum(size for _, size in self._tail)

@@ -195,6 +195,44 @@ def test_who_was_believed_dead_and_was_not_loses_nothing(url, folder, tmp_path):
     assert_same(one.guard, other.guard, tmp_path)
 
 
+def test_who_was_believed_dead_in_an_update_knows_the_new_revision(url, folder, tmp_path):
+    one, other = workers_of(url, folder)
+    add(one, passages(1, 9))
+    write = one.store.write
+
+    def slow(entries):
+        end = "UPDATE ragshield_journal_writers SET heartbeat = 0"
+        one.guard.quarantine.database.write(lambda s: s.connection().exec_driver_sql(end))
+        assert other.run_recovery() == 2
+        write(entries)
+
+    with patch.object(one.store, "write", slow):
+        add(one, passages(1, 1))
+    other.guard.catch_up()
+    assert_same(one.guard, other.guard, tmp_path)
+    single = Guard([CliqueDetector()], quarantine=Quarantine("sqlite://"))
+    single.learn(passages(1, 1))
+    probe = passages(20, 8, "probe")
+    assert other.guard.screen(probe).decisions == single.screen(probe).decisions
+
+
+def test_a_fit_takes_in_what_others_undo_meanwhile(url, folder, tmp_path):
+    one, other = workers_of(url, folder)
+    intent = other.guard.intend(passages(2, 1))
+    learn = one.guard.detectors[0].fit
+
+    def slow(batch):
+        other.guard.failed(intent)
+        assert other.run_recovery() == 1
+        return learn(batch)
+
+    with patch.object(one.guard.detectors[0], "fit", slow):
+        one.guard.fit(KNOWN)
+    other.guard.catch_up()
+    assert other.guard.known(KNOWN.ids) == list(KNOWN.ids)[2:]  # kb-0 and kb-1 are not there
+    assert_same(one.guard, other.guard, tmp_path)
+
+
 def test_who_takes_no_part_any_more_leaves_at_once_what_it_has_begun(url, folder):
     one, other = workers_of(url, folder)
     intent = one.guard.intend(passages(2, 1))
