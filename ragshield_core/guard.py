@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
-from collections.abc import Callable, Collection, Iterator, Sequence
+import weakref
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ragshield_core import state
 from ragshield_core.arguments import check_type
@@ -23,19 +26,22 @@ from ragshield_core.detectors.registry import (
     learned_of,
     saved_detectors,
 )
-from ragshield_core.entries import Batch
-from ragshield_core.errors import PoisonedEntryError
+from ragshield_core.entries import Batch, together
+from ragshield_core.errors import PoisonedEntryError, StateError, TakenOverError
 from ragshield_core.findings import Decision, Report, Skipped, Verdict, printable
 from ragshield_core.growth.arrivals import Counted, Status
 from ragshield_core.growth.calibrator import Calibrator
 from ragshield_core.growth.events import Change, Event
 from ragshield_core.growth.knowledge import Knowledge
 from ragshield_core.growth.recalibration import Recalibration
+from ragshield_core.growth.recorder import Hands, Intent, Recorder
 from ragshield_core.policy import Policy
 from ragshield_core.screening import InForce, overlooking, overruled, screened
 
 if TYPE_CHECKING:
     from ragshield_core.quarantine import Quarantine
+
+T = TypeVar("T")
 
 # Ids and counts only: the text of an entry is hostile and stays out of logs.
 logger = logging.getLogger("ragshield")
@@ -102,10 +108,12 @@ class Guard:
         self._calibrator = Calibrator(self._knowledge, policy, seed)
         self._growth = Recalibration(self._knowledge, self._calibrator)
         self._left_out: tuple[Skipped, ...] = ()
-        self._told = False  # that it is not calibrated
+        self._warned = False  # that it is not calibrated
         self._lock = threading.RLock()
         self._on_admit: list[Callable[[Batch], object]] = []
         self._on_event: list[Callable[[Event], AbstractContextManager[object]]] = []
+        self._later: list[Batch] = []  # learned within a larger write
+        self._recorder = Recorder(self._hands)
 
     def __repr__(self) -> str:
         state = "calibrated" if self.calibrated else "not calibrated"
@@ -144,6 +152,85 @@ class Guard:
         guard._left_out = tuple(missing)
         return guard
 
+    @classmethod
+    def open(
+        cls,
+        url: str,
+        namespace: str = "default",
+        *,
+        detectors: Sequence[Detector] | None = None,
+        policy: Policy | None = None,
+        fpr: float = 0.01,
+        seed: int = 0,
+        lease: float | None = None,
+    ) -> Self:
+        """Return a guard whose knowledge, quarantine and log are in a database.
+
+        Whoever opens the same database and namespace, in whichever process, has the same guard:
+        what one learns, holds or forgets, the others know at their next screening, and what a
+        process has learned is not lost with it. Nothing has to be saved.
+
+        Parameters
+        ----------
+        url
+            SQLAlchemy database URL: ``"sqlite:///guard.db"`` for processes of one host, PostgreSQL
+            for those of several.
+        namespace
+            Of a tenant: others in the same database are not seen.
+        detectors
+            Of a guard that is not there yet; the default is every built-in one. Of one that is,
+            the same with the same options, as far as they are not registered.
+        policy, fpr, seed
+            Of a guard that is not there yet, as for the constructor and :meth:`default`; ``policy``
+            is meant where both are given.
+        lease
+            Seconds without a sign of life after which a process counts as crashed, and others
+            settle what it was about; the same in every process. The default is 30.
+
+        Raises
+        ------
+        StateError
+            If the guard that is there has other detectors, or its snapshots are damaged.
+        QuarantineError
+            If the database cannot be used.
+
+        Examples
+        --------
+        >>> from ragshield_core import Batch
+        >>> guard = Guard.open("sqlite://")  # in memory: for tests
+        >>> guard.learn(Batch.of(ids=["a"], texts=["hi"], embeddings=[[1, 0]]))
+        >>> guard.status().position  # after that of its making
+        2
+        """
+        from ragshield_core.knowledge.journal import DEFAULT_LEASE  # noqa: PLC0415 - SQLAlchemy
+        from ragshield_core.knowledge.sharing import Sharing  # noqa: PLC0415
+        from ragshield_core.quarantine import Quarantine  # noqa: PLC0415
+
+        if detectors is not None:
+            check_detectors(detectors)
+        quarantine = Quarantine(url, namespace=namespace)
+        lease = DEFAULT_LEASE if lease is None else lease
+        sharing = Sharing(quarantine.database, namespace, lease=lease)
+        whole = sharing.latest()
+        if whole is None:
+            policy = policy if policy is not None else Policy(quarantine_at=fpr)
+            missing: Sequence[Skipped] = ()
+            if (own := detectors) is None:
+                own, missing = built_in_detectors()
+            guard = cls(own, policy=policy, quarantine=quarantine, seed=seed)
+            guard._left_out = tuple(missing)
+            check_loadable(guard.detectors, detectors or ())
+            guard._recorder = sharing.of(guard._hands)
+            if sharing.found():
+                return guard
+            whole = sharing.latest()  # of who was faster
+            assert whole is not None  # noqa: S101
+        _check_same(whole.values["detectors"], detectors)
+        guard = cls._restored(whole.values, whole.arrays, quarantine, detectors or ())
+        guard._recorder = sharing.of(guard._hands)  # noqa: SLF001 - of this very class
+        sharing.start(whole)
+        return guard
+
     @property
     def policy(self) -> Policy:
         """Thresholds and actions; :meth:`calibrate` replaces it when given another rate."""
@@ -163,7 +250,11 @@ class Guard:
         """Return how the guard stands: what it is calibrated on, what of the rate it has spent."""
         with self._lock:
             sample, arrivals = self._calibrator.sample, self._calibrator.arrivals
+            standing = self._recorder.standing()
             return Status(
+                position=None if standing is None else standing.position,
+                behind=0 if standing is None else standing.behind,
+                pending=0 if standing is None else standing.pending,
                 n_known=len(self._knowledge),
                 calibrated=self.calibrated,
                 calibrated_at=self._calibrator.calibrated_at if self.calibrated else None,
@@ -196,7 +287,7 @@ class Guard:
         batch
             The knowledge base, believed to be clean.
         """
-        with self._recorded(REPLACED):
+        with self._replaced():
             self._growth.fit(batch)
         return self
 
@@ -237,7 +328,7 @@ class Guard:
         report names it among the skipped.
         """
         confirmed = self.quarantine.confirmed_ids() if clean is None else ()
-        with self._recorded(REPLACED):
+        with self._replaced():
             self._growth.calibrate(clean, fpr, at_most, confirmed)
         return self
 
@@ -263,7 +354,7 @@ class Guard:
         that have to know first what is usual wait until the knowledge base has grown.
         """
         confirmed = self.quarantine.confirmed_ids()
-        with self._recorded(REPLACED):
+        with self._replaced():
             self._growth.adopt(batch, at_most, confirmed)
         return self
 
@@ -283,7 +374,7 @@ class Guard:
             were.
         """
         confirmed = self.quarantine.confirmed_ids()
-        with self._recorded(REPLACED):
+        with self._replaced():
             self._growth.refresh(confirmed)
         return self
 
@@ -321,6 +412,7 @@ class Guard:
             If the vectors are of another dimension than those of the knowledge base.
         """
         with self._lock, overlooking(self.detectors, replacing):
+            self.catch_up()
             self.check_dim(batch)
             calibrator = self._calibrator
             report = screened(
@@ -337,8 +429,9 @@ class Guard:
                 overdue=self._growth.overdue(),
             )
             calibrated_at = calibrator.calibrated_at if self.calibrated else None
+            position = self._recorder.position
         skipped = (*self._left_out, *report.skipped)
-        return replace(report, skipped=skipped, calibrated_at=calibrated_at)
+        return replace(report, skipped=skipped, calibrated_at=calibrated_at, position=position)
 
     def hold(self, report: Report, *, by: str = "ragshield") -> Report:
         """Put the quarantined entries of a report into the quarantine, durably.
@@ -371,7 +464,7 @@ class Guard:
             raise PoisonedEntryError(report)
         rows = np.flatnonzero(~report.admitted).tolist()
         if not rows:
-            return self._counted(report)
+            return self.with_spent(self._counted(report))
         suspects = report.batch.take(rows)
         if self.policy.on_detect == "raise":
             decisions = [report.remarkable[row] for row in rows]
@@ -381,12 +474,15 @@ class Guard:
                 raise PoisonedEntryError(report)
             return report
         decisions = [report.remarkable[row] for row in rows]
-        released = self.quarantine.hold(suspects, decisions, by=by)
-        report = overruled(report, released, Verdict.ADMIT)
+
+        def hold() -> Report:
+            released = self.quarantine.hold(suspects, decisions, by=by)
+            mine = overruled(report, released, Verdict.ADMIT)
+            self._happened(Change.HELD, entries=mine.batch.take(~mine.admitted))
+            return self._counted(mine)
+
+        report = self.with_spent(self.together(hold))
         held = report.quarantined
-        with self._lock:
-            self._happened(Change.HELD, entries=report.batch.take(~report.admitted))
-            report = self._counted(report)
         logger.warning("quarantined %d of %d entries", len(held), len(report.batch))
         if logger.isEnabledFor(logging.INFO):
             for entry, row in zip(suspects, rows, strict=True):
@@ -407,8 +503,10 @@ class Guard:
                 "%d of %d entries, such as %r, were judged by no detector; the report says why",
                 *(len(missing), len(report.batch), printable(missing[0], 80)),
             )
-        if len(self._knowledge) and not (self._told or self._growth.collecting or self.calibrated):
-            self._told = True
+        if len(self._knowledge) and not (
+            self._warned or self._growth.collecting or self.calibrated
+        ):
+            self._warned = True
             if self._calibrator.possible:
                 logger.warning(
                     "not calibrated: detectors go by their default thresholds, and the accepted "
@@ -460,21 +558,19 @@ class Guard:
         decisions
             Why, of these and perhaps of others.
         """
-        left = set(gone.ids)
-        accused = {
-            d.entry_id: tuple(dict.fromkeys(f.detector for f in d.findings))
-            for d in decisions
-            if d.entry_id in left and d.findings
-        }
-        self._happened(Change.RECALLED, entries=gone, accused=accused)
-        logger.warning("quarantined %d entries that were admitted earlier", len(gone))
+        self.finish(self.intend_recall(gone, decisions))
 
     def _counted(self, report: Report) -> Report:
         """Take note of what was decided, and of detectors whose calibration no longer holds."""
+        if self.calibrated:
+            self._happened(Change.COUNTED, counted=Counted.of(report))
+        return report
+
+    def with_spent(self, report: Report) -> Report:
+        """Return a report with what of the accepted rate is spent by now."""
         with self._lock:
             if not self.calibrated:
                 return report
-            self._happened(Change.COUNTED, counted=Counted.of(report))
             arrivals = self._calibrator.arrivals
             names = [d.name for d in self.detectors if arrivals.of(d.name).judged]
             sources = arrivals.of_sources(filter(None, report.batch.lineages))
@@ -514,8 +610,19 @@ class Guard:
             return
         with self._lock:
             self._happened(Change.LEARNED, entries=entries)
-            if self._growth.due:
-                self._recalibrate()
+            if self._recorder.collecting:
+                self._later.append(entries)
+                return
+            self._calibrate_if_due()
+        self._tell(entries)
+
+    def _calibrate_if_due(self) -> None:
+        """Take thresholds where the knowledge base has grown enough."""
+        if self._growth.due:
+            self._recalibrate()
+
+    def _tell(self, entries: Batch) -> None:
+        """Tell those of :meth:`on_admit` of entries that were learned here."""
         for callback in self._on_admit:
             try:
                 callback(entries)
@@ -643,17 +750,215 @@ class Guard:
         self._on_event.append(record)
 
     @contextmanager
-    def _recorded(self, event: Event) -> Iterator[None]:
+    def _told(self, event: Event) -> Iterator[None]:
+        """Tell those of :meth:`on_event`."""
         with self._lock, ExitStack() as contexts:
             for record in self._on_event:
                 contexts.enter_context(record(event))
             yield
 
+    @contextmanager
+    def _replaced(self) -> Iterator[None]:
+        """Yield while the guard is fitted, adopted, calibrated or refreshed."""
+        with self._lock, self._recorder.replacing(), self._told(REPLACED):
+            yield
+
     def _happened(self, change: Change, **what: Any) -> None:
         """Record an event and apply it: all that is learned after a fit goes this way."""
-        event = Event(change=change, **what)
-        with self._recorded(event):
+        with self._lock:
+            self._recorder.happened(Event(change=change, **what))
+
+    def _take(self, event: Event) -> None:
+        """Apply what has happened here."""
+        with self._told(event):
             self.apply(event)
+
+    # What processes share, see open
+
+    @property
+    def shared(self) -> bool:
+        """Whether other processes know what this guard learns: it was opened, see :meth:`open`."""
+        return self._recorder.shared
+
+    def catch_up(self) -> int:
+        """Learn what other processes have learned; return how many events that were.
+
+        :meth:`screen` does it by itself. Nothing happens where the guard was not opened.
+        """
+        return self._recorder.catch_up()
+
+    def close(self) -> None:
+        """Take no part any more, and give the connections of an opened guard back."""
+        with self._lock:
+            self._recorder.close()
+
+    def together(self, work: Callable[[], T], *, at: int | None = None) -> T:
+        """Do work of which processes learn all or nothing: held entries, and what follows of them.
+
+        Parameters
+        ----------
+        work
+            Calls methods of the guard and its quarantine, which take effect when it returns. Called
+            again where other processes were in the way; no store may be written in it.
+        at
+            :attr:`Report.position` of the screening that it is based on.
+
+        Raises
+        ------
+        OvertakenError
+            If another process has learned something since; ``work`` was not called then. Screen
+            again.
+        """
+        if not self.shared:
+            return work()
+        with self._lock:
+
+            def once() -> T:
+                if not outer:
+                    self._later = []
+                return work()
+
+            outer = self._recorder.collecting
+            answer = self._recorder.together(once, at)
+            later, self._later = ([], self._later) if outer else (self._later, [])
+            if later:
+                self._calibrate_if_due()
+        for entries in later:
+            self._tell(entries)
+        return answer
+
+    def intend(self, entering: Batch | None = None, leaving: Batch | None = None) -> Intent:
+        """Say that entries are about to be written to the store, in place of others that leave it.
+
+        Processes that share what they know reckon with both from now on; others have nothing to do
+        with it before :meth:`finish`.
+        """
+        events = []
+        if leaving is not None and len(leaving):
+            events.append(Event(change=Change.FORGOTTEN, entries=leaving))
+        if entering is not None and len(entering):
+            if self.shared:  # before others are told
+                self._knowledge.check_learnable(entering)
+            events.append(Event(change=Change.LEARNED, entries=entering))
+        with self._lock:
+            return self._recorder.intend(events)
+
+    def intend_recall(self, gone: Batch, decisions: Sequence[Decision]) -> Intent:
+        """Say that entries that were admitted earlier, and are held now, are about to leave."""
+        left = set(gone.ids)
+        accused = {
+            d.entry_id: tuple(dict.fromkeys(f.detector for f in d.findings))
+            for d in decisions
+            if d.entry_id in left and d.findings
+        }
+        recalled = Event(change=Change.RECALLED, entries=gone, accused=accused)
+        with self._lock:
+            return self._recorder.intend([recalled] if len(gone) else [])
+
+    def finish(self, intent: Intent) -> None:
+        """Say that the store was written as intended."""
+        entering = [e.entries for e in intent.events if e.change is Change.LEARNED and e.entries]
+        with self._lock:
+            try:
+                self._recorder.finish(intent)
+            except TakenOverError:
+                # Who believed this process dead has asked the store, perhaps before it was written.
+                logger.warning("a write took so long that another process has settled it")
+                self.catch_up()
+                self._make_true(intent)
+            if entering:
+                self._calibrate_if_due()
+        for batch in entering:
+            self._tell(batch)
+        for event in intent.events:
+            if event.change is Change.RECALLED and event.entries is not None:
+                n = len(event.entries)
+                logger.warning("quarantined %d entries that were admitted earlier", n)
+
+    def _make_true(self, intent: Intent) -> None:
+        """Know what has happened, whatever another process has made of it."""
+        for event in intent.events:
+            if event.entries is None:
+                continue
+            known = set(self.known(event.entries.ids))
+            learned = event.change is Change.LEARNED
+            rows = [r for r, i in enumerate(event.entries.ids) if (i in known) is not learned]
+            if rows:
+                change = Change.LEARNED if learned else Change.FORGOTTEN
+                self._happened(change, entries=event.entries.take(rows))
+
+    def failed(self, intent: Intent) -> None:
+        """Say that nobody knows whether the store was written as intended: see :meth:`settle`."""
+        with self._lock:
+            self._recorder.drop(intent)
+
+    def abandoned(self) -> Intent | None:
+        """Return what was intended, and neither finished nor settled, by processes that are gone.
+
+        It is this one's to :meth:`settle`.
+        """
+        return self._recorder.abandoned()
+
+    def settle(self, intent: Intent, standing: Batch) -> None:
+        """End what was intended by what the store says.
+
+        Parameters
+        ----------
+        intent
+            From :meth:`abandoned`.
+        standing
+            What the store has now, as far as it is not held, of all entries of the intent.
+        """
+        with self._lock:
+            self.catch_up()
+            prints = {entry.id: entry.fingerprint for entry in standing}
+            coming: dict[str, tuple[Batch, int]] = {}
+            for event in intent.events:
+                if event.change is Change.LEARNED and event.entries is not None:
+                    coming |= {i: (event.entries, r) for r, i in enumerate(event.entries.ids)}
+            gone = [
+                batch.take([row])
+                for i, (batch, row) in coming.items()
+                if i in self._knowledge and prints.get(i) != batch[row].fingerprint
+            ]
+            left = {i for batch in gone for i in batch.ids}
+            back = [r for r, i in enumerate(standing.ids) if i in left or i not in self._knowledge]
+            fixes = []
+            if gone:
+                fixes.append(Event(change=Change.FORGOTTEN, entries=together(gone)))
+            if back:
+                fixes.append(Event(change=Change.LEARNED, entries=standing.take(back)))
+            self._recorder.settle(intent, fixes)
+
+    def take_turn(self) -> None:
+        """Wait until no other process writes, until this one has: others were always faster."""
+        with self._lock:
+            self._recorder.take_turn()
+
+    def give_up_turn(self) -> None:
+        """Let other processes write."""
+        with self._lock:
+            self._recorder.give_up_turn()
+
+    @property
+    def _hands(self) -> Hands:
+        return Hands(
+            lock=self._lock,
+            take=_weak(self._take),
+            apply=_weak(self.apply),
+            state=_weak(self._state),
+            become=_weak(self._become),
+            size=_weak(self._size),
+        )
+
+    def _size(self) -> int:
+        return len(self._knowledge)
+
+    def _become(self, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Be another guard, as it was saved, with the same detectors."""
+        other = vars(self._restored(values, arrays, self.quarantine, self.detectors))
+        for name in ("detectors", "seed", "_knowledge", "_calibrator", "_growth"):
+            setattr(self, name, other[name])
 
     def save(
         self, path: str | Path, *, detectors: Sequence[Detector | type[Detector]] = ()
@@ -679,18 +984,22 @@ class Guard:
         check_detectors(detectors, classes=True)
         check_loadable(self.detectors, detectors)
         with self._lock:
-            values: dict[str, Any] = {
-                "policy": self.policy.model_dump(mode="json"),
-                "seed": self.seed,
-                "dim": self._knowledge.dim,
-                "known": self._knowledge.labels,
-            }
-            values["detectors"], arrays = saved_detectors(self.detectors)
-            for part in (self._calibrator, self._growth):
-                more, columns = part.state()
-                values |= more
-                arrays |= columns
-            state.write(Path(path), values, arrays)
+            state.write(Path(path), *self._state())
+
+    def _state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        """Return all that was learned, as JSON-ready values and arrays."""
+        values: dict[str, Any] = {
+            "policy": self.policy.model_dump(mode="json"),
+            "seed": self.seed,
+            "dim": self._knowledge.dim,
+            "known": self._knowledge.labels,
+        }
+        values["detectors"], arrays = saved_detectors(self.detectors)
+        for part in (self._calibrator, self._growth):
+            more, columns = part.state()
+            values |= more
+            arrays |= columns
+        return values, arrays
 
     @classmethod
     def load(
@@ -721,21 +1030,32 @@ class Guard:
         check_detectors(detectors, classes=True)
         values, arrays = state.read(Path(path))
         with state.reading(Path(path)):
-            detectors = detectors_from(values["detectors"], detectors)
-            guard = cls(
-                detectors,
-                policy=Policy.model_validate(values["policy"]),
-                quarantine=quarantine,
-                seed=values["seed"],
-            )
-            for detector in guard._knowledge.learners:
-                number = detectors.index(detector)
-                learned = learned_of(number, arrays)
-                detector.restore(values["detectors"][number]["learned"], learned)
-            guard._knowledge.dim = values["dim"]
-            guard._knowledge.labels = dict(values["known"])
-            guard._calibrator.restore(values, arrays)
-            guard._growth.restore(values, arrays)
+            return cls._restored(values, arrays, quarantine, detectors)
+
+    @classmethod
+    def _restored(
+        cls,
+        values: Mapping[str, Any],
+        arrays: Mapping[str, NDArray[Any]],
+        quarantine: Quarantine | None,
+        detectors: Sequence[Detector | type[Detector]],
+    ) -> Self:
+        """Return the guard that :meth:`_state` described."""
+        detectors = detectors_from(values["detectors"], detectors)
+        guard = cls(
+            detectors,
+            policy=Policy.model_validate(values["policy"]),
+            quarantine=quarantine,
+            seed=values["seed"],
+        )
+        for detector in guard._knowledge.learners:
+            number = detectors.index(detector)
+            learned = learned_of(number, arrays)
+            detector.restore(values["detectors"][number]["learned"], learned)
+        guard._knowledge.dim = values["dim"]
+        guard._knowledge.labels = dict(values["known"])
+        guard._calibrator.restore(values, arrays)
+        guard._growth.restore(values, arrays)
         return guard
 
     def check_dim(self, batch: Batch) -> None:
@@ -747,6 +1067,34 @@ class Guard:
             If they are; says both.
         """
         self._knowledge.check_dim(batch)
+
+
+def _weak(method: Callable[..., T]) -> Callable[..., T]:
+    """Return a method that does not keep its guard: it is gone when nobody uses it any more."""
+    found = weakref.WeakMethod(method)
+
+    def call(*args: Any) -> T:
+        alive = found()
+        assert alive is not None  # noqa: S101 - who calls is the guard's own
+        return alive(*args)
+
+    return call
+
+
+def _check_same(saved: Sequence[Mapping[str, Any]], detectors: Sequence[Detector] | None) -> None:
+    """Refuse to open a guard with other detectors than it has."""
+    if detectors is None:
+        return
+    has = sorted(json.dumps([form["kind"], form["config"]], sort_keys=True) for form in saved)
+    given = sorted(json.dumps([d.kind, d.config()], sort_keys=True) for d in detectors)
+    if has != given:
+        names = [", ".join(form["kind"] for form in saved), ", ".join(d.kind for d in detectors)]
+        msg = (
+            f"the guard in this database and namespace has the detectors {names[0]}, and those "
+            f"given ({names[1]}) are others or have other options; leave detectors out, or take "
+            "another namespace."
+        )
+        raise StateError(msg)
 
 
 def _default_quarantine() -> Quarantine:

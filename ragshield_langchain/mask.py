@@ -67,6 +67,7 @@ class Mask(CoreMask[Document]):
 
     def visible(self, results: Sequence[T]) -> list[T]:
         """Return results, documents or tuples that begin with one, without those that are held."""
+        self.catch_up()
         if not self:
             return list(results)
         return [one for one in results if not self.hides(document_of(one))]
@@ -94,6 +95,7 @@ class Mask(CoreMask[Document]):
             Where the documents that results are parts of are going to be served: of the metadata,
             where it says which. What belongs to one of which another part is held is left out.
         """
+        self.catch_up()
         if not self:  # nearly always, and a search may take no longer than this would
             return Found(ask(k), 0)
         shows, others = self._to_show(parent_key)
@@ -113,6 +115,7 @@ class Mask(CoreMask[Document]):
         parent_key: str | None = None,
     ) -> Found:
         """Do as :meth:`search` does."""
+        self.catch_up()
         if not self:  # nearly always, and a search may take no longer than this would
             return Found(await ask(k), 0)
         shows, others = self._to_show(parent_key)

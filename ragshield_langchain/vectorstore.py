@@ -648,12 +648,30 @@ class GuardedVectorStore(VectorStore):
         """Do as :meth:`recall` does, off the event loop."""
         return await self._off_loop(lambda: self.recall(ids, decisions, by=by, note=note))
 
+    def recover(self) -> int:
+        """Settle what workers have begun and cannot end any more; every write begins with it.
+
+        Of a guard that was opened on a database, see :meth:`ragshield_core.Guard.open`: what a
+        worker was about when it crashed is finished or undone, as far as the store inside says.
+
+        Returns
+        -------
+        int
+            How many events of the journal were settled; 0 where nothing is shared.
+        """
+        self._access.ready()
+        return self._keeper.run_recovery()
+
+    async def arecover(self) -> int:
+        """Do as :meth:`recover` does, off the event loop."""
+        return await self._off_loop(self.recover)
+
     def refresh_quarantine(self) -> None:
         """Ask the quarantine what is held.
 
         Only needed where somebody else holds or judges entries that stay in the store inside:
         another process, or a person, directly in the quarantine. What this store holds itself it
-        knows at once.
+        knows at once; with a guard that was opened on a database, every read looks.
         """
         self._keeper.refresh()
 

@@ -208,11 +208,29 @@ class Guarded:
         self._record()
         return deleted
 
+    def recover(self) -> int:
+        """Settle what workers have begun and cannot end any more; every write begins with it.
+
+        Of a guard that was opened on a database, see :meth:`ragshield_core.Guard.open`: what a
+        worker was about when it crashed is finished or undone, as far as the store inside says.
+
+        Returns
+        -------
+        int
+            How many events of the journal were settled; 0 where nothing is shared.
+        """
+        return self._keeper.run_recovery()
+
+    async def arecover(self) -> int:
+        """Do as :meth:`recover` does, in a thread."""
+        return await asyncio.to_thread(self.recover)
+
     def refresh_quarantine(self) -> None:
         """Ask the quarantine what is held.
 
         Only needed where another process, or a reviewer, holds or judges nodes that stay in the
-        store inside. What is held here is known at once.
+        store inside. What is held here is known at once; with a guard that was opened on a
+        database, every read looks.
         """
         self._keeper.refresh()
 

@@ -227,8 +227,7 @@ class NodeKeeper(Keeper[BaseNode]):
             if ids:
                 there = yield from self.stored([i for i in stored if i not in older])
                 yield own(self.keep_replaced, [gone], there.entries)
-                yield from self._delete(ids)
-                yield own(self.guard.forget, gone)
+                yield from self._leave(gone, self._delete(ids))
 
     # Operations on nodes and documents
 
@@ -299,16 +298,25 @@ class NodeKeeper(Keeper[BaseNode]):
         sifted = yield own(self._sifted, nodes, at_once=True)
         batch = sifted.batch
         older = yield from self._document(ref_doc_id)
-        self.last_report = report = yield from self.judge(sifted, older)
-        yield from self.recall_found(report.retroactive)
-        yield own(report_detection, report, stage="ingestion")
-        if not report.admitted.all():
-            return False
-        # First the new version: what fails here leaves the one before.
+        report, intent = yield from self._decided(
+            sifted, older, lambda found: batch if found.admitted.all() else NO_ENTRIES
+        )
+        self.last_report = report
+        try:
+            yield from self.recall_found(report.retroactive)
+            yield own(report_detection, report, stage="ingestion")
+            if not report.admitted.all():
+                return False
+            # First the new version: what fails here leaves the one before.
+            if len(batch):
+                leaving = (yield from self.stored(older)).entries
+                how = How(flagged(with_plain_vectors(nodes), report.flagged), options)
+                notes = yield from self.put(batch, how, leaving, intent)
+                self.last_report = report = report.noted(notes)
+        except Exception:
+            yield from self._given_up(intent)
+            raise
         if len(batch):
-            leaving = (yield from self.stored(older)).entries
-            how = How(flagged(with_plain_vectors(nodes), report.flagged), options)
-            self.last_report = report.noted((yield from self.put(batch, how, leaving)))
             yield own(self.uncover, batch, report)
         yield from self.delete_document(ref_doc_id, spare=batch.ids)
         return True
@@ -368,9 +376,8 @@ class NodeKeeper(Keeper[BaseNode]):
             )
             raise ValueError(msg)
         if older:
-            yield from self._delete(ids)
+            yield from self._leave(to_batch_of(older, self.keys), self._delete(ids))
             self._withdrawn[ref_doc_id] = older
-            yield own(self.guard.forget, to_batch_of(older, self.keys))
 
     def delete_document(
         self,
@@ -391,17 +398,20 @@ class NodeKeeper(Keeper[BaseNode]):
         held = yield own(self._held_of, ref_doc_id)
         older = yield from self._learned(ids)
         if ids:
-            yield from self._delete(ids, options)
+            yield from self._leave(older, self._delete(ids, options))
         judged = [entry_id for entry_id in (*ids, *held) if entry_id not in spared]
-        yield own(self._gone, older, judged, held_only=spare is not None)
+        yield own(self._gone, judged, held_only=spare is not None)
         return ids
 
     def clear(self, ids: Sequence[str], clear: Step) -> Steps[None]:
         """Empty the store, which held these ids, and forget them; what is held stays held."""
         self._withdrawn.clear()
         older = yield from self._learned(ids)
-        yield clear
-        yield own(self.guard.forget, older)
+
+        def cleared() -> Steps[None]:
+            yield clear
+
+        yield from self._leave(older, cleared())
 
     def arrived(self) -> Steps[frozenset[tuple[str, str | None]]]:
         """Return the documents, with the hashes of their versions, of which nodes are missing here.
@@ -434,8 +444,12 @@ class NodeKeeper(Keeper[BaseNode]):
         present = {node.node_id for node in there}
         missing = [node for node in nodes if node.node_id not in present]
         if missing:
-            yield asked(self.access, "write", missing)
-            yield own(self.guard.learn, to_batch_of(missing, self.keys))
+            batch = to_batch_of(missing, self.keys)
+            intent = yield own(self.guard.intend, self._as_told(batch))
+            yield from self._carried_out(intent, self._written(missing))
+
+    def _written(self, nodes: Sequence[BaseNode]) -> Steps[None]:
+        yield asked(self.access, "write", nodes)
 
     def _settle(
         self, ref_doc_id: str, older: Sequence[BaseNode], report: Report
@@ -462,7 +476,7 @@ class NodeKeeper(Keeper[BaseNode]):
         # What is held of other versions than this one.
         held = yield own(self._held_of, ref_doc_id)
         gone = [entry_id for entry_id in held if entry_id not in version.ids]
-        yield own(self._gone, NO_ENTRIES, gone, held_only=True)
+        yield own(self._gone, gone, held_only=True)
         left = former.take([row for row, entry_id in enumerate(former.ids) if entry_id not in lost])
         return (yield own(self.keep_replaced, [left], admitted))  # type: ignore[no-any-return]
 

@@ -44,6 +44,7 @@ class Mask(CoreMask[BaseNode]):
 
     def visible(self, nodes: Sequence[BaseNode]) -> list[BaseNode]:
         """Return nodes without those that are held."""
+        self.catch_up()
         return [node for node in nodes if not self.hides(node)]
 
     def query(
@@ -87,6 +88,7 @@ class Mask(CoreMask[BaseNode]):
                 return cut(result, search.rows)
 
     def _search(self, query: VectorStoreQuery, others: int) -> Search:
+        self.catch_up()
         # Other modes choose among candidates, and of more candidates they choose others. Some
         # stores keep several revisions under one id, hence the page.
         plain = query.mode == VectorStoreQueryMode.DEFAULT

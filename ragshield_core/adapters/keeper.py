@@ -1,6 +1,9 @@
 """The one order in which a guarded store is written: screen, hold durably, write, learn.
 
 What an adapter knows of its store, it gives as a few steps; the operations are the same for all.
+Where processes share what their guards know, they learn of a write before the store is written: who
+judges at the same instant judges again, and what a process could not end, another settles by what
+the store says.
 What can fail comes first where nothing is lost by it: entries are held before others are written,
 written before they are released, and held before they are deleted. No transaction of the
 quarantine is open while the store is asked for anything.
@@ -8,6 +11,7 @@ quarantine is open while the store is asked for anything.
 
 from __future__ import annotations
 
+import itertools
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -24,8 +28,9 @@ from ragshield_core.adapters.malformed import Sifted, keepable
 from ragshield_core.adapters.mask import Mask
 from ragshield_core.adapters.steps import Steps, Turns, own
 from ragshield_core.entries import Batch, Entry
-from ragshield_core.errors import QuarantineError
+from ragshield_core.errors import OvertakenError, QuarantineError
 from ragshield_core.findings import Decision, Report, Verdict, printable
+from ragshield_core.growth.recorder import Intent
 from ragshield_core.guard import Guard
 from ragshield_core.quarantine import HeldEntry, Status
 from ragshield_core.scan import ScanReport, scan
@@ -41,6 +46,8 @@ NOTHING = Batch.of(ids=[], texts=[], embeddings=[])
 
 # How many copies of a held entry are looked for in the store.
 COPIES = 16
+# How often a batch is screened, if others are faster each time, before they are asked to wait.
+TRIES = 3
 # Entries that are read at a time when a store is adopted or audited.
 PART = 1000
 
@@ -73,16 +80,22 @@ class Keeper(ABC, Generic[Item]):
         self.guard = guard
         self.mask = mask
         self.mask.load(guard.quarantine)
+        if guard.shared:
+            self.mask.watch(guard.quarantine)
         self.last_report = Report(batch=NOTHING)
         self._turns = Turns()
 
     def run(self, steps: Steps[T]) -> T:
         """Do an operation by the store's synchronous methods, once no other is being done."""
-        return self._turns.run(steps)
+        return self._turns.run(self._recovered(steps))
+
+    def run_recovery(self) -> int:
+        """Do :meth:`recover` and nothing else."""
+        return self._turns.run(self.recover())
 
     async def arun(self, steps: Steps[T]) -> T:
         """Do an operation by the store's asynchronous methods."""
-        return await self._turns.arun(steps)
+        return await self._turns.arun(self._recovered(steps))
 
     # What an adapter knows of its store
 
@@ -195,12 +208,17 @@ class Keeper(ABC, Generic[Item]):
         replacing
             As of :meth:`ragshield_core.Guard.screen`.
         """
-        self.last_report = report = yield from self.judge(sifted, replacing)
-        yield from self.recall_found(report.retroactive)
-        batch = sifted.batch
-        admitted = batch if report.admitted.all() else batch.take(report.admitted)
+        report, intent = yield from self._decided(sifted, replacing, sifted.admitted)
+        self.last_report = report
+        try:
+            yield from self.recall_found(report.retroactive)
+            admitted = sifted.admitted(report)
+            if len(admitted):
+                report = report.noted((yield from self.put(admitted, how(report), intent=intent)))
+        except Exception:
+            yield from self._given_up(intent)
+            raise
         if len(admitted):
-            report = report.noted((yield from self.put(admitted, how(report))))
             yield own(self.uncover, admitted, report)
         # What came before a first calibration, in this batch perhaps.
         if overdue := self.guard.overdue():
@@ -213,8 +231,8 @@ class Keeper(ABC, Generic[Item]):
         """Delete entries from the store and from quarantine; confirmed poison stays there."""
         older = yield from self._learned(ids)
         if ids:
-            yield from self._delete(ids, options)
-        yield own(self._gone, older, ids)
+            yield from self._leave(older, self._delete(ids, options))
+        yield own(self._gone, ids)
 
     def release(
         self, ids: Sequence[str], by: str, note: str | None, embed: Any = None
@@ -239,12 +257,18 @@ class Keeper(ABC, Generic[Item]):
         coming = batch.take([row for row, i in enumerate(batch.ids) if i in new])
         if len(coming):
             yield from self.put(coming, None)
+
+        def let_in() -> tuple[HeldEntry, ...]:
+            done = quarantine.release(waiting, by=by, note=note)
+            self._let_in(batch, hidden)
+            return done
+
         try:
-            done = yield own(quarantine.release, waiting, by=by, note=note)
+            done = yield own(self.guard.together, let_in)
         except QuarantineError:
             yield from self._take_back(coming)
             raise
-        yield own(self._let_in, batch, hidden)
+        self.mask.discard(batch.ids)
         yield from self._completed(held)
         return (*done, *(one for one in held if one.id in late))
 
@@ -274,10 +298,14 @@ class Keeper(ABC, Generic[Item]):
         ]
         yield from self.recall(others, None, by, note)
         yield from self.put(batch, None)
-        restore = self.guard.quarantine.restore
-        done: tuple[HeldEntry, ...] = yield own(restore, batch.ids, by=by, note=note)
-        yield own(self.guard.forget_held, batch.ids)
-        yield own(self.guard.trust, batch.ids)
+
+        def let_in() -> tuple[HeldEntry, ...]:
+            done = self.guard.quarantine.restore(batch.ids, by=by, note=note)
+            self.guard.forget_held(batch.ids)
+            self.guard.trust(batch.ids)
+            return done
+
+        done: tuple[HeldEntry, ...] = yield own(self.guard.together, let_in)
         self.mask.remove(batch)
         return done
 
@@ -313,9 +341,13 @@ class Keeper(ABC, Generic[Item]):
         hidden = [self.mask.id_of(item) for item in there if self.mask.hides(item)]
         if hidden:
             yield from self._delete(hidden)
-        purge = partial(quarantine.purge, by=by, note=note, held_only=True)
-        deleted: int = yield own(purge, wanted)
-        yield own(self.guard.forget_held, wanted)
+
+        def purge() -> int:
+            deleted = quarantine.purge(wanted, by=by, note=note, held_only=True)
+            self.guard.forget_held(wanted)
+            return deleted
+
+        deleted: int = yield own(self.guard.together, purge)
         self.mask.discard(wanted)
         return deleted
 
@@ -374,10 +406,60 @@ class Keeper(ABC, Generic[Item]):
 
     def judge(self, sifted: Sifted, replacing: Sequence[str] = ()) -> Steps[Report]:
         """Screen entries and hold, durably, what is suspicious, malformed or held already."""
+        return (yield from self._decided(sifted, replacing, lambda _: NOTHING))[0]
+
+    def _decided(
+        self, sifted: Sifted, replacing: Sequence[str], entering: Callable[[Report], Batch]
+    ) -> Steps[tuple[Report, Intent | None]]:
+        """Judge entries, and say which are going to be stored, as one with what is held.
+
+        Processes that share what they know judge one after the other: who was overtaken by what
+        another has learned since, screens again.
+
+        Parameters
+        ----------
+        sifted, replacing
+            As of :meth:`add`.
+        entering
+            Returns, for a report, what is going to be stored.
+        """
         screen = partial(self.guard.screen, sifted.whole, replacing=replacing)
-        report: Report = yield own(lambda: self._judged(screen()))
-        report = yield from self.of_copies(report)
-        return (yield own(self._hold, report, sifted))  # type: ignore[no-any-return]
+        try:
+            for tries in itertools.count(1):
+                if tries > TRIES:
+                    yield own(self.guard.take_turn)
+                report: Report = yield own(screen)
+                at = report.position
+                report = yield own(self._judged, report)
+                report = yield from self.of_copies(report)
+                older = NOTHING
+                if self.guard.shared:
+                    older = keepable((yield from self.stored(sifted.batch.ids)).entries).entries
+                try:
+                    return (yield own(self._decide, report, sifted, entering, older, at))  # type: ignore[no-any-return]
+                except OvertakenError:
+                    logger.info("another process was faster: a batch is screened again")
+        finally:
+            self.guard.give_up_turn()
+        raise AssertionError  # pragma: no cover - the loop has no end
+
+    def _decide(
+        self,
+        report: Report,
+        sifted: Sifted,
+        entering: Callable[[Report], Batch],
+        older: Batch,
+        at: int | None,
+    ) -> tuple[Report, Intent | None]:
+        def work() -> tuple[Report, Intent | None]:
+            held = self._hold(report, sifted)
+            coming = entering(held)
+            if not self.guard.shared or not len(coming):
+                return held, None
+            return held, self.guard.intend(coming, _chosen(older, coming.ids))
+
+        held, intent = self.guard.together(work, at=at)
+        return self.guard.with_spent(held) if self.guard.shared else held, intent
 
     def _hold(self, report: Report, sifted: Sifted) -> Report:
         report = stays_held(self.guard.hold(report), self.guard)
@@ -417,7 +499,9 @@ class Keeper(ABC, Generic[Item]):
             yield own(self.guard.quarantine.stand, keepable(found).entries)
         return report.noted(notes)
 
-    def put(self, batch: Batch, how: Any, leaving: Batch = NOTHING) -> Steps[dict[str, str]]:
+    def put(
+        self, batch: Batch, how: Any, leaving: Batch = NOTHING, intent: Intent | None = None
+    ) -> Steps[dict[str, str]]:
         """Write entries in place of older revisions, and learn them in their place.
 
         The store is asked for those: others may write to it as well, of whom the guard knows
@@ -429,6 +513,8 @@ class Keeper(ABC, Generic[Item]):
             As of :meth:`_write`.
         leaving
             What else the entries take the place of: the older version of a document.
+        intent
+            With which this was said before.
 
         Returns
         -------
@@ -440,10 +526,72 @@ class Keeper(ABC, Generic[Item]):
         visible = [entry.id for entry in replaced.values() if not self.mask.covers(entry)]
         places = [_chosen(leaving, visible, but=older.entries.ids), _chosen(older.entries, visible)]
         notes: dict[str, str] = yield own(self.keep_replaced, places, batch)
-        yield from self._write(batch, how, older.items)
-        yield own(self.guard.forget, older.entries)
-        yield own(self.guard.learn, batch)
+        if intent is None:
+            intent = yield own(self.guard.intend, batch, self._as_told(older.entries))
+        yield from self._carried_out(intent, self._write(batch, how, older.items))
         return notes
+
+    def _leave(self, leaving: Batch, steps: Steps[None]) -> Steps[None]:
+        """Delete entries from the store by some steps, and forget them."""
+        intent: Intent = yield own(self.guard.intend, None, self._as_told(leaving))
+        yield from self._carried_out(intent, steps)
+
+    def _as_told(self, entries: Batch) -> Batch:
+        """Return entries of the store as other processes are told of them."""
+        return keepable(entries).entries if self.guard.shared else entries
+
+    # What was intended, and what comes of it
+
+    def _carried_out(self, intent: Intent, steps: Steps[None]) -> Steps[None]:
+        """Write the store by some steps, as it was intended."""
+        try:
+            yield from steps
+        except Exception:
+            yield from self._given_up(intent)
+            raise
+        yield own(self.guard.finish, intent)
+
+    def _given_up(self, intent: Intent | None) -> Steps[None]:
+        """Settle what could not be done, as far as the store says what came of it."""
+        if intent is None or not self.guard.shared:
+            return
+        yield own(self.guard.failed, intent)
+        try:
+            yield from self.recover()
+        except Exception as error:  # noqa: BLE001 - what could not be done is what is raised
+            logger.warning("a failed write is not settled yet (%s)", type(error).__name__)
+
+    def _recovered(self, steps: Steps[T]) -> Steps[T]:
+        """Do an operation once that is settled which others have left."""
+        if self.guard.shared:
+            yield from self.recover()
+        return (yield from steps)
+
+    def recover(self) -> Steps[int]:
+        """Settle what processes have begun that are gone; return how many events that were.
+
+        Where processes share what their guards know. The store is asked what came of it. Every
+        operation begins with it.
+        """
+        lost: Intent | None = yield own(self.guard.abandoned)
+        if lost is None:
+            return 0
+        try:
+            batches = [event.entries for event in lost.events if event.entries is not None]
+            ids = list(dict.fromkeys(entry_id for batch in batches for entry_id in batch.ids))
+            yield own(self.refresh)
+            standing = yield from self.stored(ids)
+            if recalled := [self.mask.id_of(i) for i in standing.items if self.mask.hides(i)]:
+                with suppress(NotImplementedError):  # where it cannot be deleted, it is hidden
+                    yield from self._delete(recalled)
+            entries = keepable(standing.entries).entries
+            visible = [row for row, one in enumerate(entries) if not self.mask.covers(one)]
+            yield own(self.guard.settle, lost, entries.take(visible))
+        except Exception:
+            yield own(self.guard.failed, lost)
+            raise
+        logger.warning("%d events that a process had left were settled", len(lost.positions))
+        return len(lost.positions)
 
     def keep_replaced(self, older: Sequence[Batch], newer: Batch) -> dict[str, str]:
         """Keep live texts that others of another lineage take the place of: perhaps intruders.
@@ -522,7 +670,6 @@ class Keeper(ABC, Generic[Item]):
         self.guard.learn(hidden)
         self.guard.forget_held(released.ids)
         self.guard.trust(released.ids)
-        self.mask.discard(released.ids)
 
     def _take_back(self, written: Batch) -> Steps[None]:
         """Take out what was written to be released, and judged otherwise by somebody meanwhile."""
@@ -560,18 +707,24 @@ class Keeper(ABC, Generic[Item]):
             )
         if decisions is None:
             decisions = yield own(self._said_by_a_person, whole, by, note)
-        hold = partial(self.guard.quarantine.hold, whole, decisions, by=by)
-        released = yield own(hold)
-        gone = _chosen(whole, whole.ids, but=released)
+
+        def hold() -> tuple[Batch, Intent]:
+            released = self.guard.quarantine.hold(whole, decisions, by=by)
+            gone = _chosen(whole, whole.ids, but=released)
+            return gone, self.guard.intend_recall(gone, decisions or ())
+
+        gone, intent = yield own(self.guard.together, hold)
         if not len(gone):
             return ()
         self.mask.add(gone)
         leaving = [entry_id for entry_id in gone.ids if entry_id not in cut] if remove else []
-        if leaving:
+        yield from self._carried_out(intent, self._deleted_or_hidden(leaving))
+        return gone.ids  # type: ignore[no-any-return]
+
+    def _deleted_or_hidden(self, ids: Sequence[str]) -> Steps[None]:
+        if ids:
             with suppress(NotImplementedError):  # where it cannot be deleted, it is hidden
-                yield from self._delete(leaving)
-        yield own(self.guard.recalled, gone, decisions)
-        return gone.ids
+                yield from self._delete(ids)
 
     def _said_by_a_person(self, entries: Batch, by: str, note: str | None) -> list[Decision]:
         """Hold what others have released before: who decides now stands above them."""
@@ -584,13 +737,16 @@ class Keeper(ABC, Generic[Item]):
         known = self.guard.known(ids)
         return (yield from self.stored(known)).entries if known else NOTHING
 
-    def _gone(self, older: Batch, ids: Sequence[str], *, held_only: bool = False) -> None:
-        """Forget what was deleted, here and in the quarantine."""
-        self.guard.forget(older)
-        self.guard.forget_held(ids)
-        if self.guard.quarantine.exists():
-            note = "deleted through the store"
-            self.guard.quarantine.purge(ids, note=note, evidence=False, held_only=held_only)
+    def _gone(self, ids: Sequence[str], *, held_only: bool = False) -> None:
+        """Forget what was held of entries that were deleted."""
+
+        def purge() -> None:
+            self.guard.forget_held(ids)
+            if self.guard.quarantine.exists():
+                note = "deleted through the store"
+                self.guard.quarantine.purge(ids, note=note, evidence=False, held_only=held_only)
+
+        self.guard.together(purge)
         self.mask.discard(ids)
 
 

@@ -83,6 +83,10 @@ class Sifted:
             return self.batch
         return self.batch.take([r for r in range(len(self.batch)) if r not in self.reasons])
 
+    def admitted(self, report: Report) -> Batch:
+        """Return the entries that a report of all of them admits."""
+        return self.batch if report.admitted.all() else self.batch.take(report.admitted)
+
     def without(self, unfit: Mapping[int, str]) -> Sifted:
         """Return the same with further malformed entries, by row of the batch: of a store, say."""
         if not unfit:

@@ -59,6 +59,8 @@ class Mask(ABC, Generic[Item]):
         self._wholes: dict[str, frozenset[str]] = {}  # id -> what its held revisions are parts of
         self._met = 0.0  # hidden results that searches met, the latest counting most
         self._position = 0  # of the quarantine, up to which it was read
+        self._watched: Quarantine | None = None
+        self._version: tuple[int, ...] = ()  # of its database, when it was looked at
         self._changing = threading.Lock()  # what is added while a quarantine is read must stay
 
     def __bool__(self) -> bool:
@@ -105,6 +107,19 @@ class Mask(ABC, Generic[Item]):
                 known = quarantine.prints(ids=list(changed), metadata=self._knows_wholes)
                 self._take(known, instead_of=changed)
             self._position = position
+
+    def watch(self, quarantine: Quarantine) -> None:
+        """Have :meth:`catch_up` look at what other processes hold and release there."""
+        self._watched = quarantine
+
+    def catch_up(self) -> None:
+        """Take over what has changed in what is watched; asked before every read of a store."""
+        if self._watched is None:
+            return
+        version = self._watched.database.version()
+        if version != self._version:
+            self.refresh(self._watched)
+            self._version = version
 
     @property
     def _knows_wholes(self) -> bool:

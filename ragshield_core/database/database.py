@@ -136,6 +136,11 @@ class Database:
                 raise QuarantineError(msg)
             return retried(self.url, lambda: self._try(engine, work))
 
+    @property
+    def writing(self) -> Session | None:
+        """The session of this thread's write; ``None`` outside of one."""
+        return self._mine.session
+
     def version(self) -> tuple[int, ...]:
         """Return what is another tuple after anything was written, by whichever process.
 

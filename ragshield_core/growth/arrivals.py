@@ -119,6 +119,9 @@ class Status:
     topics
         Topics of which nearly all that came lately was held. Detectors do not abstain for these:
         whoever floods a topic would switch them off there.
+    position, behind, pending
+        Of a guard that was opened: of the last event of the journal that it has read, how many came
+        since, and how many somebody intends. ``None`` and 0 where nothing is shared.
     """
 
     n_known: int
@@ -134,6 +137,9 @@ class Status:
     abstaining: Mapping[str, str]
     shifts: tuple[Shift, ...]
     topics: tuple[Topic, ...] = ()
+    position: int | None = None
+    behind: int = 0
+    pending: int = 0
 
     def summary(self) -> str:
         """Return the state of the calibration in a few lines."""
@@ -157,6 +163,10 @@ class Status:
         lines += [f"{name}: {why}" for name, why in self.abstaining.items()]
         lines += [f"shift: {shift}" for shift in self.shifts]
         lines += [f"topic: {topic}" for topic in self.topics]
+        if self.position is not None:
+            lines.append(
+                f"journal: read up to {self.position}, {self.behind} behind, {self.pending} pending"
+            )
         return "\n".join(lines)
 
 

@@ -83,6 +83,7 @@ class Snapshots:
         position: int,
         values: Mapping[str, Any],
         arrays: Mapping[str, NDArray[Any]],
+        beside: Callable[[Session], object] = lambda _session: None,
     ) -> Snapshot:
         """Write a snapshot, in several short transactions; it is seen when it is complete.
 
@@ -94,6 +95,9 @@ class Snapshots:
             Of the last event that it includes.
         values, arrays
             As :class:`Event` has them. None may change meanwhile.
+        beside
+            What is written at the same moment as the snapshot is complete; if it raises, the
+            snapshot is not.
 
         Raises
         ------
@@ -120,13 +124,13 @@ class Snapshots:
         writer.flush()
         manifest = json.dumps({"format": FORMAT, "parts": parts})
         checksum = self._checksum(snapshot, position, manifest)
-        return write(
-            lambda session: Snapshot(
-                id=snapshot,
-                position=position,
-                made_at=_touch(session, snapshot, manifest=manifest, sha256=checksum),
-            )
-        )
+
+        def complete(session: Session) -> Snapshot:
+            beside(session)  # first: it may lock the journal
+            made_at = _touch(session, snapshot, manifest=manifest, sha256=checksum)
+            return Snapshot(id=snapshot, position=position, made_at=made_at)
+
+        return write(complete)
 
     def list(self, session: Session) -> tuple[Snapshot, ...]:
         """Return the complete snapshots, the latest first."""

@@ -1019,7 +1019,8 @@ class Quarantine:
         return self._database
 
     def _written(self, work: Callable[[Session], T], session: Session | None) -> T:
-        """Do ``work`` as a part of a write, or in one of its own."""
+        """Do ``work`` as a part of a write of this thread, or in one of its own."""
+        session = session if session is not None else self._database.writing
         if session is not None:
             return work(session)
         if self._anchor is None:

@@ -258,7 +258,7 @@ class DiskFullError(OSError):
     """Raised in the middle of a write."""
 
 
-@pytest.mark.parametrize("where", ["quarantine.hold", "_access.delete", "guard.recalled"])
+@pytest.mark.parametrize("where", ["quarantine.hold", "_access.delete", "guard.finish"])
 def test_a_recall_that_fails_is_made_good_by_a_retry(store, where):
     write(store, POISON.take([0]))
     write(store, POISON.take([1]))

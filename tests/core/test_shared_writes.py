@@ -1,0 +1,332 @@
+"""Several workers write to one store, each with a guard that was opened on one database."""
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+from shared_store import FolderKeeper, add
+from support import Scripted, group, join, passages, scored
+from test_replay import assert_same
+
+from ragshield_core import Guard, Quarantine
+from ragshield_core.adapters import keeper as core_keeper
+from ragshield_core.detectors import CliqueDetector
+
+RATE = 0.05
+KNOWN = passages(300, 1)
+SAVED = Path(__file__).parents[1] / "saved_before"
+
+
+@pytest.fixture
+def url(tmp_path):
+    return f"sqlite:///{tmp_path}/shared.db"
+
+
+@pytest.fixture(params=["file", "postgres"])
+def any_url(request, tmp_path):
+    if request.param == "postgres":
+        return request.getfixturevalue("on_postgres")
+    return f"sqlite:///{tmp_path}/shared.db"
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return tmp_path / "store"
+
+
+def workers_of(url, folder, n=2, detector=CliqueDetector, **options):
+    guards = [Guard.open(url, detectors=[detector()], **options) for _ in range(n)]
+    return [FolderKeeper(guard, folder) for guard in guards]
+
+
+def calibrated(url, folder, n=2, **options):
+    workers = workers_of(url, folder, n, **options)
+    workers[0].guard.fit(KNOWN).calibrate(fpr=RATE)
+    workers[0].store.write(KNOWN)
+    return workers
+
+
+def alone(folder):
+    guard = Guard([CliqueDetector()], quarantine=Quarantine("sqlite://"))
+    keeper = FolderKeeper(guard.fit(KNOWN).calibrate(fpr=RATE), folder)
+    keeper.store.write(KNOWN)
+    return keeper
+
+
+def at_once(one, others):
+    """Have others write when a worker has screened, and not yet written down what it admits."""
+    looking, waiting = one.of_copies, list(others)
+
+    def meanwhile(report):
+        if waiting:
+            waiting.pop(0)()
+        return (yield from looking(report))
+
+    return patch.object(one, "of_copies", meanwhile)
+
+
+# Nobody passes unseen
+
+
+def test_two_of_a_group_at_the_same_instant_are_found_as_by_one(url, folder, tmp_path):
+    one, other = calibrated(url, folder)
+    single = alone(tmp_path / "single")
+    for seed in range(4):
+        bad = group(4, seed)
+        for row in (0, 2):
+            with at_once(one, [lambda row=row, bad=bad: add(other, bad.take([row]))]):
+                add(one, bad.take([row + 1]))
+            add(single, bad.take([row]))
+            add(single, bad.take([row + 1]))
+    held = {entry.id for entry in single.guard.quarantine.list()}
+    assert len(held) >= 12
+    assert {entry.id for entry in one.guard.quarantine.list()} == held
+    assert one.store.ids() == single.store.ids()
+    other.guard.catch_up()
+    assert_same(one.guard, other.guard, tmp_path)
+
+
+def test_who_is_overtaken_again_and_again_asks_the_others_to_wait(url, folder):
+    one, other = workers_of(url, folder)
+    faster = [lambda n=n: add(other, passages(1, n, f"other{n}")) for n in range(core_keeper.TRIES)]
+    with (
+        at_once(one, faster),
+        patch.object(one.guard, "take_turn", wraps=one.guard.take_turn) as take_turn,
+    ):
+        add(one, passages(1, 50))
+    take_turn.assert_called_once()
+    assert len(one.guard.known(one.store.ids())) == core_keeper.TRIES + 1
+    add(other, passages(1, 51, "after"))  # nobody has the turn any more
+    assert one.guard.status().pending == 0
+
+
+def test_what_is_held_counts_once_though_it_was_screened_twice(url, folder):
+    one, other = calibrated(url, folder)
+    with at_once(one, [lambda: add(other, passages(1, 50, "other"))]):
+        add(one, passages(3, 51, "mine"))
+    assert one.guard.status().spent.judged == 4
+
+
+# Nothing is lost
+
+
+def test_others_know_of_a_write_before_the_store_is_written(url, folder):
+    one, other = workers_of(url, folder)
+    known = []
+    write = one.store.write
+
+    def watched(entries):
+        other.guard.catch_up()
+        known.append((other.guard.known(entries.ids), other.guard.status().pending))
+        write(entries)
+
+    with patch.object(one.store, "write", watched):
+        add(one, passages(2, 1))
+    assert known == [(["kb-0", "kb-1"], 1)]
+    assert other.guard.status().pending == 0
+
+
+@pytest.mark.parametrize("n", [0, 1, 2])
+def test_what_the_store_fails_to_write_is_known_as_far_as_it_is_there(url, folder, n, tmp_path):
+    one, other = workers_of(url, folder)
+    add(one, passages(1, 9))  # an older revision of kb-0
+    write = one.store.write
+
+    def failing(entries):
+        write(entries.take(range(n)))
+        raise OSError
+
+    with patch.object(one.store, "write", failing), pytest.raises(OSError):  # noqa: PT011
+        add(one, passages(2, 1))
+    assert one.guard.known(["kb-0", "kb-1"]) == ["kb-0", "kb-1"][: max(n, 1)]
+    assert one.guard.status().pending == 0
+    other.guard.catch_up()
+    assert_same(one.guard, other.guard, tmp_path)
+    add(one, passages(2, 1))
+    assert one.guard.known(["kb-0", "kb-1"]) == ["kb-0", "kb-1"]
+
+
+def test_what_the_store_fails_to_delete_is_still_known(url, folder):
+    one, other = workers_of(url, folder)
+    add(one, passages(2, 1))
+    with patch.object(one.store, "delete", side_effect=OSError), pytest.raises(OSError):  # noqa: PT011
+        one.run(one.delete(["kb-0"]))
+    other.guard.catch_up()
+    assert other.guard.known(["kb-0"]) == ["kb-0"]
+    one.run(one.delete(["kb-0"]))
+    other.guard.catch_up()
+    assert other.guard.known(["kb-0"]) == []
+    assert one.store.ids() == ["kb-1"]
+
+
+def test_a_recall_that_failed_is_made_by_the_next_write(url, folder):
+    one, other = workers_of(url, folder)
+    add(one, passages(2, 1))
+    with patch.object(one.store, "delete", side_effect=OSError), pytest.raises(OSError):  # noqa: PT011
+        one.run(one.recall(["kb-0"], by="anna"))
+    assert one.store.ids() == ["kb-0", "kb-1"]
+    assert other.seen() == ["kb-1"]
+    add(one, passages(1, 2, "new"))
+    assert one.store.ids() == ["kb-1", "new-0"]
+    assert one.guard.status().pending == 0
+
+
+def test_who_was_believed_dead_and_was_not_loses_nothing(url, folder, tmp_path):
+    one, other = workers_of(url, folder)
+    write = one.store.write
+
+    def slow(entries):
+        end = "UPDATE ragshield_journal_writers SET heartbeat = 0"
+        one.guard.quarantine.database.write(lambda s: s.connection().exec_driver_sql(end))
+        assert other.run_recovery() == 1
+        assert other.guard.known(entries.ids) == []
+        write(entries)
+
+    with patch.object(one.store, "write", slow):
+        add(one, passages(2, 1))
+    other.guard.catch_up()
+    assert other.guard.known(["kb-0", "kb-1"]) == ["kb-0", "kb-1"]
+    assert other.guard.status().pending == 0
+    assert_same(one.guard, other.guard, tmp_path)
+
+
+def test_who_was_believed_dead_in_an_update_knows_the_new_revision(url, folder, tmp_path):
+    one, other = workers_of(url, folder)
+    add(one, passages(1, 9))
+    write = one.store.write
+
+    def slow(entries):
+        end = "UPDATE ragshield_journal_writers SET heartbeat = 0"
+        one.guard.quarantine.database.write(lambda s: s.connection().exec_driver_sql(end))
+        assert other.run_recovery() == 2
+        write(entries)
+
+    with patch.object(one.store, "write", slow):
+        add(one, passages(1, 1))
+    other.guard.catch_up()
+    assert_same(one.guard, other.guard, tmp_path)
+    single = Guard([CliqueDetector()], quarantine=Quarantine("sqlite://"))
+    single.learn(passages(1, 1))
+    probe = passages(20, 8, "probe")
+    assert other.guard.screen(probe).decisions == single.screen(probe).decisions
+
+
+def test_a_fit_takes_in_what_others_undo_meanwhile(url, folder, tmp_path):
+    one, other = workers_of(url, folder)
+    intent = other.guard.intend(passages(2, 1))
+    learn = one.guard.detectors[0].fit
+
+    def slow(batch):
+        other.guard.failed(intent)
+        assert other.run_recovery() == 1
+        return learn(batch)
+
+    with patch.object(one.guard.detectors[0], "fit", slow):
+        one.guard.fit(KNOWN)
+    other.guard.catch_up()
+    assert other.guard.known(KNOWN.ids) == list(KNOWN.ids)[2:]  # kb-0 and kb-1 are not there
+    assert_same(one.guard, other.guard, tmp_path)
+
+
+def test_who_takes_no_part_any_more_leaves_at_once_what_it_has_begun(url, folder):
+    one, other = workers_of(url, folder)
+    intent = one.guard.intend(passages(2, 1))
+    assert other.run_recovery() == 0
+    one.guard.close()
+    assert other.run_recovery() == len(intent.positions) == 1
+    assert other.guard.known(["kb-0"]) == []
+
+
+# What one decides, the readers of the others see
+
+
+def test_what_is_released_recalled_and_confirmed_by_one_is_so_for_the_readers_of_the_other(
+    url, folder
+):
+    one, other = workers_of(url, folder, detector=Scripted)
+    add(one, join(scored([0, 5], lineages=["a", "b"])))
+    assert other.seen() == ["s0"]
+    one.run(one.release(["s1"], "anna", None))
+    assert other.seen() == ["s0", "s1"]
+    one.run(one.recall(["s0"], by="anna"))
+    assert other.seen() == ["s1"]
+    one.guard.quarantine.confirm(["s0"], by="anna")
+    copy = scored([0], prefix="copy", lineages=["a"])
+    other.store.write(copy)  # past all guards
+    assert other.seen() == ["s1"]
+
+
+# Databases of before
+
+
+def test_a_database_of_before_there_were_journals_is_opened(tmp_path, folder):
+    shutil.copy(SAVED / "quarantine.db", tmp_path / "quarantine.db")
+    url = f"sqlite:///{tmp_path}/quarantine.db"
+    held = {entry.id for entry in Quarantine(url, namespace="kept").list()}
+    assert held
+    one, other = workers_of(url, folder, namespace="kept")
+    add(one, passages(2, 1))
+    other.guard.catch_up()
+    assert other.guard.known(["kb-0", "kb-1"]) == ["kb-0", "kb-1"]
+    assert {entry.id for entry in other.guard.quarantine.list()} == held
+
+
+# Processes
+
+
+def started(url, folder, *task, lease=30.0):
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    tests = Path(__file__).parents[1]
+    paths = [str(tests), str(tests / "core"), os.environ.get("PYTHONPATH", "")]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "LEASE": str(lease)}
+    run = [sys.executable, str(tests / "shared_store.py"), url, str(folder), *map(str, task)]
+    process = subprocess.Popen(run, text=True, env=environment, **pipes)
+    assert process.stdout.readline() == "ready\n"
+    return process
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [2, 4])
+def test_groups_that_come_through_processes_are_found(any_url, folder, workers, tmp_path):
+    (one,) = calibrated(any_url, folder, 1)
+    single = alone(tmp_path / "single")
+    for seed in range(3):
+        for row in range(5):
+            add(single, group(5, seed).take([row]))
+    processes = [started(any_url, folder, "group", n, workers, 3) for n in range(workers)]
+    for process in processes:
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    assert [process.wait(timeout=120) for process in processes] == [0] * workers
+    one.guard.catch_up()
+    held = {entry.id for entry in single.guard.quarantine.list()}
+    assert {entry.id for entry in one.guard.quarantine.list()} == held
+    assert one.seen() == single.seen()
+    assert one.guard.status().pending == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", ["killed before", "killed half way"])
+def test_a_worker_that_is_killed_in_a_write_loses_nothing(any_url, folder, task, tmp_path):
+    lease = 1.0
+    one, other = workers_of(any_url, folder, lease=lease)
+    add(one, passages(3, 1))
+    process = started(any_url, folder, task, lease=lease)
+    process.communicate("go\n", timeout=60)
+    assert process.returncode == -9
+    one.guard.catch_up()
+    assert one.guard.known(group(2, 77).ids) == list(group(2, 77).ids)
+    assert one.guard.status().pending == 1
+    while one.guard.status().pending:
+        time.sleep(0.1)
+        add(other, passages(1, 2, "next"))
+    one.guard.catch_up()
+    there = [i for i in group(2, 77).ids if i in one.store.ids()]
+    assert len(there) == int(task == "killed half way")
+    assert one.guard.known(group(2, 77).ids) == there
+    assert_same(one.guard, other.guard, tmp_path)

@@ -1,0 +1,340 @@
+"""Guards that are opened on one database are one guard, in however many processes."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from contextlib import nullcontext
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from support import Scripted, group, knowledge_base, passages, scored, topical
+from test_replay import Writer, assert_same, labelled
+
+from ragshield_core import Guard, Policy, Quarantine
+from ragshield_core.detectors import CliqueDetector, LabelCentroidDetector
+from ragshield_core.errors import InvalidBatchError, OvertakenError, StateError
+from ragshield_core.knowledge import sharing
+
+RATE = 0.05
+
+
+@pytest.fixture
+def url(tmp_path):
+    return f"sqlite:///{tmp_path}/shared.db"
+
+
+@pytest.fixture(params=["file", "postgres"])
+def any_url(request, tmp_path):
+    if request.param == "postgres":
+        return request.getfixturevalue("on_postgres")
+    return f"sqlite:///{tmp_path}/shared.db"
+
+
+def opened(url, n=2, detectors=CliqueDetector, **options):
+    """Return guards as n processes would open them."""
+    return [Guard.open(url, detectors=[detectors()], **options) for _ in range(n)]
+
+
+def written(guard, batch):
+    """Write a batch as an adapter does, but for the store."""
+    report = guard.hold(guard.screen(batch))
+    guard.admit(report)
+    return report
+
+
+# What one knows, the others know
+
+
+def test_what_one_learns_and_forgets_the_other_knows_at_its_next_screening(url):
+    one, other = opened(url)
+    known = passages(30, 1)
+    one.fit(known)
+    other.screen(passages(1, 2, "new"))
+    assert other.known(known.ids) == list(known.ids)
+    other.forget(known.take([0, 1]))
+    one.screen(passages(1, 2, "new"))
+    assert one.known(known.ids) == list(known.ids[2:])
+
+
+def test_one_that_is_opened_later_knows_what_came_before_without_a_save(url):
+    (one,) = opened(url, 1, fpr=RATE)
+    one.fit(passages(300, 1)).calibrate()
+    one.learn(passages(20, 2, "new"))
+    (late,) = opened(url, 1)
+    assert late.calibrated
+    assert late.policy.quarantine_at == RATE
+    assert late.thresholds == one.thresholds
+    assert len(late.known(passages(20, 2, "new").ids)) == 20
+
+
+@pytest.mark.parametrize("workers", [2, 4])
+def test_a_group_that_trickles_over_several_is_found_as_by_one(workers, url):
+    alone = Guard([CliqueDetector()], policy=Policy(), quarantine=Quarantine("sqlite://"))
+    shared = opened(url, workers)
+    for one in (alone, shared[0]):
+        one.fit(passages(300, 1)).calibrate(fpr=RATE)
+    bad = group(5, 3)
+    found = []
+    for guards in ([alone] * workers, shared):
+        verdicts, recalled = [], set()
+        for number in range(len(bad)):
+            report = written(guards[number % workers], bad.take([number]))
+            verdicts += [decision.verdict for decision in report.decisions]
+            recalled |= {decision.entry_id for decision in report.retroactive}
+        found.append((verdicts, recalled))
+    assert found[0] == found[1]
+    assert "quarantine" in found[0][0]
+
+
+def test_what_is_held_and_released_by_one_counts_for_the_other(url):
+    one, other = opened(url, detectors=Scripted)
+    report = written(one, scored([5]))
+    assert [decision.entry_id for decision in report.quarantined] == ["s0"]
+    other.quarantine.release(["s0"], by="anna")
+    other.forget_held(["s0"])
+    assert written(one, scored([5])).admitted.all()
+
+
+def test_callbacks_are_called_where_entries_were_learned_and_nowhere_else(url):
+    one, other = opened(url)
+    told = []
+    one.on_admit(lambda batch: told.append(("one", batch.ids)))
+    other.on_admit(lambda batch: told.append(("other", batch.ids)))
+    one.learn(passages(1, 1))
+    other.catch_up()
+    assert other.known(["kb-0"]) == ["kb-0"]
+    assert told == [("one", ("kb-0",))]
+
+
+def test_what_is_due_is_recalibrated_once_by_who_writes(url):
+    one, other = opened(url, fpr=RATE)
+    events = []
+
+    def record(event):
+        events.append(event.change)
+        return nullcontext()
+
+    for guard in (one, other):
+        guard.on_event(record)
+    for number in range(10):
+        (one, other)[number % 2].learn(passages(20, number, f"p{number}"))
+    one.catch_up()
+    assert one.calibrated
+    assert other.calibrated
+    assert events.count("recalibrated") == 1
+    assert one.thresholds == other.thresholds
+
+
+def test_what_cannot_be_learned_stops_nobody(url):
+    one, other = opened(url)
+    one.learn(passages(5, 1))
+    with pytest.raises(InvalidBatchError, match="dimensions"):
+        other.learn(topical("billing", 3))
+    one.learn(passages(5, 2, "more"))
+    other.catch_up()
+    assert len(other.known(passages(5, 2, "more").ids)) == 5
+
+
+@pytest.mark.parametrize("start", ["nothing", "fitted"])
+@pytest.mark.slow
+def test_after_whatever_happened_to_either_both_are_the_same(start, url, tmp_path, monkeypatch):
+    monkeypatch.setattr(sharing, "SNAPSHOT_AT_LEAST", 200)
+    one, other = (Guard.open(url, fpr=RATE) for _ in range(2))
+    known = []
+    if start == "fitted":
+        known = [labelled(passages(300, 1), 1)]
+        one.fit(known[0]).calibrate()
+    writer = Writer(one, known, seed=5)
+    for _ in range(100):
+        writer.guard = (one, other)[writer.rng.integers(2)]
+        writer.guard.catch_up()
+        writer.step()
+    one.catch_up()
+    other.catch_up()
+    late = Guard.open(url)
+    assert one.calibrated
+    assert_same(one, other, tmp_path)
+    assert_same(one, late, tmp_path)
+
+
+# As a whole
+
+
+def test_who_was_fitted_anew_is_what_all_others_are(url, tmp_path):
+    one, other = opened(url)
+    one.learn(passages(10, 1))
+    other.adopt(passages(300, 2, "other"), at_most=0.2)
+    assert one.catch_up() > 0
+    assert one.known(["kb-0"]) == []
+    assert one.calibrated
+    assert_same(one, other, tmp_path)
+
+
+def test_a_fit_that_fails_leaves_all_as_they_were_and_nobody_waits_for_it(url):
+    one, other = opened(url, detectors=lambda: LabelCentroidDetector(min_entries=2))
+    one.fit(knowledge_base())
+    bad = replace(knowledge_base(), embeddings=np.empty((60, 0), np.float32))
+    bad = replace(bad, vectors=bad.embeddings)
+    with pytest.raises(InvalidBatchError, match="no vector"):
+        other.fit(bad)
+    assert len(other.known(knowledge_base().ids)) == 60
+    one.learn(topical("billing", 1, prefix="new"))
+    other.catch_up()
+    assert other.known(["new-billing-0"]) == ["new-billing-0"]
+
+
+def test_snapshots_keep_the_journal_short_and_who_is_far_behind_goes_on_from_one(
+    url, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(sharing, "SNAPSHOT_AT_LEAST", 20)
+    one, asleep = opened(url, lease=0.2)
+    for number in range(30):
+        one.learn(passages(6, number, f"p{number}"))
+        threading.Event().wait(0.01)  # until the one that sleeps counts as gone
+    with one.quarantine.database.read() as session:
+        left = session.connection().exec_driver_sql("SELECT count(*) FROM ragshield_journal")
+        assert left.scalar() < 25
+    assert asleep.catch_up() == 30
+    assert asleep.known(["p29-0"]) == ["p29-0"]
+    assert_same(one, asleep, tmp_path)
+
+
+def test_a_damaged_snapshot_is_passed_over_for_the_one_before(url, monkeypatch, caplog):
+    monkeypatch.setattr(sharing, "SNAPSHOT_AT_LEAST", 20)
+    (one,) = opened(url, 1)
+    for number in range(3):
+        one.learn(passages(20, number, f"p{number}"))
+    latest = "SELECT id FROM ragshield_snapshots ORDER BY position DESC LIMIT 1"
+    damage = f"UPDATE ragshield_snapshot_chunks SET data = x'00' WHERE snapshot = ({latest})"  # noqa: S608
+    one.quarantine.database.write(lambda s: s.connection().exec_driver_sql(damage))
+    (late,) = opened(url, 1)
+    assert late.known(["p2-19"]) == ["p2-19"]
+    assert "a snapshot cannot be read" in caplog.text
+
+
+# Opening
+
+
+def test_detectors_are_those_of_the_guard_that_is_there(url):
+    opened(url, 1)
+    assert [d.kind for d in Guard.open(url).detectors] == ["clique"]
+    with pytest.raises(StateError, match=r"has the detectors clique, .*given \(scripted\)"):
+        Guard.open(url, detectors=[Scripted()])
+    with pytest.raises(StateError, match="other options"):
+        Guard.open(url, detectors=[CliqueDetector(trusted_lineages=["a"])])
+
+
+def test_namespaces_never_see_each_other(url):
+    (one,), (other,) = (opened(url, 1, namespace=name) for name in ("a", "b"))
+    one.fit(passages(300, 1)).calibrate(fpr=RATE)
+    written(one, group(5, 3))
+    other.catch_up()
+    assert other.status().n_known == 0
+    assert not other.calibrated
+    assert other.quarantine.count() == 0
+
+
+def test_status_tells_how_far_behind_a_guard_is(url):
+    one, other = opened(url)
+    one.learn(passages(1, 1))
+    one.learn(passages(1, 2, "more"))
+    assert (one.status().position, one.status().behind) == (3, 0)
+    assert (other.status().position, other.status().behind) == (1, 2)
+    assert "journal: read up to 1, 2 behind, 0 pending" in other.status().summary()
+    other.screen(passages(1, 3, "new"))
+    assert other.status().behind == 0
+    alone = Guard([CliqueDetector()], quarantine=Quarantine("sqlite://"))
+    assert alone.status().position is None
+    assert "journal" not in alone.status().summary()
+
+
+def test_a_guard_that_was_opened_is_saved_and_loaded_as_any_other(url, tmp_path):
+    (one,) = opened(url, 1)
+    one.fit(passages(300, 1)).calibrate(fpr=RATE)
+    one.save(tmp_path / "saved")
+    loaded = Guard.load(tmp_path / "saved", quarantine=Quarantine("sqlite://"))
+    assert not loaded.shared
+    assert_same(one, loaded, tmp_path)
+
+
+def test_a_judgement_that_others_have_overtaken_is_not_written(url):
+    one, other = opened(url)
+    report = one.screen(passages(1, 1))
+    other.learn(passages(1, 2, "more"))
+    with pytest.raises(OvertakenError):
+        one.together(lambda: one.learn(passages(1, 1)), at=report.position)
+    assert one.known(["kb-0"]) == []
+    report = one.screen(passages(1, 1))
+    one.together(lambda: one.learn(passages(1, 1)), at=report.position)
+    assert one.known(["kb-0", "more-0"]) == ["kb-0", "more-0"]
+
+
+# Processes
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_forked_worker_takes_part_as_another_one(url):
+    one, other = opened(url)
+    one.learn(passages(2, 1))
+    child = os.fork()
+    if not child:
+        status = 1
+        try:
+            one.learn(passages(2, 2, "child"))
+            other.screen(passages(1, 3, "new"))
+            status = len(other.known(["kb-0", "child-1"])) - 2
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    one.learn(passages(2, 4, "parent"))
+    other.catch_up()
+    assert len(other.known(["kb-0", "child-0", "parent-0"])) == 3
+    with one.quarantine.database.read() as session:
+        writers = "SELECT count(DISTINCT writer) FROM ragshield_journal WHERE kind = 'learned'"
+        assert session.connection().exec_driver_sql(writers).scalar() == 2
+
+
+WORKER = """
+import json, sys
+sys.path.insert(0, sys.argv[3])
+from support import passages
+from ragshield_core import Guard
+from ragshield_core.detectors import CliqueDetector
+
+url, name = sys.argv[1:3]
+print("ready", flush=True)
+sys.stdin.readline()
+guard = Guard.open(url, detectors=[CliqueDetector()])
+for number in range(10):
+    guard.learn(passages(3, number, f"{name}-{number}-"))
+    guard.screen(passages(3, 99, "probe"))
+print("done", flush=True)
+sys.stdin.readline()
+guard.catch_up()
+print(json.dumps(sorted(guard._knowledge.labels)))
+"""
+
+
+@pytest.mark.slow
+def test_processes_that_open_an_empty_database_at_once_have_one_journal(any_url, tmp_path):
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    here = os.path.dirname(os.path.dirname(__file__))  # noqa: PTH120
+    workers = [
+        subprocess.Popen([sys.executable, "-c", WORKER, any_url, str(n), here], text=True, **pipes)
+        for n in range(4)
+    ]
+    for word in ("ready", "done"):
+        for worker in workers:
+            assert worker.stdout.readline() == f"{word}\n"
+        for worker in workers:
+            worker.stdin.write("go\n")
+            worker.stdin.flush()
+    known = [json.loads(worker.communicate(timeout=120)[0]) for worker in workers]
+    assert len(known[0]) == 4 * 10 * 3
+    assert known == [known[0]] * 4
+    one, other = opened(any_url)
+    assert sorted(one._knowledge.labels) == known[0]
+    assert_same(one, other, tmp_path)

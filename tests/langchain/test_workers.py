@@ -1,0 +1,76 @@
+"""Workers of one store whose guards were opened on one database are as one."""
+
+import asyncio
+
+import pytest
+from langchain_core.documents import Document
+from support import DIM, CountingEmbeddings, Scripted
+from test_behind_its_store import text
+
+from ragshield_core import Guard
+from ragshield_langchain import GuardedVectorStore
+
+
+@pytest.fixture(params=["memory", "faiss", "chroma"])
+def workers(request, make_store, tmp_path):
+    """Return two stores, as two processes have them, around the same one."""
+    inner = make_store(request.param, CountingEmbeddings(), DIM)
+    url = f"sqlite:///{tmp_path}/guard.db"
+    return [
+        GuardedVectorStore(inner, guard=Guard.open(url, detectors=[Scripted()])) for _ in range(2)
+    ]
+
+
+def add(store, **documents):
+    store.add_documents([Document(id=i, page_content=t) for i, t in documents.items()])
+
+
+def live(store):
+    return {document.id for document in store.get_by_ids(["a", "b", "c", "d"])}
+
+
+def known(workers):
+    for store in workers:
+        store.guard.catch_up()
+    first, second = (set(store.guard.known(["a", "b", "c", "d"])) for store in workers)
+    assert first == second
+    assert workers[0].guard.status().pending == 0
+    return first
+
+
+def test_what_one_writes_updates_and_deletes_the_other_knows(workers):
+    first, second = workers
+    add(first, a=text(1), b=text(2))
+    add(second, b=text(3), c=text(4))
+    assert known(workers) == live(first) == {"a", "b", "c"}
+    first.delete(["c"])
+    asyncio.run(second.adelete(["a"]))
+    assert known(workers) == live(second) == {"b"}
+
+
+def test_what_one_holds_releases_and_recalls_readers_of_the_other_see_so(workers):
+    first, second = workers
+    add(first, a=text(1), b="score=5 or more")
+    assert live(second) == known(workers) == {"a"}
+    second.release(["b"], by="anna")
+    assert live(first) == known(workers) == {"a", "b"}
+    first.recall(["a"], by="anna")
+    assert live(second) == known(workers) == {"b"}
+    found = second.similarity_search(text(1), k=4)
+    assert [document.id for document in found] == ["b"]
+    first.purge(["a"])
+    assert known(workers) == {"b"}
+
+
+def test_what_a_worker_could_not_end_another_settles(workers):
+    first, second = workers
+    add(first, a=text(1))
+    keeper = first._keeper
+    coming = keeper.guard.screen(keeper.everything())
+    first.guard.intend(coming.batch.take([]), coming.batch)  # to be deleted, and never was
+    second.guard.catch_up()
+    assert second.guard.known(["a"]) == []
+    assert second.recover() == 0  # the first is alive
+    first.guard.close()
+    assert asyncio.run(second.arecover()) == 1
+    assert known(workers) == live(second) == {"a"}
