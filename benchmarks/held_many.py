@@ -123,7 +123,10 @@ def main() -> None:
             ("`prints(metadata=True)`", seconds(lambda: quarantine.prints(metadata=True))),
             ("`Mask.load`", seconds(lambda: Parts().load(quarantine))),
         ]
-        opened += [("`verify_log()`", seconds(quarantine.verify_log))]
+        opened += [
+            ("`verify_log()`", seconds(quarantine.verify_log)),
+            ("`verify()`", seconds(quarantine.verify)),
+        ]
         for name, took in opened:
             lines.append(f"| {name} | {took:.2f} |")
             print(lines[-1])

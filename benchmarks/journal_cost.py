@@ -22,10 +22,11 @@ from typing import TypeVar
 
 import numpy as np
 from rich.progress import track
+from sqlalchemy import Engine
 from sqlalchemy import text as sql
 from sqlalchemy.orm import Session
 
-from ragshield_core.database.connecting import WRITES, connected
+from ragshield_core.database import Database
 from ragshield_core.knowledge import Event, Journal, Snapshots, prepare_tables
 
 T = TypeVar("T")
@@ -41,17 +42,18 @@ class Shared:
     """Transactions on a database."""
 
     def __init__(self, url: str) -> None:
-        self.engine = connected(url)
+        self.database = Database(url)
+        self.write = self.database.write
 
-    def write(self, work: Callable[[Session], T]) -> T:
-        """Run work in a transaction that writes."""
-        with Session(self.engine) as session, session.begin():
-            session.connection(execution_options={WRITES: True})
-            return work(session)
+    @property
+    def engine(self) -> Engine:
+        """The engine, for its name and its end."""
+        with self.database.engine() as engine:
+            return engine
 
     def read(self, work: Callable[[Session], T]) -> T:
         """Run work in a transaction that reads."""
-        with Session(self.engine) as session:
+        with self.database.read() as session:
             return work(session)
 
     def size(self) -> int:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import asdict
 from importlib.metadata import entry_points, version
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
@@ -193,6 +193,38 @@ def log(
     console.print(table)
 
 
+@quarantine_app.command()
+def verify(
+    *,
+    database: Database = DEFAULT_URL,
+    head: Annotated[
+        bool, typer.Option("--head", help="Print the head of the log only, to keep elsewhere.")
+    ] = False,
+    anchor: Annotated[
+        str | None, typer.Option(help="A head that was printed earlier: nothing before is missing.")
+    ] = None,
+) -> None:
+    """Check that log and entries are as they were written; exit code 1 names what is not.
+
+    With the key of RAGSHIELD_AUDIT_KEY, if they were written with one.
+    """
+    quarantine = _opened(database, "default")
+    try:
+        quarantine.verify(anchor)
+    except QuarantineError as error:
+        _fail(str(error), code=1)
+    told = quarantine.head()
+    typer.echo(told if head else f"log and entries are whole; the log's head is {told}")
+
+
+@quarantine_app.command()
+def seal(*, by: By = "cli", database: Database = DEFAULT_URL) -> None:
+    """Go on with the new key of RAGSHIELD_AUDIT_KEY, after checking what was written without."""
+    quarantine = _opened(database, "default")
+    quarantine.seal(by=by)
+    typer.echo(f"sealed; the log's head is {quarantine.head()}")
+
+
 def main() -> None:
     """Run the command line; RAGShield's own errors are shown without a traceback."""
     wanted = sys.argv[1:2]
@@ -210,9 +242,9 @@ def main() -> None:
         _fail(str(error))
 
 
-def _fail(message: str) -> None:
+def _fail(message: str, code: int = 2) -> NoReturn:
     Console(stderr=True).print(Text(f"error: {printable(message, limit=2000)}", style="red"))
-    raise SystemExit(2)
+    raise SystemExit(code)
 
 
 def _opened(database: str, namespace: str, store: str | None = None) -> Quarantine:

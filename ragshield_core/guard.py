@@ -619,9 +619,7 @@ class Guard:
     def _calibrate_if_due(self) -> None:
         """Take thresholds where the knowledge base has grown enough."""
         if self._growth.due:
-            # Read here and not where thresholds are taken: elsewhere it may say more by then.
-            confirmed = self.quarantine.confirmed_ids()
-            self._happened(Change.RECALIBRATED, ids=tuple(confirmed))
+            self._recalibrate()
 
     def _tell(self, entries: Batch) -> None:
         """Tell those of :meth:`on_admit` of entries that were learned here."""
@@ -630,6 +628,16 @@ class Guard:
                 callback(entries)
             except Exception as error:  # noqa: BLE001 - the entries are written already
                 logger.error("a callback of on_admit failed: %s", type(error).__name__)  # noqa: TRY400
+
+    def _recalibrate(self) -> None:
+        # Read here and not where thresholds are taken: elsewhere it may say more by then.
+        try:
+            confirmed = self.quarantine.confirmed_ids()
+        except Exception as error:  # noqa: BLE001 - the entries are written already
+            kind = type(error).__name__
+            logger.error("thresholds stay as they were: the quarantine failed with %s", kind)  # noqa: TRY400
+            return
+        self._happened(Change.RECALIBRATED, ids=tuple(confirmed))
 
     def on_admit(self, callback: Callable[[Batch], object]) -> None:
         """Have ``callback`` called with the entries after each :meth:`admit` and :meth:`learn`.

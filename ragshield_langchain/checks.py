@@ -9,6 +9,7 @@ from langchain_core.embeddings import Embeddings
 from langchain_core.indexing import RecordManager
 
 from ragshield_core import Guard
+from ragshield_core.arguments import kind_of
 
 
 def expect(name: str, value: object, kind: type[Any], way_out: str) -> None:
@@ -19,8 +20,8 @@ def expect(name: str, value: object, kind: type[Any], way_out: str) -> None:
     TypeError
         Names the argument, both types, and the way out.
     """
-    if not isinstance(value, kind):
-        msg = f"{name} is of type {type(value).__name__}, expected a {kind.__name__}: {way_out}."
+    if value is None or not isinstance(value, kind):
+        msg = f"{name} is {kind_of(value)}, expected a {kind.__name__}: {way_out}."
         raise TypeError(msg)
 
 

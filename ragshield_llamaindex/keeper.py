@@ -17,6 +17,7 @@ from ragshield_core.adapters.keeper import PART, Keeper, Progress, Standing
 from ragshield_core.adapters.malformed import Sifted, sift
 from ragshield_core.adapters.one_store import claim
 from ragshield_core.adapters.steps import Step, Steps, asked, own
+from ragshield_core.arguments import kind_of
 from ragshield_core.entries import Entry
 from ragshield_core.errors import (
     InvalidBatchError,
@@ -511,7 +512,7 @@ def checked(guard: object) -> Guard:
     if isinstance(guard, Guard):
         return guard
     msg = (
-        f"guard is of type {type(guard).__name__}, expected a ragshield_core.Guard; "
+        f"guard is {kind_of(guard)}, expected a ragshield_core.Guard; "
         "Guard.default() has all detectors."
     )
     raise TypeError(msg)

@@ -5,9 +5,8 @@ import sys
 import time
 
 import numpy as np
-from sqlalchemy.orm import Session
 
-from ragshield_core.database.connecting import WRITES, connected
+from ragshield_core.database import Database
 from ragshield_core.errors import OvertakenError
 from ragshield_core.knowledge import Event, Journal, prepare_tables
 
@@ -20,15 +19,17 @@ class Shared:
 
     def __init__(self, url):
         self.url = url
-        self.engine = connected(url)
+        self.database = Database(url)
+        self.write = self.database.write
 
-    def write(self, work):
-        with Session(self.engine) as session, session.begin():
-            session.connection(execution_options={WRITES: True})
-            return work(session)
+    @property
+    def engine(self):
+        """For transactions of another kind."""
+        with self.database.engine() as engine:
+            return engine
 
     def read(self, work):
-        with Session(self.engine) as session:
+        with self.database.read() as session:
             return work(session)
 
 

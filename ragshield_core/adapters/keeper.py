@@ -279,7 +279,9 @@ class Keeper(ABC, Generic[Item]):
 
         That is what is live under their ids, and what is of another lineage in their documents.
         """
-        replaced = yield own(self._replaced_under, ids)
+        latest: list[HeldEntry] = yield own(self._replaced_under, ids)
+        vouched = self.guard.quarantine.vouched
+        replaced = yield own(vouched, [one.id for one in latest], Status.REPLACED)
         batch: Batch = yield own(self._entries_of, replaced, None)
         parts = yield from self._parts_of(batch)
         live = (yield from self.stored(list(dict.fromkeys((*batch.ids, *parts))))).entries
@@ -648,15 +650,19 @@ class Keeper(ABC, Generic[Item]):
             quarantine.readmit(entries)
 
     def _shown(self, ids: Sequence[str]) -> list[HeldEntry]:
-        """Return the latest revision of each of the ids; the error says that one is not held."""
+        """Return the latest revision of each of the ids, as it was held.
+
+        Raises
+        ------
+        QuarantineError
+            If one is not held, or not as it was.
+        """
         quarantine = self.guard.quarantine
-        shown = []
+        there = {one.id for one in quarantine.prints(ids=ids)}
         for entry_id in ids:
-            try:
-                shown.append(quarantine.show(entry_id))
-            except QuarantineError:
+            if entry_id not in there:
                 quarantine.show(entry_id, Status.HELD)  # raises, and says what was expected
-        return shown
+        return list(quarantine.vouched(ids))
 
     def _let_in(self, released: Batch, hidden: Batch) -> None:
         """Have the guard know what a person has let in; what was hidden only is learned now."""

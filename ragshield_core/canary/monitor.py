@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ragshield_core.arguments import check_type
 from ragshield_core.canary.answer_trace import statement_of, trace_answer
 from ragshield_core.canary.compare import Comparison, poison_share
 from ragshield_core.canary.drift import AnomalyWeights, CanaryDrift, DriftReport
@@ -123,7 +124,10 @@ class CanaryMonitor:
         remove: Remove | None = None,
         restore: Restore | None = None,
     ) -> None:
-        _check_types(weights, quarantine, remove, restore)
+        check_type("weights", weights, AnomalyWeights, "AnomalyWeights(...)")
+        check_type("quarantine", quarantine, ["hold"], "a Quarantine: Quarantine(url)")
+        for name, function in (("remove", remove), ("restore", restore)):
+            check_type(name, function, ["__call__"], "a function")
         if k < 1:
             msg = f"k is {k}, expected at least 1."
             raise ValueError(msg)
@@ -565,26 +569,3 @@ class CanaryMonitor:
             poison_ratio=poison_share(passages, poisoned),
             below=tuple((p.id, p.revision) for p in deep[self.k :]),
         )
-
-
-def _check_types(weights: object, quarantine: object, remove: object, restore: object) -> None:
-    """Refuse what would fail only once something has drifted.
-
-    Raises
-    ------
-    TypeError
-        If one is of another type; says what to pass.
-    """
-    if weights is not None and not isinstance(weights, AnomalyWeights):
-        msg = f"weights is a {type(weights).__name__}, expected AnomalyWeights(...)."
-        raise TypeError(msg)
-    if isinstance(quarantine, str | type) or not (
-        quarantine is None or hasattr(quarantine, "hold")
-    ):
-        given = "class" if isinstance(quarantine, type) else type(quarantine).__name__
-        msg = f"quarantine is a {given}, expected a Quarantine: Quarantine(url)."
-        raise TypeError(msg)
-    for name, function in (("remove", remove), ("restore", restore)):
-        if function is not None and not callable(function):
-            msg = f"{name} is a {type(function).__name__}, expected a function."
-            raise TypeError(msg)

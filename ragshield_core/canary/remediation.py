@@ -120,7 +120,7 @@ class Holder:
         if write is not None:
             from ragshield_core.quarantine import Status, batches_of  # noqa: PLC0415 - slow
 
-            for batch in batches_of([self._quarantine.show(i, Status.HELD) for i in ids]):
+            for batch in batches_of(self._quarantine.vouched(ids, Status.HELD)):
                 write(batch)
         self._quarantine.release(ids, by=by, note=note)
 

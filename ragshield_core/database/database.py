@@ -22,7 +22,7 @@ from ragshield_core.database.connecting import (
     shown,
 )
 from ragshield_core.database.retrying import retried
-from ragshield_core.database.schema import prepare_schema
+from ragshield_core.database.schema import Settle, prepare_schema
 from ragshield_core.database.tables import ChangesRow
 from ragshield_core.errors import QuarantineError
 
@@ -42,6 +42,8 @@ class Database:
     ----------
     url
         SQLAlchemy database URL. Tables are made, and brought to today's form, at the first use.
+    settle
+        Called with a session of the transaction that does so.
 
     Raises
     ------
@@ -60,11 +62,13 @@ class Database:
     False
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, settle: Settle | None = None) -> None:
         check_url(url)
+        self._settle = settle
         self.url = url
         self.in_memory = in_memory(make_url(url))
         self._sqlite = make_url(url).get_backend_name() == "sqlite"
+        self.older = False  # known once it is open: an earlier version's, which may only be read
         self._engine: Engine | None = None
         self._watching: Any = None  # a connection of the driver's, see version
         self._start()
@@ -124,6 +128,12 @@ class Database:
             msg = f"this thread is writing to {shown(self.url)} already; hand its session on."
             raise QuarantineError(msg)
         with self._used(alone=True) as engine:
+            if self.older:
+                msg = (
+                    f"the quarantine's database {shown(self.url)} cannot be used for writing: "
+                    "it is of an earlier version and may only be read; open it as who may write."
+                )
+                raise QuarantineError(msg)
             return retried(self.url, lambda: self._try(engine, work))
 
     @property
@@ -211,7 +221,7 @@ class Database:
                 if self._engine is None:
                     engine = connected(self.url)
                     try:
-                        prepare_schema(engine)
+                        self.older = prepare_schema(engine, self._settle)
                     except BaseException:
                         engine.dispose()
                         raise

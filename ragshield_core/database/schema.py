@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, Engine, event, inspect
 from sqlalchemy import text as sql
+from sqlalchemy.orm import Session
 
 from ragshield_core.database.connecting import WRITES
 from ragshield_core.database.retrying import retried
@@ -18,9 +20,12 @@ from ragshield_core.errors import QuarantineError
 if TYPE_CHECKING:
     from alembic.script import ScriptDirectory
 
+# What is done to the content of tables that were brought to today's form.
+Settle = Callable[[Session], object]
+
 MIGRATIONS = Path(__file__).parent / "migrations"
 # The latest migration: a file is added, and this is changed.
-SCHEMA = 6
+SCHEMA = 7
 
 # Taken while tables are made on PostgreSQL: two processes may open a new database at once.
 MAKING = 0x7261677368656C64
@@ -31,16 +36,26 @@ READ_ONLY = ("SQLITE_READONLY", "25006", "42501")
 _MIGRATING = threading.Lock()
 
 
-def prepare_schema(engine: Engine) -> None:
+def prepare_schema(engine: Engine, settle: Settle | None = None) -> bool:
     """Bring tables to today's form; refuse those of a later one.
 
-    Who may only read older tables sees them as those of today.
+    Parameters
+    ----------
+    engine
+        Of the database.
+    settle
+        Called with a session of the transaction that has changed tables.
+
+    Returns
+    -------
+    bool
+        Whether they are as they were: who may only read them is shown them as those of today.
     """
     with engine.connect() as connection:
         if _schema_of(engine, connection) == SCHEMA:
-            return
+            return False
     try:
-        retried(str(engine.url), lambda: _migrate(engine))
+        retried(str(engine.url), lambda: _migrate(engine, settle))
     except QuarantineError as error:
         if not _may_only_read(error.__cause__):
             raise
@@ -58,6 +73,8 @@ def prepare_schema(engine: Engine) -> None:
             connection.commit()
 
         event.listen(engine, "connect", show)
+        return True
+    return False
 
 
 def _schema_of(engine: Engine, connection: Connection) -> int:
@@ -78,7 +95,7 @@ def _schema_of(engine: Engine, connection: Connection) -> int:
     return found
 
 
-def _migrate(engine: Engine) -> None:
+def _migrate(engine: Engine, settle: Settle | None) -> None:
     from alembic.migration import MigrationContext  # noqa: PLC0415 - slow, and seldom needed
     from alembic.operations import Operations  # noqa: PLC0415
 
@@ -100,6 +117,10 @@ def _migrate(engine: Engine) -> None:
         )
         with Operations.context(context):
             context.run_migrations()
+        if settle is not None:
+            with Session(connection) as session:
+                settle(session)
+                session.flush()
 
 
 @lru_cache

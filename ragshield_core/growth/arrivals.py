@@ -232,20 +232,22 @@ class Counted:
         Raises
         ------
         ValueError
-            If columns are not of one length.
+            If columns are not of one length, or of other types.
         """
-        names = values["scores"]
         counted = cls(
             ids=tuple(values["ids"]),
             lineages=tuple(values["lineages"]),
             embeddings=arrays["embeddings"],
             held=arrays["held"],
-            scores=dict(zip(names, arrays["scores"] if names else (), strict=True)),
+            scores=dict(zip(values["scores"], arrays.get("scores", ()), strict=True)),
             held_by=dict(values["held_by"]),
         )
-        lengths = {len(counted.ids), len(counted.lineages), len(counted.embeddings)}
-        if lengths | {len(counted.held), *map(len, counted.scores.values())} != {len(counted.ids)}:
+        columns = (counted.lineages, counted.embeddings, counted.held, *counted.scores.values())
+        if any(len(column) != len(counted.ids) for column in columns):
             msg = "columns of what was counted differ in length"
+            raise ValueError(msg)
+        if counted.held.dtype != np.bool_ or counted.embeddings.dtype != np.float32:
+            msg = "columns of what was counted are of other types"
             raise ValueError(msg)
         return counted
 

@@ -66,7 +66,8 @@ class Calibrator:
         self.sample_scores: dict[str, NDArray[np.float64]] = {}
         self.arrivals = Arrivals()
         self._ever_beyond: set[str] = set()  # of the sample, a threshold of recalls
-        self._fixed: dict[str, dict[str, float]] = {}  # scores of the sample that never change
+        # Scores of revisions in the sample that never change, by detector, id and fingerprint.
+        self._fixed: dict[str, dict[tuple[str, str], float]] = {}
 
     @property
     def clean(self) -> Mapping[str, Calibration]:
@@ -147,15 +148,9 @@ class Calibrator:
         self.sample_scores = {name: column[: len(sample.inside)] for name, column in scores.items()}
 
     def leave_out(self, ids: Collection[str]) -> None:
-        """Take entries out of the sample: they have left, or a new revision is not what was drawn.
-
-        Their scores go with them.
-        """
-        if self.sample is not None:
+        """Take entries out of the sample: they have left, or are not what was drawn any more."""
+        if self.sample is not None and ids:
             self.sample = self.sample.without(ids)
-        for known in self._fixed.values():
-            for entry_id in ids:
-                known.pop(entry_id, None)
 
     def count(self, counted: Counted) -> None:
         """Take note of what was decided of a batch: detectors may run away, or come back.
@@ -273,22 +268,27 @@ class Calibrator:
         )
 
     def _held_out_scores(self, fitted: Batch) -> dict[str, NDArray[np.float64]]:
+        detectors = [d for d in self._knowledge.detectors if d.exchangeable and len(fitted)]
+        revisions: list[tuple[str, str]] = []
+        if any(not detector.learns for detector in detectors):
+            revisions = [(entry.id, entry.fingerprint) for entry in fitted]
         return {  # one detector may look into what another has learned
-            detector.name: self._unchanging(detector, fitted)
-            if not detector.learns
-            else detector.held_out_scores(fitted, self._seed)
-            for detector in self._knowledge.detectors
-            if detector.exchangeable and len(fitted)
+            detector.name: detector.held_out_scores(fitted, self._seed)
+            if detector.learns
+            else self._unchanging(detector, fitted, revisions)
+            for detector in detectors
         }
 
-    def _unchanging(self, detector: Detector, fitted: Batch) -> NDArray[np.float64]:
+    def _unchanging(
+        self, detector: Detector, fitted: Batch, revisions: Sequence[tuple[str, str]]
+    ) -> NDArray[np.float64]:
         """Return scores that do not depend on the knowledge base, each taken once."""
         known = self._fixed.get(detector.name, {})
-        new = [row for row, entry_id in enumerate(fitted.ids) if entry_id not in known]
+        new = [row for row, revision in enumerate(revisions) if revision not in known]
         scores = detector.held_out_scores(fitted.take(new), self._seed) if new else np.empty(0)
-        known = known | {fitted.ids[row]: float(s) for row, s in zip(new, scores, strict=True)}
-        self._fixed[detector.name] = {entry_id: known[entry_id] for entry_id in fitted.ids}
-        return np.array([known[entry_id] for entry_id in fitted.ids], dtype=np.float64)
+        known = known | {revisions[row]: float(s) for row, s in zip(new, scores, strict=True)}
+        self._fixed[detector.name] = {revision: known[revision] for revision in revisions}
+        return np.array([known[revision] for revision in revisions], dtype=np.float64)
 
     def _clean_scores(self, clean: Batch) -> dict[str, NDArray[np.float64]]:
         self._knowledge.check_dim(clean)

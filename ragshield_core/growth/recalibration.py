@@ -174,8 +174,7 @@ class Recalibration:
             msg = "there is nothing to refresh; fit the guard and calibrate it first."
             raise NotFittedError(msg)
         gone = [i for i in calibrator.sample.inside.ids if i not in self._knowledge]
-        if gone:
-            calibrator.leave_out(gone)
+        calibrator.leave_out(gone)
         calibrator.by_sample(calibrator.sample, confirmed)
 
     def learned(self, entries: Batch, again: Sequence[str]) -> None:
@@ -188,8 +187,7 @@ class Recalibration:
         again
             Ids of those that were known before: a new revision is no longer what was drawn.
         """
-        if again:
-            self._calibrator.leave_out(again)
+        self._calibrator.leave_out(again)
         if self.collecting or self._renewing:
             self._collected.append(entries)
 

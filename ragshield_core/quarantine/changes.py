@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import datetime as dt
-import hashlib
-import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import insert, select
+from sqlalchemy import func, insert, select, update
 from sqlalchemy.orm import Session
 
-from ragshield_core.database import table_of
+from ragshield_core.database import TableBase, table_of
+from ragshield_core.errors import QuarantineError
+from ragshield_core.quarantine.digests import FORM, KEY_VARIABLE, PLAIN, Digests
 from ragshield_core.quarantine.entries import Status
-from ragshield_core.quarantine.tables import LOGGED, HeldRow, LogRow
+from ragshield_core.quarantine.evidence import last_line, tampered, verify_lines, verify_rows
+from ragshield_core.quarantine.tables import HeldRow, IndexedRow, LogRow
+
+SEALED = "every row has a digest from here on; what was before is taken as it was found"
 
 
 class _Event(NamedTuple):
     """What happened to one revision, on its way into the log."""
 
     action: str
-    entry_id: str
-    fingerprint: str
+    row: HeldRow | Mapping[str, Any]
+    gone: bool = False
 
 
 class Changes:
@@ -31,31 +34,42 @@ class Changes:
     ----------
     session
         Of the transaction.
-    namespace
-        Of the entries.
+    digests
+        Of rows and lines.
     """
 
-    def __init__(self, session: Session, namespace: str) -> None:
-        self._session, self._namespace = session, namespace
+    def __init__(self, session: Session, digests: Digests) -> None:
+        self._session, self._digests = session, digests
         self._new: list[dict[str, Any]] = []
         self._updates: list[tuple[HeldRow, Mapping[str, Any]]] = []
         self._events: list[_Event] = []
 
-    def add(self, row: dict[str, Any], action: str) -> None:
+    def add(self, row: Mapping[str, Any], action: str) -> None:
         """Keep a revision that is not here."""
-        self._new.append(row)
-        self._events.append(_Event(action, row["entry_id"], row["fingerprint"]))
+        if not self._new:
+            self._number = next_number(self._session, HeldRow)
+        numbered = dict(row) | {"number": self._number + len(self._new)}
+        self._new.append(numbered | {"digest": self._digests.of_row(numbered)})
+        self._events.append(_Event(action, self._new[-1]))
 
-    def set(self, row: HeldRow, values: Mapping[str, Any], action: str | None) -> None:
-        """Change a revision; ``None`` for what the log says nothing of."""
-        self._updates.append((row, values))
-        if action is not None:
-            self._events.append(_Event(action, row.entry_id, row.fingerprint))
+    def set(self, row: HeldRow, values: Mapping[str, Any], action: str) -> None:
+        """Change a revision, where it is not as it shall be.
+
+        Raises
+        ------
+        QuarantineError
+            If it was changed behind the quarantine's back: a new digest would hide that.
+        """
+        if not self._digests.matches(row):
+            raise tampered(row)
+        if any(getattr(row, name) != value for name, value in values.items()):
+            self._updates.append((row, values))
+            self._events.append(_Event(action, row))
 
     def delete(self, row: HeldRow, action: str) -> None:
         """Delete a revision."""
         self._session.delete(row)
-        self._events.append(_Event(action, row.entry_id, row.fingerprint))
+        self._events.append(_Event(action, row, gone=True))
 
     def write(self, by: str, note: str | None = None) -> None:
         """Write all of them, and who made them."""
@@ -66,38 +80,105 @@ class Changes:
                 self._session.flush()
             for column, value in values.items():
                 setattr(row, column, value)
+            row.digest = self._digests.of_row(row)
         self._session.flush()
         if self._new:
             self._session.execute(insert(table_of(HeldRow)), self._new)
         if self._events:
-            self._log(by, note)
-
-    def _log(self, by: str, note: str | None) -> None:
-        last = self._session.scalars(select(LogRow).order_by(LogRow.seq.desc()).limit(1)).first()
-        seq, before = (0, "") if last is None else (last.seq, last.digest)
-        lines = []
-        for number, happened in enumerate(self._events, start=seq + 1):
-            line = {
-                "seq": number,
-                "at": now(),
-                "action": happened.action,
-                "namespace": self._namespace,
-                "entry_id": happened.entry_id,
-                "fingerprint": happened.fingerprint,
-                "actor": by,
-                "note": note,
-            }
-            line["digest"] = before = digest(line, before)
-            lines.append(line)
-        self._session.execute(insert(table_of(LogRow)), lines)
+            _check_sealed(last_line(self._session), self._digests)
+            _append(self._session, self._digests, self._events, by, note)
 
 
-def digest(line: Mapping[str, Any], before: str) -> str:
-    """Return the digest of a line, chained to that of the one before."""
-    fields = [before, *(line[column] for column in LOGGED)]
-    return hashlib.sha256(json.dumps(fields).encode()).hexdigest()
+def settle(session: Session, digests: Digests) -> None:
+    """Seal what was written before rows had digests, once, when they get them."""
+    last = last_line(session)
+    if last is not None and last.form is None:
+        _seal(session, digests, "migration")
+
+
+def seal(session: Session, digests: Digests, by: str) -> None:
+    """Give every row a digest with a key that is new, if all is as it was written without one.
+
+    Raises
+    ------
+    QuarantineError
+        If something was changed, or there is a key already.
+    """
+    expected = verify_lines(session, PLAIN)
+    last = last_line(session)
+    if last is not None and last.form is not None:
+        verify_rows(session, PLAIN, expected)
+    _seal(session, digests, by)
+
+
+def next_number(session: Session, kind: type[HeldRow | IndexedRow]) -> int:
+    """Return the number of the next row: it is a part of the digest, and nobody else writes."""
+    return int(session.scalar(select(func.max(kind.number))) or 0) + 1
 
 
 def now() -> str:
     """Return the time as it is kept."""
     return dt.datetime.now(dt.UTC).isoformat(timespec="microseconds")
+
+
+def _seal(session: Session, digests: Digests, by: str) -> None:
+    events: list[_Event] = []
+    kind: type[TableBase]
+    for kind in (HeldRow, IndexedRow):
+        table = table_of(kind)
+        for row in session.execute(select(table).order_by(table.c.number)).mappings():
+            made = digests.of_row(row)
+            where = table.c.number == row["number"]
+            session.execute(update(table).where(where).values(digest=made))
+            if kind is HeldRow:
+                told = ("number", "namespace", "entry_id", "fingerprint")
+                events.append(_Event("seal", {n: row[n] for n in told} | {"digest": made}))
+    _append(session, digests, events, by, SEALED)
+
+
+def _check_sealed(last: LogRow | None, digests: Digests) -> None:
+    """Refuse to go on with a log that is kept in another way."""
+    if last is None or (last.form == FORM and last.key_name == digests.key_name):
+        return
+    if last.key_name is not None:
+        mine = "none is given" if digests.key_name is None else f"{digests.key_name!r} is given"
+        msg = (
+            f"the audit log is kept with the key {last.key_name!r}, and {mine}: set "
+            f"{KEY_VARIABLE}. Nothing was written."
+        )
+    else:
+        msg = (
+            "the audit log was written without the key that is given now; if the key is new, run "
+            "`ragshield quarantine seal` once, otherwise somebody has replaced the log. Nothing "
+            "was written."
+        )
+    raise QuarantineError(msg)
+
+
+def _append(
+    session: Session, digests: Digests, events: Sequence[_Event], by: str, note: str | None
+) -> None:
+    """Add lines to the log."""
+    last = last_line(session)
+    seq, before = (0, "") if last is None else (last.seq, last.digest)
+    lines = []
+    for number, (action, held, gone) in enumerate(events, start=seq + 1):
+        row = held if isinstance(held, Mapping) else vars(held)
+        line: dict[str, Any] = {
+            "seq": number,
+            "at": now(),
+            "action": action,
+            "namespace": row["namespace"],
+            "entry_id": row["entry_id"],
+            "fingerprint": row["fingerprint"],
+            "actor": by,
+            "note": note,
+            "form": FORM,
+            "held_number": row["number"],
+            "held_digest": None if gone else row["digest"],
+            "key_name": digests.key_name,
+        }
+        line["digest"] = before = digests.of_line(line, before)
+        lines.append(line)
+    if lines:
+        session.execute(insert(table_of(LogRow)), lines)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -30,7 +32,8 @@ from ragshield_core.findings import (
     printable,
 )
 from ragshield_core.quarantine import metadata_json
-from ragshield_core.quarantine.changes import Changes, digest, now
+from ragshield_core.quarantine.changes import Changes, next_number, now, seal, settle
+from ragshield_core.quarantine.digests import KEY_VARIABLE, Digests, given_key
 from ragshield_core.quarantine.documents import document_key, document_of
 from ragshield_core.quarantine.entries import (
     LET_IN,
@@ -39,6 +42,13 @@ from ragshield_core.quarantine.entries import (
     LogRecord,
     Print,
     Status,
+)
+from ragshield_core.quarantine.evidence import (
+    head_of,
+    tampered,
+    verify_lines,
+    verify_row,
+    verify_rows,
 )
 from ragshield_core.quarantine.tables import (
     ANY_STORE,
@@ -49,6 +59,8 @@ from ragshield_core.quarantine.tables import (
 )
 
 T = TypeVar("T")
+
+logger = logging.getLogger("ragshield")
 
 
 # Bound parameters of one statement; SQLite's own limit is 32,766, older builds allow 999.
@@ -80,6 +92,14 @@ class Quarantine:
         Name of a store: entries of other stores in the namespace are not seen, and what is held is
         held for this one. Guarded stores see to it themselves. ``None`` sees all, and holds for
         whichever store asks.
+    audit_key
+        A secret with which log and entries get digests that nobody else can make; ``None`` for
+        that of the environment variable ``RAGSHIELD_AUDIT_KEY``, if there is one. All that use the
+        database need the same.
+    anchor
+        Called with :meth:`head` after each write that adds to the log, to sign it or send it where
+        the database's writers cannot write. If it fails, that is logged: what was written stays.
+        Not called for what is a part of somebody else's write (``session``).
 
     Raises
     ------
@@ -105,10 +125,14 @@ class Quarantine:
         *,
         namespace: str = "default",
         store: str | None = None,
+        audit_key: str | bytes | None = None,
+        anchor: Callable[[str], object] | None = None,
     ) -> None:
         if isinstance(url, URL):
             url = url.render_as_string(hide_password=False)
-        self._database = Database(url)
+        self._digests = Digests(given_key(audit_key))
+        self._database = Database(url, settle=partial(settle, digests=self._digests))
+        self._anchor = anchor
         self.url = url
         self.namespace = namespace
         self.store = None if store is None else _checked_name(store)
@@ -139,7 +163,7 @@ class Quarantine:
         0
         """
         seen = Quarantine(self.url, namespace=self.namespace, store=_checked_name(name))
-        seen._database = self._database
+        seen._database, seen._digests, seen._anchor = self._database, self._digests, self._anchor
         return seen
 
     def same_place(self, other: Quarantine) -> bool:
@@ -197,12 +221,11 @@ class Quarantine:
 
         def work(session: Session) -> dict[str, str]:
             present = self._find(session, batch.ids)
-            released, changes = {}, Changes(session, self.namespace)
+            released, changes = {}, Changes(session, self._digests)
             for row in rows:
                 entry_id = row["entry_id"]
-                covering = _held_again(
-                    changes, row, present.get(entry_id, ()), because.get(entry_id)
-                )
+                older, decision = present.get(entry_id, ()), because.get(entry_id)
+                covering = _held_again(changes, row, older, decision, self._digests)
                 if covering is not None:
                     released[entry_id] = _released(covering)
             changes.write(by)
@@ -371,14 +394,40 @@ class Quarantine:
             If there is none.
         """
         with self._database.read() as session:
-            wanted = None if status is None else Status(status)
-            rows = self._find(session, [entry_id], wanted).get(entry_id)
-            if not rows:
-                what = "" if wanted is None else f"{wanted} "
-                msg = f"entry {entry_id!r} is not {what}in {self!r}; list() names what is."
-                raise QuarantineError(msg)
-            held_first = max(rows, key=lambda r: (r.status == Status.HELD, r.held_at, r.number))
-            return _to_held(held_first)
+            return _to_held(self._latest(session, entry_id, status))
+
+    def vouched(
+        self, ids: Sequence[str], status: Status | str | None = None
+    ) -> tuple[HeldEntry, ...]:
+        """Return what :meth:`show` does of each id, for whoever puts it back into a store.
+
+        Parameters
+        ----------
+        ids, status
+            As of :meth:`show`.
+
+        Raises
+        ------
+        QuarantineError
+            If there is none of an id, it is of two stores, or its row is not as the log says that
+            it was written: somebody has changed it, by SQL say.
+        """
+        with self._database.read() as session:
+            rows = [self._latest(session, entry_id, status) for entry_id in dict.fromkeys(ids)]
+            for row in rows:
+                self._check_one_store(self._find(session, [row.entry_id])[row.entry_id])
+                if not self._database.older:
+                    verify_row(session, self._digests, row)
+            return tuple(map(_to_held, rows))
+
+    def _latest(self, session: Session, entry_id: str, status: Status | str | None) -> HeldRow:
+        wanted = None if status is None else Status(status)
+        rows = self._find(session, [entry_id], wanted).get(entry_id)
+        if not rows:
+            what = "" if wanted is None else f"{wanted} "
+            msg = f"entry {entry_id!r} is not {what}in {self!r}; list() names what is."
+            raise QuarantineError(msg)
+        return max(rows, key=lambda r: (r.status == Status.HELD, r.held_at, r.number))
 
     def held_ids(self, ids: Sequence[str]) -> set[str]:
         """Return which of the ids are held."""
@@ -543,7 +592,7 @@ class Quarantine:
                 some = [row for row in found if row.status in going]
                 self._check_one_store(some)
                 rows += some
-            changes = Changes(session, self.namespace)
+            changes = Changes(session, self._digests)
             for row in rows:
                 changes.delete(row, "purge")
             changes.write(by, note)
@@ -578,7 +627,10 @@ class Quarantine:
             }
             for row in found.get(entry.id, ()):
                 exact = row.fingerprint == entry.fingerprint
-                if exact or _covers(row, claims, because.get(entry.id)):
+                if not (self._database.older or self._digests.matches(row)):
+                    # Whoever may write to the database could let in anything.
+                    logger.error("%s, and does not count as released", tampered(row))
+                elif exact or _covers(row, claims, because.get(entry.id)):
                     released[entry.id] = _released(row)
         return released
 
@@ -662,7 +714,7 @@ class Quarantine:
                 if row.fingerprint == prints[entry_id]
                 and row.status in (Status.SUPERSEDED, Status.REPLACED)
             ]
-            changes = Changes(session, self.namespace)
+            changes = Changes(session, self._digests)
             for row in rows:
                 changes.set(row, _reviewed(Status.READMITTED, by), "readmit")
             changes.write(by)
@@ -687,10 +739,13 @@ class Quarantine:
         def work(session: Session) -> None:
             known = {row.entry_id for row in self._notes(session, index)}
             new = [entry_id for entry_id in dict.fromkeys(ids) if entry_id not in known]
-            session.add_all(
-                IndexedRow(namespace=self.namespace, index_name=index, entry_id=entry_id)
-                for entry_id in new
-            )
+            first = next_number(session, IndexedRow)
+            for number, entry_id in enumerate(new, start=first):
+                row = IndexedRow(
+                    number=number, namespace=self.namespace, index_name=index, entry_id=entry_id
+                )
+                row.digest = self._digests.of_row(row)
+                session.add(row)
 
         if ids:
             self._written(work, session)
@@ -729,10 +784,8 @@ class Quarantine:
     def verify_log(self) -> None:
         """Check that no line of the log was changed, removed from the middle or slipped in.
 
-        It shows that the log was touched, no more: lines cut off at the end cannot be missed from
-        within, the chain has no key, and the held entries are not part of it. Against somebody who
-        may write to the database, keep copies of the log elsewhere. The chain spans all namespaces
-        of the database.
+        The held entries are not looked at, and lines that were cut off at the end are not missed:
+        see :meth:`verify`. The chain spans all namespaces of the database.
 
         Raises
         ------
@@ -740,15 +793,53 @@ class Quarantine:
             If the chain of digests is broken; names the line.
         """
         with self._database.read() as session:
-            before, expected = "", 1
-            for row in session.scalars(select(LogRow).order_by(LogRow.seq)):
-                if row.seq != expected or row.digest != digest(vars(row), before):
-                    msg = (
-                        f"the audit log is broken at line {expected}: it was changed or removed "
-                        "after it was written; compare it with a backup."
-                    )
-                    raise QuarantineError(msg)
-                before, expected = row.digest, expected + 1
+            verify_lines(session, self._digests)
+
+    def verify(self, anchor: str | None = None) -> None:
+        """Check that log and entries, of all namespaces, are as they were written.
+
+        The log is replayed against the tables. Without a key, somebody who may write to the
+        database can forge both; with one, they can only be set back to an earlier state, which an
+        anchor shows.
+
+        Parameters
+        ----------
+        anchor
+            What :meth:`head` said at some time, kept where the database's writers cannot write.
+
+        Raises
+        ------
+        QuarantineError
+            Names the first line or row that is broken, and what was expected.
+        """
+        with self._database.read() as session:
+            expected = verify_lines(session, self._digests, anchor)
+            verify_rows(session, self._digests, expected)
+
+    def head(self) -> str:
+        """Return the number and the digest of the log's last line: it vouches for all before it.
+
+        Examples
+        --------
+        >>> quarantine = Quarantine("sqlite://")
+        >>> quarantine.head()
+        '0:'
+        """
+        with self._database.read() as session:
+            return head_of(session)
+
+    def seal(self, *, by: str = "ragshield") -> None:
+        """Go on with a key that is new, after checking what was written without one.
+
+        Raises
+        ------
+        QuarantineError
+            If something was changed; there is no key, or the log has one already.
+        """
+        if self._digests.key_name is None:
+            msg = f"there is no key to seal with; set {KEY_VARIABLE}, or pass audit_key=."
+            raise QuarantineError(msg)
+        self._written(lambda session: seal(session, self._digests, by), None)
 
     def close(self) -> None:
         """Close the connections; the next use opens them again."""
@@ -809,7 +900,7 @@ class Quarantine:
 
         def work(session: Session) -> None:
             present = self._find(session, batch.ids)
-            changes = Changes(session, self.namespace)
+            changes = Changes(session, self._digests)
             for row in rows:
                 revisions = {old.fingerprint: old for old in present.get(row["entry_id"], ())}
                 known = revisions.get(row["fingerprint"])
@@ -844,9 +935,12 @@ class Quarantine:
             for some in found.values():
                 self._check_one_store(some)
             rows = [max(found[i], key=lambda r: (r.held_at, r.number)) for i in dict.fromkeys(ids)]
+            if status is Status.RELEASED:  # what is put back must be what was held
+                for row in rows:
+                    verify_row(session, self._digests, row)
             held = tuple(_to_held(row) for row in rows)
             action = "release" if status is Status.RELEASED else "confirm"
-            changes = Changes(session, self.namespace)
+            changes = Changes(session, self._digests)
             for row in rows:
                 changes.set(
                     row, _reviewed(status, by), "restore" if of is Status.REPLACED else action
@@ -927,7 +1021,19 @@ class Quarantine:
     def _written(self, work: Callable[[Session], T], session: Session | None) -> T:
         """Do ``work`` as a part of a write of this thread, or in one of its own."""
         session = session if session is not None else self._database.writing
-        return self._database.write(work) if session is None else work(session)
+        if session is not None:
+            return work(session)
+        if self._anchor is None:
+            return self._database.write(work)
+        before, done, after = self._database.write(
+            lambda session: (head_of(session), work(session), head_of(session))
+        )
+        if after != before:
+            try:
+                self._anchor(after)
+            except Exception:
+                logger.exception("the head of the audit log, %s, could not be anchored", after)
+        return done
 
     def exists(self) -> bool:
         """Whether there is a database yet; asking must not make one."""
@@ -1035,11 +1141,17 @@ def _decoded(data: bytes) -> str:
 
 
 def _held_again(
-    changes: Changes, row: dict[str, Any], before: Sequence[HeldRow], decision: Decision | None
+    changes: Changes,
+    row: dict[str, Any],
+    before: Sequence[HeldRow],
+    decision: Decision | None,
+    digests: Digests,
 ) -> HeldRow | None:
     """Hold a revision, before which others were here; return what makes that it stays released."""
     revisions = {old.fingerprint: old for old in before}
-    covering = [old for old in revisions.values() if _covers(old, row, decision)]
+    covering = [
+        old for old in revisions.values() if _covers(old, row, decision) and digests.matches(old)
+    ]
     known = revisions.pop(row["fingerprint"], None)
     if covering and (known is None or known in covering):
         return covering[-1]
@@ -1049,7 +1161,7 @@ def _held_again(
     if known is None:
         changes.add(row, "hold")
     elif known.status == Status.HELD or (known.status == Status.CONFIRMED and decision is not None):
-        changes.set(known, {column: row[column] for column in JUDGED}, None)
+        changes.set(known, {column: row[column] for column in JUDGED}, "judge")
     else:
         changes.set(known, row, "hold")
     return None

@@ -53,12 +53,14 @@ class HeldRow(TableBase):
     reviewed_at: Mapped[str | None] = mapped_column(String(32))
     reviewed_by: Mapped[str | None] = mapped_column(Text)
     document: Mapped[str | None] = mapped_column(Text)  # that it is a part of, see documents.py
+    digest: Mapped[str | None] = mapped_column(String(64))  # over this row
 
 
 class LogRow(TableBase):
     """A line of the log."""
 
     __tablename__ = "ragshield_audit_log"
+    __table_args__ = (Index("ragshield_audit_log_held", "held_number", "seq"),)
 
     seq: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     at: Mapped[str] = mapped_column(String(32))
@@ -69,6 +71,11 @@ class LogRow(TableBase):
     actor: Mapped[str] = mapped_column(Text)
     note: Mapped[str | None] = mapped_column(Text)
     digest: Mapped[str] = mapped_column(String(64))  # over this row and the digest before it
+    # Since schema 7.
+    form: Mapped[int | None]  # of the digest
+    held_number: Mapped[int | None]  # of the row that it tells of
+    held_digest: Mapped[str | None] = mapped_column(String(64))  # of that row; none if it is gone
+    key_name: Mapped[str | None] = mapped_column(String(16))
 
 
 class IndexedRow(TableBase):
@@ -83,6 +90,7 @@ class IndexedRow(TableBase):
     namespace: Mapped[str] = mapped_column(String(200))
     index_name: Mapped[str] = mapped_column(Text)
     entry_id: Mapped[str] = mapped_column(Text)
+    digest: Mapped[str | None] = mapped_column(String(64))  # over this row
 
 
 # What a later screening of a held revision changes.

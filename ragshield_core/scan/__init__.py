@@ -1,5 +1,7 @@
 """The audit of a whole knowledge base: readers, the audit itself, and its command."""
 
 from ragshield_core.scan.audit import ScanReport, scan
+from ragshield_core.scan.knowledge_base import load
+from ragshield_core.scan.readers.kinds import open_source
 
-__all__ = ["ScanReport", "scan"]
+__all__ = ["ScanReport", "load", "open_source", "scan"]

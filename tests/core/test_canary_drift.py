@@ -54,9 +54,9 @@ def test_the_source_s_score_by_hand():
     )
 
 
-def test_after_a_perfect_clean_up_only_the_source_s_rule_leaves_drift():
+def test_after_a_perfect_clean_up_only_the_notebook_s_rule_leaves_drift():
     ids = ["a", "b"]
-    for rule, left in (("source", 0.1), ("ragshield", 0.0)):
+    for rule, left in (("notebook", 0.1), ("ragshield", 0.0)):
         overlap = overlap_at_k(ids, ids, 6, rule=rule)
         score = AnomalyWeights().score(
             answer_drift=0.0, jaccard=jaccard(ids, ids), overlap=overlap, suspicion_delta=0.0

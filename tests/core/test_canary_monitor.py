@@ -333,7 +333,7 @@ def other_model(texts):
         ({"embedder": other_model}, "another embedder"),
         ({"embedder": lambda texts: np.ones((len(texts), 3))}, "512 dimensions then, 3 now"),
         ({"k": 4}, "k=6, this monitor of k=4"),
-        ({"rule": "source"}, "rule='ragshield'"),
+        ({"rule": "notebook"}, "rule='ragshield'"),
     ],
 )
 def test_another_embedder_or_k_is_an_error_not_a_drift(quarantine, change, said):
@@ -788,7 +788,7 @@ def test_additions_about_what_canaries_ask_are_no_takeover():
     ("options", "said"),
     [
         ({"quarantine": "sqlite://"}, r"quarantine is a str, expected a Quarantine: Quarantine\("),
-        ({"quarantine": Quarantine}, "quarantine is a class, expected a Quarantine"),
+        ({"quarantine": Quarantine}, "quarantine is the class Quarantine, expected"),
         ({"weights": 0.5}, "weights is a float, expected AnomalyWeights"),
         ({"remove": "a", "restore": "b"}, "remove is a str, expected a function"),
     ],

@@ -1,10 +1,10 @@
 """What a model reads beside an entry's text is judged with it, and belongs to its revision."""
 
 import shutil
-import sqlite3
 
 import numpy as np
 import pytest
+from old_databases import make_old
 
 from ragshield_core import Batch, Guard, Policy, Quarantine, Verdict
 from ragshield_core.adapters.held import stays_held
@@ -88,9 +88,8 @@ def test_a_release_holds_for_the_context_it_was_given_for():
     guard = guarded()
     guard.hold(guard.screen(batch(INJECTION)))
     assert guard.quarantine.show("e0").entry.context == INJECTION
-    given_back = []
-    guard.quarantine.release(["e0"], given_back.append)
-    assert given_back[0].contexts == (INJECTION,)
+    (given_back,) = guard.quarantine.release(["e0"])
+    assert given_back.entry.context == INJECTION
     again = guard.hold(guard.screen(batch(INJECTION)))
     assert again.admitted.all()
     other = guard.hold(guard.screen(batch(INJECTION + " Say so twice.")))
@@ -189,13 +188,7 @@ def test_a_saved_guard_keeps_contexts_and_opens_without(tmp_path):
 
 
 def test_a_quarantine_of_the_schema_before_opens(tmp_path):
-    guard = guarded(Quarantine(f"sqlite:///{tmp_path}/held.db"))
-    guard.hold(guard.screen(batch(None, text=INJECTION)))
-    guard.quarantine.close()
-    with sqlite3.connect(tmp_path / "held.db") as database:
-        database.execute("ALTER TABLE ragshield_quarantine DROP COLUMN context")
-        database.execute("UPDATE ragshield_schema SET version = 1")
-    database.close()
+    make_old(f"sqlite:///{tmp_path}/held.db", 1, [batch(None, text=INJECTION)[0]])
     shutil.copy(tmp_path / "held.db", tmp_path / "again.db")
     for name in ("held.db", "held.db", "again.db"):
         quarantine = Quarantine(f"sqlite:///{tmp_path}/{name}")

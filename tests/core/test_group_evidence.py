@@ -131,6 +131,7 @@ def evidence_of(graph, channel, exempt=()):
     return GroupEvidence(overlay, channel, Raw.empty(0), overlay.lineage_codes(exempt), kin=KIN)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("channel", CHANNELS)
 @pytest.mark.parametrize("seed", range(4))
 def test_evidence_is_what_the_definition_says(channel, seed):

@@ -897,3 +897,17 @@ def test_a_guard_calibrates_canary_displacement_anew_as_it_grows():
     assert guard.status().calibrated_at > 1.5 * size
     assert guard.thresholds["canary_displacement"] != before
     assert held <= 0.02 * 600  # chunks of a document that take a head together are usual here
+
+
+def test_a_quarantine_that_cannot_be_read_puts_a_calibration_off_and_stops_no_write(
+    monkeypatch, caplog
+):
+    guard = fitted(rate=0.05)
+    with monkeypatch.context() as patch:
+        patch.setattr(guard.quarantine, "confirmed_ids", lambda: 1 / 0)
+        guard.learn(passages(70, 31, "new-"))
+    assert "thresholds stay as they were" in caplog.text
+    assert guard.known(["new--0"]) == ["new--0"]
+    assert guard.status().calibrated_at == len(KNOWN)
+    guard.learn(passages(1, 32, "next-"))
+    assert guard.status().calibrated_at == len(KNOWN) + 71

@@ -505,6 +505,7 @@ def test_a_snapshot_comes_back_whole(shared, chunk):
     assert shared.read(lambda s: s.execute(query).scalar()) <= chunk
 
 
+@pytest.mark.slow
 def test_seeded_snapshots_come_back_whatever_their_shape(on_file):
     shared = Shared(on_file)
     shared.write(prepare_tables)

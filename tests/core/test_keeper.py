@@ -6,6 +6,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
+from sqlalchemy import update
 from support import Scripted
 from test_mask import Pairs
 
@@ -15,6 +16,7 @@ from ragshield_core.adapters.malformed import Columns, sift
 from ragshield_core.adapters.steps import own
 from ragshield_core.errors import QuarantineError
 from ragshield_core.quarantine.entries import batch_of
+from ragshield_core.quarantine.tables import HeldRow
 
 
 class Store(dict):
@@ -327,3 +329,19 @@ def test_an_operation_that_was_begun_is_finished_though_its_caller_is_cancelled(
     with patch.object(keeper, "_write", slow):
         asyncio.run(cancelled())
     assert keeper.store == {"a": "fine"}
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [("status", "released"), ("text", b"send your password"), ("reviewed_by", "anna")],
+)
+def test_what_was_changed_behind_the_quarantine_never_reaches_the_store(column, value):
+    keeper = held(keeper_of(), "a")
+
+    def tamper(session):
+        session.execute(update(HeldRow).values(**{column: value}))
+
+    keeper.guard.quarantine.database.write(tamper)
+    with pytest.raises(QuarantineError, match="not as it was written"):
+        keeper.run(keeper.release(["a"], "anna", None))
+    assert keeper.store == {}

@@ -202,6 +202,7 @@ class Parts(Pairs):
 STEPS = ("hold", "hold again", "release", "confirm", "purge", "readmit", "replace", "stand")
 
 
+@pytest.mark.slow
 @given(steps=st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 3)), max_size=12))
 def test_what_was_changed_is_taken_over_as_if_everything_was_read(steps):
     quarantine, refreshed = Quarantine("sqlite://"), Parts()

@@ -53,6 +53,7 @@ def typed(value):
     return type(value).__name__, repr(value)
 
 
+@pytest.mark.slow
 @given(st.dictionaries(KEYS, VALUES, max_size=5))
 def test_every_usual_value_comes_back_equal_and_of_its_type(metadata):
     assert typed(metadata_json.loads(metadata_json.dumps(metadata))) == typed(metadata)

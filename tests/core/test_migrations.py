@@ -40,14 +40,14 @@ def test_what_an_older_database_holds_is_there_and_can_be_judged(url, schema):
         assert held.entry.metadata == {"page": 1}
         assert held.store is None
         assert [record.action for record in quarantine.log()][:2] == ["hold", "hold"]
-        quarantine.verify_log()
+        quarantine.verify()
         quarantine.close()
     quarantine = Quarantine(url)
     quarantine.note_index(["a"], "manual")
     quarantine.release(["a"], by="anna")
     quarantine.for_store("news").hold(REVISED)
     assert quarantine.show("b").store in (None, "news")
-    quarantine.verify_log()
+    quarantine.verify()
     quarantine.close()
 
 
@@ -60,11 +60,11 @@ def test_of_several_held_revisions_the_latest_stays(url):
         ("another", "held"),
         ("a later revision", "held"),
     ]
-    last = quarantine.log()[-1]
+    (last,) = (record for record in quarantine.log() if record.action == "supersede")
     assert (last.action, last.fingerprint, last.actor) == (
         *("supersede", twice[0].fingerprint, "migration"),
     )
-    quarantine.verify_log()
+    quarantine.verify()
     quarantine.close()
 
 
@@ -120,6 +120,7 @@ print(quarantine.count())
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schema", [None, 1, 3])
 def test_processes_that_open_one_at_once_all_succeed(url, schema):
     if schema is not None:
@@ -138,7 +139,7 @@ def test_processes_that_open_one_at_once_all_succeed(url, schema):
     assert [child.communicate(timeout=120)[1] for child in children] == [""] * len(names)
     quarantine = Quarantine(url)
     assert {held.id for held in quarantine.list()} >= set(names)
-    quarantine.verify_log()
+    quarantine.verify()
     quarantine.close()
 
 

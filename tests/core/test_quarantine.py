@@ -380,9 +380,13 @@ def test_holding_the_same_revision_again_changes_nothing_but_the_findings(quaran
     quarantine.hold(revision("one"), [decision], by="second")
     after = quarantine.show("same")
     assert quarantine.count(None) == 1
-    assert quarantine.log() == log
+    assert [record.action for record in quarantine.log()] == ["hold", "judge"]
+    assert quarantine.log()[:1] == log
     assert after.findings == (FINDING,)
     assert (after.held_at, after.held_by) == (before.held_at, before.held_by)
+    log = quarantine.log()
+    quarantine.hold(revision("one"), [decision], by="third")  # nothing new: a retry, say
+    assert quarantine.log() == log
 
 
 def test_a_newer_revision_supersedes_the_one_that_is_held(quarantine):
@@ -595,7 +599,8 @@ def sql(url, *statements):
 
 
 COLUMNS = (
-    "at, action, namespace, entry_id, fingerprint, actor, note, digest FROM ragshield_audit_log"
+    "at, action, namespace, entry_id, fingerprint, actor, note, digest, form, held_number, "
+    "held_digest, key_name FROM ragshield_audit_log"
 )
 
 

@@ -8,6 +8,7 @@ from support import Scripted, knowledge_base, scored
 from ragshield_core import Batch, Guard, Policy, Quarantine
 from ragshield_core.detectors import LabelCentroidDetector
 from ragshield_core.errors import InvalidBatchError
+from ragshield_core.quarantine import batches_of
 
 KNOWN = knowledge_base(12)
 
@@ -40,8 +41,7 @@ def test_detectors_that_need_vectors_are_skipped_by_name_and_others_judge(guard)
 def test_what_is_held_without_a_vector_comes_back_without_one(guard):
     report = guard.hold(guard.screen(bare([0.5, 0.7])))
     assert len(report.quarantined) == 2
-    given = []
-    guard.quarantine.release(["s0"], given.append)
+    given = batches_of(guard.quarantine.release(["s0"]))
     assert (given[0].ids, given[0].dim, given[0].texts) == (("s0",), 0, ("score=0.5",))
     assert guard.screen(KNOWN.take([0])).admitted.all()  # what detectors know is as it was
 
@@ -50,8 +50,7 @@ def test_held_with_and_without_vectors_are_released_together_in_batches_of_their
     flipped = replace(KNOWN.take([0]), ids=("wrong",), labels=("shipping",))
     guard.hold(guard.screen(bare([0.5])))
     guard.hold(guard.screen(flipped))
-    given = []
-    guard.quarantine.release(["s0", "wrong"], given.append)
+    given = batches_of(guard.quarantine.release(["s0", "wrong"]))
     assert [(batch.ids, batch.dim) for batch in given] == [(("wrong",), 12), (("s0",), 0)]
 
 

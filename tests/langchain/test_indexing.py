@@ -446,9 +446,7 @@ def test_embedding_happens_once_and_only_for_what_is_new(world):
 
 def test_an_unguarded_store_is_refused():
     store = InMemoryVectorStore(CountingEmbeddings())
-    with pytest.raises(
-        TypeError, match="of type InMemoryVectorStore, expected a GuardedVectorStore"
-    ):
+    with pytest.raises(TypeError, match="a InMemoryVectorStore, expected a GuardedVectorStore"):
         guarded_index(V1, InMemoryRecordManager("x"), store, **SOURCE)
 
 

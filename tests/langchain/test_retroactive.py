@@ -1,5 +1,6 @@
 """The guarded store takes back what it admitted when the rest of a group comes."""
 
+from operator import attrgetter
 from unittest.mock import patch
 
 import faiss
@@ -261,8 +262,8 @@ class DiskFullError(OSError):
 def test_a_recall_that_fails_is_made_good_by_a_retry(store, where):
     write(store, POISON.take([0]))
     write(store, POISON.take([1]))
-    owner, name = where.split(".")
-    owner = store if owner == "store" else getattr(store, owner)
+    path, _, name = where.rpartition(".")
+    owner = attrgetter(path)(store)
     real, calls = getattr(owner, name), []
 
     def failing(*args, **kwargs):

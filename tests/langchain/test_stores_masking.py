@@ -64,7 +64,11 @@ def store(make_store, on_file):
 EVEN = {"filter": lambda metadata: metadata["even"]}
 
 
-@pytest.mark.parametrize("options", [{}, EVEN, {"filter": {"even": True}, "fetch_k": 35}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [{}, EVEN, {"filter": {"even": True}, "fetch_k": 35}],
+    ids=["all", "by a function", "by a mapping"],
+)
 @pytest.mark.parametrize("k", [1, 4, 20, 100])
 async def test_results_are_those_of_a_store_without_the_poison(store, clean, k, options):
     raw = {**options, "fetch_k": 200} if options else {}  # enough to be sure of every entry

@@ -256,7 +256,9 @@ def test_labels_may_be_numbers(cls, embedding, number):
 
 
 @pytest.mark.parametrize("key", ["label", "chapter"])
-@pytest.mark.parametrize("value", [{"a": 1}, ["billing"], b"billing", object()], ids=str)
+@pytest.mark.parametrize(
+    "value", [{"a": 1}, ["billing"], b"billing", object()], ids=lambda value: type(value).__name__
+)
 def test_hostile_metadata_under_a_key_that_is_read_costs_that_entry(store, key, value):
     store = GuardedVectorStore.adopt(
         store.inner, guard=guard_of(), lineage_key="chapter", progress=False

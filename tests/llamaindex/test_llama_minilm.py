@@ -21,6 +21,7 @@ def model():
     return MiniLMEmbedding()
 
 
+@pytest.mark.slow
 def test_it_embeds_as_its_langchain_twin_does(model):
     from ragshield_langchain.minilm import MiniLMEmbeddings  # noqa: PLC0415 - an extra
 

@@ -302,6 +302,7 @@ async def test_a_step_of_a_pipeline_does_not_block_the_event_loop():
     assert here not in used
 
 
+@pytest.mark.slow
 def test_a_detected_group_is_taken_back_from_store_and_index(make_store, model):
     class Late(Scripted):
         """Condemns what was admitted before, once the batch says so."""

@@ -195,6 +195,7 @@ def test_an_update_is_not_made_if_the_first_of_two_guards_holds_a_part(make_stor
     assert [one.text for one in access.read(access.ids())] == [BODY]
 
 
+@pytest.mark.slow
 def test_two_guards_work_beside_workers(tmp_path):
     guard = guard_of(
         InstructionDetector(), quarantine=Quarantine(f"sqlite:///{tmp_path / 'held.db'}")

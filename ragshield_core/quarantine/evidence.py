@@ -1,0 +1,171 @@
+"""Whether log and entries are as they were written: the log is replayed against the tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TypeVar
+
+from sqlalchemy import inspect, select
+from sqlalchemy.orm import Session
+
+from ragshield_core.database import TableBase
+from ragshield_core.errors import QuarantineError
+from ragshield_core.findings import printable
+from ragshield_core.quarantine.digests import FORM, KEY_VARIABLE, PLAIN, SINCE_FORM_2, Digests
+from ragshield_core.quarantine.entries import SHOWN_ID
+from ragshield_core.quarantine.tables import HeldRow, IndexedRow, LogRow
+
+Row = TypeVar("Row", bound=TableBase)
+
+# Rows that are read at a time.
+PAGE = 1000
+ADVICE = "compare it with a backup."
+
+
+def head_of(session: Session) -> str:
+    """Return the number and the digest of the log's last line."""
+    last = last_line(session)
+    return "0:" if last is None else f"{last.seq}:{last.digest}"
+
+
+def last_line(session: Session) -> LogRow | None:
+    """Return the log's last line."""
+    return session.scalars(select(LogRow).order_by(LogRow.seq.desc()).limit(1)).first()
+
+
+def verify_lines(session: Session, digests: Digests, anchor: str | None = None) -> dict[int, str]:
+    """Return the digest that each held entry must have, by its number, as the log says.
+
+    Raises
+    ------
+    QuarantineError
+        Where the chain is broken; names the line.
+    """
+    before, expected, form, key = "", 1, None, None
+    rows: dict[int, str] = {}
+    number, anchored = _anchor(anchor)
+    for line in _all(session, LogRow):
+        if line.seq != expected:
+            raise _broken(expected, f"expected line {expected}, found line {line.seq}")
+        _check_key(line, key, digests)
+        maker = digests if line.key_name is not None else PLAIN
+        old = line.form is None and all(getattr(line, name) is None for name in SINCE_FORM_2)
+        known = old if form is None and line.form is None else line.form == FORM
+        if not known or line.digest != maker.of_line(line, before):
+            raise _broken(expected, "it was changed after it was written, or one was removed")
+        if line.seq == number and line.digest != anchored:
+            raise _broken(expected, f"expected the digest of the anchor, {anchored}")
+        if line.held_number is not None:
+            rows.pop(line.held_number, None)
+            if line.held_digest is not None:
+                rows[line.held_number] = line.held_digest
+        before, form, key, expected = line.digest, line.form, line.key_name, expected + 1
+    if expected <= number:
+        why = f"the log ends before it, and the anchor has seen line {number}: lines were cut off"
+        raise _broken(expected, why)
+    if digests.key_name is not None and key is None and expected > 1:
+        raise _broken(expected - 1, "expected the key's digest; the log was written without a key")
+    return rows
+
+
+def verify_rows(session: Session, digests: Digests, expected: dict[int, str]) -> None:
+    """Compare held entries, and what is noted of indexes, with what the log says of them.
+
+    Raises
+    ------
+    QuarantineError
+        Names the first row that is another, is missing, or was slipped in.
+    """
+    expected = dict(expected)
+    for row in _all(session, HeldRow):
+        wanted, found = expected.pop(row.number, None), digests.of_row(row)
+        if wanted is None:
+            raise _changed(row, "the log knows of no such row: it was slipped in")
+        if not wanted == found == row.digest:
+            why = f"the log says that its digest is {wanted}, found {found}: it was changed"
+            raise _changed(row, why)
+    if expected:
+        number = min(expected)
+        msg = f"row {number} of {HeldRow.__tablename__} is missing; the log knows it: {ADVICE}"
+        raise QuarantineError(msg)
+    for note in _all(session, IndexedRow):
+        found = digests.of_row(note)
+        if note.digest != found:
+            wanted = printable(str(note.digest), 64)
+            why = f"expected the digest {wanted}, found {found}: it was changed"
+            raise _changed(note, why)
+
+
+def verify_row(session: Session, digests: Digests, row: HeldRow) -> None:
+    """Compare one row with its digest, and that with the last line of the log that tells of it.
+
+    Raises
+    ------
+    QuarantineError
+        If it was changed behind the quarantine's back; names the entry.
+    """
+    told = select(LogRow).where(LogRow.held_number == row.number)
+    line = session.scalars(told.order_by(LogRow.seq.desc()).limit(1)).first()
+    earlier = session.get(LogRow, line.seq - 1) if line is not None else None
+    before = "" if earlier is None else earlier.digest
+    if (
+        not digests.matches(row)
+        or line is None
+        or line.held_digest != row.digest
+        or line.digest != digests.of_line(line, before)
+    ):
+        raise tampered(row)
+
+
+def tampered(row: HeldRow) -> QuarantineError:
+    """Return what is said of a row that is not as it was written."""
+    why = "it is not as it was written, and nothing was done; purge it to go on without it"
+    return _changed(row, why)
+
+
+def _check_key(line: LogRow, key: str | None, digests: Digests) -> None:
+    """Refuse a line that was written with another key, or without one after ``key``."""
+    if key is not None and line.key_name is None:
+        raise _broken(line.seq, "it was written without the key of the lines before")
+    if line.key_name is not None and line.key_name != digests.key_name:
+        why = f"it was written with the key {printable(line.key_name, 16)!r}"
+        have = f"that of {KEY_VARIABLE} is {digests.key_name!r}"
+        raise _broken(line.seq, f"{why}, {have if digests.key_name else 'and none is given'}")
+
+
+def _anchor(anchor: str | None) -> tuple[int, str]:
+    if anchor is None:
+        return 0, ""
+    number, _, digest = anchor.strip().partition(":")
+    if not number.isdecimal() or bool(digest) != bool(int(number)):
+        msg = (
+            f"the anchor is {printable(anchor, 100)!r}, expected what `ragshield quarantine verify "
+            "--head` prints, a number, a colon and a digest."
+        )
+        raise QuarantineError(msg)
+    return int(number), digest
+
+
+def _all(session: Session, kind: type[Row]) -> Iterator[Row]:
+    """Yield all rows in order, without keeping them."""
+    (key,) = inspect(kind).primary_key
+    last = None
+    while True:
+        query = select(kind).order_by(key).limit(PAGE)
+        page = session.scalars(query if last is None else query.where(key > last)).all()
+        if not page:
+            return
+        for row in page:
+            last = getattr(row, key.name)
+            yield row
+            session.expunge(row)
+
+
+def _broken(line: int, why: str) -> QuarantineError:
+    return QuarantineError(f"the audit log is broken at line {line}: {why}; {ADVICE}")
+
+
+def _changed(row: HeldRow | IndexedRow, why: str) -> QuarantineError:
+    entry = printable(row.entry_id, SHOWN_ID)
+    where = f"row {row.number} of {row.__tablename__} (entry {entry!r})"
+    return QuarantineError(f"{where} is broken: {why}; {ADVICE}")

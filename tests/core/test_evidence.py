@@ -1,0 +1,360 @@
+"""Whatever is changed behind the quarantine's back is found: each column, each row, the log's end.
+
+Everything is done to each column of each table that the code has, so that a new one is covered.
+"""
+
+import sqlite3
+from contextlib import closing
+
+import pytest
+from old_databases import make_old, one
+from sqlalchemy import LargeBinary
+
+from ragshield_core import Batch, Decision, Finding, Quarantine, Verdict
+from ragshield_core.cli import main
+from ragshield_core.database import table_of
+from ragshield_core.errors import QuarantineError
+from ragshield_core.quarantine.tables import HeldRow, IndexedRow, LogRow
+
+KEY = "a secret of the tests, long enough"
+TABLES = [table_of(kind) for kind in (HeldRow, LogRow, IndexedRow)]
+COLUMNS = [(table.name, column.name) for table in TABLES for column in table.columns]
+FINDING = Finding(
+    detector="d", entry_id="a", score=1.0, threshold=0.5, p_value=0.01, evidence="looks odd"
+)
+
+
+@pytest.fixture(params=[None, KEY], ids=["plain", "key"])
+def key(request):
+    return request.param
+
+
+@pytest.fixture
+def quarantine(on_file, key):
+    """A database in which each column of each table is filled somewhere."""
+    quarantine = Quarantine(on_file, audit_key=key)
+    batch = Batch.of(
+        ids=["a", "b", "c", "d"],
+        texts=["buy now", "buy later", "never buy", "sell"],
+        embeddings=[[0.0, 2.0]] * 4,
+        labels=["ham"] * 4,
+        lineages=["mails"] * 4,
+        contexts=["what stood before"] * 4,
+        metadatas=[{"doc_id": "manual"}] * 4,
+    )
+    decisions = [
+        Decision(entry_id=i, verdict=Verdict.QUARANTINE, findings=(FINDING,), note="odd")
+        for i in batch.ids
+    ]
+    quarantine.hold(batch, decisions, by="import")
+    quarantine.release(["b"], by="anna", note="fine")
+    quarantine.confirm(["c"], by="bert")
+    quarantine.purge(["d"], by="carl")
+    quarantine.note_index(["a", "b", "c"], "manual")
+    quarantine.verify()
+    return quarantine
+
+
+def sql(quarantine, statement, values=()):
+    quarantine.close()
+    file = quarantine.url.removeprefix("sqlite:///")
+    with closing(sqlite3.connect(file)) as connection, connection:
+        assert connection.execute(statement, values).rowcount > 0, statement
+
+
+def value_of(quarantine, table, column):
+    file = quarantine.url.removeprefix("sqlite:///")
+    with closing(sqlite3.connect(file)) as connection:
+        query = f"SELECT rowid, {column} FROM {table} WHERE {column} IS NOT NULL"  # noqa: S608
+        return connection.execute(query).fetchone() or (1, None)
+
+
+@pytest.mark.parametrize(("table", "column"), COLUMNS)
+def test_no_column_can_be_changed_unnoticed(quarantine, table, column):
+    row, before = value_of(quarantine, table, column)
+    if isinstance(before, int):
+        changed = before + 100
+    elif isinstance(before, bytes):
+        changed = bytes([before[0] ^ 1]) + before[1:]
+    else:
+        changed = "" if before is None else before[:-1] + ("x" if before[-1:] != "x" else "y")
+    change = f"UPDATE {table} SET {column} = ? WHERE rowid = ?"  # noqa: S608
+    sql(quarantine, change, (changed, row))
+    numbers = f"({row}|{changed if column == 'number' else row})"
+    with pytest.raises(QuarantineError, match=rf"(line|row) {numbers}\b.*backup"):
+        quarantine.verify()
+
+
+@pytest.mark.parametrize(
+    ("table", "column"),
+    [(table.name, column.name) for table in TABLES for column in table.columns if column.nullable],
+)
+def test_no_column_can_be_emptied_unnoticed(quarantine, table, column):
+    row, before = value_of(quarantine, table, column)
+    if before is None:  # the name of a key, where there is none
+        return
+    change = f"UPDATE {table} SET {column} = NULL WHERE rowid = ?"  # noqa: S608
+    sql(quarantine, change, (row,))
+    with pytest.raises(QuarantineError, match=rf"(line|row) {row}\b.*backup"):
+        quarantine.verify()
+
+
+def test_every_column_was_filled(quarantine, key):
+    """Otherwise the tests before would change nothing that means something."""
+    empty = {
+        f"{table}.{column}"
+        for table, column in COLUMNS
+        if value_of(quarantine, table, column)[1] is None
+    }
+    assert empty == (set() if key else {"ragshield_audit_log.key_name"})
+    assert any(isinstance(column.type, LargeBinary) for column in table_of(HeldRow).columns)
+
+
+@pytest.mark.parametrize("table", ["ragshield_quarantine", "ragshield_audit_log"])
+@pytest.mark.parametrize("which", ["MIN", "MAX"])
+def test_no_row_can_be_deleted_unnoticed(quarantine, table, which):
+    anchor = quarantine.head()
+    row = f"(SELECT {which}(rowid) FROM {table})"  # noqa: S608
+    sql(quarantine, f"DELETE FROM {table} WHERE rowid = {row}")  # noqa: S608
+    with pytest.raises(QuarantineError, match=r"missing|line"):
+        quarantine.verify(anchor)
+
+
+def test_no_row_can_be_slipped_in(quarantine):
+    names = [c.name for c in table_of(HeldRow).columns if c.name not in ("number", "status")]
+    values = ", ".join("'new'" if name == "entry_id" else name for name in names)
+    into = f"ragshield_quarantine (status, {', '.join(names)})"
+    taken = f"SELECT 'released', {values} FROM ragshield_quarantine WHERE entry_id = 'a'"  # noqa: S608
+    sql(quarantine, f"INSERT INTO {into} {taken}")
+    with pytest.raises(QuarantineError, match=r"entry 'new'.*slipped in"):
+        quarantine.verify()
+
+
+def test_an_emptied_log_is_not_whole(quarantine):
+    sql(quarantine, "DELETE FROM ragshield_audit_log")
+    with pytest.raises(QuarantineError, match="slipped in"):
+        quarantine.verify()
+
+
+def test_a_log_that_was_cut_off_does_not_reach_its_anchor(quarantine):
+    early = quarantine.head()
+    quarantine.hold(Batch.of(ids=["e"], texts=["t"], embeddings=None))
+    anchor = quarantine.head()
+    quarantine.verify(early)
+    quarantine.verify(anchor)
+    sql(quarantine, "DELETE FROM ragshield_quarantine WHERE entry_id = 'e'")
+    sql(quarantine, "DELETE FROM ragshield_audit_log WHERE entry_id = 'e'")
+    quarantine.verify(early)  # from within it cannot be seen
+    with pytest.raises(QuarantineError, match="lines were cut off"):
+        quarantine.verify(anchor)
+    quarantine.hold(Batch.of(ids=["f"], texts=["u"], embeddings=None))
+    with pytest.raises(QuarantineError, match="expected the digest of the anchor"):
+        quarantine.verify(anchor)
+
+
+@pytest.mark.parametrize("anchor", ["", "x:y", "7", "7:", "0:abc", "-1:abc"])
+def test_what_is_no_anchor_is_refused(quarantine, anchor):
+    with pytest.raises(QuarantineError, match="expected what `ragshield quarantine verify --head`"):
+        quarantine.verify(anchor)
+
+
+@pytest.mark.parametrize(
+    "change", ["text = x'00'", "vector = x'00000000'", "entry_metadata = '{}'", "digest = NULL"]
+)
+def test_what_was_changed_is_not_released(quarantine, change):
+    sql(quarantine, f"UPDATE ragshield_quarantine SET {change} WHERE entry_id = 'a'")  # noqa: S608
+    with pytest.raises(QuarantineError, match=r"entry 'a'.*not as it was written"):
+        quarantine.release(["a"])
+    assert quarantine.show("a").status == "held"
+    assert quarantine.purge(["a"]) == 1  # the way out, with a line in the log
+
+
+def test_a_release_by_sql_lets_nothing_in(quarantine, caplog):
+    sql(
+        quarantine,
+        "UPDATE ragshield_quarantine SET status = 'released', reviewed_by = 'anna' "
+        "WHERE entry_id = 'a'",
+    )
+    entry = quarantine.show("a").entry
+    batch = Batch.of(
+        ids=["a"],
+        texts=[entry.text],
+        embeddings=[entry.embedding],
+        labels=["ham"],
+        lineages=["mails"],
+        contexts=["what stood before"],
+    )
+    assert batch[0].fingerprint == entry.fingerprint
+    assert quarantine.released_among(batch) == {}
+    assert "does not count as released" in caplog.text
+    assert entry.text not in caplog.text
+    decision = Decision(entry_id="a", verdict=Verdict.QUARANTINE, findings=(FINDING,))
+    with pytest.raises(QuarantineError, match="not as it was written"):
+        quarantine.hold(batch, [decision])
+
+
+def test_a_new_digest_does_not_hide_a_change_from_the_log(quarantine):
+    """Without a key anybody can make one; the log knows another."""
+    with quarantine.database.read() as session:
+        row = session.get(HeldRow, 1)
+        row.text = b"poison"
+        made = quarantine._digests.of_row(row)
+        session.rollback()
+    change = "UPDATE ragshield_quarantine SET text = ?, digest = ? WHERE number = 1"
+    sql(quarantine, change, (b"poison", made))
+    with pytest.raises(QuarantineError, match="not as it was written"):
+        quarantine.release(["a"])
+    with pytest.raises(QuarantineError, match=r"row 1 .*the log says"):
+        quarantine.verify()
+
+
+# Keys
+
+
+def test_who_has_no_key_can_neither_verify_nor_go_on(on_file):
+    Quarantine(on_file, audit_key=KEY).hold(Batch.of(ids=["a"], texts=["t"], embeddings=None))
+    for other in (None, "another key, which is long as well"):
+        stranger = Quarantine(on_file, audit_key=other)
+        with pytest.raises(QuarantineError, match="written with the key"):
+            stranger.verify()
+        with pytest.raises(QuarantineError, match=r"kept with the key.*Nothing was written"):
+            stranger.hold(Batch.of(ids=["b"], texts=["t"], embeddings=None))
+        assert stranger.count() == 1
+
+
+def test_a_log_that_was_made_anew_without_the_key_is_found(tmp_path):
+    """Somebody replaces the whole database by a whole one of their own."""
+    theirs = Quarantine(f"sqlite:///{tmp_path}/q.db")
+    theirs.hold(Batch.of(ids=["a"], texts=["t"], embeddings=None))
+    theirs.verify()
+    mine = Quarantine(theirs.url, audit_key=KEY)
+    with pytest.raises(QuarantineError, match="written without a key"):
+        mine.verify()
+    with pytest.raises(QuarantineError, match="ragshield quarantine seal"):
+        mine.hold(Batch.of(ids=["b"], texts=["t"], embeddings=None))
+
+
+def test_a_new_key_seals_what_was_written_without(on_file):
+    plain = Quarantine(on_file)
+    plain.hold(Batch.of(ids=["a", "b"], texts=["t", "u"], embeddings=None))
+    plain.note_index(["a"], "manual")
+    with pytest.raises(QuarantineError, match="no key to seal with"):
+        plain.seal()
+    mine = Quarantine(on_file, audit_key=KEY)
+    mine.seal(by="anna")
+    mine.verify()
+    assert [(r.action, r.actor) for r in mine.log()[-2:]] == [("seal", "anna")] * 2
+    mine.release(["a"])
+    mine.verify()
+    with pytest.raises(QuarantineError, match="written with the key"):
+        mine.seal()  # it is
+
+
+def test_a_new_key_does_not_seal_what_was_changed(on_file):
+    plain = Quarantine(on_file)
+    plain.hold(Batch.of(ids=["a"], texts=["t"], embeddings=None))
+    sql(plain, "UPDATE ragshield_quarantine SET status = 'released'")
+    with pytest.raises(QuarantineError, match="it was changed"):
+        Quarantine(on_file, audit_key=KEY).seal()
+
+
+def test_a_key_may_come_from_the_environment(on_file, monkeypatch):
+    monkeypatch.setenv("RAGSHIELD_AUDIT_KEY", KEY)
+    Quarantine(on_file).hold(Batch.of(ids=["a"], texts=["t"], embeddings=None))
+    monkeypatch.delenv("RAGSHIELD_AUDIT_KEY")
+    Quarantine(on_file, audit_key=KEY.encode()).for_store("news").verify()
+    assert KEY not in repr(vars(Quarantine(on_file, audit_key=KEY)))
+    with pytest.raises(QuarantineError, match="expected 16 or more"):
+        Quarantine(on_file, audit_key="short")
+
+
+# Databases of before
+
+
+@pytest.mark.parametrize("schema", [1, 2, 3])
+def test_what_was_written_before_is_sealed_when_it_is_opened(on_file, key, schema):
+    make_old(on_file, schema, [one("a", "buy now"), one("b", "buy later")])
+    quarantine = Quarantine(on_file, audit_key=key)
+    quarantine.verify()
+    actions = [(record.action, record.entry_id) for record in quarantine.log()]
+    assert actions[2:] == [("seal", "a"), ("seal", "b")]
+    assert "taken as it was found" in quarantine.log()[-1].note
+    quarantine.release(["a"])
+    sql(quarantine, "UPDATE ragshield_quarantine SET text = x'00' WHERE entry_id = 'b'")
+    with pytest.raises(QuarantineError, match=r"entry 'b'.*it was changed"):
+        quarantine.verify()
+
+
+@pytest.mark.parametrize("column", [c.name for c in table_of(LogRow).columns])
+def test_lines_of_before_can_not_be_changed_either(on_file, column):
+    make_old(on_file, 3, [one("a", "buy now"), one("b", "buy later")])
+    quarantine = Quarantine(on_file)
+    quarantine.verify()
+    value = 77 if column in ("seq", "form", "held_number") else "x"
+    change = f"UPDATE ragshield_audit_log SET {column} = ? WHERE seq = 2"  # noqa: S608
+    sql(quarantine, change, (value,))
+    with pytest.raises(QuarantineError, match="line 2:"):
+        quarantine.verify()
+
+
+# Anchors
+
+
+def test_heads_are_sent_as_they_are_made(on_file, caplog):
+    sent = []
+    quarantine = Quarantine(on_file, anchor=sent.append)
+    news = quarantine.for_store("news")
+    news.hold(Batch.of(ids=["a"], texts=["t"], embeddings=None))
+    assert sent == [quarantine.head()]
+    news.hold(Batch.of(ids=["a"], texts=["t"], embeddings=None))  # nothing new
+    assert len(sent) == 1
+    news.release(["a"])
+    assert sent[1:] == [quarantine.head()]
+
+    def fail(_head):
+        msg = "no network"
+        raise OSError(msg)
+
+    Quarantine(on_file, anchor=fail).purge(["a"])
+    assert quarantine.count(None) == 0
+    assert "could not be anchored" in caplog.text
+
+
+# The command
+
+
+@pytest.fixture
+def ragshield(monkeypatch, capsys):
+    """Run the command as a shell does; return its exit code and what it said."""
+
+    def run(*words):
+        monkeypatch.setattr("sys.argv", ["ragshield", *words])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        told = capsys.readouterr()
+        return ended.value.code or 0, told.out + told.err.replace("\n", " ")
+
+    return run
+
+
+def test_the_command_says_what_is_broken(on_file, ragshield):
+    quarantine = Quarantine(on_file)
+    quarantine.hold(Batch.of(ids=["a"], texts=["t"], embeddings=None))
+    code, head = ragshield("quarantine", "verify", "--head", "--database", on_file)
+    assert (code, head.strip()) == (0, quarantine.head())
+    quarantine.purge(["a"])
+    check = ("quarantine", "verify", "--database", on_file)
+    code, said = ragshield(*check, "--anchor", head.strip())
+    assert (code, "whole" in said) == (0, True)
+    sql(quarantine, "DELETE FROM ragshield_audit_log")
+    code, said = ragshield(*check, "--anchor", head.strip())
+    assert (code, "broken at line 1" in said) == (1, True)
+
+
+def test_the_command_seals(on_file, ragshield, monkeypatch):
+    Quarantine(on_file).hold(Batch.of(ids=["a"], texts=["t"], embeddings=None))
+    monkeypatch.setenv("RAGSHIELD_AUDIT_KEY", KEY)
+    assert ragshield("quarantine", "verify", "--database", on_file)[0] == 1
+    assert ragshield("quarantine", "seal", "--by", "anna", "--database", on_file)[0] == 0
+    assert ragshield("quarantine", "verify", "--database", on_file)[0] == 0
+    assert Quarantine(on_file).log()[-1].actor == "anna"
