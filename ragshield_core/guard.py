@@ -153,7 +153,7 @@ class Guard:
         return guard
 
     @classmethod
-    def open(
+    def open(  # noqa: PLR0913 - of the guard, its database and its log
         cls,
         url: str,
         namespace: str = "default",
@@ -163,6 +163,8 @@ class Guard:
         fpr: float = 0.01,
         seed: int = 0,
         lease: float | None = None,
+        audit_key: str | bytes | None = None,
+        anchor: Callable[[str], object] | None = None,
     ) -> Self:
         """Return a guard whose knowledge, quarantine and log are in a database.
 
@@ -186,6 +188,8 @@ class Guard:
         lease
             Seconds without a sign of life after which a process counts as crashed, and others
             settle what it was about; the same in every process. The default is 30.
+        audit_key, anchor
+            As of :class:`ragshield_core.Quarantine`.
 
         Raises
         ------
@@ -208,7 +212,7 @@ class Guard:
 
         if detectors is not None:
             check_detectors(detectors)
-        quarantine = Quarantine(url, namespace=namespace)
+        quarantine = Quarantine(url, namespace=namespace, audit_key=audit_key, anchor=anchor)
         lease = DEFAULT_LEASE if lease is None else lease
         sharing = Sharing(quarantine.database, namespace, lease=lease)
         whole = sharing.latest()

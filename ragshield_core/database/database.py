@@ -134,7 +134,15 @@ class Database:
                     "it is of an earlier version and may only be read; open it as who may write."
                 )
                 raise QuarantineError(msg)
-            return retried(self.url, lambda: self._try(engine, work))
+            done = retried(self.url, lambda: self._try(engine, work))
+            later, self._mine.later = self._mine.later, ()
+        for step in later:
+            step()
+        return done
+
+    def afterwards(self, step: Callable[[], object]) -> None:
+        """Have ``step`` called once this thread's write is durable; not if it comes to nothing."""
+        self._mine.later = (*self._mine.later, step)
 
     @property
     def writing(self) -> Session | None:
@@ -194,6 +202,7 @@ class Database:
                 self._engine = None
 
     def _try(self, engine: Engine, work: Callable[[Session], T]) -> T:
+        self._mine.later = ()  # of a try that came to nothing
         try:
             with Session(engine) as session, session.begin():
                 session.connection(execution_options={WRITES: True})
@@ -257,6 +266,7 @@ class _OfThread(threading.local):
 
     depth = 0
     session: Session | None = None
+    later: tuple[Callable[[], object], ...] = ()
 
 
 class _Forking:

@@ -1021,18 +1021,28 @@ class Quarantine:
     def _written(self, work: Callable[[Session], T], session: Session | None) -> T:
         """Do ``work`` as a part of a write of this thread, or in one of its own."""
         session = session if session is not None else self._database.writing
-        if session is not None:
-            return work(session)
-        if self._anchor is None:
-            return self._database.write(work)
-        before, done, after = self._database.write(
-            lambda session: (head_of(session), work(session), head_of(session))
-        )
-        if after != before:
+        if session is None:
+            return self._database.write(self._anchored(work))
+        return self._anchored(work)(session)
+
+    def _anchored(self, work: Callable[[Session], T]) -> Callable[[Session], T]:
+        """Return work after which, once it is durable, the log's head is anchored, if it moved."""
+        anchor = self._anchor
+        if anchor is None:
+            return work
+
+        def send(head: str) -> None:
             try:
-                self._anchor(after)
+                anchor(head)
             except Exception:
-                logger.exception("the head of the audit log, %s, could not be anchored", after)
+                logger.exception("the head of the audit log, %s, could not be anchored", head)
+
+        def done(session: Session) -> T:
+            before, answer, after = head_of(session), work(session), head_of(session)
+            if after != before:
+                self._database.afterwards(partial(send, after))
+            return answer
+
         return done
 
     def exists(self) -> bool:

@@ -13,7 +13,7 @@ import pytest
 from support import Scripted, group, knowledge_base, passages, scored, topical
 from test_replay import Writer, assert_same, labelled
 
-from ragshield_core import Guard, Policy, Quarantine
+from ragshield_core import Batch, Guard, Policy, Quarantine
 from ragshield_core.detectors import CliqueDetector, LabelCentroidDetector
 from ragshield_core.errors import InvalidBatchError, OvertakenError, StateError
 from ragshield_core.knowledge import sharing
@@ -338,3 +338,18 @@ def test_processes_that_open_an_empty_database_at_once_have_one_journal(any_url,
     one, other = opened(any_url)
     assert sorted(one._knowledge.labels) == known[0]
     assert_same(one, other, tmp_path)
+
+
+def test_the_log_of_an_opened_guard_is_anchored_and_verifies(tmp_path):
+    heads = []
+    url = f"sqlite:///{tmp_path / 'guard.db'}"
+    guard = Guard.open(url, detectors=[Scripted()], anchor=heads.append)
+    batch = Batch.of(ids=["a", "b"], texts=["score=5", "fine"], embeddings=np.eye(2))
+    guard.admit(guard.hold(guard.screen(batch)))
+    assert len(heads) == 1
+    assert guard.quarantine.head() == heads[-1]
+    guard.quarantine.release(["a"])
+    assert len(heads) == 2
+    guard.quarantine.verify(heads[0])
+    guard.quarantine.verify(heads[1])
+    guard.close()
