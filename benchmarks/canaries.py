@@ -118,7 +118,7 @@ def scenario(embed: Embed) -> list[Row]:
         return sentences[int(np.argmax(embed(sentences) @ embed([query])[0]))]
 
     rows = []
-    rules: tuple[Rule, ...] = ("ragshield", "source")
+    rules: tuple[Rule, ...] = ("ragshield", "notebook")
     for rule in rules:
         store = FAISS.from_texts(list(CLEAN.values()), embed.model, ids=list(CLEAN))
         monitor = CanaryMonitor(
