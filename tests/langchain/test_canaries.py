@@ -358,6 +358,7 @@ print(json.dumps(loaded))
 """
 
 
+@pytest.mark.slow
 def test_only_the_adapter_that_is_needed_is_imported():
     command = [sys.executable, "-c", LAZILY]
     result = subprocess.run(command, capture_output=True, text=True, check=True)

@@ -72,6 +72,7 @@ def test_demo_takes_a_file_of_the_users(tmp_path):
     assert "precision 1.00, recall 1.00" in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("content", "named"),
     [
@@ -98,6 +99,7 @@ def test_errors_are_shown_without_a_traceback(tmp_path):
     assert not (tmp_path / "ragshield.db").exists()
 
 
+@pytest.mark.slow
 def test_hostile_text_is_shown_escaped(tmp_path):
     from ragshield_core import Batch, Quarantine  # noqa: PLC0415
 
