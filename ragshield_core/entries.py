@@ -271,7 +271,7 @@ def _check_ids(ids: tuple[str, ...]) -> None:
         seen: set[str] = set()
         repeated = next(i for i in ids if i in seen or seen.add(i))  # type: ignore[func-returns-value]
         msg = (
-            f"id {repeated!r} stands more than once in this batch, expected unique ids; "
+            f"id {repeated!r} is duplicated in this batch, expected unique ids; "
             "drop the older revision or ingest the two in separate calls."
         )
         raise InvalidBatchError(msg)

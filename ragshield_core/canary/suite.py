@@ -98,7 +98,7 @@ class CanarySuite:
             raise CanaryError(msg)
         counts = Counter(self.names)
         if repeated := next((n for n, count in counts.items() if count > 1), None):
-            msg = f"canary {repeated!r} stands more than once in suite {name!r}; names must differ."
+            msg = f"canary {repeated!r} is duplicated in suite {name!r}; names must differ."
             raise CanaryError(msg)
 
     def __len__(self) -> int:

@@ -208,7 +208,7 @@ class NeighborIndex:
             removed then.
         """
         if len(set(ids)) != len(ids):
-            msg = f"id {_repeated(ids)!r} stands more than once in ids, expected unique ids."
+            msg = f"id {_repeated(ids)!r} is duplicated in ids, expected unique ids."
             raise InvalidBatchError(msg)
         unknown = next((entry_id for entry_id in ids if entry_id not in self._slots), None)
         if unknown is not None:
@@ -370,7 +370,7 @@ class NeighborIndex:
             msg = f"id {present!r} is in this index already; remove it first to replace its vector."
             raise InvalidBatchError(msg)
         if len(set(ids)) != len(ids):
-            msg = f"id {_repeated(ids)!r} stands more than once in ids, expected unique ids."
+            msg = f"id {_repeated(ids)!r} is duplicated in ids, expected unique ids."
             raise InvalidBatchError(msg)
 
     def _rows_of(self, slots: Sequence[int] | NDArray[Any]) -> NDArray[np.int64]:

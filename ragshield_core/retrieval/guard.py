@@ -134,7 +134,7 @@ class RetrievalGuard:
             raise ValueError(msg)
         if len(set(names)) != len(names):
             repeated = next(name for name in names if names.count(name) > 1)
-            msg = f"detector name {repeated!r} stands more than once; names must differ."
+            msg = f"detector name {repeated!r} is duplicated; names must differ."
             raise ValueError(msg)
         for detector in self.detectors:
             if detector.scope not in (Scope.ENTRY, Scope.RETRIEVAL):

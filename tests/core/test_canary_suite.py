@@ -39,7 +39,7 @@ def test_yaml_may_be_a_plain_list(tmp_path):
         ("a.jsonl", '{"query": "x"}\n{bad', "line 2"),
         ("a.jsonl", '{"query": "x", "expected": ["y"]}', "expected: Extra inputs"),
         ("a.jsonl", '{"query": ""}', "canary 1: query"),
-        ("a.jsonl", '"x"\n"x"', "more than once"),
+        ("a.jsonl", '"x"\n"x"', "is duplicated"),
         ("a.jsonl", "\n", "no canaries"),
         ("a.jsonl", "[" * 100_000, "nested too deeply"),
         ("a.txt", "x", "ends in"),

@@ -55,7 +55,7 @@ def test_a_bad_entry_is_refused_by_name(changes, words):
 
 
 BAD_IDS = {
-    "given twice": (["first", "twice", "twice"], "'twice' stands more than once"),
+    "given twice": (["first", "twice", "twice"], "'twice' is duplicated"),
     "empty": (["first", "", "third"], r"ids\[1\] is empty"),
     "an int": (["first", 7, "third"], r"entry 7\) is of type int"),
     "None": (["first", None, "third"], r"entry None\) is of type NoneType"),
@@ -182,7 +182,7 @@ def test_take_returns_the_rows_in_the_order_asked_for(data):
 
 
 def test_take_refuses_a_row_twice_and_a_row_that_is_not_there():
-    with pytest.raises(InvalidBatchError, match="'second' stands more than once"):
+    with pytest.raises(InvalidBatchError, match="'second' is duplicated"):
         build().take([1, 1])
     with pytest.raises(IndexError):
         build().take([3])

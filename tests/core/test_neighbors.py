@@ -384,7 +384,7 @@ def test_errors_name_the_id_and_change_nothing(kind):
     not_a_number[0, 0] = np.nan
     for ids, given_rows, message in [
         (["new", "e1"], rows[3:5], "'e1' is in this index already"),
-        (["new", "new"], rows[3:5], "'new' stands more than once"),
+        (["new", "new"], rows[3:5], "'new' is duplicated"),
         (["new"], rows[3:5], "2 rows for 1 ids"),
         (["new", "long"], wrong, r"embeddings\[1\] \(entry 'long'\) has L2 norm 2.000"),
         (["odd", "new"], not_a_number, "entry 'odd'"),

@@ -195,7 +195,7 @@ def test_vectors_of_another_dimension_in_a_later_chunk_are_named(tmp_path, monke
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
-        ([{"id": "a", "embedding": [1.0]}, {"id": "a", "embedding": [1.0]}], "'a' stands more"),
+        ([{"id": "a", "embedding": [1.0]}, {"id": "a", "embedding": [1.0]}], "'a' is duplicated"),
         ([{"id": "a", "embedding": [0.0]}], "'a'.* is the zero vector"),
         ([{"id": "a", "embedding": [1.0, float("nan")]}], "'a'.* holds NaN"),
     ],

@@ -418,7 +418,7 @@ def test_a_flag_lets_pass():
 def test_detectors_are_checked():
     with pytest.raises(ValueError, match="empty"):
         RetrievalGuard([])
-    with pytest.raises(ValueError, match="more than once"):
+    with pytest.raises(ValueError, match="is duplicated"):
         RetrievalGuard([QueryEchoDetector(), QueryEchoDetector()])
 
 
