@@ -503,7 +503,7 @@ def test_a_guard_may_start_with_nothing_and_learn_as_it_goes():
 
 
 def test_detectors_of_the_same_name_and_no_detectors_are_refused():
-    with pytest.raises(ValueError, match=r"'label_centroid' .*more than once"):
+    with pytest.raises(ValueError, match=r"'label_centroid' .*is duplicated"):
         Guard([LabelCentroidDetector(), LabelCentroidDetector(min_entries=2)])
     with pytest.raises(ValueError, match="at least one"):
         Guard([])

@@ -393,7 +393,7 @@ def test_errors_name_the_id_and_change_nothing(kind):
     ]:
         with pytest.raises(InvalidBatchError, match=message):
             index.add(ids, given_rows)
-    for ids, message in [(["e0", "nobody"], "'nobody'"), (["e0", "e0"], "'e0' stands more")]:
+    for ids, message in [(["e0", "nobody"], "'nobody'"), (["e0", "e0"], "'e0' is duplicated")]:
         with pytest.raises(InvalidBatchError, match=message):
             index.remove(ids)
     assert (len(index), index.capacity) == (3, 3)
