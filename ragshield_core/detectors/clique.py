@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 from ragshield_core.detectors.base import N_FOLDS, Detector, Evidence, Need, Scope
 from ragshield_core.entries import Batch
 from ragshield_core.errors import InvalidBatchError, NotFittedError
+from ragshield_core.findings import printable
 from ragshield_core.groups import cleanbase
+from ragshield_core.groups.agreement import Agreed, Newcomers, WordShares
 from ragshield_core.groups.evidence import (
     CHANNELS,
     CROWD,
@@ -40,7 +42,7 @@ from ragshield_core.groups.graph import (
 from ragshield_core.groups.neighbors import GraphNeighbors
 from ragshield_core.groups.surprisal import Reference, Surprisal
 from ragshield_core.neighbors.known import Lender, NeighborSource
-from ragshield_core.text.copies import borrowed
+from ragshield_core.text.copies import borrowed, spelling
 
 logger = logging.getLogger("ragshield")
 
@@ -323,6 +325,7 @@ class CliqueDetector(Detector, Lender):
         self._trusted: NDArray[np.bool_] = np.empty(0, dtype=np.bool_)  # by slot
         self._usual: _Usual | None = None
         self._edge_threshold: tuple[float, bool] = (1.0, True)  # of the reference rule
+        self._shares: WordShares | None = None  # of words in the knowledge base
         self._kin: Kin | None = None  # what resemblance within a lineage is worth
         self._families = True  # whether lineages of more than one entry are usual
         self._ready = False  # whether what is usual has been measured
@@ -614,6 +617,8 @@ class CliqueDetector(Detector, Lender):
                 arrays[f"raw.{channel}.{name}"] = part
         if self._kin is not None:
             arrays["kin"] = self._kin.state()
+        if self._shares is not None:
+            arrays |= {f"words.{key}": array for key, array in self._shares.state().items()}
         if self._usual is not None:
             arrays |= self._usual.state()
         return {
@@ -650,9 +655,12 @@ class CliqueDetector(Detector, Lender):
         for channel in CHANNELS:
             self._raw[channel] = Raw.empty(len(self._scores))
             if saved_raw := part(f"raw.{channel}."):  # early versions had two channels
-                self._raw[channel] = Raw(**saved_raw)
+                none = Raw.empty(len(self._scores))._asdict()  # not all parts were known then
+                self._raw[channel] = Raw(**(none | saved_raw))
         if "kin" in arrays:
             self._kin = Kin.restored(arrays["kin"])
+        if words := part("words."):
+            self._shares = WordShares.restored(words)
         self._families = values["families"]
         threshold, reachable = values["edge_threshold"]
         self._edge_threshold, self._ready = (threshold, reachable), values["ready"]
@@ -700,6 +708,11 @@ class CliqueDetector(Detector, Lender):
         if known_before and families != self._families:  # all edges change sides
             self._measure_edges(graph.part(graph.present))
         found: dict[Channel, GroupEvidence] = {}
+        newcomers = None
+        if self.rule == "groups":
+            self._shares = WordShares.of([graph.words[slot] for slot in graph.present.tolist()])
+            if not audit:  # which cannot tell new from old
+                newcomers = Newcomers(overlay, self._shares, self._turns(TURNS))
         for channel in CHANNELS if self.rule == "groups" else ():
             if channel == "any" and self._families:
                 known, self._kin = (
@@ -708,7 +721,7 @@ class CliqueDetector(Detector, Lender):
                 )
                 if known is None and known_before:
                     self._measure_edges(graph.part(graph.present), ["any"])
-            found[channel] = evidence = self._evidence(overlay, channel)
+            found[channel] = evidence = self._evidence(overlay, channel, newcomers)
             self._raw[channel].put(overlay.numbers, evidence.raw)
         if self.rule == "cleanbase":
             judgement = self._judge_cliques(overlay)
@@ -836,18 +849,18 @@ class CliqueDetector(Detector, Lender):
         assert self._usual is not None  # noqa: S101 - there is one as soon as it is ready
         weights = self._held_weights()
         evidence: dict[Channel, GroupEvidence] = {}
+        recent = self._recent(overlay)
+        newcomers = self._newcomers(overlay, recent)
         for channel in CHANNELS:
             held, before = Held.of(overlay, weights, self._raw[channel]), None
             if suspected is not None:
                 before = suspected[1].evidence[channel]
                 held = held.suspecting(suspected[0], before)
-            evidence[channel] = self._evidence(overlay, channel, held, before)
+            evidence[channel] = self._evidence(overlay, channel, newcomers, held, before)
         n = len(overlay.numbers)
         wanted = np.arange(n) if rows is None else rows
-        if suspected is None:
-            lineages = self._lineages(overlay, self._recent(overlay))
-        else:  # of copies, which stand by themselves, nothing has changed
-            lineages = suspected[1].lineages
+        # Of copies, which stand by themselves, nothing changes by what is suspected.
+        lineages = suspected[1].lineages if suspected else self._lineages(overlay, recent)
         columns = _Tied.of(evidence, wanted, lineages).columns(self._usual)
         why, scores = np.zeros(n, dtype=np.intp), np.full(n, -np.inf)
         why[wanted] = np.argmax(columns, axis=1)
@@ -858,14 +871,24 @@ class CliqueDetector(Detector, Lender):
 
     def _lineages_by_turn(self, overlay: Overlay, turns: int) -> dict[str, NDArray[np.int64]]:
         """Return the same if each part of the graph had come last in turn, in its own order."""
-        n_slots = self._fitted().n_slots
-        turn = np.arange(n_slots) * turns // max(1, n_slots)
+        turn = self._turns(turns)
         lineages = {kind: np.zeros(len(overlay.numbers), dtype=np.int64) for kind in COPIES}
         for number in range(turns):
             mine = turn[overlay.numbers] == number
             for kind, found_in in self._lineages(overlay, turn == number).items():
                 lineages[kind][mine] = found_in[mine]
         return lineages
+
+    def _turns(self, turns: int) -> NDArray[np.int64]:
+        """Return the part of the graph in which each entry is, in their own order."""
+        n_slots = self._fitted().n_slots
+        return np.arange(n_slots, dtype=np.int64) * turns // max(1, n_slots)
+
+    def _newcomers(self, overlay: Overlay, recent: NDArray[np.bool_]) -> Newcomers | None:
+        """Return who came together lately; ``None`` where words were not counted yet."""
+        if self._shares is None:  # saved by an early version
+            return None
+        return Newcomers(overlay, self._shares, np.where(recent, 0, -1))
 
     def _lineages(
         self, overlay: Overlay, recent: NDArray[np.bool_]
@@ -897,6 +920,7 @@ class CliqueDetector(Detector, Lender):
         self,
         overlay: Overlay,
         channel: Channel,
+        newcomers: Newcomers | None = None,
         held: Held | None = None,
         before: GroupEvidence | None = None,
     ) -> GroupEvidence:
@@ -910,6 +934,7 @@ class CliqueDetector(Detector, Lender):
             families=self._families,
             held=held,
             kin=self._kin,
+            newcomers=newcomers,
             before=before,
         )
 
@@ -1059,6 +1084,8 @@ class CliqueDetector(Detector, Lender):
             reference = self._usual.references[channel]
             usual, share = cosine_of(reference.usual_tightness[column]), reference.usual_share
             sentence += f"; {share:.0%} of the groups of this size here stay below {usual:.3f}"
+            if agreed := judgement.evidence[channel].agreed(row, size):
+                sentence += _agreement(overlay, row, agreed)
         return Evidence(sentence=sentence, related_ids=names(members[members >= 0].tolist()))
 
     def _clique_sentence(
@@ -1089,6 +1116,22 @@ class CliqueDetector(Detector, Lender):
         if not reachable:
             sentence += f"; {UNREACHABLE.format(self.alpha)}"
         return Evidence(sentence=sentence, related_ids=names(group))
+
+
+def _agreement(overlay: Overlay, row: int, agreed: Agreed) -> str:
+    """Return the words on which an entry and its new neighbours agree, where texts are at hand."""
+    start = overlay.graph.n_slots
+    mine = [n - start for n in (overlay.numbers[row], *agreed.numbers) if n >= start]
+    spelled = spelling(overlay.batch.texts[mine[0]]) if mine else {}
+    words = [spelled[word] for word in agreed.words.tolist() if word in spelled]
+    if not words:
+        return ""
+    shown = ", ".join(repr(printable(word, 40)) for word in words)
+    count = f"{agreed.n_having} of" if agreed.n_having else "none of"
+    return (
+        f"; it shares {shown} with {len(agreed.numbers)} other new ones, and {count} the "
+        f"{agreed.n_around} earlier ones around it says so"
+    )
 
 
 def _copies(lists: Lists, definition: _Copies) -> NDArray[np.bool_]:

@@ -25,6 +25,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ragshield_core.groups.agreement import Agreed, Newcomers
 from ragshield_core.groups.graph import COMPARE_ABOVE, NO_LINEAGE, Overlay
 
 Channel = Literal["cross", "same", "any"]
@@ -60,9 +61,10 @@ COPIED_FROM, COPIED_ALL = 0.5, 0.9
 REACH = 1.0
 
 
-# Weights of the three surprisals. Contrast within reach is the evidence proper; the others keep
-# it honest where all is crowded (far) or all is sparse (tight).
-WEIGHTS = {"near": 1.0, "far": 0.5, "tight": 0.5}
+# Weights of the surprisals. Contrast within reach is the evidence proper; far and tight keep it
+# honest where all is crowded or all is sparse. Agreement is another kind of evidence, which counts
+# as much as these three, which are much alike.
+WEIGHTS = {"near": 1.0, "far": 0.5, "tight": 0.5, "agreed": 2.0}
 
 
 PARTS = tuple(WEIGHTS)
@@ -115,6 +117,7 @@ class Raw(NamedTuple):
     near: NDArray[np.float32]
     far: NDArray[np.float32]
     tight: NDArray[np.float32]
+    agreed: NDArray[np.float32]
 
     @classmethod
     def empty(cls, n: int) -> Raw:
@@ -250,12 +253,14 @@ class GroupEvidence:
     kin
         What resemblance within a lineage is worth in the channel ``"any"``, which looks at nothing
         without it.
+    newcomers
+        Who came with whom, to tell on what they agree; ``None`` for no such evidence.
     before
         Evidence of the same channel and overlay with less that is held; groups that are still the
         same are not measured again.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - of one overlay
         self,
         overlay: Overlay,
         channel: Channel,
@@ -265,11 +270,13 @@ class GroupEvidence:
         families: bool = True,
         held: Held | None = None,
         kin: Kin | None = None,
+        newcomers: Newcomers | None = None,
         before: GroupEvidence | None = None,
     ) -> None:
         self._overlay, self._channel, self._exempt = overlay, channel, exempt
         self._standing, self._families, self._kin = standing, families, kin
         self._held = held if held is not None and held.weights.any() else None
+        self._newcomers = newcomers
         n_numbers = overlay.graph.n_slots + len(overlay.batch)
         self._position = np.full(n_numbers, -1, dtype=np.int64)
         self._position[overlay.numbers] = np.arange(len(overlay.numbers))
@@ -295,6 +302,9 @@ class GroupEvidence:
         tied = self.raw.take(rows)
         columns = []
         for mine, name in zip(tied, Raw._fields, strict=True):
+            if name == "agreed":  # with others, by itself
+                columns.append(mine)
+                continue
             shared = np.empty_like(mine)
             for column, size in enumerate(SIZES):
                 theirs = self._of(name, column, self.members[rows, : size - 1])
@@ -302,13 +312,22 @@ class GroupEvidence:
             columns.append(shared)
         return Raw(*columns)
 
+    def agreed(self, row: int, size: int) -> Agreed | None:
+        """Return on what an entry agrees with the new ones of its group, if on anything."""
+        if self._newcomers is None:
+            return None
+        rows = np.s_[row : row + 1]
+        copied = self._overlay.lists.copied[rows]
+        others = np.where(copied < COPIED_FROM, self._near(rows), np.float32(0.0))
+        return self._newcomers.agreed(row, others, size - 1)
+
     def _tightness(self, rows: slice, before: GroupEvidence | None) -> None:
         overlay = self._overlay
         lists, own = overlay.lists.take(rows), overlay.numbers[rows]
-        near = nearness(lists.similarities, lists.copied)
-        near = self._seen(near, own[:, None], lists.slots)
-        if self._held is not None:
-            self._held.step_aside(lists.slots, near)
+        near = self._near(rows)
+        if self._newcomers is not None:
+            others = np.where(lists.copied < COPIED_FROM, near, np.float32(0.0))
+            self.raw.agreed[rows] = self._newcomers.agreement(rows, others, len(SIZES))
         order = np.argsort(-near, axis=1, kind="stable")
         near = np.take_along_axis(near, order, 1)
         members = np.where(near > 0.0, np.take_along_axis(lists.slots, order, 1), -1)
@@ -327,6 +346,15 @@ class GroupEvidence:
             tight[same] = self._standing.tight[own[same]]
         tight[~same] = self._tightness_of(group[~same], near[~same])
         self.raw.tight[rows] = tight
+
+    def _near(self, rows: slice) -> NDArray[np.float32]:
+        """Return how near the entries in the lists of rows are, as far as it counts here."""
+        lists, own = self._overlay.lists.take(rows), self._overlay.numbers[rows]
+        near = nearness(lists.similarities, lists.copied)
+        near = self._seen(near, own[:, None], lists.slots)
+        if self._held is not None:
+            self._held.step_aside(lists.slots, near)
+        return near
 
     def _tightness_of(
         self, group: NDArray[np.int64], near: NDArray[np.float32]

@@ -140,7 +140,10 @@ class Reference:
         """Return what :meth:`state` described."""
         columns = range(len(SIZES))
         parts = {
-            (name, c): Surprisal.restored(arrays[f"{name}.{c}"]) for name in PARTS for c in columns
+            (name, c): Surprisal.restored(arrays[f"{name}.{c}"])
+            for name in PARTS
+            for c in columns
+            if f"{name}.{c}" in arrays  # early versions did not know all
         }
         sizes = [Surprisal.restored(arrays[f"size.{c}"]) for c in columns]
         share, *usual = arrays["usual"].tolist()
@@ -151,5 +154,6 @@ def _sum(parts: Mapping[tuple[str, int], Surprisal], tied: Raw, column: int) -> 
     """Return the weighted surprisals of one group size, shape (n,)."""
     total = np.zeros(len(tied.tight))
     for name, weight in WEIGHTS.items():
-        total += weight * parts[name, column](getattr(tied, name)[:, column])
+        if (name, column) in parts:
+            total += weight * parts[name, column](getattr(tied, name)[:, column])
     return total

@@ -52,6 +52,12 @@ def word_hashes(text: str) -> NDArray[np.uint32]:
     return np.fromiter(map(zlib.crc32, words), np.uint32, len(words))
 
 
+def spelling(text: str) -> dict[int, str]:
+    """Return the words of a text by their hash, see :func:`word_hashes`; in lower case."""
+    words = _OTHER.sub(" ", text.lower()).split()
+    return dict(zip(word_hashes(text).tolist(), words, strict=True))
+
+
 def containment(
     words: Sequence[NDArray[np.uint32]], first: NDArray[np.intp], second: NDArray[np.intp]
 ) -> NDArray[np.float32]:
