@@ -14,7 +14,13 @@ from ragshield_core.entries import Batch
 from ragshield_core.errors import InvalidBatchError, NotFittedError
 from ragshield_core.findings import printable
 from ragshield_core.groups import cleanbase
-from ragshield_core.groups.agreement import Agreed, Newcomers, WordShares
+from ragshield_core.groups.agreement import (
+    NEW_TO_ALL,
+    STANDS,
+    Agreed,
+    Newcomers,
+    WordShares,
+)
 from ragshield_core.groups.evidence import (
     CHANNELS,
     CROWD,
@@ -885,10 +891,21 @@ class CliqueDetector(Detector, Lender):
         return np.arange(n_slots, dtype=np.int64) * turns // max(1, n_slots)
 
     def _newcomers(self, overlay: Overlay, recent: NDArray[np.bool_]) -> Newcomers | None:
-        """Return who came together lately; ``None`` where words were not counted yet."""
+        """Return who came together; ``None`` where words were not counted yet.
+
+        No more at once than was taken as new when the usual was measured: else a large batch would
+        be suspicious for being one.
+        """
         if self._shares is None:  # saved by an early version
             return None
-        return Newcomers(overlay, self._shares, np.where(recent, 0, -1))
+        graph, n_new = self._fitted(), len(overlay.batch)
+        if not n_new:  # as they were measured
+            return Newcomers(overlay, self._shares, self._turns(TURNS))
+        n = graph.n_slots + n_new
+        together = np.arange(n)[::-1] // max(1, round(ARRIVING * len(graph)))
+        arrived = np.where(recent, together, STANDS)
+        arrived[: graph.n_slots][~np.isnan(self._held_at[: graph.n_slots])] = NEW_TO_ALL
+        return Newcomers(overlay, self._shares, arrived)
 
     def _lineages(
         self, overlay: Overlay, recent: NDArray[np.bool_]

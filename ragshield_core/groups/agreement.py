@@ -29,6 +29,8 @@ FADING = 0.1
 NEAREST = 2
 # Bounds of a word's share, so that no logarithm runs away.
 LEAST_SHARE = 1e-5
+# Of who was there before; of who is new to everybody that comes.
+STANDS, NEW_TO_ALL = -1, -2
 _LOW = np.uint64(0xFFFFFFFF)
 _SHIFT = np.uint64(32)
 
@@ -169,7 +171,8 @@ class Newcomers:
     shares
         Of words in the knowledge base.
     arrived
-        With whom each entry came, by its number; -1 for those that were there before.
+        With whom each entry came, by its number; :data:`STANDS` for those that were there before,
+        :data:`NEW_TO_ALL` for those that are new to whoever comes, such as held ones.
     """
 
     def __init__(self, overlay: Overlay, shares: WordShares, arrived: NDArray[np.int64]) -> None:
@@ -224,7 +227,9 @@ class Newcomers:
         """Return which entries of the lists came with the entries of some rows."""
         slots = self._overlay.lists.slots[rows]
         mine = self._arrived[self._overlay.numbers[rows]][:, None]
-        return np.asarray((self._arrived[slots] == mine) & (mine >= 0) & (slots >= 0))
+        theirs = self._arrived[slots]
+        new = ((theirs == mine) & (mine >= 0)) | ((theirs == NEW_TO_ALL) & (mine != STANDS))
+        return np.asarray(new & (slots >= 0))
 
     def _part(self, rows: slice) -> tuple[NDArray[np.intp], Shared]:
         if rows.start not in self._parts:  # the same for each channel
