@@ -1,8 +1,8 @@
 """The nearest neighbours of every entry, kept up to date as entries come and go.
 
-Each entry has a slot (its number in the :class:`~ragshield_core.neighbors.index.NeighborIndex`)
-and a list of its nearest entries. Screening a batch makes an :class:`Overlay`: the lists of the new
-entries, and those standing lists into which a new entry would come; the graph itself is not
+Each entry has a slot (its number in the :class:`~ragshield_core.neighbors.index.NeighborIndex`: it
+tells who came first) and a list of its nearest entries. Screening a batch makes an :class:`Overlay`: the lists of the
+new entries, and those standing lists into which a new entry would come; the graph itself is not
 touched. Learning the batch writes the overlay into the graph.
 """
 
@@ -105,7 +105,7 @@ class SimilarityGraph:
         self._lineages: dict[str, int] = {}
         self._lists = Lists.empty(0, k)
         self._lineage = np.empty(0, dtype=np.int64)
-        self._gone: set[int] = set()
+        self._gone = np.empty(0, dtype=np.bool_)
         self.version = 0  # grows with every change
         self._last: tuple[Batch, Neighbors] | None = None
 
@@ -120,8 +120,12 @@ class SimilarityGraph:
     @property
     def present(self) -> NDArray[np.int64]:
         """Slots of the entries that are there."""
-        slots = np.arange(self.n_slots, dtype=np.int64)
-        return slots[~np.isin(slots, list(self._gone))] if self._gone else slots
+        return np.flatnonzero(~self.gone)
+
+    @property
+    def gone(self) -> NDArray[np.bool_]:
+        """By slot: whether its entry was removed."""
+        return self._gone[: self.n_slots]
 
     @property
     def lists(self) -> Lists:
@@ -298,9 +302,26 @@ class SimilarityGraph:
         self._lists.put(rows, lists.take(rows).sorted())
         for slot in gone.tolist():
             self.words[slot] = np.empty(0, dtype=np.uint32)
-        self._gone.update(gone.tolist())
+        self._gone[gone] = True
         self._lists.put(gone, Lists.empty(len(gone), self.k))
         return rows
+
+    def compact(self) -> NDArray[np.int64]:
+        """Renumber the entries, without gaps; return their slots so far, by the new ones."""
+        self._changed()
+        n = self.n_slots
+        before = self.index.compact()
+        numbers = np.full(n + 1, -1, dtype=np.int64)  # the last one stands for none
+        numbers[before] = np.arange(len(before))
+        self._lists = self._lists.take(before)
+        self._lists.slots = numbers[self._lists.slots]
+        self.words = [self.words[slot] for slot in before.tolist()]
+        self._gone = np.zeros(len(before), dtype=np.bool_)
+        names, codes = list(self._lineages), self._lineage[before]
+        used = np.unique(codes[codes != NO_LINEAGE])
+        self._lineage = np.where(codes == NO_LINEAGE, NO_LINEAGE, np.searchsorted(used, codes))
+        self._lineages = {names[code]: number for number, code in enumerate(used.tolist())}
+        return before
 
     def lineage_of(self, slots: Any) -> NDArray[np.int64]:
         """Return lineage codes, :data:`NO_LINEAGE` where there is none; shape as ``slots``."""
@@ -316,7 +337,7 @@ class SimilarityGraph:
                 "index": values,
                 "k": self.k,
                 "lineages": list(self._lineages),
-                "gone": sorted(self._gone),
+                "gone": np.flatnonzero(self.gone).tolist(),
             },
             {f"index.{key}": array for key, array in arrays.items()}
             | {
@@ -346,7 +367,8 @@ class SimilarityGraph:
             arrays["slots"].astype(np.int64), arrays["similarities"], arrays["copied"]
         )
         graph._lineage = arrays["lineage"]
-        graph._gone = set(values["gone"])
+        graph._gone = np.zeros(len(graph._lineage), dtype=np.bool_)
+        graph._gone[values["gone"]] = True
         if len(arrays["word_lengths"]):
             borders = np.cumsum(arrays["word_lengths"])[:-1]
             graph.words = np.split(arrays["words"], borders)
@@ -366,7 +388,9 @@ class SimilarityGraph:
         lists.put(np.s_[:have], self._lists)
         lineage = np.full(size, NO_LINEAGE, dtype=np.int64)
         lineage[:have] = self._lineage
-        self._lists, self._lineage = lists, lineage
+        gone = np.zeros(size, dtype=np.bool_)
+        gone[:have] = self._gone
+        self._lists, self._lineage, self._gone = lists, lineage, gone
 
     def _codes(self, batch: Batch) -> tuple[NDArray[np.int64], dict[str, int]]:
         """Return one lineage code per entry, and all codes with the new ones."""
