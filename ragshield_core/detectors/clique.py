@@ -870,8 +870,8 @@ class CliqueDetector(Detector, Lender):
 
     def _lineages_by_turn(self, overlay: Overlay, turns: int) -> dict[str, NDArray[np.int64]]:
         """Return the same if each part of the graph had come last in turn, in its own order."""
-        there = ~self._fitted().gone
-        turn = (np.cumsum(there) - 1) * turns // max(1, np.count_nonzero(there))
+        graph = self._fitted()
+        turn = (np.cumsum(~graph.gone) - 1) * turns // max(1, len(graph))
         lineages = {kind: np.zeros(len(overlay.numbers), dtype=np.int64) for kind in COPIES}
         for number in range(turns):
             mine = turn[overlay.numbers] == number

@@ -1,9 +1,9 @@
 """The nearest neighbours of every entry, kept up to date as entries come and go.
 
-Each entry has a slot (its number in the :class:`~ragshield_core.neighbors.index.NeighborIndex`: it
-tells who came first) and a list of its nearest entries. Screening a batch makes an :class:`Overlay`: the lists of the
-new entries, and those standing lists into which a new entry would come; the graph itself is not
-touched. Learning the batch writes the overlay into the graph.
+Each entry has a slot (its number in the :class:`~ragshield_core.neighbors.index.NeighborIndex`,
+which tells who came first) and a list of its nearest entries. Screening a batch makes an
+:class:`Overlay`: the lists of the new entries, and those standing lists into which a new entry
+would come; the graph itself is not touched. Learning the batch writes the overlay into the graph.
 """
 
 from __future__ import annotations

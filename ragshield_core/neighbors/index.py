@@ -36,7 +36,7 @@ from ragshield_core.neighbors.rows import (
 # costs more than it saves, and misses some.
 EXACT_UP_TO = 100_000
 
-# Share of slots of entries that were removed at which the others are renumbered: callers' arrays are
+# Share of slots whose entries were removed at which the others are renumbered: callers' arrays are
 # a third longer than need be, at the most, and renumbering costs little for each removal.
 SPARSE_AT = 0.25
 
