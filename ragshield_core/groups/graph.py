@@ -84,6 +84,23 @@ class Lists:
         self.copied[rows] = other.copied
 
 
+class Words:
+    """Words by number: of the graph's entries, and behind them of new ones; neither is copied."""
+
+    def __init__(
+        self, standing: Sequence[NDArray[np.uint32]], new: Sequence[NDArray[np.uint32]]
+    ) -> None:
+        self._standing, self._new = standing, new
+        self._start = len(standing)
+
+    def __len__(self) -> int:
+        return self._start + len(self._new)
+
+    def __getitem__(self, number: int, /) -> NDArray[np.uint32]:
+        inside = number - self._start
+        return self._new[inside] if inside >= 0 else self._standing[number]
+
+
 class SimilarityGraph:
     """Neighbour lists of a growing knowledge base.
 
@@ -166,7 +183,7 @@ class SimilarityGraph:
         lists.slots[:, :width] = found.slots
         lists.similarities[:, :width] = found.similarities
         own = np.arange(len(batch), dtype=np.int64)
-        lists.copied[:] = self._copied(own, lists, self.words)
+        lists.copied[:] = self._copied(own, lists, Words(self.words, ()))
         self._grow(len(batch))
         self._lists.put(own, lists)
         self._lineage[: len(batch)], self._lineages = self._codes(batch)
@@ -189,7 +206,7 @@ class SimilarityGraph:
         inside = all_neighbors(batch.embeddings, min(self.k, m - 1)) if m > 1 else None
         new = self._merge(m, standing, inside, offset=n)
         own = n + np.arange(m, dtype=np.int64)
-        new.copied[:] = self._copied(own, new, [*self.words, *words])
+        new.copied[:] = self._copied(own, new, Words(self.words, words))
         touched, lists = self._touched(own, new, gone)
         lineage, lineages = self._codes(batch)
         return Overlay(
@@ -425,7 +442,7 @@ class SimilarityGraph:
         self,
         numbers: NDArray[np.int64],
         lists: Lists,
-        words: Sequence[NDArray[np.uint32]],
+        words: Words,
     ) -> NDArray[np.float32]:
         """Compare the texts along the edges of lists, each pair once."""
         copied = np.zeros(lists.slots.shape, dtype=np.float32)
@@ -492,6 +509,7 @@ class Overlay:
         self.graph, self.batch = graph, batch
         self.numbers, self.lists = numbers, lists
         self.words = words
+        self._all_words = Words(graph.words, words)
         self._start = graph.n_slots
         self._lineage = lineage
 
@@ -513,7 +531,11 @@ class Overlay:
 
     def lineage_of(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return lineage codes, shape as ``numbers``."""
-        return np.concatenate([self.graph.lineage_of(np.s_[: self._start]), self._lineage])[numbers]
+        codes = np.empty(numbers.shape, dtype=np.int64)
+        new = numbers >= self._start
+        codes[~new] = self.graph.lineage_of(numbers[~new])
+        codes[new] = self._lineage[numbers[new] - self._start]
+        return codes
 
     def lineage_codes(self, lineages: Sequence[str]) -> NDArray[np.int64]:
         """Return the codes of those lineages that are known, or come with the batch."""
@@ -522,8 +544,7 @@ class Overlay:
 
     def words_of(self, number: int) -> NDArray[np.uint32]:
         """Return the hashes of an entry's words, in order."""
-        inside = number - self._start
-        return self.words[inside] if inside >= 0 else self.graph.words[number]
+        return self._all_words[number]
 
     def copied(self, first: NDArray[np.int64], second: NDArray[np.int64]) -> NDArray[np.float32]:
         """Return how much of the shorter text of each pair is in the other."""
@@ -531,5 +552,4 @@ class Overlay:
         pairs, inverse = np.unique(
             np.minimum(first, second) * n + np.maximum(first, second), return_inverse=True
         )
-        words = [*self.graph.words, *self.words]
-        return containment(words, pairs // n, pairs % n)[inverse]
+        return containment(self._all_words, pairs // n, pairs % n)[inverse]
