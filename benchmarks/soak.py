@@ -122,6 +122,11 @@ class World:
         gone = set(ids)
         self.live = deque(i for i in self.live if i not in gone)
         self._write([next(self._texts) for _ in ids], ids)
+        there = set(self.live)
+        report = self.store.last_report
+        recalled = {decision.entry_id for decision in report.retroactive}
+        # Where the new revision is held, the old one stays.
+        self.live.extend(i for i in ids if i not in there | recalled)
 
     def _write(self, texts: list[str], ids: list[str]) -> None:
         self.store.add_texts(texts, ids=ids)
@@ -146,7 +151,8 @@ class World:
         if self._held:
             released = self._held.pop()
             self.store.release([released], by="reviewer")
-            self.live.append(released)
+            if released not in self.live:
+                self.live.append(released)
         old = [self._held.popleft() for _ in range(len(self._held) - keep)]
         if old:
             self.store.purge(old, by="reviewer")
