@@ -11,14 +11,15 @@ one by one, each to another process; one in five comes at the same instant as an
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import logging
 import multiprocessing
 import os
 import time
 from collections import defaultdict
-from collections.abc import MutableMapping, Sequence
-from contextlib import closing
+from collections.abc import Iterator, MutableMapping, Sequence
+from contextlib import closing, contextmanager
 from itertools import product
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -40,6 +41,9 @@ KNOWN = 8_000
 AT_ONCE = 0.2
 PROCESSES = (1, 2, 4, 8)
 CORPORA = {"Wikipedia": "wikipedia", "web": "web + nq"}
+# Clean passages that follow. Of nothing but poison, detectors would say on the web that it is unlike
+# all they were calibrated on, and abstain.
+CLEAN_AMONG = {"Wikipedia": 0, "web": 2}
 TEXTS = {"raw": "text", "black-box": "text_blackbox"}
 RESULTS = Path(__file__).parent / "results"
 HEAD = """# Several processes, one guard
@@ -47,13 +51,14 @@ HEAD = """# Several processes, one guard
 Written by `benchmarks/workers.py`. {known:,} passages are adopted, of Wikipedia, or of the web and
 those that are retrieved for the very questions ("web + nq" of `cliques.md`); then the texts of
 poisonedrag_nq come one by one, in random order, each to the next process, one in five at the same
-instant as another of its target. Held: the share that was held or recalled in the end, with the
-Wilson 95 % interval. Others: texts of which one process decided otherwise than several, in either
-direction. Texts a second: while they come, one process after the other but for those, on {cores}
-cores.
+instant as another of its target. On the web, two clean passages follow each time. Held: the share
+that was held or recalled in the end, with the Wilson 95 % interval. Others: texts of which one
+process decided otherwise than several, in either direction: which of two that come at the same
+instant is first makes a difference, in one process as well. Seconds: while they come, one process
+after the other but for those, on {cores} cores.
 
 | passages | texts | of a target | database | processes | held | difference to one | others \
-| texts a second |
+| seconds |
 |---|---|---|---|---|---|---|---|---|"""
 
 
@@ -85,6 +90,14 @@ class Result(NamedTuple):
     seconds: float
 
 
+class Parts(NamedTuple):
+    """What is adopted, and what comes then."""
+
+    known: Batch
+    poison: Batch
+    clean: Batch
+
+
 def quiet() -> None:
     """Say nothing of single writes."""
     logging.getLogger("ragshield").setLevel(logging.ERROR)
@@ -96,9 +109,9 @@ def work(url: str, rows: Batch, store: MutableMapping[str, int], pipe: Connectio
     with closing(Guard.open(url)) as guard:
         keeper = RowKeeper(guard, rows, store)
         pipe.send("ready")
-        while (row := pipe.recv()) is not None:
-            keeper.write([row])
-            pipe.send(row)
+        while (chosen := pipe.recv()) is not None:
+            keeper.write(chosen)
+            pipe.send("written")
 
 
 def order(targets: Sequence[str], seed: int = 0) -> list[list[int]]:
@@ -115,42 +128,62 @@ def order(targets: Sequence[str], seed: int = 0) -> list[list[int]]:
     return [groups[number] for number in rng.permutation(len(groups)).tolist()]
 
 
-def spread(url: str, known: Batch, poison: Batch, targets: Sequence[str], n: int) -> Result:
-    """Return what so many processes hold of poison, on a database that has adopted the known."""
-    rows = together([known, poison])
+def schedule(parts: Parts, targets: Sequence[str]) -> list[list[list[int]]]:
+    """Return batches of rows that come at the same instant, one instant after the other."""
+    known, poison, clean = map(len, parts)
+    instants = order(targets)
+    after = np.array_split(known + poison + np.arange(clean), len(instants))
+    moments = []
+    for instant, some in zip(instants, after, strict=True):
+        moments.append([[known + number] for number in instant])
+        if len(some):
+            moments.append([some.tolist()])
+    return moments
+
+
+@contextmanager
+def working(
+    url: str, rows: Batch, store: MutableMapping[str, int], n: int
+) -> Iterator[list[Connection]]:
+    """Yield pipes to so many processes that write what they are sent."""
     context = multiprocessing.get_context("spawn")
-    with context.Manager() as manager:
+    pipes, children = [], []
+    for _ in range(n):
+        ours, theirs = context.Pipe()
+        children.append(context.Process(target=work, args=(url, rows, store, theirs)))
+        children[-1].start()
+        theirs.close()  # so that a child that fails is noticed
+        pipes.append(ours)
+    for pipe in pipes:
+        pipe.recv()
+    yield pipes
+    for pipe in pipes:
+        pipe.send(None)
+    for child in children:
+        child.join()
+
+
+def spread(url: str, parts: Parts, targets: Sequence[str], n: int) -> Result:
+    """Return what so many processes hold of poison, on a database that has adopted the known."""
+    known, poison, _ = parts
+    rows = together(parts)
+    with multiprocessing.Manager() as manager:
         store = manager.dict({entry_id: row for row, entry_id in enumerate(known.ids)})
-        pipes = [context.Pipe() for _ in range(n)]
-        children = [
-            context.Process(target=work, args=(url, rows, store, theirs)) for _, theirs in pipes
-        ]
-        for child in children:
-            child.start()
-        for _, theirs in pipes:
-            theirs.close()  # so that a child that fails is noticed
-        for ours, _ in pipes:
-            ours.recv()
-        begin, turn = time.perf_counter(), 0
-        for instant in track(order(targets), f"{n} processes", transient=True):
-            asked = []
-            for number in instant:
-                ours, _ = pipes[turn % n]
-                ours.send(len(known) + number)
-                asked.append(ours)
-                turn += 1
-            for ours in asked:
-                ours.recv()
-        seconds = time.perf_counter() - begin
-        for ours, _ in pipes:
-            ours.send(None)
-        for child in children:
-            child.join()
+        with working(url, rows, store, n) as pipes:
+            in_turn = itertools.cycle(pipes)
+            begin = time.perf_counter()
+            for moment in track(schedule(parts, targets), f"{n} processes", transient=True):
+                asked = [next(in_turn) for _ in moment]
+                for pipe, batch in zip(asked, moment, strict=True):
+                    pipe.send(batch)
+                for pipe in asked:
+                    pipe.recv()
+            seconds = time.perf_counter() - begin
         with closing(Guard.open(url)) as guard:
             guard.quarantine.verify()
-            held = guard.quarantine.held_ids(poison.ids)
+            held = guard.quarantine.held_ids(rows.ids)
         stored = set(store.keys())
-    both, missing = stored & held, set(poison.ids) - stored - held
+    both, missing = stored & held, set(rows.ids) - stored - held
     if both or missing:
         msg = f"{len(both)} texts are held and stored, {len(missing)} neither"
         raise SystemExit(msg)
@@ -166,13 +199,18 @@ class Adopted:
         self._corpora: dict[str, Batch] = {}
         self._urls: dict[tuple[str, str], str] = {}
 
-    def corpus(self, name: str) -> Batch:
-        """Return random entries of a corpus."""
+    def _corpus(self, name: str) -> Batch:
+        """Return a corpus in random order; the first of it are known."""
         if name not in self._corpora:
             whole = knowledge_base(CORPORA[name])
-            chosen = np.random.default_rng(0).permutation(len(whole))[: self._known]
-            self._corpora[name] = whole.take(chosen)
+            self._corpora[name] = whole.take(np.random.default_rng(0).permutation(len(whole)))
         return self._corpora[name]
+
+    def parts(self, name: str, poison: Batch) -> Parts:
+        """Return what is known, and what comes."""
+        corpus, end = self._corpus(name), self._known + CLEAN_AMONG[name] * len(poison)
+        known, clean = range(self._known), range(self._known, end)
+        return Parts(corpus.take(known), poison, corpus.take(clean))
 
     def copy(self, name: str, kind: str) -> str:
         """Return the URL of a database of its own in which the corpus is adopted."""
@@ -180,7 +218,7 @@ class Adopted:
         if (name, kind) not in self._urls:
             self._urls[name, kind] = made.new()
             with closing(Guard.open(self._urls[name, kind])) as guard:
-                guard.adopt(self.corpus(name))
+                guard.adopt(self._corpus(name).take(range(self._known)))
         return made.new(like=self._urls[name, kind])
 
     def drop(self, kind: str, url: str) -> None:
@@ -200,7 +238,7 @@ def table(results: dict[str, Result], cells: Sequence[Cell]) -> str:
         lines.append(
             f"| {cell.corpus} | {cell.texts} | {cell.per_target} | {cell.kind} | {cell.processes} "
             f"| {proportion_interval(len(held), of)} | {difference:+.3f} "
-            f"| {len(set(held) ^ set(one))} | {of / seconds:.1f} |"
+            f"| {len(set(held) ^ set(one))} | {seconds:.0f} |"
         )
     return "\n".join(lines) + "\n"
 
@@ -215,8 +253,7 @@ def main() -> None:
     quiet()
     cells = [Cell("Wikipedia", 5, "SQLite", "raw", n) for n in (1, 2)]
     if not quick:
-        parts = product(CORPORA, (5, 3, 2), KINDS, TEXTS, PROCESSES)
-        cells = [Cell(*part) for part in parts]
+        cells = [Cell(*of) for of in product(CORPORA, (5, 3, 2), KINDS, TEXTS, PROCESSES)]
     file = RESULTS / "workers.json"
     results: dict[str, Result] = {}
     if arguments.resume and file.exists():
@@ -233,8 +270,8 @@ def main() -> None:
                 poison = poison.take(range(20))
             targets = [str(row // n) for row in range(len(poison))]
             url = adopted.copy(cell.corpus, cell.kind)
-            known = adopted.corpus(cell.corpus)
-            results[cell.name] = spread(url, known, poison, targets, cell.processes)
+            parts = adopted.parts(cell.corpus, poison)
+            results[cell.name] = spread(url, parts, targets, cell.processes)
             adopted.drop(cell.kind, url)
             print(table(results, [cell]).splitlines()[-1], flush=True)
             if not quick:
