@@ -41,8 +41,8 @@ KNOWN = 8_000
 AT_ONCE = 0.2
 PROCESSES = (1, 2, 4, 8)
 CORPORA = {"Wikipedia": "wikipedia", "web": "web + nq"}
-# Clean passages that follow. Of nothing but poison, detectors would say on the web that it is unlike
-# all they were calibrated on, and abstain.
+# Clean passages that follow. Of nothing but poison, detectors say on the web that it is unlike all
+# they were calibrated on, and abstain.
 CLEAN_AMONG = {"Wikipedia": 0, "web": 2}
 TEXTS = {"raw": "text", "black-box": "text_blackbox"}
 RESULTS = Path(__file__).parent / "results"
@@ -167,7 +167,7 @@ def spread(url: str, parts: Parts, targets: Sequence[str], n: int) -> Result:
     """Return what so many processes hold of poison, on a database that has adopted the known."""
     known, poison, _ = parts
     rows = together(parts)
-    with multiprocessing.Manager() as manager:
+    with multiprocessing.get_context("spawn").Manager() as manager:
         store = manager.dict({entry_id: row for row, entry_id in enumerate(known.ids)})
         with working(url, rows, store, n) as pipes:
             in_turn = itertools.cycle(pipes)
