@@ -22,11 +22,12 @@ from pathlib import Path
 
 from corpora import load, many
 from databases import KINDS, Databases, databases
-from langchain_core.embeddings import DeterministicFakeEmbedding, Embeddings
+from langchain_core.embeddings import DeterministicFakeEmbedding
 from langchain_core.vectorstores import InMemoryVectorStore
+from looked_up import LookedUp
 from rich.progress import track
 
-from ragshield_core import Batch, Guard, Quarantine
+from ragshield_core import Guard, Quarantine
 from ragshield_langchain import GuardedVectorStore
 
 DIM = 64
@@ -84,21 +85,6 @@ documents, durable in the database, {LOOKED_AT} being known.
             guard.close()
 
 
-class Looked(Embeddings):
-    """Vectors that were made before, by text."""
-
-    def __init__(self, batch: Batch) -> None:
-        self._vectors = dict(zip(batch.texts, batch.vectors.tolist(), strict=True))
-
-    def embed_documents(self, texts: list[str]) -> list[list[float]]:
-        """Return the vectors of texts."""
-        return [self._vectors[text] for text in texts]
-
-    def embed_query(self, text: str) -> list[float]:
-        """Return the vector of a text."""
-        return self._vectors[text]
-
-
 def writes(kinds: dict[str, Databases], *, quick: bool) -> Iterator[str]:
     """Yield what a guarded write costs beside embedding what is written."""
     from ragshield_langchain.minilm import MiniLMEmbeddings  # noqa: PLC0415 - slow to import
@@ -106,7 +92,7 @@ def writes(kinds: dict[str, Databases], *, quick: bool) -> Iterator[str]:
     n_known, n_batches = (1_000, 3) if quick else (ADOPTED, BATCHES)
     passages = load("wiki_passages").take(range(n_known + n_batches * BATCH))
     known = passages.take(range(n_known))
-    embeddings = Looked(passages)
+    embeddings = LookedUp(passages)
     model = MiniLMEmbeddings()
     model.embed_documents(["to warm up"])
     stores: dict[str, InMemoryVectorStore | GuardedVectorStore] = {}

@@ -30,8 +30,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 from corpora import load
-from langchain_core.embeddings import Embeddings
 from langchain_core.vectorstores import InMemoryVectorStore
+from looked_up import LookedUp
 from rich.progress import track
 
 from ragshield_core import Guard
@@ -44,24 +44,6 @@ WAITING = 50  # held entries that wait for review, at the most
 GROWTH_GOAL = 0.05
 SETTLED_AFTER = 2  # minutes, of which memory is compared with that of the end
 RESULTS = Path(__file__).parent / "results"
-
-
-class Looked(Embeddings):
-    """Vectors that were made before, by text."""
-
-    def __init__(self, names: dict[str, str]) -> None:
-        self._vectors: dict[str, list[float]] = {}
-        for name, column in names.items():
-            batch = load(name, text=column)
-            self._vectors |= zip(batch.texts, batch.embeddings.tolist(), strict=True)
-
-    def embed_documents(self, texts: list[str]) -> list[list[float]]:
-        """Return the vectors of texts."""
-        return [self._vectors[text] for text in texts]
-
-    def embed_query(self, text: str) -> list[float]:
-        """Return the vector of a text."""
-        return self._vectors[text]
 
 
 class State(NamedTuple):
@@ -88,15 +70,14 @@ class World:
 
     def __init__(self, folder: Path, known: int) -> None:
         self._folder, self._file = folder, folder / "guard.db"
-        sources = {"wiki_passages": "text", "poisonedrag_nq": "text_blackbox"}
-        texts = load("wiki_passages").texts
-        self._texts = itertools.cycle(texts)
-        self._poison = itertools.cycle(load("poisonedrag_nq", text="text_blackbox").texts)
+        passages, poison = load("wiki_passages"), load("poisonedrag_nq", text="text_blackbox")
+        texts = passages.texts
+        self._texts, self._poison = itertools.cycle(texts), itertools.cycle(poison.texts)
         self._rng = np.random.default_rng(0)
         self._made = 0
         self.live: deque[str] = deque()
         self._held: deque[str] = deque()
-        inner = InMemoryVectorStore(Looked(sources))
+        inner = InMemoryVectorStore(LookedUp(passages, poison))
         ids = self._new_ids(known)
         inner.add_texts([next(self._texts) for _ in ids], ids=ids)
         self.guard = Guard.open(f"sqlite:///{self._file}")
