@@ -179,8 +179,13 @@ class PostgresTable(_OfDocuments):
         return PGVector(
             DeterministicFakeEmbedding(size=DIM),
             connection=self.server,
-            collection_name=self.folder.name,
+            collection_name="crashes",
         )
+
+    def fill(self, entries: Batch) -> None:
+        self.guarded.inner.delete_collection()  # of a run before
+        self.guarded.inner.create_collection()
+        super().fill(entries)
 
     def raw(self) -> Counter[tuple[str, str]]:
         from sqlalchemy import select  # noqa: PLC0415
@@ -216,6 +221,7 @@ class _OfNodes(Store):
 
     def fill(self, entries: Batch) -> None:
         self.access.write(self._nodes(entries))
+        self.guarded._record()  # noqa: SLF001 - which nodes there are
 
     def add(self, entries: Batch) -> None:
         self.guarded.insert_nodes(self._nodes(entries))

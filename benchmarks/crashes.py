@@ -61,11 +61,12 @@ class Task(NamedTuple):
     known: int
     seed: int
     fpr: float
+    batch: int = 50
 
     @property
     def plan(self) -> Plan:
         """What is written."""
-        return made_up(self.n, known=self.known, seed=self.seed)
+        return made_up(self.n, known=self.known, batch=self.batch, seed=self.seed)
 
     def open(self) -> Store:
         """Return the store, guarded."""
