@@ -107,8 +107,7 @@ class _Writer:
         return Batch.of(
             ids=ids,
             texts=[self.text() for _ in ids],
-            embeddings=self.near(1)
-            + self.rng.normal(scale=0.25 * UNIT, size=(len(ids), DIM)),
+            embeddings=self.near(1) + self.rng.normal(scale=0.25 * UNIT, size=(len(ids), DIM)),
             lineages=list(ids),
         )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import uuid
 import warnings
@@ -27,7 +26,7 @@ def save(folder: Path, write: Callable[[Path], object]) -> None:
     new = folder / uuid.uuid4().hex
     write(new)
     (folder / "next").write_text(new.name)
-    os.replace(folder / "next", folder / LATEST)
+    (folder / "next").replace(folder / LATEST)
     for old in folder.iterdir():
         if old.is_dir() and old != new:
             shutil.rmtree(old)
@@ -93,7 +92,7 @@ class Store(ABC):
     def seen(self, ids: Sequence[str], vectors: NDArray[np.float32]) -> set[tuple[str, str]]:
         """Return ids with texts that reads of the guarded store give, by ids and by searches."""
 
-    def save(self) -> None:
+    def save(self) -> None:  # noqa: B027 - most are in files, or on a server
         """Save what is in memory."""
 
 
@@ -110,9 +109,11 @@ class _OfDocuments(Store):
             return GuardedVectorStore(self._inner(), guard=self.guard, lineage_key="source")
 
     def fill(self, entries: Batch) -> None:
+        """Write entries below the guard."""
         self.access.write(entries, [{"source": lineage} for lineage in entries.lineages])
 
     def add(self, entries: Batch) -> None:
+        """Write entries."""
         self.guarded.add_embeddings(
             texts=list(entries.texts),
             embeddings=entries.vectors.tolist(),
@@ -121,9 +122,11 @@ class _OfDocuments(Store):
         )
 
     def delete(self, ids: Sequence[str]) -> None:
+        """Delete entries."""
         self.guarded.delete(list(ids))
 
     def seen(self, ids: Sequence[str], vectors: NDArray[np.float32]) -> set[tuple[str, str]]:
+        """Ask for ids, and search."""
         found = self.guarded.get_by_ids(list(ids))
         for vector in vectors:
             found += self.guarded.similarity_search_by_vector(vector.tolist(), k=4)
@@ -147,12 +150,14 @@ class FaissFolder(_OfDocuments):
         return FAISS(model, faiss.IndexFlatL2(DIM), InMemoryDocstore(), {})
 
     def raw(self) -> Counter[tuple[str, str]]:
+        """Return what is there."""
         inner = self.guarded.inner
         ids = list(inner.index_to_docstore_id.values())
         assert inner.index.ntotal == len(ids)  # noqa: S101 - or vectors are of other texts
         return Counter((i, inner.docstore.search(i).page_content) for i in ids)
 
     def save(self) -> None:
+        """Save it."""
         save(self.folder, lambda new: self.guarded.inner.save_local(str(new)))
 
 
@@ -165,6 +170,7 @@ class ChromaFolder(_OfDocuments):
         return Chroma("crashes", persist_directory=str(self.folder))
 
     def raw(self) -> Counter[tuple[str, str]]:
+        """Return what is there."""
         found = self.guarded.inner.get()
         return Counter(zip(found["ids"], found["documents"], strict=True))
 
@@ -183,11 +189,13 @@ class PostgresTable(_OfDocuments):
         )
 
     def fill(self, entries: Batch) -> None:
+        """Write entries below the guard."""
         self.guarded.inner.delete_collection()  # of a run before
         self.guarded.inner.create_collection()
         super().fill(entries)
 
     def raw(self) -> Counter[tuple[str, str]]:
+        """Return what is there."""
         from sqlalchemy import select  # noqa: PLC0415
 
         inner = self.guarded.inner
@@ -220,17 +228,21 @@ class _OfNodes(Store):
         ]
 
     def fill(self, entries: Batch) -> None:
+        """Write entries below the guard."""
         self.access.write(self._nodes(entries))
         self.guarded._record()  # noqa: SLF001 - which nodes there are
 
     def add(self, entries: Batch) -> None:
+        """Write entries."""
         self.guarded.insert_nodes(self._nodes(entries))
 
     def delete(self, ids: Sequence[str]) -> None:
+        """Delete entries."""
         for entry_id in ids:
             self.guarded.delete_ref_doc(entry_id, delete_from_docstore=True)
 
     def seen(self, ids: Sequence[str], vectors: NDArray[np.float32]) -> set[tuple[str, str]]:
+        """Ask for ids, and search."""
         from llama_index.core.schema import QueryBundle  # noqa: PLC0415
 
         retriever = self.guarded.as_retriever(similarity_top_k=4)
@@ -268,6 +280,7 @@ class IndexOnChroma(_OfNodes):
             )
 
     def raw(self) -> Counter[tuple[str, str]]:
+        """Return what is there."""
         found = self.access.inner.client.get()
         return Counter(zip(found["ids"], found["documents"], strict=True))
 
@@ -291,6 +304,7 @@ class IndexInFolder(_OfNodes):
             return GuardedVectorStoreIndex.adopt(index, guard=self.guard, fit=False)
 
     def raw(self) -> Counter[tuple[str, str]]:
+        """Return what is there."""
         nodes = self.guarded.index_struct.nodes_dict
         vectors = self.access.inner.data.embedding_dict
         assert set(vectors) == set(nodes)  # noqa: S101 - or vectors are of other texts
@@ -298,6 +312,7 @@ class IndexInFolder(_OfNodes):
         return Counter((i, docstore.get_node(i).get_content()) for i in nodes.values())
 
     def save(self) -> None:
+        """Save it."""
         save(self.folder, self.guarded.storage_context.persist)
 
 

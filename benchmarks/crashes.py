@@ -307,49 +307,61 @@ def ingest(
         How long what takes, from such a run.
     """
     task.folder.mkdir(parents=True)
-    usual = {what: float(np.mean(took)) for what, took in (seconds or {}).items()}
-    steps = task.plan.steps
-    outcome, waiting, done, number = Outcome(), deque(kills), 0, 0
     _finished(_start(begin, task))
+    usual = {what: float(np.mean(took)) for what, took in (seconds or {}).items()}
+    outcome, waiting = Outcome(), deque(kills)
+    done = number = 0
     while not outcome.end.known:
-        ours, theirs = CONTEXT.Pipe()
         # Half of the clients wait until the lease of the killed one is over.
-        child = _start(work, task, done, theirs, waits=number % 2 == 0)
-        theirs.close()
+        done = _client(task, done, outcome, waiting, usual, waits=number % 2 == 0)
         number += 1
-        deadline, since = None, time.monotonic()
-        while True:
-            left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            if not ours.poll(left):
-                child.kill()
-                child.join()
-                waiting.popleft()
-                done = _drained(ours, done)
-                outcome.kills[(task.folder / "moment").read_text().strip()] += 1
-                break
+    return outcome
+
+
+def _client(
+    task: Task,
+    done: int,
+    outcome: Outcome,
+    waiting: deque[Kill],
+    usual: Mapping[str, float],
+    *,
+    waits: bool,
+) -> int:
+    """Have a process write until it is killed, or is through; return how many steps are done."""
+    steps = task.plan.steps
+    ours, theirs = CONTEXT.Pipe()
+    child = _start(work, task, done, theirs, waits=waits)
+    theirs.close()
+    deadline, since = None, time.monotonic()
+    with closing(ours):
+        while ours.poll(None if deadline is None else max(0.0, deadline - time.monotonic())):
             what, at, found = ours.recv()
             now = time.monotonic()
+            kind = steps[at].kind if at < len(steps) else ""
+            next_kill = waiting[0] if waiting else None
             match what:
                 case "failed":
                     raise RuntimeError(found)
-                case "started" if waiting and waiting[0].opening:
-                    deadline = now + waiting[0].share * usual["opened"]
+                case "started" if next_kill is not None and next_kill.opening:
+                    deadline = now + next_kill.share * usual["opened"]
                 case "opened":
-                    outcome.seconds["opened"].append(now - since)
+                    outcome.seconds[what].append(now - since)
                     _noted(outcome, found)
-                case "begun":
-                    if deadline is None and waiting and waiting[0].step <= at:
-                        deadline = now + waiting[0].share * usual[steps[at].kind]
+                case "begun" if deadline is None and next_kill is not None and next_kill.step <= at:
+                    deadline = now + next_kill.share * usual[kind]
                 case "done":
-                    outcome.seconds[steps[at].kind].append(now - since)
+                    outcome.seconds[kind].append(now - since)
                     done = at + 1
                 case "end":
                     outcome.end = found
                     child.join()
-                    break
+                    return done
             since = now
-        ours.close()
-    return outcome
+        child.kill()
+        child.join()
+        waiting.popleft()
+        outcome.kills[(task.folder / "moment").read_text().strip()] += 1
+        return _drained(ours, done)
 
 
 def _noted(outcome: Outcome, found: Look) -> None:

@@ -26,42 +26,48 @@ from crashes import Outcome, Task, chosen, ingest
 
 RESULTS = Path(__file__).parent / "results"
 N, KNOWN, BATCH, FPR = 5000, 1000, 100, 0.01
-KILLS, BARE_KILLS = 40, 40
+KILLS, BARE_KILLS = 40, 25
 MOMENTS = (
     *("opening", "recovering", "judging", "journal: intended", "store", "journal: done"),
     *("saving", "in a call", "between calls"),
 )
 HEAD = f"""# Killed at random points of an ingest
 
-Written by `benchmarks/faults.py`. {N:,} entries, a tenth of them poisoned, go into a guarded store that
-holds {KNOWN:,}, in batches of {BATCH}, with updates, deletions and releases between. The process is killed
-(SIGKILL), started again, opens everything and repeats the call that was not acknowledged; half of the
-times at once, half of the times when the lease of the one that was killed is over.
+Written by `benchmarks/faults.py`. {N:,} entries, a tenth of them poisoned, go into a guarded
+store that holds {KNOWN:,}, in batches of {BATCH}, with updates, deletions and releases between.
+The process is killed (SIGKILL), started again, opens everything and repeats the call that was
+not acknowledged; half of the times at once, half of the times when the lease of the one that
+was killed is over.
 
 What the process was about when it was killed:
-
-| store | kills | {" | ".join(MOMENTS)} |
-|---|---|{"---|" * len(MOMENTS)}"""
+"""
 AFTER = """
-Entries that were wrong when the store was opened again, before the call was repeated, over all kills.
-Nowhere yet: of the open call, an update or release of which no revision is there before it is repeated.
-In both: held, and in the store, where no read of the guarded store shows it. Ahead: the guard knows it
-and the store does not, or the other way about: in memory, what was written and not saved.
-
-| store | acknowledged and missing | nowhere yet | twice | in both | held and readable | stale | ahead | logs broken |
-|---|---|---|---|---|---|---|---|---|"""
+Entries that were wrong when the store was opened again, before the call was repeated, over all
+kills. Nowhere yet: of the open call, an update or release of which no revision is there before
+it is repeated. In both: held, and in the store, where no read of the guarded store shows it.
+Ahead: the guard knows it and the store does not, or the other way about: what was written in
+memory and not saved, or intended by the process that was killed.
+"""
 END = """
 In the end, with everything repeated, against the same ingest without a kill:
-
-| store | missing | twice | in both | held and readable | stale | guard and store differ | log | entries in the store | poisoned held, killed | not killed |
-|---|---|---|---|---|---|---|---|---|---|---|"""
+"""
 WITHOUT = """
-The bare frameworks, without a guard: batches are written and saved, and the process is killed at
-random moments. Unreadable: could not be opened again. Missing: trials in which acknowledged documents
-were not there. Torn: trials in which a document that was just being updated was there in no version.
-
-| store | saved | kills | unreadable | missing | torn |
-|---|---|---|---|---|---|"""
+The bare frameworks, without a guard: batches are written and saved, and the process is killed
+at random moments. Unreadable: could not be opened again. Missing: trials in which acknowledged
+documents were not there. Torn: trials in which one that was being updated was there in no
+version.
+"""
+KILLED = ("store", "kills", *MOMENTS)
+REOPENED = (
+    *("store", "acknowledged and missing", "nowhere yet", "twice", "in both"),
+    *("held and readable", "stale", "ahead", "logs broken"),
+)
+ENDED = (
+    *("store", "missing", "twice", "in both", "held and readable", "stale"),
+    *("guard and store differ", "log", "entries in the store"),
+    *("poisoned held, killed", "not killed"),
+)
+OF_BARE = ("store", "saved", "kills", "unreadable", "missing", "torn")
 WRONG = ("missing", "neither", "twice", "both", "readable", "stale", "unknown", "log")
 
 
@@ -146,7 +152,14 @@ def main() -> None:
             bare.append(row(store, how, *lost))
             print(bare[-1], flush=True)
     if not (given.quick or given.only):
-        parts = [HEAD, *tables[0], AFTER, *tables[1], END, *tables[2], WITHOUT, *bare]
+        parts = []
+        for text, columns, table in (
+            (HEAD, KILLED, tables[0]),
+            (AFTER, REOPENED, tables[1]),
+            (END, ENDED, tables[2]),
+            (WITHOUT, OF_BARE, bare),
+        ):
+            parts += [text, row(*columns), row(*["---"] * len(columns)), *table]
         (RESULTS / "faults.md").write_text("\n".join(parts) + "\n", encoding="utf-8")
         (RESULTS / "faults.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
 
