@@ -13,7 +13,7 @@ def task(request, tmp_path):
         server = request.getfixturevalue("empty_postgres") if store == "PGVector" else ""
         url = server or f"sqlite:///{tmp_path}/{name}.db"
         folder = tmp_path / name
-        return Task(store, folder, url, server, n=150, known=100, seed=0, fpr=0.05, batch=30)
+        return Task(store, folder, url, server, n=120, known=100, seed=0, fpr=0.05, batch=30)
 
     return make
 
@@ -29,6 +29,6 @@ def test_after_kills_all_is_as_without(task, store):
     assert killed.kills.total() >= 3
     # Before the call was repeated: nothing that was acknowledged is lost, and nothing is shown.
     assert not {"missing", "twice", "readable", "stale", "log"} & killed.wrong.keys()
-    poisoned = plan.poisoned
-    assert poisoned.intersection(alone.end.held) <= {*killed.end.held}
-    assert killed.end.known + len(killed.end.held) == alone.end.known + len(alone.end.held)
+    # Of clean ones others may be held: a batch that comes again meets what it has left behind.
+    held = [plan.poisoned.intersection(one.end.held) for one in (alone, killed)]
+    assert held[0] == held[1]
