@@ -4,6 +4,7 @@ import asyncio
 import copy
 from unittest.mock import patch
 
+import numpy as np
 import pytest
 from llama_index.core import StorageContext, VectorStoreIndex, load_index_from_storage
 from llama_index.core.vector_stores import VectorStoreQuery
@@ -167,7 +168,8 @@ def test_nodes_are_replaced_in_one_step_where_the_store_can(store, monkeypatch):
         store.add([revision])
     (found,) = access.read([first.node_id])
     assert (found.text, found.metadata) == (last.text, last.metadata)
-    assert found.embedding == pytest.approx(last.embedding, abs=1e-5)
+    units = [np.array(v) / np.linalg.norm(v) for v in (found.embedding, last.embedding)]
+    np.testing.assert_allclose(*units, atol=1e-5)  # Qdrant keeps directions
     assert access.ids().count(first.node_id) == 1
     if hasattr(store.inner.client, "get"):  # Chroma, which merges metadata
         (metadata,) = store.inner.client.get(ids=[first.node_id])["metadatas"]
