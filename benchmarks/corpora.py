@@ -12,6 +12,16 @@ import numpy as np
 
 from ragshield_core import Batch
 
+# Clean passages, by name of the corpus, and the column of their lineage.
+CLEAN = {
+    "wiki_passages": "title",
+    "redundant_web_passages": None,
+    "nq_target_contexts": "title",
+    "hotpotqa_target_contexts": "title",
+    "msmarco_half_target_contexts": None,
+    "near_duplicate_docs": None,
+    "banking77": None,
+}
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -49,6 +59,33 @@ def load(name: str, *, text: str = "text", lineage: str | None = None) -> Batch:
         embeddings=embeddings,
         labels=[row.get("label") for row in rows],
         lineages=[row.get(lineage) for row in rows] if lineage else None,
+    )
+
+
+def many(n: int) -> Batch:
+    """Return n clean entries of several corpora; past those, the same with noise on vectors.
+
+    The words of their texts are shuffled then, so that nothing is a copy.
+    """
+    parts = [load(name, lineage=lineage) for name, lineage in CLEAN.items()]
+    texts = [text for part in parts for text in part.texts]
+    vectors = np.concatenate([part.vectors for part in parts])
+    lineages = [lineage for part in parts for lineage in part.lineages]
+    rng = np.random.default_rng(0)
+    order = rng.permutation(len(texts))
+    rows = np.resize(order, n)
+    again = np.arange(n) >= len(order)
+    vectors = vectors[rows]
+    noise = rng.normal(size=(int(again.sum()), vectors.shape[1])) / np.sqrt(vectors.shape[1])
+    vectors[again] += (0.6 * noise).astype(np.float32)
+    chosen = [texts[row] for row in rows.tolist()]
+    for number in np.flatnonzero(again).tolist():
+        chosen[number] = " ".join(rng.permutation(chosen[number].split()).tolist())
+    return Batch.of(
+        ids=[f"entry-{number}" for number in range(n)],
+        texts=chosen,
+        embeddings=vectors,
+        lineages=[lineages[row] for row in rows.tolist()],
     )
 
 

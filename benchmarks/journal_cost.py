@@ -15,12 +15,11 @@ import statistics
 import time
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TypeVar
 
 import numpy as np
+from databases import KINDS, databases
 from rich.progress import track
 from sqlalchemy import Engine
 from sqlalchemy import text as sql
@@ -146,26 +145,6 @@ def measure_snapshot(name: str, shared: Shared, n_entries: int) -> str:
     return f"| {name} | {wrote / 1e3:.2f} | {longest:.0f} | {read / 1e3:.2f} |"
 
 
-@contextmanager
-def databases(folder: Path, *, server: bool) -> Iterator[dict[str, Shared]]:
-    """Yield what is measured."""
-    opened = {"SQLite": Shared(f"sqlite:///{folder}/journal.db")}
-    running = None
-    if server:
-        import pgserver  # noqa: PLC0415 - an extra of its own
-
-        running = pgserver.get_server(folder / "pg", cleanup_mode="stop")
-        url = running.get_uri().replace("postgresql://", "postgresql+psycopg://", 1)
-        opened["PostgreSQL"] = Shared(url)
-    try:
-        yield opened
-    finally:
-        for shared in opened.values():
-            shared.engine.dispose()
-        if running is not None:
-            running.cleanup()
-
-
 def kept_bytes() -> str:
     """Say what other ways to keep vectors would save."""
     event = learned(0, np.random.default_rng(3), 0)
@@ -189,13 +168,12 @@ def main() -> None:
     arguments = parser.parse_args()
     n_events, n_asked, n_entries = (20, 50, 2_000) if arguments.quick else (1000, 2000, 100_000)
     lines, snapshots = [], []
-    with (
-        TemporaryDirectory(prefix="ragshield", ignore_cleanup_errors=True) as folder,
-        databases(Path(folder), server=not arguments.quick) as opened,
-    ):
-        for name, shared in opened.items():
+    with databases(("SQLite",) if arguments.quick else KINDS) as kinds:
+        for name, made in kinds.items():
+            shared = Shared(made.new())
             lines += measure(name, shared, n_events, n_asked)
             snapshots.append(measure_snapshot(name, shared, n_entries))
+            shared.engine.dispose()
     goals = ", ".join(f"{name} {goal:g} ms" for name, goal in GOALS.items())
     table = f"""# What the journal costs
 

@@ -1,134 +1,117 @@
 """Several processes, one guard: poison that is spread over them, found as by one process.
 
+    python benchmarks/workers.py            # writes benchmarks/results/workers.*, cell by cell
+    python benchmarks/workers.py --resume   # the same, without the cells that are there already
+    python benchmarks/workers.py --quick    # two processes, SQLite only, writes nothing
+
 Every process opens the same guard (``Guard.open``) and the same store. The texts of a target come
-one by one, each to another process; one in five comes at the same instant as the next one of its
-target. Writes benchmarks/results/workers.md.
+one by one, each to another process; one in five comes at the same instant as another of its target.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
+import logging
 import multiprocessing
 import os
 import time
 from collections import defaultdict
 from collections.abc import Iterator, MutableMapping, Sequence
 from contextlib import closing, contextmanager
+from itertools import product
 from multiprocessing.connection import Connection
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any
+from typing import NamedTuple
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
-from cliques import attack
-from corpora import ROOT, load
+from cliques import attack, knowledge_base
+from databases import KINDS, Databases, databases
 from rich.progress import track
+from row_store import RowKeeper
 
-from ragshield_core import Batch, Guard, Report
-from ragshield_core.adapters.keeper import Keeper, Standing
-from ragshield_core.adapters.malformed import Columns, sift
-from ragshield_core.adapters.mask import Claims, Mask
-from ragshield_core.adapters.steps import Steps, own
-from ragshield_core.entries import Entry, together
+from ragshield_core import Batch, Guard
+from ragshield_core.entries import together
 from ragshield_core.evaluation import proportion_interval
-from ragshield_core.quarantine import HeldEntry
-from ragshield_core.quarantine.entries import batch_of
 
 KNOWN = 8_000
 AT_ONCE = 0.2
+PROCESSES = (1, 2, 4, 8)
+CORPORA = {"Wikipedia": "wikipedia", "web": "web + nq"}
+# Clean passages that follow. Of nothing but poison, detectors say on the web that it is unlike all
+# they were calibrated on, and abstain.
+CLEAN_AMONG = {"Wikipedia": 0, "web": 2}
+TEXTS = {"raw": "text", "black-box": "text_blackbox"}
+RESULTS = Path(__file__).parent / "results"
 HEAD = """# Several processes, one guard
 
-Written by `benchmarks/workers.py`. {known} Wikipedia passages are adopted; then the texts of
+Written by `benchmarks/workers.py`. {known:,} passages are adopted, of Wikipedia, or of the web and
+those that are retrieved for the very questions ("web + nq" of `cliques.md`); then the texts of
 poisonedrag_nq come one by one, in random order, each to the next process, one in five at the same
-instant as another of its target. Held: the share that was held or recalled in the end, with the
-Wilson 95 % interval. Texts a second: while they come, one process after the other but for those.
+instant as another of its target. On the web, two clean passages follow each time. Held: the share
+that was held or recalled in the end, with the Wilson 95 % interval. Others: texts of which one
+process decided otherwise than several, in either direction: which of two that come at the same
+instant is first makes a difference, in one process as well. Seconds: while they come, one process
+after the other but for those, on {cores} cores.
 
-| database | texts | per target | processes | held | texts a second |
-|---|---|---|---|---|---|"""
-
-
-class Entries(Mask[Entry]):
-    """A mask over entries themselves."""
-
-    def id_of(self, item: Entry) -> str:
-        """Return its id."""
-        return item.id
-
-    def claims_of(self, item: Entry) -> Claims:
-        """Return what it claims."""
-        return Claims(item.text, item.label, item.lineage, item.context)
+| passages | texts | of a target | database | processes | held | difference to one | others \
+| seconds |
+|---|---|---|---|---|---|---|---|---|"""
 
 
-class RowKeeper(Keeper[Entry]):
-    """Keeps a store of row numbers, which all processes share, and a guard in step."""
+class Cell(NamedTuple):
+    """What is measured once."""
 
-    def __init__(self, guard: Guard, rows: Batch, store: MutableMapping[str, int]) -> None:
-        super().__init__(guard, Entries())
-        self._rows, self._store = rows, store
+    corpus: str
+    per_target: int
+    kind: str
+    texts: str
+    processes: int
 
-    def stored(self, ids: Sequence[str]) -> Steps[Standing[Entry]]:
-        """Return the entries that are in the store."""
-        found = yield own(lambda: [self._store.get(entry_id) for entry_id in ids])
-        batch = self._rows.take([row for row in found if row is not None])
-        return Standing(batch, list(batch))
+    @property
+    def name(self) -> str:
+        """How it is called among the results."""
+        return " | ".join(map(str, self))
 
-    def _write(self, batch: Batch, how: Any, older: Sequence[Entry]) -> Steps[None]:  # noqa: ARG002
-        rows = {entry_id: row for row, entry_id in enumerate(self._rows.ids)}
-        yield own(self._store.update, {entry_id: rows[entry_id] for entry_id in batch.ids})
+    @property
+    def of_one(self) -> str:
+        """The name of what it is compared with."""
+        return self._replace(processes=1).name
 
-    def _delete(self, ids: Sequence[str], options: Any = None) -> Steps[None]:  # noqa: ARG002
-        yield own(lambda: [self._store.pop(entry_id, None) for entry_id in ids])
 
-    def _near(self, vector: list[float], k: int) -> Steps[Sequence[Entry]]:  # noqa: ARG002
-        return []
-        yield
+class Result(NamedTuple):
+    """What came of a cell: the numbers of the texts that are held, of how many, in how long."""
 
-    def _entries_of(self, held: Sequence[HeldEntry], embed: Any) -> Batch:  # noqa: ARG002
-        return batch_of(held)
+    held: list[int]
+    of: int
+    seconds: float
 
-    def everything(self, *_: Any) -> Batch:
-        """Return all that is stored."""
-        return self._rows.take(sorted(self._store.values()))
 
-    def write(self, batch: Batch) -> Report:
-        """Write entries as an adapter does."""
-        columns = Columns(
-            ids=batch.ids,
-            texts=batch.texts,
-            vectors=batch.vectors,
-            labels=batch.labels,
-            lineages=batch.lineages,
-            metadatas=batch.metadatas,
-            contexts=batch.contexts,
-        )
-        return self.run(self.add(sift(columns, self.guard), lambda _: None))
+class Parts(NamedTuple):
+    """What is adopted, and what comes then."""
+
+    known: Batch
+    poison: Batch
+    clean: Batch
+
+
+def quiet() -> None:
+    """Say nothing of single writes."""
+    logging.getLogger("ragshield").setLevel(logging.ERROR)
 
 
 def work(url: str, rows: Batch, store: MutableMapping[str, int], pipe: Connection) -> None:
     """Write what the parent asks for."""
+    quiet()
     with closing(Guard.open(url)) as guard:
         keeper = RowKeeper(guard, rows, store)
         pipe.send("ready")
-        while (row := pipe.recv()) is not None:
-            keeper.write(rows.take([row]))
-            pipe.send(row)
-
-
-@contextmanager
-def database(kind: str) -> Iterator[str]:
-    """Yield the URL of an empty database."""
-    with TemporaryDirectory() as folder:
-        if kind == "SQLite":
-            yield f"sqlite:///{folder}/guard.db"
-            return
-        import pgserver  # noqa: PLC0415 - an extra of its own
-
-        server = pgserver.get_server(Path(folder) / "pg", cleanup_mode="stop")
-        yield server.get_uri().replace("postgresql://", "postgresql+psycopg://", 1)
-        server.cleanup()
+        while (chosen := pipe.recv()) is not None:
+            keeper.write(chosen)
+            pipe.send("written")
 
 
 def order(targets: Sequence[str], seed: int = 0) -> list[list[int]]:
@@ -145,73 +128,157 @@ def order(targets: Sequence[str], seed: int = 0) -> list[list[int]]:
     return [groups[number] for number in rng.permutation(len(groups)).tolist()]
 
 
-def spread(kind: str, poison: Batch, targets: Sequence[str], known: Batch, n: int) -> list[Any]:
-    """Return how many texts end up held with so many processes, of how many, and how fast."""
-    rows = together([known, poison])
+def schedule(parts: Parts, targets: Sequence[str]) -> list[list[list[int]]]:
+    """Return batches of rows that come at the same instant, one instant after the other."""
+    known, poison, clean = map(len, parts)
+    instants = order(targets)
+    after = np.array_split(known + poison + np.arange(clean), len(instants))
+    moments = []
+    for instant, some in zip(instants, after, strict=True):
+        moments.append([[known + number] for number in instant])
+        if len(some):
+            moments.append([some.tolist()])
+    return moments
+
+
+@contextmanager
+def working(
+    url: str, rows: Batch, store: MutableMapping[str, int], n: int
+) -> Iterator[list[Connection]]:
+    """Yield pipes to so many processes that write what they are sent."""
     context = multiprocessing.get_context("spawn")
-    with database(kind) as url, context.Manager() as manager:
+    pipes, children = [], []
+    for _ in range(n):
+        ours, theirs = context.Pipe()
+        children.append(context.Process(target=work, args=(url, rows, store, theirs)))
+        children[-1].start()
+        theirs.close()  # so that a child that fails is noticed
+        pipes.append(ours)
+    for pipe in pipes:
+        pipe.recv()
+    yield pipes
+    for pipe in pipes:
+        pipe.send(None)
+    for child in children:
+        child.join()
+
+
+def spread(url: str, parts: Parts, targets: Sequence[str], n: int) -> Result:
+    """Return what so many processes hold of poison, on a database that has adopted the known."""
+    known, poison, _ = parts
+    rows = together(parts)
+    with multiprocessing.get_context("spawn").Manager() as manager:
         store = manager.dict({entry_id: row for row, entry_id in enumerate(known.ids)})
-        with closing(Guard.open(url)) as guard:
-            guard.adopt(known)
-        pipes = [context.Pipe() for _ in range(n)]
-        children = [
-            context.Process(target=work, args=(url, rows, store, theirs)) for _, theirs in pipes
-        ]
-        for child in children:
-            child.start()
-        for ours, _ in pipes:
-            ours.recv()
-        begin, turn = time.perf_counter(), 0
-        for instant in track(order(targets), f"{kind}, {n} processes", transient=True):
-            asked = []
-            for number in instant:
-                ours, _ = pipes[turn % n]
-                ours.send(len(known) + number)
-                asked.append(ours)
-                turn += 1
-            for ours in asked:
-                ours.recv()
-        seconds = time.perf_counter() - begin
-        for ours, _ in pipes:
-            ours.send(None)
-        for child in children:
-            child.join()
+        with working(url, rows, store, n) as pipes:
+            in_turn = itertools.cycle(pipes)
+            begin = time.perf_counter()
+            for moment in track(schedule(parts, targets), f"{n} processes", transient=True):
+                asked = [next(in_turn) for _ in moment]
+                for pipe, batch in zip(asked, moment, strict=True):
+                    pipe.send(batch)
+                for pipe in asked:
+                    pipe.recv()
+            seconds = time.perf_counter() - begin
         with closing(Guard.open(url)) as guard:
             guard.quarantine.verify()
-            held = len(guard.quarantine.held_ids(poison.ids))
-        both = set(store) & guard.quarantine.held_ids(poison.ids)
-        missing = set(poison.ids) - set(store) - guard.quarantine.held_ids(poison.ids)
-        if both or missing:
-            msg = f"{len(both)} texts are held and stored, {len(missing)} neither"
-            raise SystemExit(msg)
-    return [held, len(poison), seconds]
+            held = guard.quarantine.held_ids(rows.ids)
+        stored = set(store.keys())
+    both, missing = stored & held, set(rows.ids) - stored - held
+    if both or missing:
+        msg = f"{len(both)} texts are held and stored, {len(missing)} neither"
+        raise SystemExit(msg)
+    numbers = [number for number, entry_id in enumerate(poison.ids) if entry_id in held]
+    return Result(numbers, len(poison), seconds)
+
+
+class Adopted:
+    """Databases in which a guard has adopted a corpus, made when asked for."""
+
+    def __init__(self, kinds: dict[str, Databases], known: int) -> None:
+        self._kinds, self._known = kinds, known
+        self._corpora: dict[str, Batch] = {}
+        self._urls: dict[tuple[str, str], str] = {}
+
+    def _corpus(self, name: str) -> Batch:
+        """Return a corpus in random order; the first of it are known."""
+        if name not in self._corpora:
+            whole = knowledge_base(CORPORA[name])
+            self._corpora[name] = whole.take(np.random.default_rng(0).permutation(len(whole)))
+        return self._corpora[name]
+
+    def parts(self, name: str, poison: Batch) -> Parts:
+        """Return what is known, and what comes."""
+        corpus, end = self._corpus(name), self._known + CLEAN_AMONG[name] * len(poison)
+        known, clean = range(self._known), range(self._known, end)
+        return Parts(corpus.take(known), poison, corpus.take(clean))
+
+    def copy(self, name: str, kind: str) -> str:
+        """Return the URL of a database of its own in which the corpus is adopted."""
+        made = self._kinds[kind]
+        if (name, kind) not in self._urls:
+            self._urls[name, kind] = made.new()
+            with closing(Guard.open(self._urls[name, kind])) as guard:
+                guard.adopt(self._corpus(name).take(range(self._known)))
+        return made.new(like=self._urls[name, kind])
+
+    def drop(self, kind: str, url: str) -> None:
+        """Delete a copy."""
+        self._kinds[kind].drop(url)
+
+
+def table(results: dict[str, Result], cells: Sequence[Cell]) -> str:
+    """Return the results as a page."""
+    lines = [HEAD.format(known=KNOWN, cores=os.cpu_count())]
+    for cell in cells:
+        if cell.name not in results:
+            continue
+        held, of, seconds = results[cell.name]
+        one = results[cell.of_one].held
+        difference = (len(held) - len(one)) / of
+        lines.append(
+            f"| {cell.corpus} | {cell.texts} | {cell.per_target} | {cell.kind} | {cell.processes} "
+            f"| {proportion_interval(len(held), of)} | {difference:+.3f} "
+            f"| {len(set(held) ^ set(one))} | {seconds:.0f} |"
+        )
+    return "\n".join(lines) + "\n"
 
 
 def main() -> None:
     """Run, and write the results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="two processes; writes nothing")
-    quick = parser.parse_args().quick
-    known = load("wiki_passages").take(range(1000 if quick else KNOWN))
-    lines, results = [HEAD.format(known=f"{len(known):,}")], []
-    for kind in ("SQLite",) if quick else ("SQLite", "PostgreSQL"):
-        for per_target in (5,) if quick else (5, 3, 2):
-            poison = attack("poisonedrag_nq", "text", per_target, one_lineage=False)
-            targets = [str(row // per_target) for row in range(len(poison))]
-            if quick:
-                poison, targets = poison.take(range(20)), targets[:20]
-            for n in (1, 2) if quick else (1, 2, 4, 8):
-                held, of, seconds = spread(kind, poison, targets, known, n)
-                results.append([kind, per_target, n, held, of, seconds])
-                lines.append(
-                    f"| {kind} | raw | {per_target} | {n} | "
-                    f"{proportion_interval(held, of)} | {of / seconds:.1f} |"
-                )
-                print(lines[-1])
+    parser.add_argument("--resume", action="store_true", help="keep the results that are there")
+    arguments = parser.parse_args()
+    quick = arguments.quick
+    quiet()
+    cells = [Cell("Wikipedia", 5, "SQLite", "raw", n) for n in (1, 2)]
     if not quick:
-        folder = ROOT / "benchmarks" / "results"
-        (folder / "workers.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
-        (folder / "workers.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+        cells = [Cell(*of) for of in product(CORPORA, (5, 3, 2), KINDS, TEXTS, PROCESSES)]
+    file = RESULTS / "workers.json"
+    results: dict[str, Result] = {}
+    if arguments.resume and file.exists():
+        there = json.loads(file.read_text(encoding="utf-8"))
+        results = {name: Result(**result) for name, result in there.items()}
+    with databases(("SQLite",) if quick else KINDS) as kinds:
+        adopted = Adopted(kinds, 1000 if quick else KNOWN)
+        for cell in cells:
+            if cell.name in results:
+                continue
+            n = cell.per_target
+            poison = attack("poisonedrag_nq", TEXTS[cell.texts], n, one_lineage=False)
+            if quick:
+                poison = poison.take(range(20))
+            targets = [str(row // n) for row in range(len(poison))]
+            url = adopted.copy(cell.corpus, cell.kind)
+            parts = adopted.parts(cell.corpus, poison)
+            results[cell.name] = spread(url, parts, targets, cell.processes)
+            adopted.drop(cell.kind, url)
+            print(table(results, [cell]).splitlines()[-1], flush=True)
+            if not quick:
+                as_json = {name: result._asdict() for name, result in results.items()}
+                file.write_text(json.dumps(as_json) + "\n", encoding="utf-8")
+                page = table(results, cells)
+                (RESULTS / "workers.md").write_text(page, encoding="utf-8")
 
 
 if __name__ == "__main__":

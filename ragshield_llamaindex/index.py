@@ -785,6 +785,11 @@ class _IndexInner(InnerStore):
         """That of the store, where it keeps texts; the others are in memory."""
         return "" if self._nodes is None else self._nodes.name
 
+    @property
+    def replaces(self) -> bool:
+        """As of the store, where it keeps texts."""
+        return self._nodes is not None and self._nodes.replaces
+
     def unfit(self, nodes: Sequence[BaseNode]) -> dict[int, str]:
         """Return the rows of nodes that the store cannot keep."""
         return super().unfit(nodes) if self._nodes is None else self._nodes.unfit(nodes)
@@ -860,6 +865,18 @@ class _IndexInner(InnerStore):
     def write(self, nodes: Sequence[BaseNode], **kwargs: Any) -> None:
         """Store nodes as the index does."""
         VectorStoreIndex._add_nodes_to_index(self._index, self._struct(), nodes, **kwargs)  # noqa: SLF001
+
+    def replace(self, nodes: Sequence[BaseNode], **kwargs: Any) -> None:
+        """Store nodes in place of what stands under their ids, and note them as the index does."""
+        if self._nodes is not None:
+            self._nodes.replace(nodes, **kwargs)
+        self.write(nodes, **kwargs)  # which changes nothing in a store that holds them
+
+    async def areplace(self, nodes: Sequence[BaseNode], **kwargs: Any) -> None:
+        """Do as :meth:`replace` does."""
+        if self._nodes is not None:
+            await self._nodes.areplace(nodes, **kwargs)
+        await self.awrite(nodes, **kwargs)
 
     async def awrite(self, nodes: Sequence[BaseNode], **kwargs: Any) -> None:
         """Store nodes as the index does."""

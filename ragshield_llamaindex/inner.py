@@ -16,14 +16,14 @@ from types import NoneType
 from typing import Any, ClassVar
 
 import numpy as np
-from llama_index.core.schema import BaseNode
+from llama_index.core.schema import BaseNode, MetadataMode
 from llama_index.core.vector_stores.types import (
     BasePydanticVectorStore,
     MetadataFilter,
     MetadataFilters,
     VectorStoreQuery,
 )
-from llama_index.core.vector_stores.utils import metadata_dict_to_node
+from llama_index.core.vector_stores.utils import metadata_dict_to_node, node_to_metadata_dict
 
 from ragshield_core.adapters.one_store import name_of
 from ragshield_core.entries import unfit as unstorable
@@ -49,6 +49,8 @@ class InnerStore(ABC):
 
     # Whether texts come back in the node as it was written, rather than beside it.
     TEXT_IN_NODE: ClassVar[bool] = False
+    # What `replaces` says.
+    REPLACES: ClassVar[bool] = False
 
     def __init__(self, store: Any) -> None:
         self._store = store
@@ -147,9 +149,18 @@ class InnerStore(ABC):
         """Return whether the store cannot keep a text for a character in it."""
         return False
 
+    @property
+    def replaces(self) -> bool:
+        """Whether :meth:`replace` does it in one step: a crash leaves one revision or the other."""
+        return self.REPLACES
+
     def write(self, nodes: Sequence[BaseNode], **kwargs: Any) -> None:
         """Store nodes under ids that are not there; ``kwargs`` are those of the store's ``add``."""
         self._store.add(list(nodes), **kwargs)
+
+    def replace(self, nodes: Sequence[BaseNode], **kwargs: Any) -> None:
+        """Store nodes in place of what stands under their ids, if the store :attr:`replaces`."""
+        self.write(nodes, **kwargs)
 
     def delete(self, ids: Sequence[str]) -> None:
         """Delete nodes; missing ones are ignored.
@@ -181,13 +192,22 @@ class InnerStore(ABC):
         """Do as :meth:`write` does, by the store's own async method."""
         await self._store.async_add(list(nodes), **kwargs)
 
+    async def areplace(self, nodes: Sequence[BaseNode], **kwargs: Any) -> None:
+        """Do as :meth:`replace` does."""
+        await asyncio.to_thread(self.replace, nodes, **kwargs)
+
     async def adelete(self, ids: Sequence[str]) -> None:
         """Do as :meth:`delete` does, by the store's own async method."""
         await self._store.adelete_nodes(node_ids=list(ids))
 
 
 class ChromaInner(InnerStore):
-    """llama-index-vector-stores-chroma."""
+    """llama-index-vector-stores-chroma.
+
+    Its ``add`` passes over ids that are there: those are replaced by Chroma's own method.
+    """
+
+    REPLACES = True
 
     @classmethod
     def handles(cls, store_cls: type[BasePydanticVectorStore]) -> bool:
@@ -223,6 +243,35 @@ class ChromaInner(InnerStore):
                 nodes.append(_node(metadata, text, vector))
         return nodes
 
+    def replace(self, nodes: Sequence[BaseNode], **kwargs: Any) -> None:
+        """Store nodes in place of what stands under their ids.
+
+        Metadata that these have and the new ones lack goes in a second step, since Chroma merges.
+        """
+        del kwargs  # its ``add`` knows none
+        client, flat = self._store.client, self._store.flat_metadata
+        for start in range(0, len(nodes), CHUNK):
+            part = nodes[start : start + CHUNK]
+            ids = [node.node_id for node in part]
+            there = client.get(ids=ids, include=["metadatas"])
+            made = [
+                node_to_metadata_dict(node, remove_text=True, flat_metadata=flat) for node in part
+            ]
+            metadatas = [
+                {key: "" if value is None else value for key, value in one.items()} for one in made
+            ]
+            client.upsert(
+                ids=ids,
+                documents=[node.get_content(metadata_mode=MetadataMode.NONE) for node in part],
+                embeddings=[node.get_embedding() for node in part],
+                metadatas=metadatas,
+            )
+            new = dict(zip(ids, metadatas, strict=True))
+            pairs = zip(there["ids"], there["metadatas"], strict=True)
+            stale = {i: dict.fromkeys((older or {}).keys() - new[i]) for i, older in pairs}
+            if stale := {i: keys for i, keys in stale.items() if keys}:
+                client.update(ids=list(stale), metadatas=list(stale.values()))
+
     def ids(self) -> list[str]:
         """Return the ids of all nodes."""
         return list(self._store.client.get(include=[])["ids"])
@@ -244,6 +293,7 @@ class QdrantInner(InnerStore):
     """
 
     TEXT_IN_NODE = True
+    REPLACES = True
 
     @classmethod
     def handles(cls, store_cls: type[BasePydanticVectorStore]) -> bool:
@@ -254,6 +304,10 @@ class QdrantInner(InnerStore):
         if not _uuids([node.node_id]):
             return "its id is no UUID, which Qdrant asks for; name nodes by UUIDs."
         return super()._unfit(node, flat=flat)
+
+    async def areplace(self, nodes: Sequence[BaseNode], **kwargs: Any) -> None:
+        """Store nodes in place of what stands under their ids, by the asynchronous client."""
+        await self.awrite(nodes, **kwargs)
 
     def delete(self, ids: Sequence[str]) -> None:
         """Delete nodes."""

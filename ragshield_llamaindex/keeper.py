@@ -127,14 +127,15 @@ class NodeKeeper(Keeper[BaseNode]):
             pairs = zip(batch, batch.vectors, strict=True)
             how = How([node_of(entry, vector.tolist()) for entry, vector in pairs])
         options = how.options or {}
-        # Stores skip an id that is there, or keep both.
-        if older:
+        # Most stores skip an id that is there, or keep both.
+        step = "replace" if older and self.access.replaces else "write"
+        if older and step == "write":
             yield from self._delete(list(dict.fromkeys(node.node_id for node in older)))
         try:
-            yield asked(self.access, "write", list(how.nodes), **options)
+            yield asked(self.access, step, list(how.nodes), **options)
         except Exception:
             if older:  # as it was before
-                yield asked(self.access, "write", list(older), **options)
+                yield asked(self.access, step, list(older), **options)
             raise
 
     def _delete(self, ids: Sequence[str], options: dict[str, Any] | None = None) -> Steps[None]:

@@ -27,7 +27,7 @@ from ragshield_core.adapters.held import keep_replaced, replacement, stays_held
 from ragshield_core.adapters.malformed import Sifted, keepable
 from ragshield_core.adapters.mask import Mask
 from ragshield_core.adapters.steps import Steps, Turns, own
-from ragshield_core.entries import Batch, Entry
+from ragshield_core.entries import Batch, Entry, together
 from ragshield_core.errors import OvertakenError, QuarantineError
 from ragshield_core.findings import Decision, Report, Verdict, printable
 from ragshield_core.growth.recorder import Intent
@@ -211,6 +211,7 @@ class Keeper(ABC, Generic[Item]):
         report, intent = yield from self._decided(sifted, replacing, sifted.admitted)
         self.last_report = report
         try:
+            yield from self._taken_out(report.batch.take(~report.admitted), intent)
             yield from self.recall_found(report.retroactive)
             admitted = sifted.admitted(report)
             if len(admitted):
@@ -456,7 +457,7 @@ class Keeper(ABC, Generic[Item]):
             coming = entering(held)
             if not self.guard.shared or not len(coming):
                 return held, None
-            return held, self.guard.intend(coming, _chosen(older, coming.ids))
+            return held, self.guard.intend(coming, self._left_for(coming, older))
 
         held, intent = self.guard.together(work, at=at)
         return self.guard.with_spent(held) if self.guard.shared else held, intent
@@ -527,9 +528,34 @@ class Keeper(ABC, Generic[Item]):
         places = [_chosen(leaving, visible, but=older.entries.ids), _chosen(older.entries, visible)]
         notes: dict[str, str] = yield own(self.keep_replaced, places, batch)
         if intent is None:
-            intent = yield own(self.guard.intend, batch, self._as_told(older.entries))
+            leaving = self._left_for(batch, self._as_told(older.entries))
+            intent = yield own(self.guard.intend, batch, leaving)
         yield from self._carried_out(intent, self._write(batch, how, older.items))
         return notes
+
+    def _left_for(self, coming: Batch, older: Batch) -> Batch:
+        """Return what leaves for entries that come: what stands there, and what is lost.
+
+        A store in memory may be that of a while ago, after a crash: what the guard knows and the
+        store lacks is, as a rule, what comes once more.
+        """
+        older = _chosen(older, coming.ids)
+        lost = _chosen(coming, self.guard.known(coming.ids), but=older.ids)
+        return together([batch for batch in (older, lost) if len(batch)] or [older])
+
+    def _taken_out(self, held: Batch, intent: Intent | None) -> Steps[None]:
+        """Take out of the store what is held now, and is there: it looked admissible before."""
+        if not len(held):
+            return
+        standing = (yield from self.stored(held.ids)).entries
+        same = standing.take([row for row, e in enumerate(standing) if self.mask.covers(e)])
+        lost = _chosen(held, self.guard.known(held.ids), but=standing.ids)
+        mine = 0 if intent is None else len(intent.positions)
+        # What somebody else intends may be on its way into the store.
+        if len(lost) and self.guard.status().pending <= mine:
+            yield own(self.guard.forget, lost)
+        if len(same):
+            yield from self._leave(same, self._deleted_or_hidden(same.ids))
 
     def _leave(self, leaving: Batch, steps: Steps[None]) -> Steps[None]:
         """Delete entries from the store by some steps, and forget them."""

@@ -616,10 +616,11 @@ class CliqueDetector(Detector, Lender):
             return {"graph": None}, {}
         values, arrays = self._graph.state()
         arrays = {f"graph.{key}": array for key, array in arrays.items()}
-        arrays |= {"scores": self._scores, "trusted": self._trusted, "held_at": self._held_at}
-        arrays["measured"] = self._measured
+        n = self._graph.n_slots  # there may be room for more
+        arrays["scores"], arrays["trusted"] = self._scores[:n], self._trusted[:n]
+        arrays["held_at"], arrays["measured"] = self._held_at[:n], self._measured
         for channel in CHANNELS:
-            for name, part in self._raw[channel]._asdict().items():
+            for name, part in self._raw[channel].take(np.s_[:n])._asdict().items():
                 arrays[f"raw.{channel}.{name}"] = part
         if self._kin is not None:
             arrays["kin"] = self._kin.state()
@@ -801,6 +802,17 @@ class CliqueDetector(Detector, Lender):
             for channel, evidence in judgement.evidence.items():
                 self._raw[channel].put(rows, evidence.raw)
             self._scores[rows] = judgement.scores
+        if graph.index.sparse:
+            self._compact()
+
+    def _compact(self) -> None:
+        """Renumber the entries of the graph, now that many have left."""
+        self._make_room()
+        before = self._fitted().compact()
+        self._scores, self._trusted = self._scores[before], self._trusted[before]
+        self._held_at = self._held_at[before]
+        self._measured = np.flatnonzero(np.isin(before, self._measured))
+        self._raw = {channel: raw.take(before) for channel, raw in self._raw.items()}
 
     def _make_room(self) -> None:
         """Let the arrays by slot grow with the graph, by a half more at a time."""
@@ -887,8 +899,8 @@ class CliqueDetector(Detector, Lender):
 
     def _turns(self, turns: int) -> NDArray[np.int64]:
         """Return the part of the graph in which each entry is, in their own order."""
-        n_slots = self._fitted().n_slots
-        return np.arange(n_slots, dtype=np.int64) * turns // max(1, n_slots)
+        graph = self._fitted()
+        return np.asarray((np.cumsum(~graph.gone) - 1) * turns // max(1, len(graph)))
 
     def _newcomers(self, overlay: Overlay, recent: NDArray[np.bool_]) -> Newcomers | None:
         """Return who came together; ``None`` where words were not counted yet.
@@ -901,8 +913,9 @@ class CliqueDetector(Detector, Lender):
         graph, n_new = self._fitted(), len(overlay.batch)
         if not n_new:  # as they were measured
             return Newcomers(overlay, self._shares, self._turns(TURNS))
-        n = graph.n_slots + n_new
-        together = np.arange(n)[::-1] // max(1, round(ARRIVING * len(graph)))
+        there = np.concatenate([~graph.gone, np.ones(n_new, dtype=np.bool_)])
+        later = np.cumsum(there[::-1])[::-1] - 1
+        together = later // max(1, round(ARRIVING * len(graph)))
         arrived = np.where(recent, together, STANDS)
         arrived[: graph.n_slots][~np.isnan(self._held_at[: graph.n_slots])] = NEW_TO_ALL
         return Newcomers(overlay, self._shares, arrived)
@@ -1026,8 +1039,8 @@ class CliqueDetector(Detector, Lender):
         """
         graph = self._fitted()
         recent = np.ones(graph.n_slots + len(overlay.batch), dtype=np.bool_)
-        since = graph.n_slots - round(ARRIVING * len(graph))
-        recent[:since] = False
+        younger = np.cumsum(~graph.gone[::-1])[::-1]  # itself included
+        recent[: graph.n_slots] = younger <= round(ARRIVING * len(graph))
         recent[: graph.n_slots] &= ~self._trusted[: graph.n_slots]
         recent[: graph.n_slots] |= ~np.isnan(self._held_at[: graph.n_slots])
         return recent

@@ -4,7 +4,9 @@ Texts that were crafted for one question make the same claim, and what stands on
 Of the words of a new entry, each is held against how often the standing entries around it have it:
 that nearly all of its new neighbours have it too is the more surprising the rarer it is there. An
 entry's agreement with a number of new neighbours is the log-likelihood ratio of its most telling
-words; how rare that is, the knowledge base tells (:mod:`ragshield_core.groups.surprisal`).
+words, less that of the next ones, as far as what stands around it is about the same: news shares
+many words that are new here, a claim a few. How rare such agreement is, the knowledge base tells
+(:mod:`ragshield_core.groups.surprisal`).
 """
 
 from __future__ import annotations
@@ -135,6 +137,10 @@ class Shared(NamedTuple):
             place = np.minimum(np.searchsorted(own, theirs), len(own) - 1)
             had[place[own[place] == theirs]] |= np.uint32(1 << column)
         return cls((own >> _SHIFT).astype(np.intp), (own & _LOW).astype(np.uint32), had)
+
+    def in_column(self, column: int) -> NDArray[np.bool_]:
+        """Return whether the entry in one column of its row's list has each word."""
+        return np.asarray(((self.had >> np.uint32(column)) & np.uint32(1)).astype(np.bool_))
 
     def by(self, column: NDArray[np.intp]) -> NDArray[np.bool_]:
         """Return whether the entry in a column of its row's list has each word; -1 has none."""
@@ -285,12 +291,25 @@ def agreement(
         where there are fewer.
     """
     found = np.zeros(mates.shape, dtype=np.float32)
-    for n_mates, telling in enumerate(_telling(shared, shares, mates, standing, similarities)):
+    n = len(mates)
+    known = np.zeros(len(shared.row), dtype=np.bool_)  # whether what stands around has the word
+    for column in range(standing.shape[1]):
+        known |= shared.in_column(column) & standing[shared.row, column]
+    rarity = -np.log(shares(shared.word))
+    having = np.zeros(len(shared.row))
+    for number, telling in enumerate(_telling(shared, shares, mates, standing, similarities)):
         order = np.lexsort((shared.word, -telling, shared.row))
         row = shared.row[order]
         rank = np.arange(len(row)) - np.searchsorted(row, row)
-        best = rank < TELLING
-        found[:, n_mates] = np.bincount(row[best], telling[order][best], minlength=len(mates))
+        # A claim is a few words; who shares many new ones brings a topic.
+        sign = np.where(rank < TELLING, 1.0, np.where(rank < 2 * TELLING, -1.0, 0.0))
+        claim = np.maximum(np.bincount(row, sign * telling[order], minlength=n), 0.0)
+        # What the entries around do not say is telling as far as they are about the same.
+        having += shared.by(mates[:, number])
+        topic = having * rarity
+        total = np.bincount(shared.row, topic, minlength=n)
+        covered = np.bincount(shared.row, topic * known, minlength=n)
+        found[:, number] = claim * covered / np.maximum(total, LEAST_SHARE)
     return found
 
 
@@ -310,8 +329,7 @@ def _telling(
     weights = np.exp(np.minimum(beyond, 0.0) / FADING)
     around = np.zeros(len(shared.row))
     for column in range(weights.shape[1]):
-        bit = (shared.had >> np.uint32(column)) & np.uint32(1)
-        around += weights[shared.row, column] * bit
+        around += weights[shared.row, column] * shared.in_column(column)
     share = (around + PRIOR * shares(shared.word)) / (weights.sum(axis=1) + PRIOR)[shared.row]
     share = np.clip(share, LEAST_SHARE, 1.0 - LEAST_SHARE)
     having = np.zeros(len(shared.row))

@@ -1,9 +1,9 @@
 """The nearest neighbours of every entry, kept up to date as entries come and go.
 
-Each entry has a slot (its number in the :class:`~ragshield_core.neighbors.index.NeighborIndex`)
-and a list of its nearest entries. Screening a batch makes an :class:`Overlay`: the lists of the new
-entries, and those standing lists into which a new entry would come; the graph itself is not
-touched. Learning the batch writes the overlay into the graph.
+Each entry has a slot (its number in the :class:`~ragshield_core.neighbors.index.NeighborIndex`,
+which tells who came first) and a list of its nearest entries. Screening a batch makes an
+:class:`Overlay`: the lists of the new entries, and those standing lists into which a new entry
+would come; the graph itself is not touched. Learning the batch writes the overlay into the graph.
 """
 
 from __future__ import annotations
@@ -84,6 +84,23 @@ class Lists:
         self.copied[rows] = other.copied
 
 
+class Words:
+    """Words by number: of the graph's entries, and behind them of new ones; neither is copied."""
+
+    def __init__(
+        self, standing: Sequence[NDArray[np.uint32]], new: Sequence[NDArray[np.uint32]]
+    ) -> None:
+        self._standing, self._new = standing, new
+        self._start = len(standing)
+
+    def __len__(self) -> int:
+        return self._start + len(self._new)
+
+    def __getitem__(self, number: int, /) -> NDArray[np.uint32]:
+        inside = number - self._start
+        return self._new[inside] if inside >= 0 else self._standing[number]
+
+
 class SimilarityGraph:
     """Neighbour lists of a growing knowledge base.
 
@@ -105,7 +122,7 @@ class SimilarityGraph:
         self._lineages: dict[str, int] = {}
         self._lists = Lists.empty(0, k)
         self._lineage = np.empty(0, dtype=np.int64)
-        self._gone: set[int] = set()
+        self._gone = np.empty(0, dtype=np.bool_)
         self.version = 0  # grows with every change
         self._last: tuple[Batch, Neighbors] | None = None
 
@@ -120,8 +137,12 @@ class SimilarityGraph:
     @property
     def present(self) -> NDArray[np.int64]:
         """Slots of the entries that are there."""
-        slots = np.arange(self.n_slots, dtype=np.int64)
-        return slots[~np.isin(slots, list(self._gone))] if self._gone else slots
+        return np.flatnonzero(~self.gone)
+
+    @property
+    def gone(self) -> NDArray[np.bool_]:
+        """By slot: whether its entry was removed."""
+        return self._gone[: self.n_slots]
 
     @property
     def lists(self) -> Lists:
@@ -162,7 +183,7 @@ class SimilarityGraph:
         lists.slots[:, :width] = found.slots
         lists.similarities[:, :width] = found.similarities
         own = np.arange(len(batch), dtype=np.int64)
-        lists.copied[:] = self._copied(own, lists, self.words)
+        lists.copied[:] = self._copied(own, lists, Words(self.words, ()))
         self._grow(len(batch))
         self._lists.put(own, lists)
         self._lineage[: len(batch)], self._lineages = self._codes(batch)
@@ -185,7 +206,7 @@ class SimilarityGraph:
         inside = all_neighbors(batch.embeddings, min(self.k, m - 1)) if m > 1 else None
         new = self._merge(m, standing, inside, offset=n)
         own = n + np.arange(m, dtype=np.int64)
-        new.copied[:] = self._copied(own, new, [*self.words, *words])
+        new.copied[:] = self._copied(own, new, Words(self.words, words))
         touched, lists = self._touched(own, new, gone)
         lineage, lineages = self._codes(batch)
         return Overlay(
@@ -298,9 +319,26 @@ class SimilarityGraph:
         self._lists.put(rows, lists.take(rows).sorted())
         for slot in gone.tolist():
             self.words[slot] = np.empty(0, dtype=np.uint32)
-        self._gone.update(gone.tolist())
+        self._gone[gone] = True
         self._lists.put(gone, Lists.empty(len(gone), self.k))
         return rows
+
+    def compact(self) -> NDArray[np.int64]:
+        """Renumber the entries, without gaps; return their slots so far, by the new ones."""
+        self._changed()
+        n = self.n_slots
+        before = self.index.compact()
+        numbers = np.full(n + 1, -1, dtype=np.int64)  # the last one stands for none
+        numbers[before] = np.arange(len(before))
+        self._lists = self._lists.take(before)
+        self._lists.slots = numbers[self._lists.slots]
+        self.words = [self.words[slot] for slot in before.tolist()]
+        self._gone = np.zeros(len(before), dtype=np.bool_)
+        names, codes = list(self._lineages), self._lineage[before]
+        used = np.unique(codes[codes != NO_LINEAGE])
+        self._lineage = np.where(codes == NO_LINEAGE, NO_LINEAGE, np.searchsorted(used, codes))
+        self._lineages = {names[code]: number for number, code in enumerate(used.tolist())}
+        return before
 
     def lineage_of(self, slots: Any) -> NDArray[np.int64]:
         """Return lineage codes, :data:`NO_LINEAGE` where there is none; shape as ``slots``."""
@@ -316,7 +354,7 @@ class SimilarityGraph:
                 "index": values,
                 "k": self.k,
                 "lineages": list(self._lineages),
-                "gone": sorted(self._gone),
+                "gone": np.flatnonzero(self.gone).tolist(),
             },
             {f"index.{key}": array for key, array in arrays.items()}
             | {
@@ -346,7 +384,8 @@ class SimilarityGraph:
             arrays["slots"].astype(np.int64), arrays["similarities"], arrays["copied"]
         )
         graph._lineage = arrays["lineage"]
-        graph._gone = set(values["gone"])
+        graph._gone = np.zeros(len(graph._lineage), dtype=np.bool_)
+        graph._gone[values["gone"]] = True
         if len(arrays["word_lengths"]):
             borders = np.cumsum(arrays["word_lengths"])[:-1]
             graph.words = np.split(arrays["words"], borders)
@@ -366,7 +405,9 @@ class SimilarityGraph:
         lists.put(np.s_[:have], self._lists)
         lineage = np.full(size, NO_LINEAGE, dtype=np.int64)
         lineage[:have] = self._lineage
-        self._lists, self._lineage = lists, lineage
+        gone = np.zeros(size, dtype=np.bool_)
+        gone[:have] = self._gone
+        self._lists, self._lineage, self._gone = lists, lineage, gone
 
     def _codes(self, batch: Batch) -> tuple[NDArray[np.int64], dict[str, int]]:
         """Return one lineage code per entry, and all codes with the new ones."""
@@ -401,7 +442,7 @@ class SimilarityGraph:
         self,
         numbers: NDArray[np.int64],
         lists: Lists,
-        words: Sequence[NDArray[np.uint32]],
+        words: Words,
     ) -> NDArray[np.float32]:
         """Compare the texts along the edges of lists, each pair once."""
         copied = np.zeros(lists.slots.shape, dtype=np.float32)
@@ -468,6 +509,7 @@ class Overlay:
         self.graph, self.batch = graph, batch
         self.numbers, self.lists = numbers, lists
         self.words = words
+        self._all_words = Words(graph.words, words)
         self._start = graph.n_slots
         self._lineage = lineage
 
@@ -489,7 +531,11 @@ class Overlay:
 
     def lineage_of(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return lineage codes, shape as ``numbers``."""
-        return np.concatenate([self.graph.lineage_of(np.s_[: self._start]), self._lineage])[numbers]
+        codes = np.empty(numbers.shape, dtype=np.int64)
+        new = numbers >= self._start
+        codes[~new] = self.graph.lineage_of(numbers[~new])
+        codes[new] = self._lineage[numbers[new] - self._start]
+        return codes
 
     def lineage_codes(self, lineages: Sequence[str]) -> NDArray[np.int64]:
         """Return the codes of those lineages that are known, or come with the batch."""
@@ -498,8 +544,7 @@ class Overlay:
 
     def words_of(self, number: int) -> NDArray[np.uint32]:
         """Return the hashes of an entry's words, in order."""
-        inside = number - self._start
-        return self.words[inside] if inside >= 0 else self.graph.words[number]
+        return self._all_words[number]
 
     def copied(self, first: NDArray[np.int64], second: NDArray[np.int64]) -> NDArray[np.float32]:
         """Return how much of the shorter text of each pair is in the other."""
@@ -507,5 +552,4 @@ class Overlay:
         pairs, inverse = np.unique(
             np.minimum(first, second) * n + np.maximum(first, second), return_inverse=True
         )
-        words = [*self.graph.words, *self.words]
-        return containment(words, pairs // n, pairs % n)[inverse]
+        return containment(self._all_words, pairs // n, pairs % n)[inverse]

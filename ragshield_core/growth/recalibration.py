@@ -26,6 +26,9 @@ logger = logging.getLogger("ragshield")
 # Share by which a knowledge base grows until thresholds are taken anew: neighbours come nearer by a
 # few hundredths then, and a rate of one in a hundred stays one.
 REFRESH_AFTER = 0.1
+# Of what was collected, revisions and entries that have left are dropped once all together are so
+# many times what is known.
+MOST_COLLECTED = 2
 
 NOTHING = Batch.of(ids=[], texts=[], embeddings=None)
 
@@ -190,6 +193,9 @@ class Recalibration:
         self._calibrator.leave_out(again)
         if self.collecting or self._renewing:
             self._collected.append(entries)
+            n = sum(map(len, self._collected))
+            if n > MOST_COLLECTED * max(len(self._knowledge), first_size(self._rate)):
+                self._collected = [self._standing]
 
     @property
     def due(self) -> bool:
@@ -259,7 +265,7 @@ class Recalibration:
         if not self._collected and not self._held_meanwhile:
             return values, {}
         collected = CleanSample(
-            inside=latest([NOTHING, *self._collected]),
+            inside=self._standing,
             outside=latest([NOTHING, *self._held_meanwhile]),
             vetted=False,
         )
@@ -279,6 +285,11 @@ class Recalibration:
             collected = CleanSample.restored(values["collected"], part_of(arrays, "collected."))
             self._collected = [collected.inside] if len(collected.inside) else []
             self._held_meanwhile = [collected.outside] if len(collected.outside) else []
+
+    @property
+    def _standing(self) -> Batch:
+        """What was collected and is still there, each entry in its latest revision."""
+        return latest([NOTHING, *self._collected], self._knowledge.labels)
 
     @property
     def _rate(self) -> float:
@@ -303,7 +314,7 @@ class Recalibration:
     def _begin(self, confirmed: Sequence[str], at_most: float | None = None) -> None:
         """Calibrate for the first time what began with nothing, and judge again what came in."""
         calibrator = self._calibrator
-        collected = latest(self._collected, self._knowledge.labels)
+        collected = self._standing
         held = latest([NOTHING, *self._held_meanwhile])
         self._fit(collected)
         if not calibrator.possible:
@@ -346,19 +357,20 @@ class Recalibration:
         calibrator = self._calibrator
         if calibrator.calibration is None:
             return False
-        return bool(self._collected) or (calibrator.sample is None and bool(calibrator.held_out))
+        if self._collected or self._wanted_rate is not None:
+            return True
+        return calibrator.sample is None and bool(calibrator.held_out)
 
     @property
     def _enough_for_renewal(self) -> bool:
-        n = sum(
-            len({entry_id for batch in batches for entry_id in batch.ids})
-            for batches in (self._collected, self._held_meanwhile)
-        )
+        held = {entry_id for batch in self._held_meanwhile for entry_id in batch.ids}
+        collected = {entry_id for batch in self._collected for entry_id in batch.ids}
+        n = len(held) + sum(entry_id in self._knowledge for entry_id in collected)
         return n >= first_size(self._rate if self._wanted_rate is None else self._wanted_rate)
 
     def _renew(self, confirmed: Sequence[str]) -> None:
         """Take a new clean sample from what has come."""
-        inside = latest(self._collected, self._knowledge.labels)
+        inside = self._standing
         outside = latest([NOTHING, *self._held_meanwhile])
         outside = outside.take([r for r, i in enumerate(outside.ids) if i not in self._knowledge])
         self._calibrator.sample = CleanSample(inside=inside, outside=outside, vetted=False)

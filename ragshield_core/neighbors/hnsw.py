@@ -107,6 +107,26 @@ class Graph:
             if len(crowd) == 1:
                 del self._crowds[node]
 
+    def renumber(self, before: NDArray[np.int64], numbers: NDArray[np.int64]) -> None:
+        """Take over new numbers of slots.
+
+        Parameters
+        ----------
+        before
+            The slots that are in use, by their new numbers.
+        numbers
+            The new numbers, by slot.
+        """
+        there = self._slot_of_node.values >= 0
+        self._slot_of_node.values[there] = numbers[self._slot_of_node.values[there]]
+        nodes = self._node_of_slot.values[before]
+        self._node_of_slot = Column(np.int64)
+        self._node_of_slot.append(nodes)
+        self._crowds = {
+            node: dict.fromkeys(numbers[list(crowd)].tolist())
+            for node, crowd in self._crowds.items()
+        }
+
     def candidates(
         self, queries: NDArray[np.float32], k: int
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -36,6 +36,10 @@ from ragshield_core.neighbors.rows import (
 # costs more than it saves, and misses some.
 EXACT_UP_TO = 100_000
 
+# Share of slots whose entries were removed at which the others are renumbered: callers' arrays are
+# a third longer than need be, at the most, and renumbering costs little for each removal.
+SPARSE_AT = 0.25
+
 
 FORMAT = 1
 
@@ -70,9 +74,9 @@ class FixedVectors:
 class NeighborIndex:
     """Nearest entries by cosine: exact (flat inner product) up to a size, HNSW above it.
 
-    Every entry gets a slot, a number that stays its own for good: slots are counted up and never
-    handed out a second time, so that callers may keep arrays of their own by slot (``capacity``
-    long). A slot costs 8 bytes for ever, an entry that was removed nothing else.
+    Every entry gets a slot: slots are counted up, so that they tell who came first, and callers may
+    keep arrays of their own by slot (``capacity`` long). Those of entries that were removed are not
+    handed out again; once there are many, :meth:`compact` renumbers the entries.
 
     Parameters
     ----------
@@ -135,6 +139,11 @@ class NeighborIndex:
         return len(self._row_of_slot)
 
     @property
+    def sparse(self) -> bool:
+        """Whether so many slots are of entries that were removed that :meth:`compact` pays."""
+        return self.capacity - len(self) > SPARSE_AT * self.capacity
+
+    @property
     def exact(self) -> bool:
         """Whether searches compare with every entry."""
         return self._graph is None
@@ -194,7 +203,7 @@ class NeighborIndex:
         return slots
 
     def remove(self, ids: Sequence[str]) -> NDArray[np.int64]:
-        """Remove entries and return the slots that were theirs; these are not handed out again.
+        """Remove entries and return the slots that were theirs.
 
         Parameters
         ----------
@@ -227,6 +236,27 @@ class NeighborIndex:
             elif self._graph.share_gone > REBUILD_AT:
                 self._build()
         return slots
+
+    def compact(self) -> NDArray[np.int64]:
+        """Renumber the entries, without gaps and in the order in which they came.
+
+        Returns
+        -------
+        NDArray[np.int64]
+            Shape (n,): the slots that they had, by the new ones. Of an array by slot, callers keep
+            these rows.
+        """
+        before = np.flatnonzero(self._row_of_slot.values >= 0)
+        numbers = np.full(self.capacity, -1, dtype=np.int64)
+        numbers[before] = np.arange(len(before))
+        rows = self._row_of_slot.values[before]
+        self._row_of_slot = Column(np.int64)
+        self._row_of_slot.append(rows)
+        self._slot_of_row.values[:] = numbers[self._slot_of_row.values]
+        self._slots = dict(zip(self._ids, self._slot_of_row.values.tolist(), strict=True))
+        if self._graph is not None:
+            self._graph.renumber(before, numbers)
+        return before
 
     def slots_of(self, ids: Iterable[str]) -> NDArray[np.int64]:
         """Return the slot of each id, shape (n,); -1 where it is unknown."""

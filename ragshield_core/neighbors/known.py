@@ -138,6 +138,8 @@ class KnownEntries:
         """Take entries out; ids that are not known are ignored."""
         if self._index is not None:
             self._index.remove([i for i in dict.fromkeys(ids) if i in self._index])
+            if self._index.sparse:
+                self._index.compact()
         self._last = None
 
     def known_neighbors(self, batch: Batch, k: int) -> KnownNeighbors:

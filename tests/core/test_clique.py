@@ -14,6 +14,8 @@ from ragshield_core.detectors import CliqueDetector
 from ragshield_core.detectors.clique import MIN_ENTRIES
 from ragshield_core.errors import InvalidBatchError, NotFittedError
 from ragshield_core.groups import evidence as group_evidence
+from ragshield_core.neighbors import index
+from ragshield_core.neighbors.index import SPARSE_AT
 
 FPR = 0.01
 KNOWN = passages(900, 1)
@@ -539,6 +541,43 @@ def test_forgetting_what_was_learned_leaves_scores_as_they_were():
     again = detector.score(passages(30, 9, "m"))
     assert np.corrcoef(score, again)[0, 1] > 0.98
     assert np.corrcoef(known, detector._scores[: len(KNOWN)])[0, 1] > 0.98
+
+
+def replaced(detector, rounds, n=300):
+    """Replace entries again and again by others, with held ones and new revisions among them."""
+    for number in range(rounds):
+        detector.forget(KNOWN.take(range(n)))
+        detector.hold(group(3, number, "held"))
+        detector.learn(passages(n, number, "kb").take(np.arange(n)))
+        detector.forget_held([f"held{number - 2}-{row}" for row in range(3)])
+        detector.refresh(KNOWN.take(range(n, len(KNOWN))))
+
+
+@pytest.mark.parametrize("rule", ["groups", "cleanbase"])
+def test_entries_that_have_left_leave_nothing_in_what_is_saved(rule):
+    detector = CliqueDetector(rule=rule).fit(KNOWN)
+    n_bytes = []
+    for _ in range(3):
+        replaced(detector, 4)
+        values, arrays = detector.state()
+        n_bytes.append(len(json.dumps(values)) + sum(array.nbytes for array in arrays.values()))
+        assert len(arrays["scores"]) <= len(detector._graph) / (1 - SPARSE_AT) + 1
+    assert max(n_bytes) < 1.5 * n_bytes[0]
+
+
+@pytest.mark.parametrize("rule", ["groups", "cleanbase"])
+def test_renumbering_changes_no_score(rule, monkeypatch):
+    often, never = CliqueDetector(rule=rule).fit(KNOWN), CliqueDetector(rule=rule).fit(KNOWN)
+    replaced(often, 3)
+    assert often._graph.n_slots < len(KNOWN) + 3 * 300
+    monkeypatch.setattr(index, "SPARSE_AT", 1.0)
+    replaced(never, 3)
+    assert never._graph.n_slots > len(KNOWN) + 3 * 300
+    new = join(group(4, 50), group(3, 1, "held"), passages(30, 9, "m"), clones_of(KNOWN[5], 4))
+    np.testing.assert_array_equal(often.score(new), never.score(new))
+    standing = KNOWN.take(range(300, 900))
+    scores = [each.held_out_scores(standing, 0) for each in (often, never)]
+    np.testing.assert_array_equal(*scores)
 
 
 def recombined(n, seed=21, *, lineage=None):

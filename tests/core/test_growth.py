@@ -16,6 +16,7 @@ from ragshield_core.detectors import (
     CanaryDisplacementDetector,
     CliqueDetector,
     InstructionDetector,
+    LabelCentroidDetector,
 )
 from ragshield_core.detectors.trigger_phrase import PATIENCE, TriggerPhraseDetector
 from ragshield_core.findings import Decision, Finding, Report, Verdict
@@ -277,6 +278,22 @@ def test_with_too_few_entries_nothing_is_calibrated():
     assert not guard.calibrated
     guard.learn(KNOWN.take([FIRST - 1]))
     assert guard.calibrated
+
+
+def test_what_comes_and_goes_while_collecting_leaves_nothing_behind(tmp_path):
+    guard = guard_of(LabelCentroidDetector())
+    labelled = replace(KNOWN, labels=("a", "b") * 300)
+    n_bytes = []
+    for number in range(12):
+        start = 100 * (number % 5)
+        guard.learn(labelled.take(range(start, start + 100)))
+        guard.learn(labelled.take(range(start, start + 50)))  # once more
+        n_bytes.append(sum(map(len, saved(guard, tmp_path / "guard").values())))
+        guard.forget(labelled.take(range(start, start + 100)))
+    assert max(n_bytes) < 1.1 * n_bytes[0]
+    assert not guard.calibrated
+    guard.learn(labelled.take(range(FIRST)))
+    assert (guard.calibrated, guard.status().n_sample) == (True, FIRST)
 
 
 def test_poison_that_came_before_the_calibration_is_named_by_the_next_report():

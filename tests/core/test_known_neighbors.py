@@ -181,3 +181,19 @@ def test_the_usual_distance_is_that_of_the_last_neighbour():
     known.learn(batch)
     cosines = [row[4] for row in brute_force(batch, batch, 5)[1]]
     assert known.usual_distance(5) == pytest.approx(1.0 - np.median(cosines))
+
+
+@pytest.mark.parametrize("exact_up_to", [None, 10])
+def test_what_is_replaced_again_and_again_leaves_nothing_behind(exact_up_to):
+    source, known = KnownEntries(exact_up_to=exact_up_to), entries(40, 1)
+    source.learn(known)
+    for number in range(30):
+        source.learn(entries(40, number))
+    source.learn(known)
+    values, _ = source.state()
+    assert len(source) == 40
+    assert values["index"]["capacity"] < 2 * 40
+    found = source.known_neighbors(entries(5, 99, "n"), 3)
+    again = KnownEntries(exact_up_to=exact_up_to)
+    again.learn(known)
+    assert found.ids.tolist() == again.known_neighbors(entries(5, 99, "n"), 3).ids.tolist()

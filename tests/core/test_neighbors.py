@@ -106,17 +106,20 @@ def small_chunks(monkeypatch):
     clones=st.integers(0, 20),
     seed=st.integers(0, 1000),
     limit=st.sampled_from([0, 10, 1000]),
-    steps=st.lists(st.tuples(st.booleans(), st.integers(1, 15)), max_size=8),
+    steps=st.lists(
+        st.tuples(st.sampled_from(["add", "remove", "compact"]), st.integers(1, 15)), max_size=8
+    ),
 )
 def test_any_sequence_of_changes_leaves_what_brute_force_finds(n, k, clones, seed, limit, steps):
     rng = np.random.default_rng(seed)
     pool = rows_of(300, seed, dim=5)
     pool[:clones] = pool[0]
     index = NeighborIndex(5, exact_up_to=limit, seed=seed)
-    present, handed_out = {}, set()
+    present, handed_out, n_added = {}, set(), 0
 
     def add(size):
-        start = len(handed_out)
+        nonlocal n_added
+        start, n_added = n_added, n_added + size
         ids = names(size, f"s{start}-")
         rows = pool[start : start + size]
         slots = index.add(ids, rows).tolist()
@@ -125,9 +128,15 @@ def test_any_sequence_of_changes_leaves_what_brute_force_finds(n, k, clones, see
         present.update(zip(ids, zip(slots, rows, strict=True), strict=True))
 
     add(n)
-    for is_add, size in steps:
-        if is_add:
+    for step, size in steps:
+        if step == "add":
             add(size)
+        elif step == "compact":
+            before = index.compact().tolist()
+            assert before == sorted(slot for slot, _ in present.values())
+            number = {slot: new for new, slot in enumerate(before)}
+            present = {i: (number[slot], row) for i, (slot, row) in present.items()}
+            handed_out = set(range(len(present)))
         else:
             gone = rng.permutation(list(present))[:size].tolist()
             assert index.remove(gone).tolist() == [present.pop(entry_id)[0] for entry_id in gone]

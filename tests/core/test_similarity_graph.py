@@ -155,6 +155,47 @@ def test_what_is_removed_is_in_no_list_and_its_slot_stays_empty():
     )
 
 
+def test_renumbering_changes_the_numbers_and_nothing_else():
+    compact, other = grown(K, NEW), grown(K, NEW)
+    for graph in (compact, other):
+        graph.remove(EVERYTHING.ids[5:45])
+    standing = other.present
+    np.testing.assert_array_equal(compact.compact(), standing)
+    more = passages(9, 5, "more")
+    for graph in (compact, other):
+        graph.learn(more.ids, graph.overlay(more))
+        graph.remove(NEW.ids[:1])
+    assert compact.n_slots == N - 40 + len(more) < other.n_slots
+    rows = [graph.index.slots_of((*EVERYTHING.ids[:5], *more.ids)) for graph in (compact, other)]
+    lists = [graph.lists.take(row) for graph, row in zip((compact, other), rows, strict=True)]
+    named = [
+        [graph.index.ids_of(row[row >= 0]) for row in found.slots]
+        for graph, found in zip((compact, other), lists, strict=True)
+    ]
+    assert named[0] == named[1]
+    for part in ("similarities", "copied"):
+        np.testing.assert_array_equal(*(getattr(found, part) for found in lists))
+    words = [
+        [graph.words[r].tolist() for r in row]
+        for graph, row in zip((compact, other), rows, strict=True)
+    ]
+    assert words[0] == words[1]
+
+
+def test_renumbering_forgets_lineages_that_nobody_has_any_more():
+    graph = grown(K, NEW)
+    left = [row for row in range(N) if row not in range(5, 45)]
+    graph.remove(EVERYTHING.ids[5:45])
+    graph.compact()
+    names = graph.state()[0]["lineages"]
+    stand = [lineage for lineage in EVERYTHING.take(left).lineages if lineage is not None]
+    assert set(names) == set(stand)
+    codes = graph.lineage_of(np.arange(len(left))).tolist()
+    assert [None if code == NO_LINEAGE else names[code] for code in codes] == list(
+        EVERYTHING.take(left).lineages
+    )
+
+
 def through_files(graph):
     values, arrays = graph.state()
     file = io.BytesIO()

@@ -10,8 +10,9 @@ TEXT = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 MAP = TEXT.partition("## Where things are\n")[2].partition("\n## ")[0]
 MAPPED = ("ragshield_core", "ragshield_langchain", "ragshield_llamaindex", "tests", "benchmarks")
 # Folders whose files need no names here: tests are found by theirs, results by their benchmarks.
-WHOLE = {"tests/contract", "tests/core", "tests/langchain", "tests/llamaindex", "tests/docs"}
+WHOLE = {"tests/contract", "tests/core", "tests/faults", "tests/langchain", "tests/llamaindex"}
 WHOLE |= {
+    "tests/docs",
     "ragshield_langchain/demo_data",
     "tests/saved_before",
     "benchmarks/results",

@@ -1,0 +1,398 @@
+"""A client that is killed while it writes, again and again, and looks afterwards at what is left.
+
+The client calls, is killed (SIGKILL), is started again, opens everything as docs/operating.md says,
+and repeats the call that nobody has acknowledged. For the tests and the benchmark.
+"""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import time
+import traceback
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, NamedTuple
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import numpy as np
+from crash_plan import Plan, Step, made_up
+from crash_stores import STORES, Store
+
+from ragshield_core import Guard
+from ragshield_core.detectors import CliqueDetector, TriggerPhraseDetector
+from ragshield_core.errors import QuarantineError
+from ragshield_core.quarantine import Status
+
+LEASE = 0.5
+SEARCHED = 50  # held entries that are searched for by their vectors
+IN_OPENING = 0.15  # share of the kills that meet a client which has just been started again
+# What is loaded once, not at each start.
+PRELOADED = [
+    "crashes",
+    "chromadb",
+    "faiss",
+    "langchain_chroma",
+    "langchain_community.vectorstores.faiss",
+    "langchain_postgres",
+    "llama_index.core",
+    "llama_index.vector_stores.chroma",
+    "ragshield_core.knowledge.sharing",
+    "ragshield_core.quarantine",
+    "ragshield_langchain.vectorstore",
+    "ragshield_llamaindex.index",
+]
+
+
+class Task(NamedTuple):
+    """What is written, and where."""
+
+    store: str
+    folder: Path
+    url: str  # of the guard's database
+    server: str  # of PostgreSQL, if the store is there
+    n: int
+    known: int
+    seed: int
+    fpr: float
+    batch: int = 50
+
+    @property
+    def plan(self) -> Plan:
+        """What is written."""
+        return made_up(self.n, known=self.known, batch=self.batch, seed=self.seed)
+
+    def open(self) -> Store:
+        """Return the store, guarded."""
+        detectors = [CliqueDetector(), TriggerPhraseDetector()]
+        namespace = self.folder.name
+        guard = Guard.open(self.url, namespace, detectors=detectors, fpr=self.fpr, lease=LEASE)
+        return STORES[self.store](guard, self.folder / "store", self.server)
+
+
+class Moment:
+    """Notes what a process is about, for who kills it."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT)
+        self.now = ""
+
+    def __call__(self, name: str) -> None:
+        """Be about something else."""
+        self.now = name
+        os.pwrite(self._file, name.ljust(32).encode(), 0)
+
+    def during(self, owner: Any, method: str, name: str) -> None:
+        """Note each call of a method."""
+        do = getattr(owner, method)
+
+        def noted(*args: Any, **kwargs: Any) -> Any:
+            before = self.now
+            self(name)
+            try:
+                return do(*args, **kwargs)
+            finally:
+                self(before)
+
+        setattr(owner, method, noted)
+
+    def watch(self, store: Store) -> None:
+        """Note what a store does."""
+        self.during(store.guard, "screen", "judging")
+        self.during(store.keeper, "_decide", "journal: intended")
+        self.during(store.guard, "intend", "journal: intended")
+        self.during(store.guard, "intend_recall", "journal: intended")
+        for method in ("write", "delete"):
+            self.during(store.access, method, "store")
+        self.during(store.guard, "finish", "journal: done")
+        self.during(store, "save", "saving")
+
+
+@dataclass
+class Look:
+    """What is wrong with a store that was opened again; ids."""
+
+    missing: list[str] = field(default_factory=list)  # acknowledged, and nowhere
+    neither: list[str] = field(default_factory=list)  # updated just then: no revision is there
+    twice: list[str] = field(default_factory=list)  # in the store
+    both: list[str] = field(default_factory=list)  # held, and in the store without the guard
+    readable: list[str] = field(default_factory=list)  # held, and read all the same
+    stale: list[str] = field(default_factory=list)  # deleted, or of a revision before
+    unknown: list[str] = field(default_factory=list)  # in the store or the guard, not in both
+    log: str = ""  # what is wrong with it
+    held: list[str] = field(default_factory=list)  # not wrong
+    known: int = 0
+
+    @property
+    def wrong(self) -> dict[str, Any]:
+        """What is, by its name."""
+        return {name: value for name, value in vars(self).items() if value and name not in RIGHT}
+
+
+RIGHT = ("held", "known")
+
+
+def look(store: Store, plan: Plan, done: int) -> Look:
+    """Compare a store with what was written, of which some steps are acknowledged."""
+    found = Look()
+    sent = plan.revisions(done)
+    ahead = plan.revisions(done + 1)
+    open_step = set(plan.steps[done].ids) if done < len(plan.steps) else set()
+    raw = store.raw()
+    by_id: dict[str, list[str]] = defaultdict(list)
+    for (entry_id, text), times in raw.items():
+        by_id[entry_id] += [text] * times
+    entries = [one.entry for one in store.guard.quarantine.list(Status.HELD)]
+    held = {(entry.id, entry.text) for entry in entries}
+    found.held = sorted({entry_id for entry_id, _ in held})
+    found.twice = [entry_id for entry_id, texts in by_id.items() if len(texts) > 1]
+    found.both = [entry_id for entry_id, text in held if raw[entry_id, text]]
+    for entry_id, texts in sent.items():
+        here, last = by_id[entry_id], texts[-1] if texts else None
+        if entry_id in open_step:
+            last = ahead[entry_id][-1] if ahead[entry_id] else None
+            both = {(entry_id, text) for text in (*texts[-1:], last)}
+            if texts and last is not None and not here and both.isdisjoint(held):
+                found.neither.append(entry_id)
+        elif last is None:
+            if here or entry_id in found.held:
+                found.stale.append(entry_id)
+        elif (entry_id, last) not in held and last not in here:
+            (found.stale if here else found.missing).append(entry_id)
+    vectors = np.array([e.embedding for e in entries if e.embedding.size][:SEARCHED])
+    found.readable = sorted(i for i, _ in store.seen(found.held, vectors) & held)
+    visible = {i for i, text in raw if (i, text) not in held}
+    ids = {*sent, *ahead}
+    found.unknown = sorted(visible ^ set(store.guard.known(list(ids))))
+    found.known = store.guard.status().n_known
+    try:
+        store.guard.quarantine.verify()
+    except QuarantineError as error:
+        found.log = str(error)
+    return found
+
+
+# The client
+
+
+def do(store: Store, step: Step) -> None:
+    """Do what may have been done before, wholly or half."""
+    match step:
+        case Step("add" | "update", _, entries) if entries is not None:
+            store.add(entries)
+        case Step("delete", ids):
+            store.delete(ids)
+        case Step("release", ids):
+            held = store.guard.quarantine
+            waiting = sorted(held.held_ids(ids))
+            late = [one.id for one in held.list(Status.RELEASED) if one.id in ids]
+            for entry_id in (*waiting, *late):
+                try:
+                    store.guarded.release([entry_id], by="reviewer")
+                except QuarantineError:  # it was released, and is there
+                    if entry_id in waiting:
+                        raise
+    store.save()
+
+
+def begin(task: Task) -> None:
+    """Make the store that there is before."""
+    store, known = task.open(), task.plan.known
+    with closing(store.guard):
+        store.guard.fit(known).calibrate()
+        store.fill(known)
+        store.save()
+
+
+def work(task: Task, first: int, pipe: Connection, *, waits: bool) -> None:
+    """Write from a step on; tell of each.
+
+    Parameters
+    ----------
+    task, first, pipe
+        What, from where on, and whom to tell.
+    waits
+        Until what was left pending is settled, before anything else.
+    """
+    try:
+        logging.disable()  # what is held is counted
+        moment, plan = Moment(task.folder / "moment"), task.plan
+        moment("opening")
+        pipe.send(("started", first, None))
+        store = task.open()
+        moment.watch(store)
+        moment("recovering")
+        store.guarded.recover()
+        while waits and store.guard.status().pending:
+            time.sleep(LEASE / 5)
+            store.guarded.recover()
+        pipe.send(("opened", first, look(store, plan, first)))
+        for number, step in enumerate(plan.steps[first:], first):
+            moment("between calls")
+            pipe.send(("begun", number, None))
+            moment("in a call")
+            do(store, step)
+            moment("between calls")
+            pipe.send(("done", number, None))
+        pipe.send(("end", len(plan.steps), look(store, plan, len(plan.steps))))
+        store.guard.close()
+    except Exception:  # noqa: BLE001 - said where it is read
+        pipe.send(("failed", first, traceback.format_exc()))
+
+
+# Who kills it
+
+
+class Kill(NamedTuple):
+    """When to kill."""
+
+    step: int
+    share: float  # of the time that such a step, or an opening, takes
+    opening: bool
+
+
+@dataclass
+class Outcome:
+    """What came of it.
+
+    Attributes
+    ----------
+    kills
+        How many, by what the process was about.
+    wrong
+        By what is wrong, how many entries after all kills together, before the client has repeated
+        its call; what is still wrong at the end.
+    end
+        The store in the end.
+    seconds
+        That steps of a kind, and an opening, took.
+    """
+
+    kills: Counter[str] = field(default_factory=Counter)
+    wrong: Counter[str] = field(default_factory=Counter)
+    times: Counter[str] = field(default_factory=Counter)
+    end: Look = field(default_factory=Look)
+    seconds: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+
+
+def chosen(n: int, steps: int, seed: int) -> list[Kill]:
+    """Return when to kill, at random."""
+    rng = np.random.default_rng(seed)
+    kills: list[Kill] = []
+    for step in sorted(rng.integers(steps, size=n).tolist()):
+        opening = bool(kills) and rng.random() < IN_OPENING
+        at = kills[-1].step if opening else step
+        kills.append(Kill(at, 1.1 * rng.random(), opening))
+    return kills
+
+
+def ingest(
+    task: Task, kills: Sequence[Kill] = (), seconds: Mapping[str, Sequence[float]] | None = None
+) -> Outcome:
+    """Do all of a plan, with a kill now and then.
+
+    Parameters
+    ----------
+    task
+        What is written.
+    kills
+        When; none for a run to compare with.
+    seconds
+        How long what takes, from such a run.
+    """
+    task.folder.mkdir(parents=True)
+    _finished(_start(begin, task))
+    usual = {what: float(np.mean(took)) for what, took in (seconds or {}).items()}
+    outcome, waiting = Outcome(), deque(kills)
+    done = number = 0
+    while not outcome.end.known:
+        # Half of the clients wait until the lease of the killed one is over.
+        done = _client(task, done, outcome, waiting, usual, waits=number % 2 == 0)
+        number += 1
+    return outcome
+
+
+def _client(
+    task: Task,
+    done: int,
+    outcome: Outcome,
+    waiting: deque[Kill],
+    usual: Mapping[str, float],
+    *,
+    waits: bool,
+) -> int:
+    """Have a process write until it is killed, or is through; return how many steps are done."""
+    steps = task.plan.steps
+    ours, theirs = CONTEXT.Pipe()
+    child = _start(work, task, done, theirs, waits=waits)
+    theirs.close()
+    deadline, since = None, time.monotonic()
+    with closing(ours):
+        while ours.poll(None if deadline is None else max(0.0, deadline - time.monotonic())):
+            what, at, found = ours.recv()
+            now = time.monotonic()
+            kind = steps[at].kind if at < len(steps) else ""
+            next_kill = waiting[0] if waiting else None
+            match what:
+                case "failed":
+                    raise RuntimeError(found)
+                case "started" if next_kill is not None and next_kill.opening:
+                    deadline = now + next_kill.share * usual["opened"]
+                case "opened":
+                    outcome.seconds[what].append(now - since)
+                    _noted(outcome, found)
+                case "begun" if deadline is None and next_kill is not None and next_kill.step <= at:
+                    deadline = now + next_kill.share * usual[kind]
+                case "done":
+                    outcome.seconds[kind].append(now - since)
+                    done = at + 1
+                case "end":
+                    outcome.end = found
+                    child.join()
+                    return done
+            since = now
+        child.kill()
+        child.join()
+        waiting.popleft()
+        outcome.kills[(task.folder / "moment").read_text().strip()] += 1
+        return _drained(ours, done)
+
+
+def _noted(outcome: Outcome, found: Look) -> None:
+    for name, value in found.wrong.items():
+        outcome.times[name] += 1
+        outcome.wrong[name] += len(value) if isinstance(value, list) else 1
+
+
+def _drained(pipe: Connection, done: int) -> int:
+    """Return how many steps a process that is gone has acknowledged."""
+    try:
+        while pipe.poll():
+            what, at, _ = pipe.recv()
+            done = at + 1 if what == "done" else done
+    except (EOFError, OSError):
+        pass
+    return done
+
+
+CONTEXT = multiprocessing.get_context("forkserver")
+CONTEXT.set_forkserver_preload(PRELOADED)
+
+
+def _start(target: Callable[..., None], *args: Any, **options: Any) -> Any:
+    child = CONTEXT.Process(target=target, args=args, kwargs=options)
+    child.start()
+    return child
+
+
+def _finished(child: Any) -> None:
+    child.join()
+    if child.exitcode:
+        msg = f"a process ended with exit code {child.exitcode}, expected 0."
+        raise RuntimeError(msg)

@@ -1,0 +1,84 @@
+"""A store that processes share, of numbers of rows, and what keeps it in step with a guard."""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping, Sequence
+from typing import Any
+
+from ragshield_core import Batch, Guard, Report
+from ragshield_core.adapters.keeper import Keeper, Standing
+from ragshield_core.adapters.malformed import Columns, sift
+from ragshield_core.adapters.mask import Claims, Mask
+from ragshield_core.adapters.steps import Steps, own
+from ragshield_core.entries import Entry
+from ragshield_core.quarantine import HeldEntry
+from ragshield_core.quarantine.entries import batch_of
+
+
+class Entries(Mask[Entry]):
+    """A mask over entries themselves."""
+
+    def id_of(self, item: Entry) -> str:
+        """Return its id."""
+        return item.id
+
+    def claims_of(self, item: Entry) -> Claims:
+        """Return what it claims."""
+        return Claims(item.text, item.label, item.lineage, item.context)
+
+
+class RowKeeper(Keeper[Entry]):
+    """Keeps a store of rows, by id, and a guard in step.
+
+    Parameters
+    ----------
+    guard
+        Its guard.
+    rows
+        All entries that can be stored.
+    store
+        What is stored.
+    """
+
+    def __init__(self, guard: Guard, rows: Batch, store: MutableMapping[str, int]) -> None:
+        super().__init__(guard, Entries())
+        self._rows, self._store = rows, store
+        self._places = {entry_id: row for row, entry_id in enumerate(rows.ids)}
+
+    def stored(self, ids: Sequence[str]) -> Steps[Standing[Entry]]:
+        """Return the entries that are in the store."""
+        found = yield own(lambda: [self._store.get(entry_id) for entry_id in ids])
+        batch = self._rows.take([row for row in found if row is not None])
+        return Standing(batch, list(batch))
+
+    def _write(self, batch: Batch, how: Any, older: Sequence[Entry]) -> Steps[None]:  # noqa: ARG002
+        coming = {entry_id: self._places[entry_id] for entry_id in batch.ids}
+        yield own(self._store.update, coming)
+
+    def _delete(self, ids: Sequence[str], options: Any = None) -> Steps[None]:  # noqa: ARG002
+        yield own(lambda: [self._store.pop(entry_id, None) for entry_id in ids])
+
+    def _near(self, vector: list[float], k: int) -> Steps[Sequence[Entry]]:  # noqa: ARG002
+        return []
+        yield
+
+    def _entries_of(self, held: Sequence[HeldEntry], embed: Any) -> Batch:  # noqa: ARG002
+        return batch_of(held)
+
+    def everything(self, *_: Any) -> Batch:
+        """Return all that is stored."""
+        return self._rows.take(sorted(self._store.values()))
+
+    def write(self, rows: Sequence[int]) -> Report:
+        """Write some of the rows as an adapter does."""
+        batch = self._rows.take(rows)
+        columns = Columns(
+            ids=batch.ids,
+            texts=batch.texts,
+            vectors=batch.vectors,
+            labels=batch.labels,
+            lineages=batch.lineages,
+            metadatas=batch.metadatas,
+            contexts=batch.contexts,
+        )
+        return self.run(self.add(sift(columns, self.guard), lambda _: None))

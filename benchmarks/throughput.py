@@ -1,0 +1,184 @@
+"""Eight processes that write into one database at once, against one that writes as much.
+
+    python benchmarks/throughput.py                  # writes benchmarks/results/throughput.md
+    python benchmarks/throughput.py --entries 1000   # of each process, instead of 5,000
+    python benchmarks/throughput.py --quick          # two processes, SQLite only, writes nothing
+
+Every process opens the same guard (``Guard.open``), which has all detectors and knows nothing yet,
+and the same store. In the end every entry must be in the store or held, and never in both, and the
+guard must know what is in the store.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import multiprocessing
+import os
+import platform
+import time
+from collections.abc import MutableMapping, Sequence
+from contextlib import closing
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import NamedTuple
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import numpy as np
+from corpora import many
+from databases import KINDS, databases
+from row_store import RowKeeper
+
+from ragshield_core import Batch, Guard
+
+ENTRIES, PROCESSES, BATCH = 5_000, 8, 100
+RESULTS = Path(__file__).parent / "results"
+
+
+class Overtaken(logging.Handler):
+    """Counts how often a batch was screened again because another process was faster."""
+
+    n = 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Count."""
+        self.n += record.getMessage().startswith("another process was faster")
+
+
+class Done(NamedTuple):
+    """What a process says in the end."""
+
+    again: int  # screenings that were done once more
+    errors: list[str]
+    milliseconds: list[float]  # of each write
+
+
+class Result(NamedTuple):
+    """What came of all of them."""
+
+    seconds: float
+    held: int
+    again: int
+    errors: list[str]
+    milliseconds: list[float]
+
+
+def work(
+    url: str, rows: Batch, mine: Sequence[int], store: MutableMapping[str, int], pipe: Connection
+) -> None:
+    """Write some of the rows in batches, once the parent says so."""
+    logger, overtaken = logging.getLogger("ragshield"), Overtaken()
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+    logger.addHandler(overtaken)
+    errors, times = [], []
+    with closing(Guard.open(url)) as guard:
+        keeper = RowKeeper(guard, rows, store)
+        pipe.send("ready")
+        pipe.recv()
+        for start in range(0, len(mine), BATCH):
+            begin = time.perf_counter()
+            try:
+                keeper.write(mine[start : start + BATCH])
+            except Exception as error:  # noqa: BLE001 - none is to reach the user
+                errors.append(f"{type(error).__name__}: {error}")
+            times.append(1000 * (time.perf_counter() - begin))
+    pipe.send(Done(overtaken.n, errors, times))
+
+
+def measure(url: str, rows: Batch, n: int) -> Result:
+    """Return what came of so many processes that write all rows."""
+    context = multiprocessing.get_context("spawn")
+    parts = np.array_split(np.arange(len(rows)), n)
+    with context.Manager() as manager:
+        store = manager.dict()
+        Guard.open(url).close()
+        pipes, children = [], []
+        for part in parts:
+            ours, theirs = context.Pipe()
+            child = context.Process(target=work, args=(url, rows, part.tolist(), store, theirs))
+            child.start()
+            theirs.close()  # so that a child that fails is noticed
+            pipes.append(ours)
+            children.append(child)
+        for pipe in pipes:
+            pipe.recv()
+        start = time.perf_counter()
+        for pipe in pipes:
+            pipe.send("go")
+        done: list[Done] = [pipe.recv() for pipe in pipes]
+        seconds = time.perf_counter() - start
+        for child in children:
+            child.join()
+        stored = set(store.keys())
+    with closing(Guard.open(url)) as guard:
+        guard.quarantine.verify()
+        held = guard.quarantine.held_ids(rows.ids)
+        known, pending = set(guard.known(rows.ids)), guard.status().pending
+    wrong = {
+        "stored and held": len(stored & held),
+        "neither stored nor held": len(set(rows.ids) - stored - held),
+        "stored and not known": len(stored - known),
+        "known and not stored": len(known - stored),
+        "pending": pending,
+    }
+    if any(wrong.values()):
+        msg = f"counts are not exact with {n} processes: {wrong}"
+        raise SystemExit(msg)
+    return Result(
+        seconds,
+        len(held),
+        sum(one.again for one in done),
+        [error for one in done for error in one.errors],
+        [times for one in done for times in one.milliseconds],
+    )
+
+
+def main() -> None:
+    """Run the benchmark."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="two processes; writes nothing")
+    parser.add_argument("--entries", type=int, default=ENTRIES, help="of each process")
+    arguments = parser.parse_args()
+    quick = arguments.quick
+    n, each = (2, 600) if quick else (PROCESSES, arguments.entries)
+    rows = many(n * each)
+    lines = []
+    with databases(("SQLite",) if quick else KINDS) as kinds:
+        for name, made in kinds.items():
+            alone = 0.0
+            for processes in (1, n):
+                url = made.new()
+                result = measure(url, rows, processes)
+                made.drop(url)
+                alone = alone or result.seconds
+                times = result.milliseconds
+                lines.append(
+                    f"| {name} | {processes} | {result.seconds:.0f} "
+                    f"| {len(rows) / result.seconds:.0f} | {alone / result.seconds:.2f} "
+                    f"| {np.median(times):.0f} / {np.quantile(times, 0.95):.0f} | {result.again} "
+                    f"| {len(result.errors)} | {result.held} |"
+                )
+                print(lines[-1], *result.errors[:5], sep="\n", flush=True)
+    page = f"""# Several processes that write into one database
+
+Written by `benchmarks/throughput.py`. {len(rows):,} clean entries of several corpora, in batches of
+{BATCH}, by one process and by {n}, each with {each:,} of them, on {os.cpu_count()} cores; all
+detectors, nothing known at first. Afterwards every entry was in the store or held, none in both,
+nothing pending, and the guard knew exactly what the store had; the log was verified. Milliseconds
+of a write: median / 95th percentile. Screened again: batches, because another process was faster.
+Errors: exceptions that reached the writer. Python {platform.python_version()}.
+
+| database | processes | seconds | entries a second | against one | write, ms | screened again \
+| errors | held |
+|---|---|---|---|---|---|---|---|---|
+{chr(10).join(lines)}
+"""
+    print(page)
+    if not quick:
+        (RESULTS / "throughput.md").write_text(page, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

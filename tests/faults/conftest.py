@@ -1,0 +1,6 @@
+"""Puts the folder of test_replay on the path, as the tests of the core have it."""
+
+import sys
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).parents[1] / "core"))
