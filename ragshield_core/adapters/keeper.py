@@ -565,7 +565,44 @@ class Keeper(ABC, Generic[Item]):
         """Do an operation once that is settled which others have left."""
         if self.guard.shared:
             yield from self.recover()
-        return (yield from steps)
+        answer = yield from steps
+        if due := self.guard.due_for_screening():
+            try:
+                yield from self.rescreen(due[:PART])
+            except Exception as error:  # noqa: BLE001 - the operation itself is done
+                kind = type(error).__name__
+                logger.warning("what was let in unscreened could not be screened yet (%s)", kind)
+        return answer
+
+    def rescreen(self, ids: Sequence[str] | None = None) -> Steps[int]:
+        """Screen what was let in although detectors failed on it; recall what is suspicious.
+
+        Operations do so by themselves once the detectors work again, a thousand entries at a time.
+
+        Parameters
+        ----------
+        ids
+            Of them; ``None`` for all.
+
+        Returns
+        -------
+        int
+            How many are screened now.
+        """
+        ids = list(self.guard.unscreened()) if ids is None else ids
+        n_screened = 0
+        for start in range(0, len(ids), PART):
+            some = ids[start : start + PART]
+            found = keepable((yield from self.stored(some)).entries).entries
+            report: Report = yield own(self.guard.screen, found)
+            suspicious = [one for one in report.quarantined if one.findings]
+            yield from self.recall_found([*suspicious, *report.retroactive])
+            again = {item.entry_id for item in report.unjudged if item.failed}
+            screened = [i for i in some if i not in again]
+            yield own(self.guard.screened_again, screened, sorted(again))
+            n_screened += len(screened)
+            logger.info("%d entries that were let in unscreened are screened now", len(screened))
+        return n_screened
 
     def recover(self) -> Steps[int]:
         """Settle what processes have begun that are gone; return how many events that were.

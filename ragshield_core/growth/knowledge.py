@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import logging
+from collections.abc import Callable, Iterable, Sequence, Sized
 from dataclasses import replace
+from typing import TypeVar
 
 import numpy as np
 
@@ -11,6 +13,11 @@ from ragshield_core.detectors.base import Detector, Need
 from ragshield_core.entries import Batch
 from ragshield_core.errors import InvalidBatchError
 from ragshield_core.neighbors.known import Borrower, Lender
+from ragshield_core.screening import crash
+
+T = TypeVar("T", bound=Sized)
+
+logger = logging.getLogger("ragshield")  # ids and counts, never text
 
 
 class Knowledge:
@@ -29,6 +36,8 @@ class Knowledge:
         Of the entries that are known, by id.
     dim
         Length of their vectors, 0 without any; ``None`` as long as nothing was learned.
+    missed
+        By detector, what it failed to take note of last, and how.
     """
 
     def __init__(self, detectors: Sequence[Detector]) -> None:
@@ -41,6 +50,7 @@ class Knowledge:
                     detector.borrow(lender.neighbors())
         self.labels: dict[str, str | None] = {}
         self.dim: int | None = None
+        self.missed: dict[str, str] = {}
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -64,7 +74,7 @@ class Knowledge:
         """Learn entries that have come."""
         self.check_learnable(entries)
         for detector in self.learners:
-            detector.learn(entries)
+            self._tell(detector, "learn", detector.learn, entries)
         self.labels.update(zip(entries.ids, entries.labels, strict=True))
         self.dim = entries.dim
 
@@ -76,7 +86,7 @@ class Knowledge:
         known = replace(known, labels=tuple(self.labels[i] for i in known.ids))
         self.check_dim(known)
         for detector in self.learners:
-            detector.forget(known)
+            self._tell(detector, "forget", detector.forget, known)
         for entry_id in known.ids:
             del self.labels[entry_id]
 
@@ -84,17 +94,17 @@ class Knowledge:
         """Remember entries that are held, as far as detectors can without their vectors."""
         for detector in self.detectors:
             if entries.dim or Need.EMBEDDING not in detector.needs:
-                detector.hold(entries)
+                self._tell(detector, "hold", detector.hold, entries)
 
     def forget_held(self, ids: Sequence[str]) -> None:
         """Forget held entries: they were released, or deleted for good."""
         for detector in self.detectors:
-            detector.forget_held(ids)
+            self._tell(detector, "forget held", detector.forget_held, ids)
 
     def trust(self, ids: Sequence[str]) -> None:
         """Leave entries alone from now on: a person has judged them good."""
         for detector in self.detectors:
-            detector.trust(ids)
+            self._tell(detector, "trust", detector.trust, ids)
 
     def complete(self, entries: Batch) -> bool:
         """Return whether entries have the vectors that some detector needs."""
@@ -134,6 +144,18 @@ class Knowledge:
                 "without; pass its embedding, or use a guard without these detectors."
             )
             raise InvalidBatchError(msg)
+
+    def _tell(self, detector: Detector, what: str, method: Callable[[T], object], of: T) -> None:
+        """Have a detector take note; where one fails, the others and the store go on.
+
+        The entries were judged before. What this one misses of them, it will not compare with.
+        """
+        try:
+            method(of)
+        except Exception as error:  # noqa: BLE001 - any crash, of any detector
+            reason = f"could not {what} {len(of)} entries: {crash(error)}"
+            logger.error("%s %s", detector.name, reason)  # noqa: TRY400
+            self.missed[detector.name] = reason
 
     @property
     def _needing_vectors(self) -> list[str]:
