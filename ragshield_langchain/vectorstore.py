@@ -666,6 +666,25 @@ class GuardedVectorStore(VectorStore):
         """Do as :meth:`recover` does, off the event loop."""
         return await self._off_loop(self.recover)
 
+    def rescreen(self) -> int:
+        """Screen what was let in although a detector failed on it; recall what is suspicious.
+
+        Where the policy fails open, see :class:`ragshield_core.Policy`. Operations do so by
+        themselves once the detector works again; :meth:`ragshield_core.Guard.unscreened` says what
+        waits.
+
+        Returns
+        -------
+        int
+            How many documents are screened now.
+        """
+        self._access.ready()
+        return self._keeper.run(self._keeper.rescreen())
+
+    async def arescreen(self) -> int:
+        """Do as :meth:`rescreen` does, off the event loop."""
+        return await self._off_loop(self.rescreen)
+
     def refresh_quarantine(self) -> None:
         """Ask the quarantine what is held.
 

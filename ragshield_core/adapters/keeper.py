@@ -81,7 +81,7 @@ class Keeper(ABC, Generic[Item]):
         self.mask = mask
         self.mask.load(guard.quarantine)
         if guard.shared:
-            self.mask.watch(guard.quarantine)
+            self.mask.watch(guard.quarantine, lambda: guard.policy.fail_open)
         self.last_report = Report(batch=NOTHING)
         self._turns = Turns()
 
