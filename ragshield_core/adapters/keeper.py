@@ -28,7 +28,7 @@ from ragshield_core.adapters.malformed import Sifted, keepable
 from ragshield_core.adapters.mask import Mask
 from ragshield_core.adapters.steps import Steps, Turns, own
 from ragshield_core.entries import Batch, Entry
-from ragshield_core.errors import OvertakenError, QuarantineError
+from ragshield_core.errors import OvertakenError, QuarantineError, RAGShieldError
 from ragshield_core.findings import Decision, Report, Verdict, printable
 from ragshield_core.growth.recorder import Intent
 from ragshield_core.guard import Guard
@@ -565,7 +565,19 @@ class Keeper(ABC, Generic[Item]):
         """Do an operation once that is settled which others have left."""
         if self.guard.shared:
             yield from self.recover()
-        answer = yield from steps
+        try:
+            answer = yield from steps
+        except RAGShieldError:
+            raise
+        except (
+            Exception
+        ) as error:  # of the store, or its embedding model: theirs, and of their type
+            error.add_note(
+                "RAGShield: the store inside or its embedding model failed, and this operation on "
+                f"it came to no end ({self.guard.quarantine!r}). What was judged suspicious is "
+                "held; repeat the operation once they answer, which does nothing twice."
+            )
+            raise
         if due := self.guard.due_for_screening():
             try:
                 yield from self.rescreen(due[:PART])

@@ -68,7 +68,7 @@ class Database:
         self.url = url
         self.in_memory = in_memory(make_url(url))
         self._sqlite = make_url(url).get_backend_name() == "sqlite"
-        self._path = _path_of(url)
+        self._path: str | None = None
         self._file: tuple[int, int] | None = None  # which one was opened
         self.older = False  # known once it is open: an earlier version's, which may only be read
         self._engine: Engine | None = None
@@ -230,6 +230,7 @@ class Database:
         if self._engine is None:
             with self._opening:
                 if self._engine is None:
+                    self._path = _path_of(self.url)  # as the driver sees it from here
                     engine = connected(self.url)
                     try:
                         self.older = prepare_schema(engine, self._settle)
@@ -282,7 +283,7 @@ class Database:
 
 
 def _path_of(url: str) -> str | None:
-    """Return the path of an SQLite file; ``None`` of a server, in memory, or of the driver's URIs."""
+    """Return the path of an SQLite file; ``None`` where it is none, or the driver knows which."""
     parsed = make_url(url)
     file = parsed.database
     if parsed.get_backend_name() != "sqlite" or in_memory(parsed) or file is None:
