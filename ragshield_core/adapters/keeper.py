@@ -575,7 +575,8 @@ class Keeper(ABC, Generic[Item]):
             error.add_note(
                 "RAGShield: the store inside or its embedding model failed, and this operation on "
                 f"it came to no end ({self.guard.quarantine!r}). What was judged suspicious is "
-                "held; repeat the operation once they answer, which does nothing twice."
+                "held; repeat the operation once they answer: what has the same ids is not there "
+                "twice then."
             )
             raise
         if due := self.guard.due_for_screening():

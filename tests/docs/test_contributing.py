@@ -12,6 +12,7 @@ MAPPED = ("ragshield_core", "ragshield_langchain", "ragshield_llamaindex", "test
 # Folders whose files need no names here: tests are found by theirs, results by their benchmarks.
 WHOLE = {"tests/contract", "tests/core", "tests/langchain", "tests/llamaindex", "tests/docs"}
 WHOLE |= {
+    "tests/faults",
     "ragshield_langchain/demo_data",
     "tests/saved_before",
     "benchmarks/results",

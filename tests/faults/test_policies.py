@@ -1,17 +1,27 @@
 """A detector that fails: what it could not judge is held, or let in and screened later."""
 
+import asyncio
 import contextlib
 import logging
 import threading
+import uuid
 
+import chromadb
 import pytest
+from langchain_core.documents import Document
+from langchain_core.vectorstores import InMemoryVectorStore
+from llama_index.core.schema import TextNode
+from llama_index.core.vector_stores import VectorStoreQuery
+from llama_index.vector_stores.chroma import ChromaVectorStore
 from small_store import HOSTILE, Moody, SmallKeeper
-from support import Scripted, group, passages
+from support import CountingEmbeddings, Scripted, group, passages, vector_of
 
 from ragshield_core import Guard, Policy, Quarantine
 from ragshield_core.detectors import CliqueDetector
 from ragshield_core.growth.unscreened import TRIES
 from ragshield_core.knowledge import sharing
+from ragshield_langchain import GuardedVectorStore
+from ragshield_llamaindex import GuardedVectorStore as GuardedNodeStore
 
 OPEN = Policy(fail_open=True)
 
@@ -237,6 +247,61 @@ def test_a_call_that_was_left_behind_has_detectors_that_nobody_uses_any_more(moo
     assert both[0].scores["clique"].tolist() == both[1].scores["clique"].tolist()
     named = [{decision.entry_id for decision in one.retroactive} for one in both]
     assert named[0] == named[1]
+
+
+def langchain(guard):
+    store = GuardedVectorStore(InMemoryVectorStore(CountingEmbeddings()), guard=guard)
+
+    def add(**texts):
+        store.add_documents([Document(id=i, page_content=t) for i, t in texts.items()])
+
+    def live():
+        return {document.id for document in store.similarity_search("billing", k=9)}
+
+    return store, add, live
+
+
+def llamaindex(guard):
+    collection = chromadb.EphemeralClient().create_collection(f"test_{uuid.uuid4().hex}")
+    store = GuardedNodeStore(ChromaVectorStore(collection), guard=guard)
+
+    def add(**texts):
+        vectors = {i: vector_of(text).tolist() for i, text in texts.items()}
+        store.add([TextNode(id_=i, text=t, embedding=vectors[i]) for i, t in texts.items()])
+
+    def live():
+        vector = vector_of("billing").tolist()
+        found = store.query(VectorStoreQuery(query_embedding=vector, similarity_top_k=9))
+        return set(found.ids)
+
+    return store, add, live
+
+
+@pytest.mark.parametrize("adapter", [langchain, llamaindex])
+def test_stores_of_both_frameworks_fail_closed(mood, adapter):
+    store, add, live = adapter(built(detectors=[Moody()]))
+    add(a="billing a")
+    mood("raises")
+    add(b="billing b")
+    assert live() == {"a"}
+    assert "moody failed on it" in store.quarantine.show("b").note
+
+
+@pytest.mark.parametrize("adapter", [langchain, llamaindex])
+@pytest.mark.parametrize("how", ["by itself", "asked for", "asked for on a loop"])
+def test_stores_of_both_frameworks_fail_open_where_they_may(mood, adapter, how):
+    store, add, live = adapter(built(OPEN, [Moody()]))
+    mood("raises")
+    add(a="billing a", b="billing score=5")
+    assert live() == {"a", "b"} == set(store.guard.unscreened())
+    mood(None)
+    if how == "by itself":
+        add(c="billing c")
+    else:
+        assert (store.rescreen() if how == "asked for" else asyncio.run(store.arescreen())) == 2
+    assert live() == {"a", "c"} - ({"c"} if how != "by itself" else set())
+    assert store.quarantine.held_ids(["b"]) == {"b"}
+    assert store.guard.unscreened() == {}
 
 
 class Forgetful(Scripted):
