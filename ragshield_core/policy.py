@@ -61,7 +61,7 @@ class Policy(BaseModel):
         case: writes raise then.
     time_budget
         Seconds that a detector may take for a batch of up to 1,000 entries, in proportion for a
-        larger one; then it has failed, and is left behind. The default is a hundred times what a
+        larger one; then it has failed, and is left behind. The default is hundreds of times what a
         built-in detector takes, so that only one that hangs is stopped. ``None`` waits for ever.
     unjudged
         Verdict for entries that no detector could judge, e.g. because they have no label. The

@@ -26,6 +26,23 @@ from ragshield_llamaindex import GuardedVectorStore as GuardedNodeStore
 OPEN = Policy(fail_open=True)
 
 
+@pytest.fixture(autouse=True)
+def mood():
+    """Return a function that says how detectors feel from now on."""
+    hung = []
+
+    def set_mood(mood):
+        Moody.mood = mood
+        if isinstance(mood, threading.Event):
+            hung.append(mood)
+
+    Moody.mood, Moody.asked = None, 0
+    yield set_mood
+    Moody.mood = None
+    for event in hung:
+        event.set()
+
+
 def built(policy=None, detectors=None):
     detectors = [Moody(), Scripted()] if detectors is None else detectors
     return Guard(detectors, policy=policy, quarantine=Quarantine("sqlite://"))
