@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence, Sized
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import TypeVar
 
 import numpy as np
 
@@ -14,8 +13,6 @@ from ragshield_core.entries import Batch
 from ragshield_core.errors import InvalidBatchError
 from ragshield_core.neighbors.known import Borrower, Lender
 from ragshield_core.screening import crash
-
-T = TypeVar("T", bound=Sized)
 
 logger = logging.getLogger("ragshield")  # ids and counts, never text
 
@@ -73,8 +70,7 @@ class Knowledge:
     def learn(self, entries: Batch) -> None:
         """Learn entries that have come."""
         self.check_learnable(entries)
-        for detector in self.learners:
-            self._tell(detector, "learn", detector.learn, entries)
+        self._tell(self.learners, "learn", entries)
         self.labels.update(zip(entries.ids, entries.labels, strict=True))
         self.dim = entries.dim
 
@@ -85,26 +81,22 @@ class Knowledge:
             return
         known = replace(known, labels=tuple(self.labels[i] for i in known.ids))
         self.check_dim(known)
-        for detector in self.learners:
-            self._tell(detector, "forget", detector.forget, known)
+        self._tell(self.learners, "forget", known)
         for entry_id in known.ids:
             del self.labels[entry_id]
 
     def hold(self, entries: Batch) -> None:
         """Remember entries that are held, as far as detectors can without their vectors."""
-        for detector in self.detectors:
-            if entries.dim or Need.EMBEDDING not in detector.needs:
-                self._tell(detector, "hold", detector.hold, entries)
+        able = [d for d in self.detectors if entries.dim or Need.EMBEDDING not in d.needs]
+        self._tell(able, "hold", entries)
 
     def forget_held(self, ids: Sequence[str]) -> None:
         """Forget held entries: they were released, or deleted for good."""
-        for detector in self.detectors:
-            self._tell(detector, "forget held", detector.forget_held, ids)
+        self._tell(self.detectors, "forget_held", ids)
 
     def trust(self, ids: Sequence[str]) -> None:
         """Leave entries alone from now on: a person has judged them good."""
-        for detector in self.detectors:
-            self._tell(detector, "trust", detector.trust, ids)
+        self._tell(self.detectors, "trust", ids)
 
     def complete(self, entries: Batch) -> bool:
         """Return whether entries have the vectors that some detector needs."""
@@ -145,17 +137,23 @@ class Knowledge:
             )
             raise InvalidBatchError(msg)
 
-    def _tell(self, detector: Detector, what: str, method: Callable[[T], object], of: T) -> None:
-        """Have a detector take note; where one fails, the others and the store go on.
+    def _tell(self, detectors: Iterable[Detector], what: str, of: Batch | Sequence[str]) -> None:
+        """Have detectors take note; what the first that fails raises says so, and can be repeated.
 
-        The entries were judged before. What this one misses of them, it will not compare with.
+        Detectors bear to be told twice.
         """
-        try:
-            method(of)
-        except Exception as error:  # noqa: BLE001 - any crash, of any detector
-            reason = f"could not {what} {len(of)} entries: {crash(error)}"
-            logger.error("%s %s", detector.name, reason)  # noqa: TRY400
-            self.missed[detector.name] = reason
+        for detector in detectors:
+            try:
+                getattr(detector, what)(of)
+            except Exception as error:
+                reason = f"could not {what} {len(of)} entries: {crash(error)}"
+                logger.error("%s %s", detector.name, reason)  # noqa: TRY400
+                self.missed[detector.name] = reason
+                error.add_note(
+                    f"RAGShield: {detector.name} {reason}; repeat it once that is mended."
+                )
+                raise
+            self.missed.pop(detector.name, None)
 
     @property
     def _needing_vectors(self) -> list[str]:
