@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,9 +34,11 @@ from ragshield_core.growth.events import Change, Event
 from ragshield_core.growth.knowledge import Knowledge
 from ragshield_core.growth.recalibration import Recalibration
 from ragshield_core.growth.recorder import Hands, Recorder
+from ragshield_core.growth.unscreened import Unscreened, failing, let_in
 from ragshield_core.growth.writes import Writes
 from ragshield_core.policy import Policy
-from ragshield_core.screening import InForce, overlooking, overruled, screened
+from ragshield_core.screening import InForce, crash, overlooking, overruled, screened
+from ragshield_core.time_budget import TimeBudget
 
 if TYPE_CHECKING:
     from ragshield_core.quarantine import Quarantine
@@ -108,6 +110,9 @@ class Guard(Writes):
         policy = policy if policy is not None else Policy()
         self._calibrator = Calibrator(self._knowledge, policy, seed)
         self._growth = Recalibration(self._knowledge, self._calibrator)
+        self._unscreened = Unscreened()
+        self._budget = TimeBudget()
+        self._failing: dict[str, str] = {}  # detectors that failed when they were asked last, how
         self._left_out: tuple[Skipped, ...] = ()
         self._warned = False  # that it is not calibrated
         self._on_event: list[Callable[[Event], AbstractContextManager[object]]] = []
@@ -270,13 +275,42 @@ class Guard(Writes):
                 abstaining=dict(arrivals.abstaining),
                 shifts=tuple(arrivals.shifts()),
                 topics=tuple(arrivals.topics()),
+                failing=self._knowledge.missed | self._failing,
+                unscreened=len(self._unscreened.among(self._knowledge.labels)),
             )
+
+    def unscreened(self) -> dict[str, Mapping[str, str]]:
+        """Return the known entries that were let in although detectors failed on them.
+
+        By id, with what is said of each detector. A guarded store screens them again, see its
+        ``rescreen``, and recalls what is suspicious.
+        """
+        with self._lock:
+            return dict(self._unscreened.among(self._knowledge.labels))
 
     @property
     def thresholds(self) -> dict[str, float]:
         """Per detector, the score above which an entry is quarantined."""
         thresholds = self._calibrator.thresholds
         return {name: threshold.quarantine for name, threshold in thresholds.items()}
+
+    def change_policy(
+        self, *, fail_open: bool | None = None, time_budget: float | Literal["keep"] | None = "keep"
+    ) -> Self:
+        """Change what happens where detectors fail, for all that share the guard.
+
+        Parameters
+        ----------
+        fail_open, time_budget
+            As of :class:`Policy`; the default changes nothing.
+        """
+        changed: dict[str, Any] = {} if fail_open is None else {"fail_open": fail_open}
+        if time_budget != "keep":
+            changed["time_budget"] = time_budget
+        policy = Policy.model_validate(self.policy.model_dump() | changed)
+        with self._replaced():
+            self._calibrator.policy = policy
+        return self
 
     def fit(self, batch: Batch) -> Self:
         """Learn the knowledge base as it stands; replaces what was learned before.
@@ -291,6 +325,7 @@ class Guard(Writes):
         """
         with self._replaced():
             self._growth.fit(batch)
+            self._unscreened.clear()
         return self
 
     def calibrate(
@@ -358,6 +393,7 @@ class Guard(Writes):
         confirmed = self.quarantine.confirmed_ids()
         with self._replaced():
             self._growth.adopt(batch, at_most, confirmed)
+            self._unscreened.clear()
         return self
 
     def refresh(self) -> Self:
@@ -413,11 +449,27 @@ class Guard(Writes):
         InvalidBatchError
             If the vectors are of another dimension than those of the knowledge base.
         """
-        with self._lock, overlooking(self.detectors, replacing):
+        with self._lock:
+            times_late = self._budget.times_late
+            try:
+                report = self._screened(batch, replacing)
+            finally:
+                if self._budget.times_late != times_late:
+                    self._leave_detectors()
+            judged = {name for name, column in report.scores.items() if not np.isnan(column).all()}
+            failed = failing(report)
+            self._failing = {n: why for n, why in self._failing.items() if n not in judged} | failed
+            calibrated_at = self._calibrator.calibrated_at if self.calibrated else None
+            position = self._recorder.position
+        skipped = (*self._left_out, *report.skipped)
+        return replace(report, skipped=skipped, calibrated_at=calibrated_at, position=position)
+
+    def _screened(self, batch: Batch, replacing: Collection[str]) -> Report:
+        with overlooking(self.detectors, replacing):
             self.catch_up()
             self.check_dim(batch)
             calibrator = self._calibrator
-            report = screened(
+            return screened(
                 batch,
                 self.detectors,
                 self.policy,
@@ -429,11 +481,20 @@ class Guard(Writes):
                 ),
                 leaving={*batch.ids, *replacing},
                 overdue=self._growth.overdue(),
+                budget=self._budget,
             )
-            calibrated_at = calibrator.calibrated_at if self.calibrated else None
-            position = self._recorder.position
-        skipped = (*self._left_out, *report.skipped)
-        return replace(report, skipped=skipped, calibrated_at=calibrated_at, position=position)
+
+    def _leave_detectors(self) -> None:
+        """Go on with detectors that know the same: a call that was left behind has the others.
+
+        One that holds what cannot be saved goes on itself; scoring changes nothing of it.
+        """
+        new = [type(d) if d.unsaved is None else d for d in self.detectors]
+        try:
+            values, arrays = self._state()
+            self._become(json.loads(json.dumps(values)), arrays, new)
+        except Exception as error:  # noqa: BLE001 - of a detector that cannot be built again
+            logger.error("detectors go on beside a call that took too long: %s", crash(error))  # noqa: TRY400
 
     def hold(self, report: Report, *, by: str = "ragshield") -> Report:
         """Put the quarantined entries of a report into the quarantine, durably.
@@ -474,7 +535,7 @@ class Guard(Writes):
             report = overruled(report, released, Verdict.ADMIT)
             if report.quarantined:
                 raise PoisonedEntryError(report)
-            return report
+            return self._with_let_in(report)
         decisions = [report.remarkable[row] for row in rows]
 
         def hold() -> Report:
@@ -554,6 +615,17 @@ class Guard(Writes):
         """Take note of what was decided, and of detectors whose calibration no longer holds."""
         if self.calibrated:
             self._happened(Change.COUNTED, counted=Counted.of(report))
+        return self._with_let_in(report)
+
+    def _with_let_in(self, report: Report) -> Report:
+        """Take note of what is let in although detectors failed on it."""
+        if failed := let_in(report):
+            self._happened(Change.UNSCREENED, failed=failed)
+            names = ", ".join(sorted({name for failures in failed.values() for name in failures}))
+            logger.warning(
+                "%d of %d entries are let in although %s failed on them, and are screened later",
+                *(len(failed), len(report.batch), names),
+            )
         return report
 
     def with_spent(self, report: Report) -> Report:
@@ -614,11 +686,16 @@ class Guard(Writes):
                     self._knowledge.forget(entries)
                     self._calibrator.recalled(event.accused)
                     self._growth.held(entries)
+                    self._unscreened.drop(entries.ids)
                 case Event(change=Change.HELD_FORGOTTEN):
                     self._knowledge.forget_held(event.ids)
                 case Event(change=Change.TRUSTED):
                     self._growth.settle(event.ids)
                     self._knowledge.trust(event.ids)
+                    self._unscreened.drop(event.ids)
+                case Event(change=Change.UNSCREENED | Change.SCREENED):
+                    self._unscreened.add(event.failed)
+                    self._unscreened.drop(event.ids)
                 case Event(change=Change.COUNTED, counted=Counted() as counted):
                     self._calibrator.count(counted)
                 case Event(change=Change.RECALIBRATED):
@@ -694,10 +771,16 @@ class Guard(Writes):
     def _size(self) -> int:
         return len(self._knowledge)
 
-    def _become(self, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Be another guard, as it was saved, with the same detectors."""
-        other = vars(self._restored(values, arrays, self.quarantine, self.detectors))
-        for name in ("detectors", "seed", "_knowledge", "_calibrator", "_growth"):
+    def _become(
+        self,
+        values: Mapping[str, Any],
+        arrays: Mapping[str, NDArray[Any]],
+        detectors: Sequence[Detector | type[Detector]] | None = None,
+    ) -> None:
+        """Be another guard, as it was saved, with the same detectors or others of their kinds."""
+        given = self.detectors if detectors is None else detectors
+        other = vars(self._restored(values, arrays, self.quarantine, given))
+        for name in ("detectors", "seed", "_knowledge", "_calibrator", "_growth", "_unscreened"):
             setattr(self, name, other[name])
 
     def save(
@@ -733,6 +816,7 @@ class Guard(Writes):
             "seed": self.seed,
             "dim": self._knowledge.dim,
             "known": self._knowledge.labels,
+            "unscreened": self._unscreened.state(),
         }
         values["detectors"], arrays = saved_detectors(self.detectors)
         for part in (self._calibrator, self._growth):
@@ -796,6 +880,7 @@ class Guard(Writes):
         guard._knowledge.labels = dict(values["known"])
         guard._calibrator.restore(values, arrays)
         guard._growth.restore(values, arrays)
+        guard._unscreened.restore(values.get("unscreened", {}))
         return guard
 
     def check_dim(self, batch: Batch) -> None:

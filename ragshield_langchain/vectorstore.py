@@ -670,6 +670,25 @@ class GuardedVectorStore(VectorStore):
         """Do as :meth:`recover` does, off the event loop."""
         return await self._off_loop(self.recover)
 
+    def rescreen(self) -> int:
+        """Screen what was let in although a detector failed on it; recall what is suspicious.
+
+        Where the policy fails open, see :class:`ragshield_core.Policy`. Operations do so by
+        themselves once the detector works again; :meth:`ragshield_core.Guard.unscreened` says what
+        waits.
+
+        Returns
+        -------
+        int
+            How many documents are screened now.
+        """
+        self._access.ready()
+        return self._keeper.run(self._keeper.rescreen())
+
+    async def arescreen(self) -> int:
+        """Do as :meth:`rescreen` does, off the event loop."""
+        return await self._off_loop(self.rescreen)
+
     def refresh_quarantine(self) -> None:
         """Ask the quarantine what is held.
 
@@ -1155,6 +1174,7 @@ class GuardedVectorStore(VectorStore):
         Where there is something to hide among the candidates, they are chosen from here: picks that
         are taken away afterwards would have kept others from being picked.
         """
+        self._mask.catch_up()
         if self._mask:
             vector = argument
             if not name.endswith("by_vector"):
@@ -1168,6 +1188,7 @@ class GuardedVectorStore(VectorStore):
         self, name: str, argument: Any, k: int, options: Mapping[str, Any]
     ) -> list[Any]:
         """Do as :meth:`_diverse` does, by the store's own async methods."""
+        self._mask.catch_up()
         if self._mask:
             vector = argument
             if not name.endswith("by_vector"):
@@ -1397,10 +1418,25 @@ class GuardedVectorStore(VectorStore):
         return await loop.run_in_executor(self._worker, copy_context().run, there)
 
     def _embed(self, texts: list[str]) -> list[list[float]]:
-        return model_of(self._inner).embed_documents(texts) if texts else []
+        with self._embedding(len(texts)):
+            return model_of(self._inner).embed_documents(texts) if texts else []
 
     async def _aembed(self, texts: list[str]) -> list[list[float]]:
-        return await model_of(self._inner).aembed_documents(texts) if texts else []
+        with self._embedding(len(texts)):
+            return await model_of(self._inner).aembed_documents(texts) if texts else []
+
+    @contextmanager
+    def _embedding(self, n_texts: int) -> Iterator[None]:
+        """Say of what the model raises what it means for a write."""
+        try:
+            yield
+        except Exception as error:
+            error.add_note(
+                f"RAGShield: the embedding model of the {type(self._inner).__name__} failed on "
+                f"{n_texts} texts, and none of them was written or held; write them again once it "
+                "answers."
+            )
+            raise
 
     def _embed_each(self, texts: list[str]) -> list[list[float] | None]:
         """Return vectors, None for texts that the model refuses, unless it refuses all."""

@@ -225,6 +225,24 @@ class Guarded:
         """Do as :meth:`recover` does, in a thread."""
         return await asyncio.to_thread(self.recover)
 
+    def rescreen(self) -> int:
+        """Screen what was let in although a detector failed on it; recall what is suspicious.
+
+        Where the policy fails open, see :class:`ragshield_core.Policy`. Operations do so by
+        themselves once the detector works again; :meth:`ragshield_core.Guard.unscreened` says what
+        waits.
+
+        Returns
+        -------
+        int
+            How many nodes are screened now.
+        """
+        return self._keeper.run(self._keeper.rescreen())
+
+    async def arescreen(self) -> int:
+        """Do as :meth:`rescreen` does, in a thread."""
+        return await asyncio.to_thread(self.rescreen)
+
     def refresh_quarantine(self) -> None:
         """Ask the quarantine what is held.
 

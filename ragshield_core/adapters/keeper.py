@@ -28,7 +28,7 @@ from ragshield_core.adapters.malformed import Sifted, keepable
 from ragshield_core.adapters.mask import Mask
 from ragshield_core.adapters.steps import Steps, Turns, own
 from ragshield_core.entries import Batch, Entry, together
-from ragshield_core.errors import OvertakenError, QuarantineError
+from ragshield_core.errors import OvertakenError, QuarantineError, RAGShieldError
 from ragshield_core.findings import Decision, Report, Verdict, printable
 from ragshield_core.growth.recorder import Intent
 from ragshield_core.guard import Guard
@@ -81,7 +81,7 @@ class Keeper(ABC, Generic[Item]):
         self.mask = mask
         self.mask.load(guard.quarantine)
         if guard.shared:
-            self.mask.watch(guard.quarantine)
+            self.mask.watch(guard.quarantine, lambda: guard.policy.fail_open)
         self.last_report = Report(batch=NOTHING)
         self._turns = Turns()
 
@@ -591,7 +591,57 @@ class Keeper(ABC, Generic[Item]):
         """Do an operation once that is settled which others have left."""
         if self.guard.shared:
             yield from self.recover()
-        return (yield from steps)
+        try:
+            answer = yield from steps
+        except RAGShieldError:
+            raise
+        except (
+            Exception
+        ) as error:  # of the store, or its embedding model: theirs, and of their type
+            error.add_note(
+                "RAGShield: the store inside or its embedding model failed, and this operation on "
+                f"it came to no end ({self.guard.quarantine!r}). What was judged suspicious is "
+                "held; repeat the operation once they answer: what has the same ids is not there "
+                "twice then."
+            )
+            raise
+        if due := self.guard.due_for_screening():
+            try:
+                yield from self.rescreen(due[:PART])
+            except Exception as error:  # noqa: BLE001 - the operation itself is done
+                kind = type(error).__name__
+                logger.warning("what was let in unscreened could not be screened yet (%s)", kind)
+        return answer
+
+    def rescreen(self, ids: Sequence[str] | None = None) -> Steps[int]:
+        """Screen what was let in although detectors failed on it; recall what is suspicious.
+
+        Operations do so by themselves once the detectors work again, a thousand entries at a time.
+
+        Parameters
+        ----------
+        ids
+            Of them; ``None`` for all.
+
+        Returns
+        -------
+        int
+            How many are screened now.
+        """
+        ids = list(self.guard.unscreened()) if ids is None else ids
+        n_screened = 0
+        for start in range(0, len(ids), PART):
+            some = ids[start : start + PART]
+            found = keepable((yield from self.stored(some)).entries).entries
+            report: Report = yield own(self.guard.screen, found)
+            suspicious = [one for one in report.quarantined if one.findings]
+            yield from self.recall_found([*suspicious, *report.retroactive])
+            again = {item.entry_id for item in report.unjudged if item.failed}
+            screened = [i for i in some if i not in again]
+            yield own(self.guard.screened_again, screened, sorted(again))
+            n_screened += len(screened)
+            logger.info("%d entries that were let in unscreened are screened now", len(screened))
+        return n_screened
 
     def recover(self) -> Steps[int]:
         """Settle what processes have begun that are gone; return how many events that were.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 import numpy as np
@@ -122,6 +122,11 @@ class Status:
     position, behind, pending
         Of a guard that was opened: of the last event of the journal that it has read, how many came
         since, and how many somebody intends. ``None`` and 0 where nothing is shared.
+    failing
+        Detectors that failed when this process asked them last, and how.
+    unscreened
+        How many known entries were let in although a detector failed on them, see
+        :meth:`ragshield_core.Guard.unscreened`.
     """
 
     n_known: int
@@ -140,6 +145,8 @@ class Status:
     position: int | None = None
     behind: int = 0
     pending: int = 0
+    failing: Mapping[str, str] = field(default_factory=dict)
+    unscreened: int = 0
 
     def summary(self) -> str:
         """Return the state of the calibration in a few lines."""
@@ -161,6 +168,11 @@ class Status:
         if self.next_at is not None:
             lines.append(f"calibrates itself at {self.next_at} entries")
         lines += [f"{name}: {why}" for name, why in self.abstaining.items()]
+        lines += [f"{name}: {why}" for name, why in self.failing.items()]
+        if self.unscreened:
+            lines.append(
+                f"{self.unscreened} entries were let in although a detector failed on them"
+            )
         lines += [f"shift: {shift}" for shift in self.shifts]
         lines += [f"topic: {topic}" for topic in self.topics]
         if self.position is not None:

@@ -14,6 +14,7 @@ from ragshield_core.growth.events import Change, Event
 from ragshield_core.growth.knowledge import Knowledge
 from ragshield_core.growth.recalibration import Recalibration
 from ragshield_core.growth.recorder import Intent, Recorder
+from ragshield_core.growth.unscreened import Unscreened
 
 if TYPE_CHECKING:
     from ragshield_core.quarantine import Quarantine
@@ -31,6 +32,8 @@ class Writes:
     _knowledge: Knowledge
     _growth: Recalibration
     _recorder: Recorder
+    _unscreened: Unscreened
+    _failing: dict[str, str]
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -114,6 +117,28 @@ class Writes:
         """Say that a person has judged entries good: no later batch condemns them."""
         if ids:
             self._happened(Change.TRUSTED, ids=tuple(ids))
+
+    def screened_again(self, ids: Sequence[str], failed: Sequence[str] = ()) -> None:
+        """Say of entries that were let in unscreened that they are screened now.
+
+        Parameters
+        ----------
+        ids
+            Those that every detector has judged, or that are gone.
+        failed
+            Those on which one failed again.
+        """
+        with self._lock:
+            self._unscreened.tried(failed)
+        if ids:
+            self._happened(Change.SCREENED, ids=tuple(ids))
+
+    def due_for_screening(self) -> list[str]:
+        """Return the ids of what was let in unscreened, as far as detectors seem to work again."""
+        with self._lock:
+            if not len(self._unscreened):
+                return []
+            return self._unscreened.due(self._knowledge.labels, self._failing)
 
     def recalled(self, gone: Batch, decisions: Sequence[Decision]) -> None:
         """Forget entries that were admitted earlier, are held now, and have left the store.

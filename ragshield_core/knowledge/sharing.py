@@ -246,6 +246,9 @@ class Sharing(Recorder):
             except Exception as error:  # noqa: BLE001 - others apply what follows as well
                 refused = refused or error
         if refused is not None:
+            for _, intent in happened:
+                if intent is not None:  # who intended it does not get to do it
+                    self.drop(intent)
             raise refused
 
     def finish(self, intent: Intent) -> None:
