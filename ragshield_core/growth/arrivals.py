@@ -122,6 +122,9 @@ class Status:
     position, behind, pending
         Of a guard that was opened: of the last event of the journal that it has read, how many came
         since, and how many somebody intends. ``None`` and 0 where nothing is shared.
+    borrowed
+        Whether the calibration is that of another guard, see
+        :meth:`ragshield_core.Guard.borrow_calibration`.
     """
 
     n_known: int
@@ -140,6 +143,7 @@ class Status:
     position: int | None = None
     behind: int = 0
     pending: int = 0
+    borrowed: bool = False
 
     def summary(self) -> str:
         """Return the state of the calibration in a few lines."""
@@ -152,7 +156,13 @@ class Status:
                 f"{kind} ones; {self.spent.share:.2%} of {self.spent.judged} held or recalled "
                 f"since ({self.rate:.2%} of clean ones accepted)"
             )
-            if not self.n_sample:
+            if self.borrowed:
+                line = (
+                    f"{self.n_known} entries, by the calibration of another guard; "
+                    f"{self.spent.share:.2%} of {self.spent.judged} held or recalled since "
+                    f"({self.rate:.2%} of clean ones accepted)"
+                )
+            elif not self.n_sample:
                 line = (
                     f"{self.n_known} entries, calibrated at {self.calibrated_at}; the clean sample "
                     "was not saved with it, and a new one is taken from what comes"

@@ -96,7 +96,7 @@ def settle(session: Session, digests: Digests) -> None:
         _seal(session, digests, "migration")
 
 
-def seal(session: Session, digests: Digests, by: str) -> None:
+def seal(session: Session, digests: Digests, by: str, namespace: str) -> None:
     """Give every row a digest with a key that is new, if all is as it was written without one.
 
     Raises
@@ -107,7 +107,7 @@ def seal(session: Session, digests: Digests, by: str) -> None:
     expected = verify_lines(session, PLAIN)
     last = last_line(session)
     if last is not None and last.form is not None:
-        verify_rows(session, PLAIN, expected)
+        verify_rows(session, PLAIN, expected, namespace)
     _seal(session, digests, by)
 
 
