@@ -33,7 +33,7 @@ from ragshield_core.findings import (
     printable,
 )
 from ragshield_core.quarantine import metadata_json
-from ragshield_core.quarantine.changes import Changes, next_number, now, seal, settle
+from ragshield_core.quarantine.changes import Changes, next_number, now, rekey, seal, settle
 from ragshield_core.quarantine.digests import KEY_VARIABLE, Digests, given_key
 from ragshield_core.quarantine.documents import document_key, document_of
 from ragshield_core.quarantine.entries import (
@@ -843,6 +843,33 @@ class Quarantine:
             msg = f"there is no key to seal with; set {KEY_VARIABLE}, or pass audit_key=."
             raise QuarantineError(msg)
         self._written(lambda session: seal(session, self._digests, by, self.namespace), None)
+
+    def rekey(self, key: str | bytes, *, by: str = "ragshield") -> None:
+        """Go on with another key, after checking what was written with the old one, or without.
+
+        All digests are made anew, in one transaction; anchors of before hold no longer, and a line
+        of the log says what the head was. Processes that have the old key can neither write nor
+        verify from then on, and let nothing in that was released: restart them with the new one.
+
+        Parameters
+        ----------
+        key
+            The new secret.
+        by
+            Who exchanges it, for the record.
+
+        Raises
+        ------
+        QuarantineError
+            If something was changed, or the key is too short, or the one that is used already.
+        """
+        new = Digests(key)
+        if new.key_name == self._digests.key_name:
+            msg = "the new audit key is the one that is used already; draw another one at random."
+            raise QuarantineError(msg)
+        old, tenant = self._digests, self.namespace
+        self._written(lambda session: rekey(session, old, new, by, tenant), None)
+        self._digests = new
 
     def close(self) -> None:
         """Close the connections; the next use opens them again."""
