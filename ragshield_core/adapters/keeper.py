@@ -642,12 +642,16 @@ class Keeper(ABC, Generic[Item]):
         back = set(self.mask.remove(admitted))
         back |= {decision.entry_id for decision in report.remarkable.values() if decision.note}
         entries = _chosen(admitted, back) if back else NOTHING
-        if len(entries):
-            quarantine = self.guard.quarantine
+        quarantine = self.guard.quarantine
+
+        def show() -> None:
             held = quarantine.held_ids(entries.ids)  # of some, another revision
             self.guard.forget_held([i for i in entries.ids if i not in held])
             self.guard.trust(list(quarantine.released_among(entries)))
             quarantine.readmit(entries)
+
+        if len(entries):
+            self.guard.together(show)
 
     def _shown(self, ids: Sequence[str]) -> list[HeldEntry]:
         """Return the latest revision of each of the ids, as it was held.

@@ -108,7 +108,8 @@ class Quarantine:
     QuarantineError
         If the URL can never work: it is none, nothing is installed for such a database, or the
         folder of an SQLite file does not exist; or if the namespace cannot be kept. Later, of every
-        method: if the database cannot be used; ``__cause__`` is the driver's own error. Neither quotes texts or metadata.
+        method: if the database cannot be used; ``__cause__`` is the driver's own error. Neither
+        quotes texts or metadata.
 
     Examples
     --------
