@@ -216,8 +216,12 @@ class Recalibration:
         """Whether the knowledge base has grown enough for thresholds to be taken, or taken anew."""
         calibrator, n_known = self._calibrator, len(self._knowledge)
         if self.collecting:
-            grown = bool(self._collected) and n_known >= self._due
-            return grown and (self._enough_to_begin or calibrator.borrowed is not None)
+            first, wanted = first_size(self._rate), self._due
+            if calibrator.borrowed is None:
+                wanted = max(wanted, first)
+            elif calibrator.calibrated_at < first:  # what is usual is measured on the way
+                wanted = min(wanted, first)
+            return bool(self._collected) and n_known >= wanted
         if self._renewing and self._enough_for_renewal:
             return True
         return (
