@@ -199,8 +199,9 @@ class Guard(Writes):
         Raises
         ------
         StateError
-            If the guard that is there has other detectors, or its snapshots are damaged; or if
-            there is none whose calibration could be taken over.
+            If the guard that is there has other detectors, or its snapshots are damaged; if those
+            that are given learn for another opened guard; or if there is none whose calibration
+            could be taken over.
         CalibrationError
             If that one is not calibrated, or in another way.
         QuarantineError
@@ -220,6 +221,7 @@ class Guard(Writes):
 
         if detectors is not None:
             check_detectors(detectors)
+            _check_unused(detectors)
         quarantine = Quarantine(url, namespace=namespace, audit_key=audit_key, anchor=anchor)
         lease = DEFAULT_LEASE if lease is None else lease
         sharing = Sharing(quarantine.database, namespace, lease=lease)
@@ -237,11 +239,14 @@ class Guard(Writes):
                 guard._growth.borrow(lent, ())
             guard._recorder = sharing.of(guard._hands)
             if sharing.found():
+                _use(guard)
                 return guard
             whole = sharing.latest()  # of who was faster
             assert whole is not None  # noqa: S101
         _check_same(whole.values["detectors"], detectors)
-        return cls._going_on(sharing, whole, quarantine, detectors or ())
+        guard = cls._going_on(sharing, whole, quarantine, detectors or ())
+        _use(guard)
+        return guard
 
     @classmethod
     def _going_on(
@@ -895,6 +900,26 @@ def _weak(method: Callable[..., T]) -> Callable[..., T]:
         return alive(*args)
 
     return call
+
+
+# Of detectors that learn, by their ids: the guard that was opened with them, and keeps them.
+_USED: weakref.WeakValueDictionary[int, Guard] = weakref.WeakValueDictionary()
+
+
+def _use(guard: Guard) -> None:
+    """Note that the detectors of an opened guard are its own."""
+    _USED.update({id(detector): guard for detector in guard.detectors if detector.learns})
+
+
+def _check_unused(detectors: Sequence[Detector]) -> None:
+    """Refuse detectors that learn for another opened guard: they would know of two tenants."""
+    used = next((one for one in detectors if id(one) in _USED), None)
+    if used is not None:
+        msg = (
+            f"the detector {used.name!r} learns for another guard that was opened in this process; "
+            f"make one for each: {type(used).__name__}()."
+        )
+        raise StateError(msg)
 
 
 def _check_same(saved: Sequence[Mapping[str, Any]], detectors: Sequence[Detector] | None) -> None:
