@@ -280,6 +280,12 @@ class Guard(Writes):
         finally:
             sharing.leave()
 
+    def close(self) -> None:
+        """Take no part any more, and give the connections of an opened guard back."""
+        super().close()
+        for detector in self.detectors:  # which another may be opened with
+            _USED.pop(id(detector), None)
+
     @property
     def policy(self) -> Policy:
         """Thresholds and actions; :meth:`calibrate` replaces it when given another rate."""

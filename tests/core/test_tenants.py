@@ -208,6 +208,10 @@ def test_a_detector_learns_for_one_tenant(url):
             Guard.open(url, namespace, detectors=[mine])
     guard.learn(passages(5, 1))
     Guard.open(url, THEIRS, detectors=[CliqueDetector()])
+    guard.close()
+    again = Guard.open(url, THEIRS, detectors=[mine])
+    assert again.status().n_known == 0
+    assert again.screen(passages(1, 2)).admitted.all()
 
 
 def test_a_turn_and_what_is_pending_of_one_keep_nobody_else_waiting(url, tmp_path):
