@@ -110,7 +110,7 @@ QUESTIONS = (
 
 
 def scenario(embed: Embed) -> list[Row]:
-    """Play the source's story with both rules."""
+    """Replay the attack of the source with both rules."""
 
     def answer(query: str, texts: list[str]) -> str:
         """Return the sentence of the first passage that is closest to the query."""

@@ -120,6 +120,10 @@ class ContractError(AssertionError):
     """A detector does not do what is asked of every detector."""
 
 
+class InvalidScoresError(RAGShieldError, ValueError):
+    """What a detector returned is no score for each entry: whatever the entries are."""
+
+
 class PoisonedEntryError(RAGShieldError):
     """Raised instead of a write when ``Policy(on_detect="raise")`` meets a poisoned entry.
 
@@ -155,3 +159,19 @@ class SharedQuarantineWarning(UserWarning):
 
 class MalformedEntriesWarning(UserWarning):
     """Nothing of a write can be judged as it came, and all of it is held."""
+
+
+class ParentsNotJudgedWarning(UserWarning):
+    """A retriever returns whole documents of which the guard has judged the parts only."""
+
+
+class PoisonGuardOrderWarning(UserWarning):
+    """A language model reads nodes before a PoisonGuard has judged them."""
+
+
+class HeldTextElsewhereWarning(UserWarning):
+    """Text that is held in quarantine stays in another place as well."""
+
+
+class PoisonFilterOrderWarning(UserWarning):
+    """Something after a PoisonFilter puts text into the prompt that was not judged."""

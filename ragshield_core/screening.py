@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from ragshield_core.calibration import Calibration
 from ragshield_core.detectors.base import Detector, Evidence
 from ragshield_core.entries import Batch
+from ragshield_core.errors import InvalidScoresError
 from ragshield_core.findings import Decision, Finding, Report, Skipped, Unjudged, Verdict
 from ragshield_core.policy import Policy, Thresholds
 
@@ -38,10 +39,6 @@ class Named(Protocol):
     @property
     def name(self) -> str:
         """Its name in reports."""
-
-
-class InvalidScoresError(ValueError):
-    """What a detector returned is no score for each entry: whatever the entries are."""
 
 
 class Outcome(NamedTuple):

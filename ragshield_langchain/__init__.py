@@ -4,10 +4,10 @@ from typing import TYPE_CHECKING, Any
 
 from ragshield_core.errors import (
     MalformedEntriesWarning,
+    ParentsNotJudgedWarning,
     SharedQuarantineWarning,
     UnfittedGuardWarning,
 )
-from ragshield_langchain.callers import ParentsNotJudgedWarning
 from ragshield_langchain.events import areport_detection, report_detection
 from ragshield_langchain.indexing import (
     GuardedIndexingResult,

@@ -32,10 +32,6 @@ OF_RETRIEVERS = frozenset(
 OF_PARENTS = ("langchain_classic.retrievers.multi_vector", "langchain.retrievers.multi_vector")
 
 
-class ParentsNotJudgedWarning(UserWarning):
-    """A retriever returns whole documents of which the guard has judged the parts only."""
-
-
 class ParentRetriever(NamedTuple):
     """A retriever that finds parts, and returns the documents that they were cut from."""
 

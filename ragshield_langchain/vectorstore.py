@@ -22,13 +22,17 @@ from langchain_core.vectorstores.utils import maximal_marginal_relevance
 from ragshield_core import Guard, Quarantine, Report
 from ragshield_core.adapters.malformed import Vectors, unusable
 from ragshield_core.adapters.one_store import claim
-from ragshield_core.errors import InvalidBatchError, MalformedEntriesError, UnfittedGuardWarning
+from ragshield_core.errors import (
+    InvalidBatchError,
+    MalformedEntriesError,
+    ParentsNotJudgedWarning,
+    UnfittedGuardWarning,
+)
 from ragshield_core.findings import Decision
 from ragshield_core.quarantine import HeldEntry
 from ragshield_core.scan import ScanReport
 from ragshield_langchain.audit import NO_ENTRIES, read_all, shown
 from ragshield_langchain.callers import (
-    ParentsNotJudgedWarning,
     parent_retriever,
     refuse_plain_indexing,
 )

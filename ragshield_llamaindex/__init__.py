@@ -1,11 +1,13 @@
 """RAGShield for LlamaIndex: stores, indexes and pipelines that keep poisoned nodes out."""
 
 from ragshield_core.errors import (
+    HeldTextElsewhereWarning,
     MalformedEntriesWarning,
+    PoisonFilterOrderWarning,
+    PoisonGuardOrderWarning,
     SharedQuarantineWarning,
     UnfittedGuardWarning,
 )
-from ragshield_llamaindex.callers import HeldTextElsewhereWarning
 from ragshield_llamaindex.events import PoisonDetectedEvent
 from ragshield_llamaindex.index import (
     ALL_DROPPED,
@@ -19,14 +21,12 @@ from ragshield_llamaindex.pipeline import GuardedIngestionPipeline, PipelineResu
 from ragshield_llamaindex.retrieval import (
     GuardedRetriever,
     PoisonFilter,
-    PoisonFilterOrderWarning,
     check_order,
 )
 from ragshield_llamaindex.stable_ids import StableIds
 from ragshield_llamaindex.tools import NOTHING_LEFT, WITHHELD, guarded_tools
 from ragshield_llamaindex.transformer import (
     PoisonGuard,
-    PoisonGuardOrderWarning,
     check_transformations,
 )
 from ragshield_llamaindex.vectorstore import GuardedVectorStore

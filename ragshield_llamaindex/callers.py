@@ -18,6 +18,7 @@ from llama_index.core.ingestion import IngestionPipeline
 from llama_index.core.schema import BaseNode, ImageNode, IndexNode
 from llama_index.core.vector_stores.types import BasePydanticVectorStore
 
+from ragshield_core.errors import HeldTextElsewhereWarning
 from ragshield_core.findings import printable
 
 # As VectorStoreIndex names them; refreshes are made of them.
@@ -25,10 +26,6 @@ UPDATES = frozenset({"update_ref_doc", "aupdate_ref_doc"})
 # Methods from which a pipeline, and an index, call their store.
 OF_PIPELINE = frozenset({"run", "arun", "_handle_upserts", "_ahandle_upserts"})
 OF_INDEX = frozenset({"_add_nodes_to_index", "_async_add_nodes_to_index"})
-
-
-class HeldTextElsewhereWarning(UserWarning):
-    """Text that is held in quarantine stays in another place as well."""
 
 
 def in_update() -> bool:

@@ -590,7 +590,7 @@ def _pictured(metadata: Mapping[str, Any]) -> bool:
 
 
 def relinked(survivors: Sequence[BaseNode], dropped: Sequence[BaseNode]) -> list[BaseNode]:
-    """Return survivors whose relationships pass over what was dropped; changed ones are copies.
+    """Return survivors whose relationships skip what was dropped; changed ones are copies.
 
     The source document stays: it says where a node comes from, not what is stored.
     """

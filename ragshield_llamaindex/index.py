@@ -898,7 +898,7 @@ class _IndexInner(InnerStore):
                 self._index.docstore.delete_document(entry_id, raise_error=False)
 
     def _relink(self, gone: Sequence[BaseNode]) -> None:
-        """Let the neighbours of nodes that leave the docstore pass over them."""
+        """Let the neighbours of nodes that leave the docstore skip them."""
         related = {
             info.node_id
             for node in gone

@@ -137,7 +137,7 @@ class NodeKeeper(Keeper[BaseNode]):
             pairs = zip(batch, batch.vectors, strict=True)
             how = How([node_of(entry, vector.tolist()) for entry, vector in pairs])
         options = how.options or {}
-        # Stores pass over an id that is there, or keep both.
+        # Stores skip an id that is there, or keep both.
         if older:
             yield from self._delete(list(dict.fromkeys(node.node_id for node in older)))
         try:
@@ -250,7 +250,7 @@ class NodeKeeper(Keeper[BaseNode]):
     ) -> Steps[Report]:
         """Screen nodes that have vectors; hold the suspicious ones, and store and learn the rest.
 
-        Of a node that is held, an older revision stays. Relationships pass over what was held. Of
+        Of a node that is held, an older revision stays. Relationships skip what was held. Of
         a document that was withdrawn, the version before comes back as far as the new one is held.
 
         What can be neither stored nor held is named once the others are, or, ``at_once`` and where
@@ -453,7 +453,8 @@ class NodeKeeper(Keeper[BaseNode]):
     def arrived(self) -> Steps[frozenset[tuple[str, str | None]]]:
         """Return the documents, with the hashes of their versions, of which nodes are missing here.
 
-        Somebody has released those nodes elsewhere, by the command line say, which writes no store.
+        A reviewer has released those nodes elsewhere, as the command line does, which writes no
+        store.
         """
         quarantine = self.guard.quarantine
         if not quarantine.exists():
@@ -565,7 +566,7 @@ def checked(guard: object) -> Guard:
 
 
 def _how(nodes: Sequence[BaseNode], options: dict[str, Any] | None, report: Report) -> How:
-    """Return what is written of nodes after a report: relationships pass over what is held."""
+    """Return what is written of nodes after a report: relationships skip what is held."""
     admitted = [node for node, good in zip(nodes, report.admitted, strict=True) if good]
     held = [node for node, good in zip(nodes, report.admitted, strict=True) if not good]
     return How(flagged(with_plain_vectors(relinked(admitted, held)), report.flagged), options)

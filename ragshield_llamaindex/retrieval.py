@@ -29,7 +29,7 @@ from pydantic import Field, PrivateAttr
 
 from ragshield_core import Batch, Quarantine, Report
 from ragshield_core.detectors.base import Detector, Need
-from ragshield_core.errors import InvalidBatchError
+from ragshield_core.errors import InvalidBatchError, PoisonFilterOrderWarning
 from ragshield_core.findings import Verdict, printable
 from ragshield_core.retrieval import RetrievalGuard
 from ragshield_llamaindex.convert import MetadataKeys, context_of, text_of
@@ -57,10 +57,6 @@ CHANGE_TEXT = frozenset(
         "NERPIINodePostprocessor",
     }
 )
-
-
-class PoisonFilterOrderWarning(UserWarning):
-    """Something after a PoisonFilter puts text into the prompt that was not judged."""
 
 
 class _Columns(NamedTuple):

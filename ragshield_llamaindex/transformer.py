@@ -30,7 +30,12 @@ from ragshield_core.adapters.held import stays_held
 from ragshield_core.adapters.judging import judged
 from ragshield_core.adapters.malformed import Sifted, sift
 from ragshield_core.detectors.base import Detector, Need
-from ragshield_core.errors import MalformedEntriesError, PoisonedEntryError, RAGShieldError
+from ragshield_core.errors import (
+    MalformedEntriesError,
+    PoisonedEntryError,
+    PoisonGuardOrderWarning,
+    RAGShieldError,
+)
 from ragshield_core.quarantine import HeldEntry
 from ragshield_core.quarantine.entries import batch_of
 from ragshield_core.quarantine.metadata_json import dumps, loads
@@ -61,10 +66,6 @@ Decide = Callable[[Sifted, Collection[str]], Report]
 FRAMES = 40
 
 
-class PoisonGuardOrderWarning(UserWarning):
-    """A language model reads nodes before a PoisonGuard has judged them."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
     """What became of all nodes that a guard has seen, in this process and in its workers."""
@@ -84,7 +85,7 @@ class PoisonGuard(TransformComponent):
     embed_model, PoisonGuard(guard)]``. It warns (:class:`PoisonGuardOrderWarning`) at the first run
     if a step before it has a language model; :func:`check_transformations` looks at a list of your
     own. Held nodes are durably in
-    quarantine before the others are passed on; relationships of these pass over what was held. The
+    quarantine before the others are passed on; relationships of these skip what was held. The
     nodes passed on are the very objects that came in, or copies where something changed.
 
     A :class:`~ragshield_llamaindex.GuardedVectorStore` does the same with less: it learns what it

@@ -111,16 +111,7 @@ def batch(entries):
 
 def add(keeper, entries):
     """Write entries; return the report."""
-    columns = Columns(
-        ids=entries.ids,
-        texts=entries.texts,
-        vectors=entries.vectors,
-        labels=entries.labels,
-        lineages=entries.lineages,
-        metadatas=entries.metadatas,
-        contexts=entries.contexts,
-    )
-    return keeper.run(keeper.add(sift(columns, keeper.guard), lambda _: None))
+    return keeper.run(keeper.add(sift(Columns.of(entries), keeper.guard), lambda _: None))
 
 
 def main():

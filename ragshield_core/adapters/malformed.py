@@ -12,7 +12,7 @@ import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,6 +46,19 @@ class Columns:
     refused: Mapping[int, str] = field(
         default_factory=dict
     )  # by row, why nothing of it can be kept
+
+    @classmethod
+    def of(cls, batch: Batch) -> Self:
+        """Return the columns of entries that are well-formed."""
+        return cls(
+            ids=batch.ids,
+            texts=batch.texts,
+            vectors=batch.vectors,
+            labels=batch.labels,
+            lineages=batch.lineages,
+            metadatas=batch.metadatas,
+            contexts=batch.contexts,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

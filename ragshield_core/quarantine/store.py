@@ -101,7 +101,7 @@ class Quarantine:
     anchor
         Called with :meth:`head` after each write that adds to the log, to sign it or send it where
         the database's writers cannot write. If it fails, that is logged: what was written stays.
-        Not called for what is a part of somebody else's write (``session``).
+        What is a part of a larger write (``session``) is anchored once that is durable.
 
     Raises
     ------
@@ -413,7 +413,7 @@ class Quarantine:
         ------
         QuarantineError
             If there is none of an id, it is of two stores, or its row is not as the log says that
-            it was written: somebody has changed it, by SQL say.
+            it was written: it was changed past ragshield, by SQL say.
         """
         with self._database.read() as session:
             rows = [self._latest(session, entry_id, status) for entry_id in dict.fromkeys(ids)]

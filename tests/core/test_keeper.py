@@ -66,16 +66,7 @@ def entries(*ids, texts=None):
 
 
 def sifted(batch, guard):
-    columns = Columns(
-        ids=batch.ids,
-        texts=batch.texts,
-        vectors=batch.vectors,
-        labels=batch.labels,
-        lineages=batch.lineages,
-        metadatas=batch.metadatas,
-        contexts=batch.contexts,
-    )
-    return sift(columns, guard)
+    return sift(Columns.of(batch), guard)
 
 
 def keeper_of(quarantine=None, **texts):

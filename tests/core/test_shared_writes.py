@@ -23,18 +23,6 @@ SAVED = Path(__file__).parents[1] / "saved_before"
 
 
 @pytest.fixture
-def url(tmp_path):
-    return f"sqlite:///{tmp_path}/shared.db"
-
-
-@pytest.fixture(params=["file", "postgres"])
-def any_url(request, tmp_path):
-    if request.param == "postgres":
-        return request.getfixturevalue("on_postgres")
-    return f"sqlite:///{tmp_path}/shared.db"
-
-
-@pytest.fixture
 def folder(tmp_path):
     return tmp_path / "store"
 

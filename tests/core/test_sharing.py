@@ -21,18 +21,6 @@ from ragshield_core.knowledge import sharing
 RATE = 0.05
 
 
-@pytest.fixture
-def url(tmp_path):
-    return f"sqlite:///{tmp_path}/shared.db"
-
-
-@pytest.fixture(params=["file", "postgres"])
-def any_url(request, tmp_path):
-    if request.param == "postgres":
-        return request.getfixturevalue("on_postgres")
-    return f"sqlite:///{tmp_path}/shared.db"
-
-
 def opened(url, n=2, detectors=CliqueDetector, **options):
     """Return guards as n processes would open them."""
     return [Guard.open(url, detectors=[detectors()], **options) for _ in range(n)]
