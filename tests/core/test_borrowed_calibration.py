@@ -13,11 +13,6 @@ RATE = 0.05
 THEIRS = passages(600, 1, "theirs")
 
 
-@pytest.fixture
-def url(tmp_path):
-    return f"sqlite:///{tmp_path}/shared.db"
-
-
 def opened(url, namespace, **options):
     options = {"detectors": [CliqueDetector()], "fpr": RATE} | options
     return Guard.open(url, namespace, **options)

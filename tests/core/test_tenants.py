@@ -30,18 +30,6 @@ MINE, THEIRS = "tenant-mine", "tenant-theirs"
 RATE = 0.05
 
 
-@pytest.fixture(params=["file", "postgres"])
-def any_url(request, tmp_path):
-    if request.param == "postgres":
-        return request.getfixturevalue("on_postgres")
-    return f"sqlite:///{tmp_path}/shared.db"
-
-
-@pytest.fixture
-def url(tmp_path):
-    return f"sqlite:///{tmp_path}/shared.db"
-
-
 @pytest.fixture(autouse=True)
 def short_journals(monkeypatch):
     """Snapshots are taken, and journals pruned, all the time."""
