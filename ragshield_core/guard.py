@@ -21,6 +21,7 @@ from ragshield_core.detectors.registry import (
     built_in_detectors,
     check_detectors,
     check_loadable,
+    copied_for,
     detectors_from,
     learned_of,
     saved_detectors,
@@ -29,6 +30,7 @@ from ragshield_core.entries import Batch
 from ragshield_core.errors import PoisonedEntryError, StateError
 from ragshield_core.findings import Decision, Report, Skipped, Verdict, printable
 from ragshield_core.growth.arrivals import Counted, Status
+from ragshield_core.growth.borrowed import Lent
 from ragshield_core.growth.calibrator import Calibrator
 from ragshield_core.growth.events import Change, Event
 from ragshield_core.growth.knowledge import Knowledge
@@ -41,6 +43,7 @@ from ragshield_core.screening import InForce, crash, overlooking, overruled, scr
 from ragshield_core.time_budget import TimeBudget
 
 if TYPE_CHECKING:
+    from ragshield_core.knowledge.sharing import Sharing, Whole
     from ragshield_core.quarantine import Quarantine
 
 T = TypeVar("T")
@@ -168,6 +171,7 @@ class Guard(Writes):
         lease: float | None = None,
         audit_key: str | bytes | None = None,
         anchor: Callable[[str], object] | None = None,
+        calibration_of: str | None = None,
     ) -> Self:
         """Return a guard whose knowledge, quarantine and log are in a database.
 
@@ -193,13 +197,20 @@ class Guard(Writes):
             settle what it was about; the same in every process. The default is 30.
         audit_key, anchor
             As of :class:`ragshield_core.Quarantine`.
+        calibration_of
+            Of a guard that is not there yet: another namespace of the database, whose calibration
+            it takes over as it is now, see :meth:`borrow_calibration`.
 
         Raises
         ------
         StateError
-            If the guard that is there has other detectors, or its snapshots are damaged.
+            If the guard that is there has other detectors, or its snapshots are damaged; if those
+            that are given learn for another opened guard; or if there is none whose calibration
+            could be taken over.
+        CalibrationError
+            If that one is not calibrated, or in another way.
         QuarantineError
-            If the database cannot be used.
+            If the database cannot be used, or the namespace is no name.
 
         Examples
         --------
@@ -215,6 +226,7 @@ class Guard(Writes):
 
         if detectors is not None:
             check_detectors(detectors)
+            _check_unused(detectors)
         quarantine = Quarantine(url, namespace=namespace, audit_key=audit_key, anchor=anchor)
         lease = DEFAULT_LEASE if lease is None else lease
         sharing = Sharing(quarantine.database, namespace, lease=lease)
@@ -227,16 +239,57 @@ class Guard(Writes):
             guard = cls(own, policy=policy, quarantine=quarantine, seed=seed)
             guard._left_out = tuple(missing)
             check_loadable(guard.detectors, detectors or ())
+            if calibration_of is not None:
+                lent = cls._lent_by(Sharing(quarantine.database, calibration_of, lease=lease), own)
+                guard._growth.borrow(lent, ())
             guard._recorder = sharing.of(guard._hands)
             if sharing.found():
+                _use(guard)
                 return guard
             whole = sharing.latest()  # of who was faster
             assert whole is not None  # noqa: S101
         _check_same(whole.values["detectors"], detectors)
-        guard = cls._restored(whole.values, whole.arrays, quarantine, detectors or ())
+        guard = cls._going_on(sharing, whole, quarantine, detectors or ())
+        _use(guard)
+        return guard
+
+    @classmethod
+    def _going_on(
+        cls,
+        sharing: Sharing,
+        whole: Whole,
+        quarantine: Quarantine | None,
+        detectors: Sequence[Detector | type[Detector]],
+    ) -> Self:
+        """Return a guard that is there, as one process more."""
+        guard = cls._restored(whole.values, whole.arrays, quarantine, detectors)
         guard._recorder = sharing.of(guard._hands)  # noqa: SLF001 - of this very class
         sharing.start(whole)
         return guard
+
+    @classmethod
+    def _lent_by(cls, sharing: Sharing, detectors: Sequence[Detector]) -> Lent:
+        """Return the calibration of another namespace, whose guard is opened for it."""
+        whole = sharing.latest()
+        if whole is None:
+            msg = (
+                f"there is no guard in {sharing!r}, expected one whose calibration can be taken "
+                "over; name the namespace of one, or leave calibration_of out."
+            )
+            raise StateError(msg)
+        try:
+            # With detectors that nobody else uses: they learn what is known there.
+            own = copied_for(whole.values["detectors"], detectors)
+            other = cls._going_on(sharing, whole, None, own)
+            return other._calibrator.lend()  # noqa: SLF001
+        finally:
+            sharing.leave()
+
+    def close(self) -> None:
+        """Take no part any more, and give the connections of an opened guard back."""
+        super().close()
+        for detector in self.detectors:  # which another may be opened with
+            _USED.pop(id(detector), None)
 
     @property
     def policy(self) -> Policy:
@@ -277,6 +330,7 @@ class Guard(Writes):
                 topics=tuple(arrivals.topics()),
                 failing=self._knowledge.missed | self._failing,
                 unscreened=len(self._unscreened.among(self._knowledge.labels)),
+                borrowed=self._calibrator.borrowed is not None,
             )
 
     def unscreened(self) -> dict[str, Mapping[str, str]]:
@@ -394,6 +448,36 @@ class Guard(Writes):
         with self._replaced():
             self._growth.adopt(batch, at_most, confirmed)
             self._unscreened.clear()
+        return self
+
+    def borrow_calibration(self, other: Guard) -> Self:
+        """Go by the calibration of another guard, as it is now, until this one has its own.
+
+        For a tenant with few entries among others like it. What is taken over is how clean entries
+        score there, as numbers: no entry, id, text or vector. The rate is that of this guard's
+        policy. What is usual is measured among its own entries, again and again as these grow; as
+        soon as there are enough of them, or :meth:`calibrate` is called, it is calibrated by them
+        and goes by nothing else any more. Later calibrations of the other are taken over when this
+        is called again.
+
+        Parameters
+        ----------
+        other
+            With the same detectors, and vectors of the same model.
+
+        Raises
+        ------
+        CalibrationError
+            If the other is not calibrated, has other detectors or vectors, or too few clean entries
+            for the rate; or if this one is calibrated by its own entries.
+        """
+        check_type("other", other, Guard, "another Guard")
+        other.catch_up()
+        with other._lock:
+            lent = other._calibrator.lend()
+        confirmed = self.quarantine.confirmed_ids()
+        with self._replaced():
+            self._growth.borrow(lent, confirmed)
         return self
 
     def refresh(self) -> Self:
@@ -890,8 +974,11 @@ class Guard(Writes):
         ------
         InvalidBatchError
             If they are; says both.
+        CalibrationError
+            If they are of another dimension than those of a calibration that was taken over.
         """
         self._knowledge.check_dim(batch)
+        self._calibrator.check_dim(batch)
 
 
 def _weak(method: Callable[..., T]) -> Callable[..., T]:
@@ -904,6 +991,26 @@ def _weak(method: Callable[..., T]) -> Callable[..., T]:
         return alive(*args)
 
     return call
+
+
+# Of detectors that learn, by their ids: the guard that was opened with them, and keeps them.
+_USED: weakref.WeakValueDictionary[int, Guard] = weakref.WeakValueDictionary()
+
+
+def _use(guard: Guard) -> None:
+    """Note that the detectors of an opened guard are its own."""
+    _USED.update({id(detector): guard for detector in guard.detectors if detector.learns})
+
+
+def _check_unused(detectors: Sequence[Detector]) -> None:
+    """Refuse detectors that learn for another opened guard: they would know of two tenants."""
+    used = next((one for one in detectors if id(one) in _USED), None)
+    if used is not None:
+        msg = (
+            f"the detector {used.name!r} learns for another guard that was opened in this process; "
+            f"make one for each: {type(used).__name__}()."
+        )
+        raise StateError(msg)
 
 
 def _check_same(saved: Sequence[Mapping[str, Any]], detectors: Sequence[Detector] | None) -> None:

@@ -24,6 +24,7 @@ import numpy as np
 
 from ragshield_core.adapters.adoption import learn_store
 from ragshield_core.adapters.held import keep_replaced, replacement, stays_held
+from ragshield_core.adapters.judging import TRIES
 from ragshield_core.adapters.malformed import Sifted, keepable
 from ragshield_core.adapters.mask import Mask
 from ragshield_core.adapters.steps import Steps, Turns, own
@@ -46,8 +47,6 @@ NOTHING = Batch.of(ids=[], texts=[], embeddings=[])
 
 # How many copies of a held entry are looked for in the store.
 COPIES = 16
-# How often a batch is screened, if others are faster each time, before they are asked to wait.
-TRIES = 3
 # Entries that are read at a time when a store is adopted or audited.
 PART = 1000
 
@@ -718,12 +717,16 @@ class Keeper(ABC, Generic[Item]):
         back = set(self.mask.remove(admitted))
         back |= {decision.entry_id for decision in report.remarkable.values() if decision.note}
         entries = _chosen(admitted, back) if back else NOTHING
-        if len(entries):
-            quarantine = self.guard.quarantine
+        quarantine = self.guard.quarantine
+
+        def show() -> None:
             held = quarantine.held_ids(entries.ids)  # of some, another revision
             self.guard.forget_held([i for i in entries.ids if i not in held])
             self.guard.trust(list(quarantine.released_among(entries)))
             quarantine.readmit(entries)
+
+        if len(entries):
+            self.guard.together(show)
 
     def _shown(self, ids: Sequence[str]) -> list[HeldEntry]:
         """Return the latest revision of each of the ids, as it was held.

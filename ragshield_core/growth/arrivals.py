@@ -127,6 +127,9 @@ class Status:
     unscreened
         How many known entries were let in although a detector failed on them, see
         :meth:`ragshield_core.Guard.unscreened`.
+    borrowed
+        Whether the calibration is that of another guard, see
+        :meth:`ragshield_core.Guard.borrow_calibration`.
     """
 
     n_known: int
@@ -147,6 +150,7 @@ class Status:
     pending: int = 0
     failing: Mapping[str, str] = field(default_factory=dict)
     unscreened: int = 0
+    borrowed: bool = False
 
     def summary(self) -> str:
         """Return the state of the calibration in a few lines."""
@@ -159,7 +163,13 @@ class Status:
                 f"{kind} ones; {self.spent.share:.2%} of {self.spent.judged} held or recalled "
                 f"since ({self.rate:.2%} of clean ones accepted)"
             )
-            if not self.n_sample:
+            if self.borrowed:
+                line = (
+                    f"{self.n_known} entries, by the calibration of another guard; "
+                    f"{self.spent.share:.2%} of {self.spent.judged} held or recalled since "
+                    f"({self.rate:.2%} of clean ones accepted)"
+                )
+            elif not self.n_sample:
                 line = (
                     f"{self.n_known} entries, calibrated at {self.calibrated_at}; the clean sample "
                     "was not saved with it, and a new one is taken from what comes"
@@ -274,7 +284,7 @@ class Arrivals:
         self._hits: dict[str, NDArray[np.bool_]] = {}  # by detector, of the latest arrivals
         self._p_values: dict[str, NDArray[np.float32]] = {}
         self._by_source: dict[str, dict[str, NDArray[np.float32]]] = {}
-        # Of the latest arrivals that have vectors, in order; not saved.
+        # Of the latest arrivals that have vectors, in order.
         self._ids: list[str] = []
         self._vectors: NDArray[np.float32] | None = None
         self._held: NDArray[np.bool_] = np.empty(0, dtype=np.bool_)
@@ -400,14 +410,31 @@ class Arrivals:
         return [shift for _, shift in sorted(found, key=lambda item: -item[0])]
 
     def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-        """Return everything but p-values by source, as JSON-ready values and arrays."""
+        """Return everything, as JSON-ready values and arrays."""
+        # An array for each detector: there may be thousands of sources.
+        by_source: dict[str, dict[str, NDArray[np.float32]]] = {}
+        for source, by_detector in sorted(self._by_source.items()):
+            for name, p_values in sorted(by_detector.items()):
+                by_source.setdefault(name, {})[source] = p_values
         values = {
             "spent": [[*key, n] for key, n in self.spent.items()],
             "sources": {source: dict(counts) for source, counts in self.sources.items()},
             "abstaining": self.abstaining,
+            "by_source": {
+                name: [[source, len(p_values)] for source, p_values in found.items()]
+                for name, found in by_source.items()
+            },
+            "latest": {"ids": self._ids, "announced": sorted(self._announced)},
         }
         arrays: dict[str, NDArray[Any]] = {f"hits.{n}": a for n, a in self._hits.items()}
-        return values, arrays | {f"p_values.{n}": a for n, a in self._p_values.items()}
+        arrays |= {f"p_values.{n}": a for n, a in self._p_values.items()}
+        arrays |= {
+            f"by_source.{name}": np.concatenate(list(found.values()))
+            for name, found in by_source.items()
+        }
+        if self._vectors is not None:
+            arrays |= {"latest.vectors": self._vectors, "latest.held": self._held}
+        return values, arrays
 
     @classmethod
     def restored(cls, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Arrivals:
@@ -420,8 +447,19 @@ class Arrivals:
             kind, _, name = key.partition(".")
             if kind == "hits":
                 again._hits[name] = array
-            else:
+            elif kind == "p_values":
                 again._p_values[name] = array
+        # Early versions kept none of these.
+        for name, sizes in values.get("by_source", {}).items():
+            start = 0
+            for source, n in sizes:
+                p_values = arrays[f"by_source.{name}"][start : start + n]
+                again._by_source.setdefault(source, {})[name] = p_values
+                start += n
+        if "latest.vectors" in arrays:
+            again._ids = list(values["latest"]["ids"])
+            again._announced = set(values["latest"]["announced"])
+            again._vectors, again._held = arrays["latest.vectors"], arrays["latest.held"]
         return again
 
     def _remember(self, counted: Counted) -> None:

@@ -23,6 +23,7 @@ from sqlalchemy import (
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
+from ragshield_core.database.namespaces import checked_namespace
 from ragshield_core.errors import OvertakenError, PrunedError, StateError, TakenOverError
 from ragshield_core.findings import printable
 from ragshield_core.knowledge import events as journal_events
@@ -103,7 +104,7 @@ class Journal:
         if not lease > 0:
             msg = f"lease is {lease!r}, expected seconds above 0."
             raise ValueError(msg)
-        self.namespace = namespace
+        self.namespace = checked_namespace(namespace)
         self.lease = lease
         # Asked before every read: made once, since making it costs as much as running it.
         self._head_query = select(*_HEAD).where(self._of(HeadRow))

@@ -18,6 +18,7 @@ from sqlalchemy.orm import Session
 
 from ragshield_core.database import Database
 from ragshield_core.errors import OvertakenError, PrunedError, StateError, TakenOverError
+from ragshield_core.findings import printable
 from ragshield_core.growth.events import Change, Event
 from ragshield_core.growth.recorder import Hands, Intent, Recorder, Standing
 from ragshield_core.knowledge import events as kept
@@ -39,6 +40,7 @@ SNAPSHOT_AFTER, SNAPSHOT_AT_LEAST = 0.1, 1000
 PAUSE = 0.02
 # Signs of life within a lease.
 BEATS = 3
+SHOWN = 60  # characters of a name
 
 
 class Whole(NamedTuple):
@@ -80,6 +82,9 @@ class Sharing(Recorder):
         self._times_replaced = 0
         self._begin()
         database.write(prepare_tables)
+
+    def __repr__(self) -> str:
+        return f"the journal of namespace {printable(self._journal.namespace, SHOWN)!r}"
 
     def _begin(self) -> None:
         """Take part as another writer than any before."""
@@ -419,9 +424,13 @@ class Sharing(Recorder):
     def _beat(self) -> None:
         self._database.write(partial(self._journal.beat, writer=self.writer))
 
-    def close(self) -> None:
+    def leave(self) -> None:
         """Take no part any more; what this process left pending, others settle at once."""
         self._database.write(partial(self._journal.retire, writer=self.writer))
+
+    def close(self) -> None:
+        """Take no part any more, and give the connections back."""
+        self.leave()
         self._database.close()
 
     # In parts
