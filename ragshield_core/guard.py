@@ -733,6 +733,7 @@ class Guard(Writes):
             "seed": self.seed,
             "dim": self._knowledge.dim,
             "known": self._knowledge.labels,
+            "prints": [self._knowledge.prints.get(i) for i in self._knowledge.labels],
         }
         values["detectors"], arrays = saved_detectors(self.detectors)
         for part in (self._calibrator, self._growth):
@@ -794,6 +795,8 @@ class Guard(Writes):
             detector.restore(values["detectors"][number]["learned"], learned)
         guard._knowledge.dim = values["dim"]
         guard._knowledge.labels = dict(values["known"])
+        prints = zip(values["known"], values.get("prints", ()), strict=False)  # early: none
+        guard._knowledge.prints = {i: one for i, one in prints if one is not None}
         guard._calibrator.restore(values, arrays)
         guard._growth.restore(values, arrays)
         return guard

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 from ragshield_core.errors import (
     MalformedEntriesWarning,
     SharedQuarantineWarning,
+    StoreDiffersWarning,
     UnfittedGuardWarning,
 )
 from ragshield_langchain.callers import ParentsNotJudgedWarning
@@ -36,6 +37,7 @@ __all__ = [
     "PoisonGuardMiddleware",
     "PoisonGuardTransformer",
     "SharedQuarantineWarning",
+    "StoreDiffersWarning",
     "UnfittedGuardWarning",
     "aguarded_index",
     "aingest",

@@ -3,6 +3,7 @@
 from ragshield_core.errors import (
     MalformedEntriesWarning,
     SharedQuarantineWarning,
+    StoreDiffersWarning,
     UnfittedGuardWarning,
 )
 from ragshield_llamaindex.callers import HeldTextElsewhereWarning
@@ -50,6 +51,7 @@ __all__ = [
     "PoisonGuardOrderWarning",
     "SharedQuarantineWarning",
     "StableIds",
+    "StoreDiffersWarning",
     "UnfittedGuardWarning",
     "adopt",
     "answering",

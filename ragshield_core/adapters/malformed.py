@@ -12,7 +12,7 @@ import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -75,6 +75,12 @@ class Sifted:
     bare: frozenset[int]
     refused: Mapping[int, str]
     unfit: frozenset[int] = frozenset()
+
+    @classmethod
+    def of(cls, batch: Batch) -> Self:
+        """Return entries none of which is malformed."""
+        rows, none = tuple(range(len(batch))), frozenset[int]()
+        return cls(rows=rows, batch=batch, reasons={}, bare=none, refused={})
 
     @property
     def whole(self) -> Batch:

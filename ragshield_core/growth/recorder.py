@@ -127,6 +127,10 @@ class Recorder:
     def settle(self, intent: Intent, fixes: Sequence[Event]) -> None:
         """End what was intended, with what makes up for that it did not happen, if so."""
 
+    def moving(self) -> frozenset[str]:
+        """Return the ids of entries that somebody is about to write or delete just now."""
+        return frozenset()
+
     def take_turn(self) -> None:
         """Wait until nobody else writes, until the next write."""
 

@@ -288,6 +288,17 @@ class Sharing(Recorder):
             self._heartbeat.during(intent)
             return intent
 
+    def moving(self) -> frozenset[str]:
+        """Return the ids of entries that somebody is about to write or delete just now."""
+        with self._database.read() as session:
+            records = [
+                record
+                for position, _ in self._journal.pending(session)
+                for record in self._journal.since(session, position - 1, 1)
+            ]
+        batches = [_read(record.event).entries for record in records]
+        return frozenset(i for batch in batches if batch is not None for i in batch.ids)
+
     def _taken_over(self, session: Session) -> tuple[kept.JournalRecord, ...]:
         return self._journal.take_over(session, writer=self.writer)
 
