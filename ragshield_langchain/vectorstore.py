@@ -211,7 +211,7 @@ class GuardedVectorStore(VectorStore):
 
     def _warn_of_ignorance(self) -> None:
         """Warn where there are documents that detectors should know, and do not."""
-        if self._guard.status().n_known or not any(d.learns for d in self._guard.detectors):
+        if self._guard.n_known or not any(d.learns for d in self._guard.detectors):
             return
         held = size_of(self._inner)  # None where nobody can be asked
         if held:
@@ -224,7 +224,7 @@ class GuardedVectorStore(VectorStore):
             warnings.warn(msg, UnfittedGuardWarning, stacklevel=3)
 
     def __repr__(self) -> str:
-        name, guard = type(self._inner).__name__, self._guard.status()
+        name, guard = type(self._inner).__name__, self._guard
         return (
             f"<{type(self).__name__} around {name}: a guard that knows {guard.n_known} entries, "
             f"{'calibrated' if guard.calibrated else 'not calibrated'}; {self.quarantine!r}>"

@@ -329,7 +329,7 @@ class Guarded:
         guard, kind = self.guard, type(self._keeper.access.inner).__name__
         return (
             f"<{type(self).__name__} over {kind}: {len(guard.detectors)} detectors, "
-            f"{guard.status().n_known} entries known, "
+            f"{guard.n_known} entries known, "
             f"{'calibrated' if guard.calibrated else 'not calibrated'}; {self.quarantine!r}>"
         )
 

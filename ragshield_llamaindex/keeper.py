@@ -94,7 +94,7 @@ class NodeKeeper(Keeper[BaseNode]):
 
     def look(self, what: str, *, check: bool = True) -> None:
         """Warn of a guard that knows nothing of what its store holds, or something else."""
-        if self.guard.known_ids():
+        if self.guard.n_known:
             if check and self.access.ids_alone:
                 warn_if_different(self, what, stacklevel=4)
             return

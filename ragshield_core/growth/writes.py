@@ -58,6 +58,11 @@ class Writes:
         with self._lock:
             return {i: self._knowledge.prints.get(i) for i in self._knowledge.among(ids)}
 
+    @property
+    def n_known(self) -> int:
+        """How many entries were learned."""
+        return len(self._knowledge)
+
     def known_ids(self) -> frozenset[str]:
         """Return the ids of all entries that were learned."""
         with self._lock:
