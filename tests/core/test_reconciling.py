@@ -14,7 +14,7 @@ from ragshield_core.adapters.reconciling import NAMED, reconciled, warn_if_diffe
 from ragshield_core.detectors import CliqueDetector, LabelCentroidDetector
 from ragshield_core.errors import StoreDiffersWarning
 
-PAST = scored([0.1, 5.0], "past")  # the first is good, the second is poison
+PAST = scored([-0.9, 5.0], "past")  # the first is good, the second is poison
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def workers(url, tmp_path):
     """Return two keepers of one store with three entries, as two processes have them."""
     guards = [Guard.open(url, detectors=[Scripted()]) for _ in range(2)]
     keepers = [FolderKeeper(guard, tmp_path / "store") for guard in guards]
-    add(keepers[0], scored([0.1, 0.2, 0.3], "kb"))
+    add(keepers[0], scored([-0.9, -0.8, -0.7], "kb"))
     guards[1].catch_up()
     return keepers
 
@@ -49,7 +49,7 @@ def warned(keeper):
 def differing(keeper):
     """Write past the guard, change an entry and lose another."""
     keeper.store.write(PAST)
-    keeper.store.write(scored([0.7], "kb"))
+    keeper.store.write(scored([-0.3], "kb"))
     keeper.store.delete(["kb2"])
 
 
@@ -118,7 +118,7 @@ def test_a_store_that_fails_when_it_is_opened_is_logged_without_what_it_says(wor
 
 def test_a_guard_that_was_not_opened_and_one_that_knows_nothing_are_not_asked(url, tmp_path):
     alone = FolderKeeper(Guard([Scripted()], quarantine=Quarantine("sqlite://")), tmp_path / "a")
-    add(alone, scored([0.1], "kb"))
+    add(alone, scored([-0.9], "kb"))
     new = FolderKeeper(Guard.open(url, detectors=[Scripted()]), tmp_path / "b")
     for keeper in (alone, new):
         keeper.store.write(PAST)
@@ -151,7 +151,7 @@ def test_what_another_process_is_just_writing_or_deleting_differs_in_nothing(wor
         return watched
 
     with patch.object(one.store, "write", looking(write)):
-        add(one, scored([0.4, 0.4, 0.4, 0.4], "kb"))
+        add(one, scored([-0.4, -0.4, -0.4, -0.4], "kb"))
     with patch.object(one.store, "delete", looking(delete)):
         one.run(one.delete(["kb3"]))
     assert [said for said, _ in seen] == [None, None]
@@ -173,7 +173,7 @@ def test_what_was_released_and_is_in_no_store_is_named_with_the_way_out(workers)
 
 def test_of_what_an_early_version_has_learned_only_ids_are_compared(workers):
     guard = workers[0].guard
-    workers[0].store.write(scored([0.7], "kb"))
+    workers[0].store.write(scored([-0.3], "kb"))
     guard._knowledge.prints.clear()
     found = compared(workers[0], adopt=True)
     assert (found.changed, found.n_not_compared) == ((), 3)
@@ -265,8 +265,7 @@ def test_a_crash_in_the_middle_leaves_nothing_half_done(workers, step):
         compared(one, adopt=True)
     assert other.guard.status().pending
     one.guard.close()
-    other.recover_now = other.run_recovery()
-    assert other.recover_now
+    assert other.run_recovery()
     assert other.store.ids() == ["kb0", "kb1", "past0"]  # what is held has left
     found = compared(other, adopt=True, forget=True)
     assert (found.unguarded, found.readable) == ((), ())
@@ -283,7 +282,7 @@ def test_what_a_worker_brings_back_meanwhile_is_not_forgotten(workers):
     def meanwhile(ids):
         found = read(ids)
         if list(ids) == ["kb2"] and not begun:
-            begun.append(add(other, scored([0.1, 0.2, 0.3], "kb").take([2])))
+            begun.append(add(other, scored([-0.9, -0.8, -0.7], "kb").take([2])))
         return found
 
     with patch.object(one.store, "read", meanwhile):
