@@ -277,6 +277,8 @@ class Keeper(ABC, Generic[Item]):
                 items = (yield from self.stored(ids)).items
                 kept = {*moving, *(self.mask.id_of(i) for i in items if not self.mask.hides(i))}
                 gone = [entry_id for entry_id in guard.known(ids) if entry_id not in kept]
+                if not gone:
+                    return gone
                 try:
                     yield own(guard.together, partial(guard.forget_lost, gone), at=at)
                 except OvertakenError:

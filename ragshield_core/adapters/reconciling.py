@@ -163,6 +163,9 @@ def reconciled(
     ------
     NotImplementedError
         If the store cannot name its entries; says what to do.
+    PoisonedEntryError
+        If something to adopt is suspicious and the policy says ``on_detect="raise"``; what came in
+        parts of a thousand before is learned.
     TypeError
         If what is chosen is neither a bool nor ids.
     """
@@ -375,7 +378,8 @@ def _adopted(keeper: Keeper[Any], ids: Sequence[str]) -> Steps[_Judged]:
     if not len(coming):
         return _Judged([], [])
     # What the guard knows of those that were changed, nobody has any more.
-    yield own(guard.together, lambda: guard.forget_lost([i for i in coming.ids if i in known]))
+    if stale := [i for i in coming.ids if i in known]:
+        yield own(guard.forget_lost, stale)
     report = yield from keeper.take_in(coming)
     held = [decision.entry_id for decision in report.quarantined]
     return _Judged([i for i in guard.known(coming.ids) if i not in held], held)

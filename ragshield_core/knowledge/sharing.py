@@ -9,7 +9,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, NamedTuple, Self, TypeVar
 
@@ -292,12 +292,11 @@ class Sharing(Recorder):
 
     def moving(self) -> frozenset[str]:
         """Return the ids of entries that somebody is about to write or delete just now."""
+        records: list[kept.JournalRecord] = []
         with self._database.read() as session:
-            records = [
-                record
-                for position, _ in self._journal.pending(session)
-                for record in self._journal.since(session, position - 1, 1)
-            ]
+            for position, _ in self._journal.pending(session):
+                with suppress(PrunedError):  # it was settled meanwhile
+                    records += self._journal.since(session, position - 1, 1)
         batches = [_read(record.event).entries for record in records]
         return frozenset(i for batch in batches if batch is not None for i in batch.ids)
 

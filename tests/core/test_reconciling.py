@@ -1,14 +1,16 @@
 """A store and a guard that know different things: it is found, named and mended."""
 
+import io
 import warnings
 from contextlib import suppress
 from unittest.mock import patch
 
 import pytest
+from rich.console import Console
 from shared_store import FolderKeeper, add
 from support import Scripted, passages, scored
 
-from ragshield_core import Guard, Quarantine
+from ragshield_core import Batch, Guard, PoisonedEntryError, Policy, Quarantine
 from ragshield_core.adapters.keeper import Keeper
 from ragshield_core.adapters.reconciling import NAMED, reconciled, warn_if_different
 from ragshield_core.detectors import CliqueDetector, LabelCentroidDetector
@@ -195,6 +197,16 @@ def test_an_entry_that_cannot_be_judged_bears_it_alone(workers):
     assert (found.unreadable, found.held) == (("past0",), ("past1",))
 
 
+def test_a_table_shows_hostile_ids_escaped(workers):
+    workers[0].store.write(Batch.of(ids=["[red]\x1b[2J"], texts=["x"], embeddings=[[1.0, 1.0]]))
+    console = Console(file=io.StringIO(), width=200)
+    console.print(compared(workers[0]))
+    shown = console.file.getvalue()
+    assert "\x1b" not in shown
+    assert "[red]" in shown
+    assert "4 entries in the store, 3 known to the guard" in shown
+
+
 # How it is mended
 
 
@@ -228,6 +240,19 @@ def test_what_a_reviewer_has_released_before_is_adopted(workers):
     quarantine.release(["past1"], by="anna")
     workers[0].store.write(PAST)
     assert compared(workers[0], adopt=True).adopted == ("past0", "past1")
+
+
+def test_where_the_policy_raises_nothing_of_what_is_suspicious_is_learned(tmp_path):
+    guard = Guard(
+        [Scripted()], policy=Policy(on_detect="raise"), quarantine=Quarantine("sqlite://")
+    )
+    keeper = FolderKeeper(guard, tmp_path / "store")
+    keeper.store.write(PAST)
+    with pytest.raises(PoisonedEntryError):
+        compared(keeper, adopt=True)
+    assert keeper.store.ids() == ["past0", "past1"]
+    assert not guard.known_ids()
+    assert compared(keeper, adopt=["past0"]).adopted == ("past0",)
 
 
 def test_two_workers_who_reconcile_at_once_do_it_once(workers):

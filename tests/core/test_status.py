@@ -196,6 +196,10 @@ def test_exit_codes_tell_what_is_the_matter(url, ragshield, tmp_path):
     assert ragshield(url)[0] == 0
     kept = guard.intend(passages(1, 9, "new"))
     assert ragshield(url)[0] == 0  # it is alive
+    code, out, _ = ragshield(url, "--lease", "1e-9")
+    assert code == 1
+    assert "(crashed, last sign of life" in out
+    assert ragshield(url, "--lease", "0")[0] == 2
     guard.close()
     code, out, _ = ragshield(url)
     assert code == 1
