@@ -1,4 +1,4 @@
-"""The command ``ragshield``: quarantine, scan, and the commands that other packages add."""
+"""The command ``ragshield``: quarantine, scan, status, and the commands that other packages add."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from rich.text import Text
 from ragshield_core.canary.command import canary_app
 from ragshield_core.errors import QuarantineError, RAGShieldError
 from ragshield_core.findings import finding_to_dict, printable
+from ragshield_core.knowledge.command import status_command
 from ragshield_core.quarantine import DEFAULT_URL, HeldEntry, Quarantine, Status, metadata_json
 from ragshield_core.quarantine.digests import KEY_VARIABLE, NEW_KEY_VARIABLE
 from ragshield_core.scan.command import scan_command
@@ -36,6 +37,7 @@ app = typer.Typer(
 quarantine_app = typer.Typer(no_args_is_help=True, help="Look at held entries and judge them.")
 app.add_typer(quarantine_app, name="quarantine")
 app.command("scan")(scan_command)
+app.command("status")(status_command)
 app.add_typer(canary_app, name="canary")
 console = Console()
 

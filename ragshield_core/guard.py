@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ragshield_core import state
 from ragshield_core.arguments import check_type
-from ragshield_core.detectors.base import Detector
+from ragshield_core.detectors.base import Detector, Need
 from ragshield_core.detectors.registry import (
     built_in_detectors,
     check_detectors,
@@ -29,13 +29,14 @@ from ragshield_core.detectors.registry import (
 from ragshield_core.entries import Batch
 from ragshield_core.errors import PoisonedEntryError, StateError
 from ragshield_core.findings import Decision, Report, Skipped, Verdict, printable
-from ragshield_core.growth.arrivals import Counted, Status
+from ragshield_core.growth.arrivals import Counted
 from ragshield_core.growth.borrowed import Lent
 from ragshield_core.growth.calibrator import Calibrator
 from ragshield_core.growth.events import Change, Event
 from ragshield_core.growth.knowledge import Knowledge
 from ragshield_core.growth.recalibration import Recalibration
 from ragshield_core.growth.recorder import Hands, Recorder
+from ragshield_core.growth.status import DetectorStanding, Status
 from ragshield_core.growth.unscreened import Unscreened, failing, let_in
 from ragshield_core.growth.writes import Writes
 from ragshield_core.policy import Policy
@@ -307,14 +308,26 @@ class Guard(Writes):
         return self._calibrator.calibration is not None
 
     def status(self) -> Status:
-        """Return how the guard stands: what it is calibrated on, what of the rate it has spent."""
+        """Return how the guard stands: what it knows and goes by, and what to look at."""
+        held = self.quarantine.count() if self.quarantine.exists() else 0
         with self._lock:
             sample, arrivals = self._calibrator.sample, self._calibrator.arrivals
             standing = self._recorder.standing()
+            shared: dict[str, Any] = {} if standing is None else standing._asdict()
+            if not self.calibrated:
+                shared.pop("calibrated_on", None)
+            why_not = {
+                name: arrivals.abstaining.get(name) or why for name, why in self._force().items()
+            }
+            why_not |= {skipped.detector: skipped.reason for skipped in self._left_out}
             return Status(
-                position=None if standing is None else standing.position,
-                behind=0 if standing is None else standing.behind,
-                pending=0 if standing is None else standing.pending,
+                **shared,
+                pending=sum(one.n_events for one in shared.get("writers", ())),
+                held=held,
+                detectors=tuple(
+                    DetectorStanding(name=name, why_not=why, spent=arrivals.of(name))
+                    for name, why in why_not.items()
+                ),
                 n_known=len(self._knowledge),
                 calibrated=self.calibrated,
                 calibrated_at=self._calibrator.calibrated_at if self.calibrated else None,
@@ -341,6 +354,24 @@ class Guard(Writes):
         """
         with self._lock:
             return dict(self._unscreened.among(self._knowledge.labels))
+
+    def _force(self) -> dict[str, str | None]:
+        """Return, by detector, why it takes no part for now; ``None`` where it does."""
+        waiting = self._growth.waiting()
+        known = self._knowledge
+        labelled = any(label is not None for label in known.labels.values())
+        why_not: dict[str, str | None] = {}
+        for detector in self.detectors:
+            name = detector.name
+            why_not[name] = waiting[name].reason if name in waiting else None
+            if (
+                why_not[name] is None
+                and len(known)
+                and not labelled
+                and Need.LABEL in detector.needs
+            ):
+                why_not[name] = "no entry of the knowledge base has a label"
+        return why_not
 
     @property
     def thresholds(self) -> dict[str, float]:
@@ -864,7 +895,15 @@ class Guard(Writes):
         """Be another guard, as it was saved, with the same detectors or others of their kinds."""
         given = self.detectors if detectors is None else detectors
         other = vars(self._restored(values, arrays, self.quarantine, given))
-        for name in ("detectors", "seed", "_knowledge", "_calibrator", "_growth", "_unscreened"):
+        for name in (
+            "detectors",
+            "seed",
+            "_knowledge",
+            "_calibrator",
+            "_growth",
+            "_unscreened",
+            "_left_out",
+        ):
             setattr(self, name, other[name])
 
     def save(
@@ -901,6 +940,10 @@ class Guard(Writes):
             "dim": self._knowledge.dim,
             "known": self._knowledge.labels,
             "unscreened": self._unscreened.state(),
+            "prints": [self._knowledge.prints.get(i) for i in self._knowledge.labels],
+            # For who asks how the guard stands, and has not its detectors.
+            "standing": self._force(),
+            "left_out": [[skipped.detector, skipped.reason] for skipped in self._left_out],
         }
         values["detectors"], arrays = saved_detectors(self.detectors)
         for part in (self._calibrator, self._growth):
@@ -962,6 +1005,11 @@ class Guard(Writes):
             detector.restore(values["detectors"][number]["learned"], learned)
         guard._knowledge.dim = values["dim"]
         guard._knowledge.labels = dict(values["known"])
+        prints = zip(values["known"], values.get("prints", ()), strict=False)  # early: none
+        guard._knowledge.prints = {i: one for i, one in prints if one is not None}
+        guard._left_out = tuple(
+            Skipped(detector=name, reason=why) for name, why in values.get("left_out", ())
+        )
         guard._calibrator.restore(values, arrays)
         guard._growth.restore(values, arrays)
         guard._unscreened.restore(values.get("unscreened", {}))

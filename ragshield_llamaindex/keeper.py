@@ -16,6 +16,7 @@ from ragshield_core import Batch, Guard, Report
 from ragshield_core.adapters.keeper import PART, Keeper, Progress, Standing
 from ragshield_core.adapters.malformed import Sifted, sift
 from ragshield_core.adapters.one_store import claim
+from ragshield_core.adapters.reconciling import warn_if_different
 from ragshield_core.adapters.steps import Step, Steps, asked, own
 from ragshield_core.arguments import kind_of
 from ragshield_core.entries import Entry
@@ -101,9 +102,11 @@ class NodeKeeper(Keeper[BaseNode]):
         # Of documents that an index is replacing: what it deleted, until it brings the new version.
         self._withdrawn: dict[str, list[BaseNode]] = {}
 
-    def look(self, what: str) -> None:
-        """Warn of a guard that knows nothing of what its store holds."""
-        if self.guard.status().n_known:
+    def look(self, what: str, *, check: bool = True) -> None:
+        """Warn of a guard that knows nothing of what its store holds, or something else."""
+        if self.guard.n_known:
+            if check and self.access.ids_alone:
+                warn_if_different(self, what, stacklevel=4)
             return
         try:
             holds = self.access.holds()
@@ -127,6 +130,11 @@ class NodeKeeper(Keeper[BaseNode]):
         """Return the nodes that the store holds under the ids."""
         nodes = yield from self._read(ids)
         return Standing(to_batch_of(nodes, self.keys), nodes)
+
+    def ids(self) -> Steps[list[str]]:
+        """Return the ids of all nodes that the store holds."""
+        ids: list[str] = yield asked(self.access, "ids")
+        return ids
 
     def _read(self, ids: Sequence[str]) -> Steps[list[BaseNode]]:
         nodes: list[BaseNode] = yield asked(self.access, "read", list(ids))

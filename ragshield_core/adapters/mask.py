@@ -237,6 +237,10 @@ class Mask(ABC, Generic[Item]):
                     self._confirmed_of = {i: rest for i, known in of if (rest := known - prints)}
         return shown
 
+    def knows(self, entry_id: str) -> bool:
+        """Return whether a revision is held under an id."""
+        return entry_id in self._held
+
     def hides(self, item: Item) -> bool:
         """Return whether a document is a revision that is held."""
         entry_id = self.id_of(item)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -92,104 +92,6 @@ class Topic:
             "entries about something that is new here; review them, release what is good, and "
             "adopt anew if most is"
         )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Status:
-    """How a guard stands.
-
-    Attributes
-    ----------
-    n_known
-        Entries of the knowledge base.
-    calibrated, calibrated_at, next_at
-        Whether thresholds are calibrated, at which size of the knowledge base they last were, and
-        at which they will be again; ``None`` if they were not, or will not be.
-    n_sample, vetted
-        Entries that thresholds are taken from, and whether they are vouched for.
-    rate
-        Accepted share of clean entries that are ever held or recalled.
-    spent, by_detector, by_source
-        What was held and recalled of what was judged since the first calibration: of all, by
-        detector, and by lineage. An upper bound of what it has cost: poison counts as well.
-    abstaining
-        Detectors that hold nothing for now, and why.
-    shifts
-        Sources, and what came lately, as far as they are unlike the clean sample as a whole.
-    topics
-        Topics of which nearly all that came lately was held. Detectors do not abstain for these:
-        whoever floods a topic would switch them off there.
-    position, behind, pending
-        Of a guard that was opened: of the last event of the journal that it has read, how many came
-        since, and how many somebody intends. ``None`` and 0 where nothing is shared.
-    failing
-        Detectors that failed when this process asked them last, and how.
-    unscreened
-        How many known entries were let in although a detector failed on them, see
-        :meth:`ragshield_core.Guard.unscreened`.
-    borrowed
-        Whether the calibration is that of another guard, see
-        :meth:`ragshield_core.Guard.borrow_calibration`.
-    """
-
-    n_known: int
-    calibrated: bool
-    calibrated_at: int | None
-    next_at: int | None
-    n_sample: int
-    vetted: bool
-    rate: float
-    spent: Spent
-    by_detector: Mapping[str, Spent]
-    by_source: Mapping[str, Spent]
-    abstaining: Mapping[str, str]
-    shifts: tuple[Shift, ...]
-    topics: tuple[Topic, ...] = ()
-    position: int | None = None
-    behind: int = 0
-    pending: int = 0
-    failing: Mapping[str, str] = field(default_factory=dict)
-    unscreened: int = 0
-    borrowed: bool = False
-
-    def summary(self) -> str:
-        """Return the state of the calibration in a few lines."""
-        if not self.calibrated:
-            lines = [f"{self.n_known} entries, not calibrated"]
-        else:
-            kind = "vetted" if self.vetted else "unvetted"
-            line = (
-                f"{self.n_known} entries, calibrated at {self.calibrated_at} on {self.n_sample} "
-                f"{kind} ones; {self.spent.share:.2%} of {self.spent.judged} held or recalled "
-                f"since ({self.rate:.2%} of clean ones accepted)"
-            )
-            if self.borrowed:
-                line = (
-                    f"{self.n_known} entries, by the calibration of another guard; "
-                    f"{self.spent.share:.2%} of {self.spent.judged} held or recalled since "
-                    f"({self.rate:.2%} of clean ones accepted)"
-                )
-            elif not self.n_sample:
-                line = (
-                    f"{self.n_known} entries, calibrated at {self.calibrated_at}; the clean sample "
-                    "was not saved with it, and a new one is taken from what comes"
-                )
-            lines = [line]
-        if self.next_at is not None:
-            lines.append(f"calibrates itself at {self.next_at} entries")
-        lines += [f"{name}: {why}" for name, why in self.abstaining.items()]
-        lines += [f"{name}: {why}" for name, why in self.failing.items()]
-        if self.unscreened:
-            lines.append(
-                f"{self.unscreened} entries were let in although a detector failed on them"
-            )
-        lines += [f"shift: {shift}" for shift in self.shifts]
-        lines += [f"topic: {topic}" for topic in self.topics]
-        if self.position is not None:
-            lines.append(
-                f"journal: read up to {self.position}, {self.behind} behind, {self.pending} pending"
-            )
-        return "\n".join(lines)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -31,6 +31,8 @@ class Knowledge:
         As given.
     labels
         Of the entries that are known, by id.
+    prints
+        Their fingerprints, by id; early versions kept none.
     dim
         Length of their vectors, 0 without any; ``None`` as long as nothing was learned.
     missed
@@ -46,6 +48,7 @@ class Knowledge:
                 if isinstance(detector, Borrower):
                     detector.borrow(lender.neighbors())
         self.labels: dict[str, str | None] = {}
+        self.prints: dict[str, str] = {}
         self.dim: int | None = None
         self.missed: dict[str, str] = {}
 
@@ -64,6 +67,7 @@ class Knowledge:
         self._check_complete(batch)
         self.dim = batch.dim if len(batch) else None
         self.labels = dict(zip(batch.ids, batch.labels, strict=True))
+        self.prints = {entry.id: entry.fingerprint for entry in batch}
         for detector in self.learners:
             detector.fit(batch)
 
@@ -72,6 +76,7 @@ class Knowledge:
         self.check_learnable(entries)
         self._tell(self.learners, "learn", entries)
         self.labels.update(zip(entries.ids, entries.labels, strict=True))
+        self.prints.update((entry.id, entry.fingerprint) for entry in entries)
         self.dim = entries.dim
 
     def forget(self, entries: Batch) -> None:
@@ -84,6 +89,23 @@ class Knowledge:
         self._tell(self.learners, "forget", known)
         for entry_id in known.ids:
             del self.labels[entry_id]
+            self.prints.pop(entry_id, None)
+
+    def remembered(self, ids: Sequence[str]) -> Batch:
+        """Return what is left of entries that no store has any more, to forget them by.
+
+        That is their labels, and their vectors where a detector keeps an index. Texts are gone:
+        detectors that count words or phrases keep theirs.
+        """
+        known = self.among(ids)
+        lender = self.learners[0]
+        vectors = lender.neighbors().vectors(known) if isinstance(lender, Lender) else None
+        return Batch.of(
+            ids=known,
+            texts=[""] * len(known),
+            embeddings=vectors if known else None,
+            labels=[self.labels[entry_id] for entry_id in known],
+        )
 
     def hold(self, entries: Batch) -> None:
         """Remember entries that are held, as far as detectors can without their vectors."""

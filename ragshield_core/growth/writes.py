@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ragshield_core.entries import Batch, together
@@ -52,6 +52,33 @@ class Writes:
     def known(self, ids: Sequence[str]) -> list[str]:
         """Return which of the ids were learned, each once."""
         return self._knowledge.among(ids)
+
+    def fingerprints(self, ids: Iterable[str]) -> dict[str, str | None]:
+        """Return the fingerprints of those of the ids that were learned, as they were learned.
+
+        ``None`` where an early version has learned them, which did not keep it.
+        """
+        with self._lock:
+            return {i: self._knowledge.prints.get(i) for i in self._knowledge.among(ids)}
+
+    @property
+    def n_known(self) -> int:
+        """How many entries were learned."""
+        return len(self._knowledge)
+
+    def known_ids(self) -> frozenset[str]:
+        """Return the ids of all entries that were learned."""
+        with self._lock:
+            return frozenset(self._knowledge.labels)
+
+    @property
+    def position(self) -> int | None:
+        """Of the last event of the journal that was read; ``None`` where nothing is shared."""
+        return self._recorder.position
+
+    def moving(self) -> frozenset[str]:
+        """Return the ids of entries that some process is about to write or delete just now."""
+        return self._recorder.moving()
 
     def learn(self, entries: Batch) -> None:
         """Learn entries that are in the knowledge base."""
@@ -107,6 +134,14 @@ class Writes:
         """
         if len(entries):
             self._happened(Change.FORGOTTEN, entries=entries)
+
+    def forget_lost(self, ids: Sequence[str]) -> None:
+        """Forget entries that left the knowledge base unseen, so that nobody has them any more.
+
+        By their ids, labels and vectors; detectors that count words or phrases keep theirs.
+        """
+        with self._lock:
+            self.forget(self._knowledge.remembered(ids))
 
     def forget_held(self, ids: Sequence[str]) -> None:
         """Say that held entries were released, or deleted for good."""

@@ -9,7 +9,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, NamedTuple, Self, TypeVar
 
@@ -25,6 +25,7 @@ from ragshield_core.knowledge import events as kept
 from ragshield_core.knowledge.heartbeat import Heartbeat
 from ragshield_core.knowledge.journal import DEFAULT_LEASE, Journal, new_writer
 from ragshield_core.knowledge.snapshots import Snapshot, Snapshots
+from ragshield_core.knowledge.standing import standing
 from ragshield_core.knowledge.tables import prepare_tables
 from ragshield_core.screening import crash
 
@@ -162,9 +163,8 @@ class Sharing(Recorder):
     def standing(self) -> Standing:
         """Return how far this process has read."""
         with self._database.read() as session:
-            head = self._journal.head(session).position
-            return Standing(
-                self.position, head - self.position, len(self._journal.pending(session))
+            return standing(
+                session, self._journal, self._snapshots, self.position, self._database.url
             )
 
     # Writing
@@ -208,7 +208,9 @@ class Sharing(Recorder):
         self._turn_is_over()
         self._read_to(positions.start - 1)
         self._apply_mine(happened, positions)
-        self._keep_short()
+        # Who asks from outside how the guard stands reads thresholds from a snapshot.
+        anew = any(event.change is Change.RECALIBRATED for event, _ in happened)
+        self._keep_short(anew=anew)
         return answer
 
     def _write(
@@ -295,6 +297,16 @@ class Sharing(Recorder):
             self._open.add(intent)
             self._heartbeat.during(intent)
             return intent
+
+    def moving(self) -> frozenset[str]:
+        """Return the ids of entries that somebody is about to write or delete just now."""
+        records: list[kept.JournalRecord] = []
+        with self._database.read() as session:
+            for position, _ in self._journal.pending(session):
+                with suppress(PrunedError):  # it was settled meanwhile
+                    records += self._journal.since(session, position - 1, 1)
+        batches = [_read(record.event).entries for record in records]
+        return frozenset(i for batch in batches if batch is not None for i in batch.ids)
 
     def _taken_over(self, session: Session) -> tuple[kept.JournalRecord, ...]:
         return self._journal.take_over(session, writer=self.writer)
@@ -481,9 +493,9 @@ class Sharing(Recorder):
         size = len(event.entries) if event.entries is not None else 0
         self._tail.append((position, size))
 
-    def _keep_short(self) -> None:
+    def _keep_short(self, *, anew: bool = False) -> None:
         """Write a snapshot if there is much to replay since the latest, and drop what it covers."""
-        wanted = max(SNAPSHOT_AT_LEAST, SNAPSHOT_AFTER * self._hands.size())
+        wanted = max(SNAPSHOT_AT_LEAST, SNAPSHOT_AFTER * self._hands.size()) if not anew else 0
         if self._length() < wanted:
             return
         with self._database.read() as session:

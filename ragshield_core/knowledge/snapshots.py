@@ -151,9 +151,18 @@ class Snapshots:
         return next(iter(self.list(session)), None)
 
     def read(
-        self, session: Session, snapshot: Snapshot
+        self, session: Session, snapshot: Snapshot, *, only: str = ""
     ) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """Return the values and arrays of a snapshot.
+
+        Parameters
+        ----------
+        session
+            Of any transaction.
+        snapshot
+            One that is listed.
+        only
+            How the arrays to be read begin.
 
         Raises
         ------
@@ -180,7 +189,8 @@ class Snapshots:
             raise StateError(msg)
         values: dict[str, Any] = {}
         arrays: dict[str, NDArray[Any]] = {}
-        for part in (_Part(*fields) for fields in manifest["parts"]):
+        parts = [_Part(*fields) for fields in manifest["parts"]]
+        for part in [one for one in parts if one.name is None or one.name.startswith(only)]:
             source = _Reader(session, snapshot.id, part, where)
             try:
                 if part.name is None:
