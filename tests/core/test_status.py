@@ -17,7 +17,7 @@ from ragshield_core.findings import Skipped
 from ragshield_core.growth.arrivals import Shift
 
 RATE = 0.05
-HOSTILE = "tenant\x1b[2J\u202e"
+HOSTILE = "tenant [red]\u202e"
 
 
 @pytest.fixture
@@ -235,12 +235,12 @@ def test_several_tenants_are_listed_and_one_is_chosen(url, ragshield):
     code, out, _ = ragshield(url)
     assert code == 0
     assert "2 guards; choose one with --namespace:" in out
-    assert "\x1b" not in out
+    assert "\u202e" not in out
     assert json.loads(ragshield(url, "--json")[1])["namespaces"] == ["default", HOSTILE]
     assert ragshield(url, "--namespace", "default")[0] == 0
     code, out, _ = ragshield(url, "--namespace", HOSTILE)
     assert code == 1
-    assert "\x1b" not in out
+    assert "\u202e" not in out
 
 
 def test_drift_is_to_be_looked_at(url, ragshield, monkeypatch):
