@@ -1,8 +1,9 @@
-"""The command ``ragshield``: quarantine, scan, and the commands that other packages add."""
+"""The command ``ragshield``: quarantine, scan, status, and the commands that other packages add."""
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -17,7 +18,9 @@ from rich.text import Text
 from ragshield_core.canary.command import canary_app
 from ragshield_core.errors import QuarantineError, RAGShieldError
 from ragshield_core.findings import finding_to_dict, printable
+from ragshield_core.knowledge.command import status_command
 from ragshield_core.quarantine import DEFAULT_URL, HeldEntry, Quarantine, Status, metadata_json
+from ragshield_core.quarantine.digests import KEY_VARIABLE, NEW_KEY_VARIABLE
 from ragshield_core.scan.command import scan_command
 
 # A package that brings a command names its function in this group of entry points.
@@ -34,6 +37,7 @@ app = typer.Typer(
 quarantine_app = typer.Typer(no_args_is_help=True, help="Look at held entries and judge them.")
 app.add_typer(quarantine_app, name="quarantine")
 app.command("scan")(scan_command)
+app.command("status")(status_command)
 app.add_typer(canary_app, name="canary")
 console = Console()
 
@@ -197,6 +201,7 @@ def log(
 def verify(
     *,
     database: Database = DEFAULT_URL,
+    namespace: Namespace = "default",
     head: Annotated[
         bool, typer.Option("--head", help="Print the head of the log only, to keep elsewhere.")
     ] = False,
@@ -206,9 +211,10 @@ def verify(
 ) -> None:
     """Check that log and entries are as they were written; exit code 1 names what is not.
 
+    Those of all namespaces: they have one log. Of others than the given one, no entry is named.
     With the key of RAGSHIELD_AUDIT_KEY, if they were written with one.
     """
-    quarantine = _opened(database, "default")
+    quarantine = _opened(database, namespace)
     try:
         quarantine.verify(anchor)
     except QuarantineError as error:
@@ -218,11 +224,32 @@ def verify(
 
 
 @quarantine_app.command()
-def seal(*, by: By = "cli", database: Database = DEFAULT_URL) -> None:
+def seal(
+    *, by: By = "cli", database: Database = DEFAULT_URL, namespace: Namespace = "default"
+) -> None:
     """Go on with the new key of RAGSHIELD_AUDIT_KEY, after checking what was written without."""
-    quarantine = _opened(database, "default")
+    quarantine = _opened(database, namespace)
     quarantine.seal(by=by)
     typer.echo(f"sealed; the log's head is {quarantine.head()}")
+
+
+@quarantine_app.command()
+def rekey(
+    *, by: By = "cli", database: Database = DEFAULT_URL, namespace: Namespace = "default"
+) -> None:
+    """Exchange the audit key, of all namespaces, for that of RAGSHIELD_NEW_AUDIT_KEY.
+
+    What was written is checked with the key of RAGSHIELD_AUDIT_KEY before, or without one.
+    """
+    new = os.environ.get(NEW_KEY_VARIABLE)
+    if not new:
+        _fail(f"there is no new key; set {NEW_KEY_VARIABLE}: openssl rand -hex 32.")
+    quarantine = _opened(database, namespace)
+    quarantine.rekey(new, by=by)
+    typer.echo(
+        f"the key is another one now, set {KEY_VARIABLE} to it; the log's head is "
+        f"{quarantine.head()}"
+    )
 
 
 def main() -> None:

@@ -157,6 +157,10 @@ class SharedQuarantineWarning(UserWarning):
     """Two stores hold entries under one name, in one namespace of a quarantine."""
 
 
+class StoreDiffersWarning(UserWarning):
+    """A store holds entries that its guard does not know, or lacks entries that it knows."""
+
+
 class MalformedEntriesWarning(UserWarning):
     """Nothing of a write can be judged as it came, and all of it is held."""
 

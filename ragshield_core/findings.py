@@ -72,6 +72,11 @@ class Decision:
     unjudged: tuple[Unjudged, ...] = ()
     note: str | None = None  # why the verdict differs from what the findings alone would give
 
+    @property
+    def unscreened(self) -> bool:
+        """Whether it was let in although a detector failed on it: the policy fails open."""
+        return self.verdict is not Verdict.QUARANTINE and any(u.failed for u in self.unjudged)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Skipped:
@@ -167,6 +172,13 @@ class Report:
         """All that detectors had no opinion about."""
         return tuple(item for decision in self.decisions for item in decision.unjudged)
 
+    @property
+    def unscreened(self) -> tuple[str, ...]:
+        """Ids of what was let in although a detector failed on it; it is screened later."""
+        rows = sorted(self.remarkable)
+        decisions = (self.remarkable[row] for row in rows)
+        return tuple(decision.entry_id for decision in decisions if decision.unscreened)
+
     def _with(self, verdict: Verdict) -> tuple[Decision, ...]:
         rows = sorted(self.remarkable)
         return tuple(self.remarkable[r] for r in rows if self.remarkable[r].verdict is verdict)
@@ -227,6 +239,7 @@ class Report:
                 "spent_by_source": dict(self.spent_by_source),
                 "calibrated_at": self.calibrated_at,
                 "n_left_out": self.n_left_out,
+                "unscreened": list(self.unscreened),
                 "skipped": [
                     {"detector": s.detector, "reason": s.reason, "waiting": s.waiting}
                     for s in self.skipped
@@ -251,6 +264,7 @@ class Report:
         entries none had an opinion about.
         """
         missing = len(self.not_judged()) if self.scores else 0
+        unscreened = len(self.unscreened)
         waiting = sum(skipped.waiting for skipped in self.skipped)
         n = len(self.batch) + self.n_left_out
         return (
@@ -259,6 +273,7 @@ class Report:
             f"{len(self.flagged)} flagged, {len(self.quarantined)} quarantined"
             + (f", {len(self.retroactive)} of earlier ones as well" if self.retroactive else "")
             + (f"; {missing} judged by no detector" if missing else "")
+            + (f"; {unscreened} let in although a detector failed" if unscreened else "")
             + (f"; for now without {waiting} of the detectors" if waiting else "")
         )
 
@@ -299,7 +314,8 @@ class Report:
         """Rows to show: every entry that was not simply admitted."""
         rows: list[tuple[str, ...]] = []
         for decision in (*self.decisions, *self.retroactive):
-            if decision.verdict is Verdict.ADMIT and not decision.findings and not decision.note:
+            plain = decision.verdict is Verdict.ADMIT and not decision.unscreened
+            if plain and not decision.findings and not decision.note:
                 continue
             finding = strongest(decision)
             rows.append(

@@ -9,18 +9,19 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ragshield_core import state
 from ragshield_core.arguments import check_type
-from ragshield_core.detectors.base import Detector
+from ragshield_core.detectors.base import Detector, Need
 from ragshield_core.detectors.registry import (
     built_in_detectors,
     check_detectors,
     check_loadable,
+    copied_for,
     detectors_from,
     learned_of,
     saved_detectors,
@@ -28,17 +29,22 @@ from ragshield_core.detectors.registry import (
 from ragshield_core.entries import Batch
 from ragshield_core.errors import PoisonedEntryError, StateError
 from ragshield_core.findings import Decision, Report, Skipped, Verdict, printable
-from ragshield_core.growth.arrivals import Counted, Status
+from ragshield_core.growth.arrivals import Counted
+from ragshield_core.growth.borrowed import Lent
 from ragshield_core.growth.calibrator import Calibrator
 from ragshield_core.growth.events import Change, Event
 from ragshield_core.growth.knowledge import Knowledge
 from ragshield_core.growth.recalibration import Recalibration
 from ragshield_core.growth.recorder import Hands, Recorder
+from ragshield_core.growth.status import DetectorStanding, Status
+from ragshield_core.growth.unscreened import Unscreened, failing, let_in
 from ragshield_core.growth.writes import Writes
 from ragshield_core.policy import Policy
-from ragshield_core.screening import InForce, overlooking, overruled, screened
+from ragshield_core.screening import InForce, crash, overlooking, overruled, screened
+from ragshield_core.time_budget import TimeBudget
 
 if TYPE_CHECKING:
+    from ragshield_core.knowledge.sharing import Sharing, Whole
     from ragshield_core.quarantine import Quarantine
 
 T = TypeVar("T")
@@ -108,6 +114,9 @@ class Guard(Writes):
         policy = policy if policy is not None else Policy()
         self._calibrator = Calibrator(self._knowledge, policy, seed)
         self._growth = Recalibration(self._knowledge, self._calibrator)
+        self._unscreened = Unscreened()
+        self._budget = TimeBudget()
+        self._failing: dict[str, str] = {}  # detectors that failed when they were asked last, how
         self._left_out: tuple[Skipped, ...] = ()
         self._warned = False  # that it is not calibrated
         self._on_event: list[Callable[[Event], AbstractContextManager[object]]] = []
@@ -163,6 +172,7 @@ class Guard(Writes):
         lease: float | None = None,
         audit_key: str | bytes | None = None,
         anchor: Callable[[str], object] | None = None,
+        calibration_of: str | None = None,
     ) -> Self:
         """Return a guard whose knowledge, quarantine and log are in a database.
 
@@ -188,13 +198,20 @@ class Guard(Writes):
             settle what it was about; the same in every process. The default is 30.
         audit_key, anchor
             As of :class:`ragshield_core.Quarantine`.
+        calibration_of
+            Of a guard that is not there yet: another namespace of the database, whose calibration
+            it takes over as it is now, see :meth:`borrow_calibration`.
 
         Raises
         ------
         StateError
-            If the guard that is there has other detectors, or its snapshots are damaged.
+            If the guard that is there has other detectors, or its snapshots are damaged; if those
+            that are given learn for another opened guard; or if there is none whose calibration
+            could be taken over.
+        CalibrationError
+            If that one is not calibrated, or in another way.
         QuarantineError
-            If the database cannot be used.
+            If the database cannot be used, or the namespace is no name.
 
         Examples
         --------
@@ -210,6 +227,7 @@ class Guard(Writes):
 
         if detectors is not None:
             check_detectors(detectors)
+            _check_unused(detectors)
         quarantine = Quarantine(url, namespace=namespace, audit_key=audit_key, anchor=anchor)
         lease = DEFAULT_LEASE if lease is None else lease
         sharing = Sharing(quarantine.database, namespace, lease=lease)
@@ -222,16 +240,57 @@ class Guard(Writes):
             guard = cls(own, policy=policy, quarantine=quarantine, seed=seed)
             guard._left_out = tuple(missing)
             check_loadable(guard.detectors, detectors or ())
+            if calibration_of is not None:
+                lent = cls._lent_by(Sharing(quarantine.database, calibration_of, lease=lease), own)
+                guard._growth.borrow(lent, ())
             guard._recorder = sharing.of(guard._hands)
             if sharing.found():
+                _use(guard)
                 return guard
             whole = sharing.latest()  # of who was faster
             assert whole is not None  # noqa: S101
         _check_same(whole.values["detectors"], detectors)
-        guard = cls._restored(whole.values, whole.arrays, quarantine, detectors or ())
+        guard = cls._going_on(sharing, whole, quarantine, detectors or ())
+        _use(guard)
+        return guard
+
+    @classmethod
+    def _going_on(
+        cls,
+        sharing: Sharing,
+        whole: Whole,
+        quarantine: Quarantine | None,
+        detectors: Sequence[Detector | type[Detector]],
+    ) -> Self:
+        """Return a guard that is there, as one process more."""
+        guard = cls._restored(whole.values, whole.arrays, quarantine, detectors)
         guard._recorder = sharing.of(guard._hands)  # noqa: SLF001 - of this very class
         sharing.start(whole)
         return guard
+
+    @classmethod
+    def _lent_by(cls, sharing: Sharing, detectors: Sequence[Detector]) -> Lent:
+        """Return the calibration of another namespace, whose guard is opened for it."""
+        whole = sharing.latest()
+        if whole is None:
+            msg = (
+                f"there is no guard in {sharing!r}, expected one whose calibration can be taken "
+                "over; name the namespace of one, or leave calibration_of out."
+            )
+            raise StateError(msg)
+        try:
+            # With detectors that nobody else uses: they learn what is known there.
+            own = copied_for(whole.values["detectors"], detectors)
+            other = cls._going_on(sharing, whole, None, own)
+            return other._calibrator.lend()  # noqa: SLF001
+        finally:
+            sharing.leave()
+
+    def close(self) -> None:
+        """Take no part any more, and give the connections of an opened guard back."""
+        super().close()
+        for detector in self.detectors:  # which another may be opened with
+            _USED.pop(id(detector), None)
 
     @property
     def policy(self) -> Policy:
@@ -249,14 +308,26 @@ class Guard(Writes):
         return self._calibrator.calibration is not None
 
     def status(self) -> Status:
-        """Return how the guard stands: what it is calibrated on, what of the rate it has spent."""
+        """Return how the guard stands: what it knows and goes by, and what to look at."""
+        held = self.quarantine.count() if self.quarantine.exists() else 0
         with self._lock:
             sample, arrivals = self._calibrator.sample, self._calibrator.arrivals
             standing = self._recorder.standing()
+            shared: dict[str, Any] = {} if standing is None else standing._asdict()
+            if not self.calibrated:
+                shared.pop("calibrated_on", None)
+            why_not = {
+                name: arrivals.abstaining.get(name) or why for name, why in self._force().items()
+            }
+            why_not |= {skipped.detector: skipped.reason for skipped in self._left_out}
             return Status(
-                position=None if standing is None else standing.position,
-                behind=0 if standing is None else standing.behind,
-                pending=0 if standing is None else standing.pending,
+                **shared,
+                pending=sum(one.n_events for one in shared.get("writers", ())),
+                held=held,
+                detectors=tuple(
+                    DetectorStanding(name=name, why_not=why, spent=arrivals.of(name))
+                    for name, why in why_not.items()
+                ),
                 n_known=len(self._knowledge),
                 calibrated=self.calibrated,
                 calibrated_at=self._calibrator.calibrated_at if self.calibrated else None,
@@ -270,13 +341,61 @@ class Guard(Writes):
                 abstaining=dict(arrivals.abstaining),
                 shifts=tuple(arrivals.shifts()),
                 topics=tuple(arrivals.topics()),
+                failing=self._knowledge.missed | self._failing,
+                unscreened=len(self._unscreened.among(self._knowledge.labels)),
+                borrowed=self._calibrator.borrowed is not None,
             )
+
+    def unscreened(self) -> dict[str, Mapping[str, str]]:
+        """Return the known entries that were let in although detectors failed on them.
+
+        By id, with what is said of each detector. A guarded store screens them again, see its
+        ``rescreen``, and recalls what is suspicious.
+        """
+        with self._lock:
+            return dict(self._unscreened.among(self._knowledge.labels))
+
+    def _force(self) -> dict[str, str | None]:
+        """Return, by detector, why it takes no part for now; ``None`` where it does."""
+        waiting = self._growth.waiting()
+        known = self._knowledge
+        labelled = any(label is not None for label in known.labels.values())
+        why_not: dict[str, str | None] = {}
+        for detector in self.detectors:
+            name = detector.name
+            why_not[name] = waiting[name].reason if name in waiting else None
+            if (
+                why_not[name] is None
+                and len(known)
+                and not labelled
+                and Need.LABEL in detector.needs
+            ):
+                why_not[name] = "no entry of the knowledge base has a label"
+        return why_not
 
     @property
     def thresholds(self) -> dict[str, float]:
         """Per detector, the score above which an entry is quarantined."""
         thresholds = self._calibrator.thresholds
         return {name: threshold.quarantine for name, threshold in thresholds.items()}
+
+    def change_policy(
+        self, *, fail_open: bool | None = None, time_budget: float | Literal["keep"] | None = "keep"
+    ) -> Self:
+        """Change what happens where detectors fail, for all that share the guard.
+
+        Parameters
+        ----------
+        fail_open, time_budget
+            As of :class:`Policy`; the default changes nothing.
+        """
+        changed: dict[str, Any] = {} if fail_open is None else {"fail_open": fail_open}
+        if time_budget != "keep":
+            changed["time_budget"] = time_budget
+        policy = Policy.model_validate(self.policy.model_dump() | changed)
+        with self._replaced():
+            self._calibrator.policy = policy
+        return self
 
     def fit(self, batch: Batch) -> Self:
         """Learn the knowledge base as it stands; replaces what was learned before.
@@ -291,6 +410,7 @@ class Guard(Writes):
         """
         with self._replaced():
             self._growth.fit(batch)
+            self._unscreened.clear()
         return self
 
     def calibrate(
@@ -358,6 +478,37 @@ class Guard(Writes):
         confirmed = self.quarantine.confirmed_ids()
         with self._replaced():
             self._growth.adopt(batch, at_most, confirmed)
+            self._unscreened.clear()
+        return self
+
+    def borrow_calibration(self, other: Guard) -> Self:
+        """Go by the calibration of another guard, as it is now, until this one has its own.
+
+        For a tenant with few entries among others like it. What is taken over is how clean entries
+        score there, as numbers: no entry, id, text or vector. The rate is that of this guard's
+        policy. What is usual is measured among its own entries, again and again as these grow; as
+        soon as there are enough of them, or :meth:`calibrate` is called, it is calibrated by them
+        and goes by nothing else any more. Later calibrations of the other are taken over when this
+        is called again.
+
+        Parameters
+        ----------
+        other
+            With the same detectors, and vectors of the same model.
+
+        Raises
+        ------
+        CalibrationError
+            If the other is not calibrated, has other detectors or vectors, or too few clean entries
+            for the rate; or if this one is calibrated by its own entries.
+        """
+        check_type("other", other, Guard, "another Guard")
+        other.catch_up()
+        with other._lock:
+            lent = other._calibrator.lend()
+        confirmed = self.quarantine.confirmed_ids()
+        with self._replaced():
+            self._growth.borrow(lent, confirmed)
         return self
 
     def refresh(self) -> Self:
@@ -413,11 +564,27 @@ class Guard(Writes):
         InvalidBatchError
             If the vectors are of another dimension than those of the knowledge base.
         """
-        with self._lock, overlooking(self.detectors, replacing):
+        with self._lock:
+            times_late = self._budget.times_late
+            try:
+                report = self._screened(batch, replacing)
+            finally:
+                if self._budget.times_late != times_late:
+                    self._leave_detectors()
+            judged = {name for name, column in report.scores.items() if not np.isnan(column).all()}
+            failed = failing(report)
+            self._failing = {n: why for n, why in self._failing.items() if n not in judged} | failed
+            calibrated_at = self._calibrator.calibrated_at if self.calibrated else None
+            position = self._recorder.position
+        skipped = (*self._left_out, *report.skipped)
+        return replace(report, skipped=skipped, calibrated_at=calibrated_at, position=position)
+
+    def _screened(self, batch: Batch, replacing: Collection[str]) -> Report:
+        with overlooking(self.detectors, replacing):
             self.catch_up()
             self.check_dim(batch)
             calibrator = self._calibrator
-            report = screened(
+            return screened(
                 batch,
                 self.detectors,
                 self.policy,
@@ -429,11 +596,20 @@ class Guard(Writes):
                 ),
                 leaving={*batch.ids, *replacing},
                 overdue=self._growth.overdue(),
+                budget=self._budget,
             )
-            calibrated_at = calibrator.calibrated_at if self.calibrated else None
-            position = self._recorder.position
-        skipped = (*self._left_out, *report.skipped)
-        return replace(report, skipped=skipped, calibrated_at=calibrated_at, position=position)
+
+    def _leave_detectors(self) -> None:
+        """Go on with detectors that know the same: a call that was left behind has the others.
+
+        One that holds what cannot be saved goes on itself; scoring changes nothing of it.
+        """
+        new = [type(d) if d.unsaved is None else d for d in self.detectors]
+        try:
+            values, arrays = self._state()
+            self._become(json.loads(json.dumps(values)), arrays, new)
+        except Exception as error:  # noqa: BLE001 - of a detector that cannot be built again
+            logger.error("detectors go on beside a call that took too long: %s", crash(error))  # noqa: TRY400
 
     def hold(self, report: Report, *, by: str = "ragshield") -> Report:
         """Put the quarantined entries of a report into the quarantine, durably.
@@ -474,7 +650,7 @@ class Guard(Writes):
             report = overruled(report, released, Verdict.ADMIT)
             if report.quarantined:
                 raise PoisonedEntryError(report)
-            return report
+            return self._with_let_in(report)
         decisions = [report.remarkable[row] for row in rows]
 
         def hold() -> Report:
@@ -554,6 +730,17 @@ class Guard(Writes):
         """Take note of what was decided, and of detectors whose calibration no longer holds."""
         if self.calibrated:
             self._happened(Change.COUNTED, counted=Counted.of(report))
+        return self._with_let_in(report)
+
+    def _with_let_in(self, report: Report) -> Report:
+        """Take note of what is let in although detectors failed on it."""
+        if failed := let_in(report):
+            self._happened(Change.UNSCREENED, failed=failed)
+            names = ", ".join(sorted({name for failures in failed.values() for name in failures}))
+            logger.warning(
+                "%d of %d entries are let in although %s failed on them, and are screened later",
+                *(len(failed), len(report.batch), names),
+            )
         return report
 
     def with_spent(self, report: Report) -> Report:
@@ -614,11 +801,16 @@ class Guard(Writes):
                     self._knowledge.forget(entries)
                     self._calibrator.recalled(event.accused)
                     self._growth.held(entries)
+                    self._unscreened.drop(entries.ids)
                 case Event(change=Change.HELD_FORGOTTEN):
                     self._knowledge.forget_held(event.ids)
                 case Event(change=Change.TRUSTED):
                     self._growth.settle(event.ids)
                     self._knowledge.trust(event.ids)
+                    self._unscreened.drop(event.ids)
+                case Event(change=Change.UNSCREENED | Change.SCREENED):
+                    self._unscreened.add(event.failed)
+                    self._unscreened.drop(event.ids)
                 case Event(change=Change.COUNTED, counted=Counted() as counted):
                     self._calibrator.count(counted)
                 case Event(change=Change.RECALIBRATED):
@@ -694,10 +886,24 @@ class Guard(Writes):
     def _size(self) -> int:
         return len(self._knowledge)
 
-    def _become(self, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Be another guard, as it was saved, with the same detectors."""
-        other = vars(self._restored(values, arrays, self.quarantine, self.detectors))
-        for name in ("detectors", "seed", "_knowledge", "_calibrator", "_growth"):
+    def _become(
+        self,
+        values: Mapping[str, Any],
+        arrays: Mapping[str, NDArray[Any]],
+        detectors: Sequence[Detector | type[Detector]] | None = None,
+    ) -> None:
+        """Be another guard, as it was saved, with the same detectors or others of their kinds."""
+        given = self.detectors if detectors is None else detectors
+        other = vars(self._restored(values, arrays, self.quarantine, given))
+        for name in (
+            "detectors",
+            "seed",
+            "_knowledge",
+            "_calibrator",
+            "_growth",
+            "_unscreened",
+            "_left_out",
+        ):
             setattr(self, name, other[name])
 
     def save(
@@ -733,6 +939,11 @@ class Guard(Writes):
             "seed": self.seed,
             "dim": self._knowledge.dim,
             "known": self._knowledge.labels,
+            "unscreened": self._unscreened.state(),
+            "prints": [self._knowledge.prints.get(i) for i in self._knowledge.labels],
+            # For who asks how the guard stands, and has not its detectors.
+            "standing": self._force(),
+            "left_out": [[skipped.detector, skipped.reason] for skipped in self._left_out],
         }
         values["detectors"], arrays = saved_detectors(self.detectors)
         for part in (self._calibrator, self._growth):
@@ -794,8 +1005,14 @@ class Guard(Writes):
             detector.restore(values["detectors"][number]["learned"], learned)
         guard._knowledge.dim = values["dim"]
         guard._knowledge.labels = dict(values["known"])
+        prints = zip(values["known"], values.get("prints", ()), strict=False)  # early: none
+        guard._knowledge.prints = {i: one for i, one in prints if one is not None}
+        guard._left_out = tuple(
+            Skipped(detector=name, reason=why) for name, why in values.get("left_out", ())
+        )
         guard._calibrator.restore(values, arrays)
         guard._growth.restore(values, arrays)
+        guard._unscreened.restore(values.get("unscreened", {}))
         return guard
 
     def check_dim(self, batch: Batch) -> None:
@@ -805,8 +1022,11 @@ class Guard(Writes):
         ------
         InvalidBatchError
             If they are; says both.
+        CalibrationError
+            If they are of another dimension than those of a calibration that was taken over.
         """
         self._knowledge.check_dim(batch)
+        self._calibrator.check_dim(batch)
 
 
 def _weak(method: Callable[..., T]) -> Callable[..., T]:
@@ -819,6 +1039,26 @@ def _weak(method: Callable[..., T]) -> Callable[..., T]:
         return alive(*args)
 
     return call
+
+
+# Of detectors that learn, by their ids: the guard that was opened with them, and keeps them.
+_USED: weakref.WeakValueDictionary[int, Guard] = weakref.WeakValueDictionary()
+
+
+def _use(guard: Guard) -> None:
+    """Note that the detectors of an opened guard are its own."""
+    _USED.update({id(detector): guard for detector in guard.detectors if detector.learns})
+
+
+def _check_unused(detectors: Sequence[Detector]) -> None:
+    """Refuse detectors that learn for another opened guard: they would know of two tenants."""
+    used = next((one for one in detectors if id(one) in _USED), None)
+    if used is not None:
+        msg = (
+            f"the detector {used.name!r} learns for another guard that was opened in this process; "
+            f"make one for each: {type(used).__name__}()."
+        )
+        raise StateError(msg)
 
 
 def _check_same(saved: Sequence[Mapping[str, Any]], detectors: Sequence[Detector] | None) -> None:

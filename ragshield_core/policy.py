@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Literal, NamedTuple, Self
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from ragshield_core.calibration import TIE, JointCalibration
 from ragshield_core.findings import Decision, Finding, Unjudged, Verdict
+
+# Entries of a batch that have the time budget together.
+PART = 1000
 
 Probability = Annotated[float, Field(gt=0.0, lt=1.0)]
 
@@ -48,9 +51,18 @@ class Policy(BaseModel):
     on_detect
         ``"quarantine"`` holds suspicious entries and writes the others; ``"raise"`` raises
         :class:`~ragshield_core.errors.PoisonedEntryError` before anything is written.
-    on_error
-        When a detector crashes: ``"fail_closed"`` quarantines what it could not judge (a crash
-        is not a pass), ``"fail_open"`` admits it and says so in the report.
+    fail_open
+        What becomes of entries on which a detector fails: it raises, or runs over its time budget.
+        By default they are held with a note that says so, since a failure is not a pass. ``True``
+        admits what the other detectors admit; an event and the report name it
+        (:attr:`Report.unscreened <ragshield_core.Report.unscreened>`), and it is screened again
+        once the detector works. Reads of an opened guard go on by what was last known to be held
+        while the database is away, rather than raise. What would not be recorded is admitted in no
+        case: writes raise then.
+    time_budget
+        Seconds that a detector may take for a batch of up to 1,000 entries, in proportion for a
+        larger one; then it has failed, and is left behind. The default is hundreds of times what a
+        built-in detector takes, so that only one that hangs is stopped. ``None`` waits for ever.
     unjudged
         Verdict for entries that no detector could judge, e.g. because they have no label. The
         default admits them, so that a guard without labels or with an empty knowledge base does
@@ -70,8 +82,18 @@ class Policy(BaseModel):
     recall_at: Probability | None = None
     confidence: Probability = 0.9
     on_detect: Literal["quarantine", "raise"] = "quarantine"
-    on_error: Literal["fail_closed", "fail_open"] = "fail_closed"
+    fail_open: bool = False
+    time_budget: Annotated[float, Field(gt=0.0)] | None = 300.0
     unjudged: Verdict = Verdict.ADMIT
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_before(cls, values: Any) -> Any:
+        """Read what guards of before have saved."""
+        if isinstance(values, Mapping) and "on_error" in values:
+            rest = {name: value for name, value in values.items() if name != "on_error"}
+            return {"fail_open": values["on_error"] == "fail_open"} | rest
+        return values
 
     @model_validator(mode="after")
     def _flag_before_quarantine(self) -> Self:
@@ -153,10 +175,11 @@ class Policy(BaseModel):
             Whether any detector had one.
         """
         note = None
+        failed = [item.detector for item in unjudged if item.failed]
         if any(finding.score > finding.threshold for finding in findings):
             verdict = Verdict.QUARANTINE
-        elif self.on_error == "fail_closed" and any(item.failed for item in unjudged):
-            verdict, note = Verdict.QUARANTINE, "held because a detector failed (fail_closed)"
+        elif failed and not self.fail_open:
+            verdict, note = Verdict.QUARANTINE, f"not judged: {', '.join(failed)} failed on it"
         elif findings:
             verdict = Verdict.FLAG
         elif not judged and self.unjudged is not Verdict.ADMIT:
@@ -170,3 +193,7 @@ class Policy(BaseModel):
             unjudged=tuple(unjudged),
             note=note,
         )
+
+    def time_for(self, n_entries: int) -> float | None:
+        """Return how many seconds a detector may take for a batch; ``None`` for any."""
+        return None if self.time_budget is None else self.time_budget * max(1.0, n_entries / PART)

@@ -22,6 +22,7 @@ from ragshield_core.entries import Batch
 from ragshield_core.errors import InvalidScoresError
 from ragshield_core.findings import Decision, Finding, Report, Skipped, Unjudged, Verdict
 from ragshield_core.policy import Policy, Thresholds
+from ragshield_core.time_budget import OutOfTimeError, TimeBudget
 
 # Ids and counts only: the text of an entry is hostile and stays out of logs.
 logger = logging.getLogger("ragshield")
@@ -110,6 +111,7 @@ def screened(
     *,
     leaving: Collection[str],
     overdue: Mapping[str, Sequence[Finding]],
+    budget: TimeBudget,
 ) -> Report:
     """Return what detectors say of a batch, and what is to be decided.
 
@@ -123,23 +125,28 @@ def screened(
         Ids of known entries that are not judged again: they leave as the batch comes.
     overdue
         Findings against entries admitted earlier that wait to be named.
+    budget
+        Makes the calls of the detectors. What is known of the knowledge base may not be changed any
+        more where it has left one behind.
     """
+    seconds = policy.time_for(len(batch))
     tally, outcomes = Tally(batch), dict[str, Outcome]()
     skipped, timings = list[Skipped](), dict[str, float]()
     for detector in detectors:
         name, start = detector.name, time.perf_counter()
+        if name in in_force.waiting:
+            skipped.append(in_force.waiting[name])
+            continue
         try:
-            out = _skipped(detector, batch, in_force)
-            if out is not None:
-                skipped.append(out)
-                continue
-            outcome = _judged(detector, batch, in_force)
-            if name in in_force.abstaining:
-                skipped.append(
-                    Skipped(detector=name, reason=in_force.abstaining[name], waiting=True)
-                )
-        except Exception as error:  # noqa: BLE001 - any crash, of any detector
-            outcome = isolated(name, batch, error, partial(_judged_or_skipped, detector, in_force))
+            outcome = budget.call(name, seconds, partial(_outcome, detector, batch, in_force))
+        except OutOfTimeError as error:
+            outcome = failure(name, batch, error)
+            skipped.append(Skipped(detector=name, reason=crash(error)))
+        if isinstance(outcome, Skipped):
+            skipped.append(outcome)
+            continue
+        if name in in_force.abstaining:
+            skipped.append(Skipped(detector=name, reason=in_force.abstaining[name], waiting=True))
         outcomes[name] = outcome
         tally.add(name, outcome)
         timings[name] = time.perf_counter() - start
@@ -151,14 +158,11 @@ def screened(
         outcome = outcomes.get(detector.name, NOTHING)
         if outcome.part is None:
             continue
+        left = None if seconds is None else max(0.0, seconds - timings[detector.name])
         start = time.perf_counter()
-        try:
-            found = _judged_again(detector, outcome.part, condemned[outcome.rows], in_force)
-        except Exception as error:  # noqa: BLE001 - any crash, of any detector
-            reason = f"of entries admitted earlier it knows nothing: {crash(error)}"
-            logger.error("%s: %s", detector.name, reason)  # noqa: TRY400
-            skipped.append(Skipped(detector=detector.name, reason=reason))
-            continue
+        judge = partial(_judged_again, detector, outcome.part, condemned[outcome.rows], in_force)
+        found, failed = _of_earlier(budget, detector, left, judge)
+        skipped += failed
         for finding in found:
             if finding.entry_id not in leaving:  # a new revision is judged by itself
                 earlier.setdefault(finding.entry_id, []).append(finding)
@@ -171,6 +175,21 @@ def screened(
         timings=timings,
         retroactive=tuple(policy.decide(i, found) for i, found in earlier.items()),
     )
+
+
+def _of_earlier(
+    budget: TimeBudget,
+    detector: Detector,
+    seconds: float | None,
+    judge: Callable[[], list[Finding]],
+) -> tuple[list[Finding], list[Skipped]]:
+    """Return what a detector finds against entries admitted earlier, and whether it failed."""
+    try:
+        return budget.call(detector.name, seconds, judge), []
+    except Exception as error:  # noqa: BLE001 - any crash, of any detector
+        reason = f"of entries admitted earlier it knows nothing: {crash(error)}"
+        logger.error("%s: %s", detector.name, reason)  # noqa: TRY400
+        return [], [Skipped(detector=detector.name, reason=reason)]
 
 
 @contextmanager
@@ -188,11 +207,16 @@ def overlooking(detectors: Sequence[Detector], ids: Collection[str]) -> Iterator
             detector.overlook(())
 
 
-def _skipped(detector: Detector, batch: Batch, in_force: InForce) -> Skipped | None:
-    if detector.name in in_force.waiting:
-        return in_force.waiting[detector.name]
-    reason = detector.skip_reason(batch)
-    return None if reason is None else Skipped(detector=detector.name, reason=reason)
+def _outcome(detector: Detector, batch: Batch, in_force: InForce) -> Outcome | Skipped:
+    """Return what a detector says of a batch, or why it takes no part."""
+    try:
+        reason = detector.skip_reason(batch)
+        if reason is not None:
+            return Skipped(detector=detector.name, reason=reason)
+        return _judged(detector, batch, in_force)
+    except Exception as error:  # noqa: BLE001 - any crash, of any detector
+        judge = partial(_judged_or_skipped, detector, in_force)
+        return isolated(detector.name, batch, error, judge)
 
 
 def _judged(detector: Detector, batch: Batch, in_force: InForce) -> Outcome:
@@ -249,11 +273,9 @@ def _judged_again(
 
 
 def _judged_or_skipped(detector: Detector, in_force: InForce, batch: Batch) -> Outcome | None:
-    return (
-        None
-        if _skipped(detector, batch, in_force) is not None
-        else _judged(detector, batch, in_force)
-    )
+    if detector.skip_reason(batch) is not None:
+        return None
+    return _judged(detector, batch, in_force)
 
 
 def checked(name: str, scores: Any, n: int, *, partial: bool = False) -> NDArray[np.float64]:
@@ -327,6 +349,8 @@ def explained(
 
 def crash(error: Exception) -> str:
     """Say how and where a detector crashed; the message may hold hostile text, so not it."""
+    if isinstance(error, OutOfTimeError):
+        return f"the detector failed: {error}"  # our own words
     frames = traceback.extract_tb(error.__traceback__)
     where = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
     return f"the detector failed with {type(error).__name__}{where}"

@@ -6,6 +6,7 @@ from ragshield_core.errors import (
     MalformedEntriesWarning,
     ParentsNotJudgedWarning,
     SharedQuarantineWarning,
+    StoreDiffersWarning,
     UnfittedGuardWarning,
 )
 from ragshield_langchain.events import areport_detection, report_detection
@@ -36,6 +37,7 @@ __all__ = [
     "PoisonGuardMiddleware",
     "PoisonGuardTransformer",
     "SharedQuarantineWarning",
+    "StoreDiffersWarning",
     "UnfittedGuardWarning",
     "aguarded_index",
     "aingest",

@@ -57,6 +57,7 @@ def demo(
     database: Annotated[
         str | None, typer.Option(help="Keep the quarantine there (SQLAlchemy URL).")
     ] = None,
+    namespace: Annotated[str, typer.Option(help="Of the tenant, in --database.")] = "default",
     seed: Annotated[int, typer.Option(help="Of the split and of the flips.")] = 13,
 ) -> None:
     """Guard a FAISS store against flipped labels, and show what happens."""
@@ -72,7 +73,9 @@ def demo(
     claimed, poisoned = flip([labels[row] for row in new], flipped, rng)
 
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        quarantine = Quarantine(database or f"sqlite:///{folder}/quarantine.db")
+        quarantine = Quarantine(
+            database or f"sqlite:///{folder}/quarantine.db", namespace=namespace
+        )
         guard = Guard(
             [LabelCentroidDetector()],
             policy=Policy(quarantine_at=fpr or 0.01),

@@ -61,6 +61,11 @@ class DocumentKeeper(Keeper[Document]):
         found: Standing[Document] = yield own(self._stored, ids)
         return found
 
+    def ids(self) -> Steps[list[str]]:
+        """Return the ids of all that the store holds."""
+        ids: list[str] = yield own(self.access.ids)
+        return ids
+
     def _stored(self, ids: Sequence[str]) -> Standing[Document]:
         documents, vectors = self.access.read(list(dict.fromkeys(ids)))
         return Standing(self.as_stored(documents, vectors), documents)

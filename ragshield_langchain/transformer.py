@@ -6,6 +6,7 @@ import uuid
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from langchain_core.documents import BaseDocumentTransformer, Document
@@ -14,10 +15,11 @@ from langchain_core.runnables.config import run_in_executor
 
 from ragshield_core import Batch, Guard, Quarantine, Report
 from ragshield_core.adapters.held import stays_held
+from ragshield_core.adapters.judging import judged
 from ragshield_core.adapters.malformed import Sifted, sift
 from ragshield_core.detectors.base import Need
 from ragshield_core.errors import MalformedEntriesError
-from ragshield_core.quarantine import batches_of
+from ragshield_core.quarantine import HeldEntry, batches_of
 from ragshield_langchain.checks import expect_embeddings, expect_guard
 from ragshield_langchain.convert import MetadataKeys, columns_of, copied
 from ragshield_langchain.events import report_detection
@@ -173,11 +175,16 @@ class PoisonGuardTransformer(BaseDocumentTransformer):
         ragshield_core.errors.QuarantineError
             If one of them is not held; nothing is released then.
         """
-        held = self.quarantine.release(ids, by=by, note=note)
-        for batch in batches_of(held) if self._learn else ():
-            self._learned(batch)
-        self._guard.forget_held(ids)
-        self._guard.trust(ids)
+
+        def let_in() -> tuple[HeldEntry, ...]:
+            held = self.quarantine.release(ids, by=by, note=note)
+            for batch in batches_of(held) if self._learn else ():
+                self._learned(batch)
+            self._guard.forget_held(ids)
+            self._guard.trust(ids)
+            return held
+
+        held = self._guard.together(let_in)
         return [
             Document(id=item.id, page_content=item.entry.text, metadata=copied(item.entry.metadata))
             for item in held
@@ -185,10 +192,15 @@ class PoisonGuardTransformer(BaseDocumentTransformer):
 
     def _screen(self, documents: Sequence[Document], vectors: Any) -> list[Document]:
         sifted = self._sifted(documents, vectors)
-        report = stays_held(self._guard.hold(self._guard.screen(sifted.whole)), self._guard)
-        report = sifted.hold(report, self._guard)
-        if self._learn:
-            self._learned(report.batch.take(report.admitted))
+
+        def decide(report: Report) -> Report:
+            report = stays_held(self._guard.hold(report), self._guard)
+            report = sifted.hold(report, self._guard)
+            if self._learn:
+                self._learned(report.batch.take(report.admitted))
+            return report
+
+        report = judged(self._guard, partial(self._guard.screen, sifted.whole), decide)
         self._last_report = report
         report_detection(report, stage="ingestion")
         return [document for document, kept in zip(documents, report.admitted, strict=True) if kept]

@@ -22,6 +22,12 @@ from langchain_core.vectorstores.utils import maximal_marginal_relevance
 from ragshield_core import Guard, Quarantine, Report
 from ragshield_core.adapters.malformed import Vectors, unusable
 from ragshield_core.adapters.one_store import claim
+from ragshield_core.adapters.reconciling import (
+    Chosen,
+    Reconciliation,
+    reconciled,
+    warn_if_different,
+)
 from ragshield_core.errors import (
     InvalidBatchError,
     MalformedEntriesError,
@@ -105,6 +111,11 @@ class GuardedVectorStore(VectorStore):
             Under which documents of this store are held, the same in every process: release, purge
             and reads do not see what is held for others. Default: class and collection of Chroma,
             Qdrant and PGVector; InMemoryVectorStore and FAISS have none, and share ``""``.
+        check: bool
+            Whether the ids of the store are compared at once with those that a guard knows which
+            was opened on a database (``Guard.open``); a difference is warned of, see
+            :meth:`reconcile`. Default: True. False where the store is filled anew at each start,
+            or so large and far away that listing its ids takes too long.
 
     Instantiate:
         >>> from langchain_core.embeddings import DeterministicFakeEmbedding
@@ -173,6 +184,7 @@ class GuardedVectorStore(VectorStore):
         prompt_keys: Sequence[str] | None = None,
         inner_store: InnerStore | None = None,
         name: str | None = None,
+        check: bool = True,
     ) -> None:
         expect_guard(guard)
         if inner_store is not None:
@@ -198,10 +210,12 @@ class GuardedVectorStore(VectorStore):
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="ragshield-writes")
         if not ADOPTING.get():
             self._warn_of_ignorance()
+            if check:
+                warn_if_different(self._keeper, type(inner).__name__, stacklevel=3)
 
     def _warn_of_ignorance(self) -> None:
         """Warn where there are documents that detectors should know, and do not."""
-        if self._guard.status().n_known or not any(d.learns for d in self._guard.detectors):
+        if self._guard.n_known or not any(d.learns for d in self._guard.detectors):
             return
         held = size_of(self._inner)  # None where nobody can be asked
         if held:
@@ -214,7 +228,7 @@ class GuardedVectorStore(VectorStore):
             warnings.warn(msg, UnfittedGuardWarning, stacklevel=3)
 
     def __repr__(self) -> str:
-        name, guard = type(self._inner).__name__, self._guard.status()
+        name, guard = type(self._inner).__name__, self._guard
         return (
             f"<{type(self).__name__} around {name}: a guard that knows {guard.n_known} entries, "
             f"{'calibrated' if guard.calibrated else 'not calibrated'}; {self.quarantine!r}>"
@@ -669,6 +683,71 @@ class GuardedVectorStore(VectorStore):
     async def arecover(self) -> int:
         """Do as :meth:`recover` does, off the event loop."""
         return await self._off_loop(self.recover)
+
+    def rescreen(self) -> int:
+        """Screen what was let in although a detector failed on it; recall what is suspicious.
+
+        Where the policy fails open, see :class:`ragshield_core.Policy`. Operations do so by
+        themselves once the detector works again; :meth:`ragshield_core.Guard.unscreened` says what
+        waits.
+
+        Returns
+        -------
+        int
+            How many documents are screened now.
+        """
+        self._access.ready()
+        return self._keeper.run(self._keeper.rescreen())
+
+    async def arescreen(self) -> int:
+        """Do as :meth:`rescreen` does, off the event loop."""
+        return await self._off_loop(self.rescreen)
+
+    def reconcile(self, *, adopt: Chosen = False, forget: Chosen = False) -> Reconciliation:
+        """Compare all of the store with what the guard knows, and mend what is asked for.
+
+        They differ after writes past the guard, a restored backup, or the loss of a store. Every
+        document is read, part by part; nothing changes unless it is asked for.
+
+        Parameters
+        ----------
+        adopt
+            What to screen, as if it was written now, and learn: True for all that the guard does
+            not know or knows otherwise, or ids of some. What is suspicious goes into quarantine.
+        forget
+            What the guard is to forget: True for all that the store lacks, or ids of some.
+
+        Returns
+        -------
+        Reconciliation
+            Ids of what differed before, and of what was done.
+
+        Raises
+        ------
+        NotImplementedError
+            If the store inside cannot name its documents.
+
+        Examples
+        --------
+        >>> from langchain_core.embeddings import DeterministicFakeEmbedding
+        >>> from langchain_core.vectorstores import InMemoryVectorStore
+        >>> from ragshield_core import Guard, Quarantine
+        >>> from ragshield_core.detectors import CliqueDetector
+        >>> guard = Guard([CliqueDetector()], quarantine=Quarantine("sqlite://"))
+        >>> inner = InMemoryVectorStore(DeterministicFakeEmbedding(size=8))
+        >>> store = GuardedVectorStore(inner, guard=guard)
+        >>> _ = inner.add_texts(["past the guard"], ids=["1"])
+        >>> store.reconcile(adopt=True).adopted
+        ('1',)
+        >>> store.reconcile().agrees
+        True
+        """
+        self._access.ready()
+        return self._keeper.run(reconciled(self._keeper, adopt=adopt, forget=forget))
+
+    async def areconcile(self, *, adopt: Chosen = False, forget: Chosen = False) -> Reconciliation:
+        """Do as :meth:`reconcile` does, off the event loop."""
+        return await self._off_loop(lambda: self.reconcile(adopt=adopt, forget=forget))
 
     def refresh_quarantine(self) -> None:
         """Ask the quarantine what is held.
@@ -1155,6 +1234,7 @@ class GuardedVectorStore(VectorStore):
         Where there is something to hide among the candidates, they are chosen from here: picks that
         are taken away afterwards would have kept others from being picked.
         """
+        self._mask.catch_up()
         if self._mask:
             vector = argument
             if not name.endswith("by_vector"):
@@ -1168,6 +1248,7 @@ class GuardedVectorStore(VectorStore):
         self, name: str, argument: Any, k: int, options: Mapping[str, Any]
     ) -> list[Any]:
         """Do as :meth:`_diverse` does, by the store's own async methods."""
+        self._mask.catch_up()
         if self._mask:
             vector = argument
             if not name.endswith("by_vector"):
@@ -1397,10 +1478,25 @@ class GuardedVectorStore(VectorStore):
         return await loop.run_in_executor(self._worker, copy_context().run, there)
 
     def _embed(self, texts: list[str]) -> list[list[float]]:
-        return model_of(self._inner).embed_documents(texts) if texts else []
+        with self._embedding(len(texts)):
+            return model_of(self._inner).embed_documents(texts) if texts else []
 
     async def _aembed(self, texts: list[str]) -> list[list[float]]:
-        return await model_of(self._inner).aembed_documents(texts) if texts else []
+        with self._embedding(len(texts)):
+            return await model_of(self._inner).aembed_documents(texts) if texts else []
+
+    @contextmanager
+    def _embedding(self, n_texts: int) -> Iterator[None]:
+        """Say of what the model raises what it means for a write."""
+        try:
+            yield
+        except Exception as error:
+            error.add_note(
+                f"RAGShield: the embedding model of the {type(self._inner).__name__} failed on "
+                f"{n_texts} texts, and none of them was written or held; write them again once it "
+                "answers."
+            )
+            raise
 
     def _embed_each(self, texts: list[str]) -> list[list[float] | None]:
         """Return vectors, None for texts that the model refuses, unless it refuses all."""

@@ -6,6 +6,7 @@ from ragshield_core.errors import (
     PoisonFilterOrderWarning,
     PoisonGuardOrderWarning,
     SharedQuarantineWarning,
+    StoreDiffersWarning,
     UnfittedGuardWarning,
 )
 from ragshield_llamaindex.events import PoisonDetectedEvent
@@ -50,6 +51,7 @@ __all__ = [
     "PoisonGuardOrderWarning",
     "SharedQuarantineWarning",
     "StableIds",
+    "StoreDiffersWarning",
     "UnfittedGuardWarning",
     "adopt",
     "answering",

@@ -10,6 +10,7 @@ from typing import Any, Self
 from llama_index.core.base.embeddings.base import BaseEmbedding
 
 from ragshield_core import Guard, Quarantine, Report
+from ragshield_core.adapters.reconciling import Chosen, Reconciliation, reconciled
 from ragshield_core.findings import Decision
 from ragshield_core.quarantine import HeldEntry
 from ragshield_core.scan import ScanReport
@@ -225,6 +226,60 @@ class Guarded:
         """Do as :meth:`recover` does, in a thread."""
         return await asyncio.to_thread(self.recover)
 
+    def rescreen(self) -> int:
+        """Screen what was let in although a detector failed on it; recall what is suspicious.
+
+        Where the policy fails open, see :class:`ragshield_core.Policy`. Operations do so by
+        themselves once the detector works again; :meth:`ragshield_core.Guard.unscreened` says what
+        waits.
+
+        Returns
+        -------
+        int
+            How many nodes are screened now.
+        """
+        return self._keeper.run(self._keeper.rescreen())
+
+    async def arescreen(self) -> int:
+        """Do as :meth:`rescreen` does, in a thread."""
+        return await asyncio.to_thread(self.rescreen)
+
+    @dispatcher.span
+    def reconcile(self, *, adopt: Chosen = False, forget: Chosen = False) -> Reconciliation:
+        """Compare all that is stored with what the guard knows, and mend what is asked for.
+
+        They differ after writes past the guard, a restored backup, or the loss of a store. Every
+        node is read, part by part; nothing changes unless it is asked for.
+
+        Parameters
+        ----------
+        adopt
+            What to screen, as if it was written now, and learn: True for all that the guard does
+            not know or knows otherwise, or ids of some. What is suspicious goes into quarantine.
+        forget
+            What the guard is to forget: True for all that the store lacks, or ids of some.
+
+        Returns
+        -------
+        Reconciliation
+            Ids of what differed before, and of what was done.
+
+        Raises
+        ------
+        NotImplementedError
+            If the store inside cannot name its nodes.
+        """
+        found = self._keeper.run(reconciled(self._keeper, adopt=adopt, forget=forget))
+        self._record()
+        return found
+
+    @dispatcher.span
+    async def areconcile(self, *, adopt: Chosen = False, forget: Chosen = False) -> Reconciliation:
+        """Do as :meth:`reconcile` does, by async methods."""
+        found = await self._keeper.arun(reconciled(self._keeper, adopt=adopt, forget=forget))
+        self._record()
+        return found
+
     def refresh_quarantine(self) -> None:
         """Ask the quarantine what is held.
 
@@ -292,7 +347,7 @@ class Guarded:
         guard, kind = self.guard, type(self._keeper.access.inner).__name__
         return (
             f"<{type(self).__name__} over {kind}: {len(guard.detectors)} detectors, "
-            f"{guard.status().n_known} entries known, "
+            f"{guard.n_known} entries known, "
             f"{'calibrated' if guard.calibrated else 'not calibrated'}; {self.quarantine!r}>"
         )
 

@@ -102,6 +102,11 @@ class GuardedVectorStoreIndex(Guarded, VectorStoreIndex):
             Under which nodes of this index are held, the same in every process: release and reads
             do not see what is held for others. Default: class and collection or table of the store
             inside; stores in memory have none, and share ``""``.
+        check: bool
+            Whether ids are compared at once with those that a guard knows which was opened on a
+            database (``Guard.open``); a difference is warned of, see :meth:`reconcile`. Default:
+            True. False where nodes are brought anew at each start, or are so many and far away
+            that listing their ids takes too long.
         **kwargs
             As of VectorStoreIndex: ``storage_context``, ``embed_model``, ``transformations``, ...
             ``objects`` that stand for nodes are judged with these; engines and retrievers answer by
@@ -144,7 +149,7 @@ class GuardedVectorStoreIndex(Guarded, VectorStoreIndex):
     version before stays. Once its held parts are released, or changed, the next one makes it.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - arguments of the framework's and our own
         self,
         nodes: Sequence[BaseNode] | None = None,
         *,
@@ -153,6 +158,7 @@ class GuardedVectorStoreIndex(Guarded, VectorStoreIndex):
         lineage_key: str | None = None,
         inner_store: InnerStore | None = None,
         name: str | None = None,
+        check: bool = True,
         storage_context: StorageContext | None = None,
         index_struct: IndexDict | None = None,
         **kwargs: Any,
@@ -171,7 +177,7 @@ class GuardedVectorStoreIndex(Guarded, VectorStoreIndex):
         self._access.struct = index_struct
         keys = MetadataKeys(label=label_key, lineage=lineage_key)
         self._keeper = NodeKeeper(guard, self._access, keys, name)
-        self._keeper.look("index")
+        self._keeper.look("index", check=check)
         self._reads = ReadView(store, self._access, self._keeper.mask)
         kwargs["transformations"] = _stable(kwargs.get("transformations"))
         super().__init__(
@@ -296,6 +302,7 @@ class GuardedVectorStoreIndex(Guarded, VectorStoreIndex):
             lineage_key=lineage_key,
             inner_store=inner_store,
             name=name,
+            check=not fit,
             storage_context=index.storage_context,
             index_struct=index.index_struct,
             **{name: getattr(index, f"_{name}") for name in _SETTINGS},
@@ -795,6 +802,11 @@ class _IndexInner(InnerStore):
         return super().unfit(nodes) if self._nodes is None else self._nodes.unfit(nodes)
 
     @property
+    def ids_alone(self) -> bool:
+        """Whether asking for all ids costs little."""
+        return self._nodes is None or self._nodes.ids_alone
+
+    @property
     def orphans(self) -> int:
         """Vectors that could not be deleted (Faiss) and belong to no node any more."""
         total = getattr(self._store.client, "ntotal", None)
@@ -827,7 +839,12 @@ class _IndexInner(InnerStore):
         """Return the ids of all nodes."""
         if self._nodes is not None:
             return self._nodes.ids()
-        return list(self._ids_by_vector().values())
+        # While the index is made, there is nothing yet.
+        return [] if self.struct is None else list(self._ids_by_vector().values())
+
+    async def aids(self) -> list[str]:
+        """Return the ids of all nodes."""
+        return self.ids() if self._nodes is None else await self._nodes.aids()
 
     def holds(self) -> bool:
         """Return whether there is any node."""

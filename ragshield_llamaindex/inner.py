@@ -79,6 +79,11 @@ class InnerStore(ABC):
     def ids(self) -> list[str]:
         """Return the ids of all nodes."""
 
+    @property
+    def ids_alone(self) -> bool:
+        """Whether all ids are to be had without the nodes, so that asking for them costs little."""
+        return True
+
     def holds(self) -> bool:
         """Return whether there is any node."""
         return bool(self.ids())
@@ -179,6 +184,10 @@ class InnerStore(ABC):
     async def aread(self, ids: Sequence[str]) -> list[BaseNode]:
         """Do as :meth:`read` does."""
         return await asyncio.to_thread(self.read, ids)
+
+    async def aids(self) -> list[str]:
+        """Do as :meth:`ids` does."""
+        return await asyncio.to_thread(self.ids)
 
     async def adocument(self, ref_doc_id: str) -> list[str]:
         """Do as :meth:`document` does."""
@@ -351,7 +360,17 @@ class QdrantInner(InnerStore):
 
     def ids(self) -> list[str]:
         """Return the ids of all nodes."""
+        if self._store.client is None:
+            msg = (
+                "a QdrantVectorStore with an asynchronous client only cannot name its nodes to "
+                "synchronous methods; use the async ones, such as areconcile, or give it a client."
+            )
+            raise NotImplementedError(msg)
         return self._scroll(None) if self._there() else []
+
+    async def aids(self) -> list[str]:
+        """Return the ids of all nodes, by the asynchronous client."""
+        return await super().aids() if self._store.client is not None else await self._ascroll(None)
 
     def holds(self) -> bool:
         """Return whether there is any node."""
@@ -363,9 +382,12 @@ class QdrantInner(InnerStore):
 
     async def adocument(self, ref_doc_id: str) -> list[str]:
         """Return the ids of the nodes of a document, by the asynchronous client."""
-        client = self._store._aclient  # noqa: SLF001 - there is no public way to it
-        if client is None:
+        if self._store._aclient is None:  # noqa: SLF001 - there is no public way to it
             return await super().adocument(ref_doc_id)
+        return await self._ascroll(_cut_from(ref_doc_id))
+
+    async def _ascroll(self, condition: Any) -> list[str]:
+        client = self._store._aclient  # noqa: SLF001 - as above
         name = self._store.collection_name
         if not await client.collection_exists(name):
             return []
@@ -374,7 +396,7 @@ class QdrantInner(InnerStore):
         while True:
             points, offset = await client.scroll(
                 name,
-                scroll_filter=_cut_from(ref_doc_id),
+                scroll_filter=condition,
                 limit=CHUNK,
                 offset=offset,
                 with_payload=False,
@@ -487,6 +509,11 @@ class GenericInner(InnerStore):
     """
 
     USED = ("get_nodes", "delete_nodes")
+
+    @property
+    def ids_alone(self) -> bool:
+        """Return False: nodes come as a whole."""
+        return False
 
     @classmethod
     def handles(cls, store_cls: type[BasePydanticVectorStore]) -> bool:

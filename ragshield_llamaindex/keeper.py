@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -16,6 +16,7 @@ from ragshield_core import Batch, Guard, Report
 from ragshield_core.adapters.keeper import PART, Keeper, Progress, Standing
 from ragshield_core.adapters.malformed import Sifted, sift
 from ragshield_core.adapters.one_store import claim
+from ragshield_core.adapters.reconciling import warn_if_different
 from ragshield_core.adapters.steps import Step, Steps, asked, own
 from ragshield_core.arguments import kind_of
 from ragshield_core.entries import Entry
@@ -26,6 +27,8 @@ from ragshield_core.errors import (
     UnfittedGuardWarning,
 )
 from ragshield_core.findings import Decision, Verdict, printable
+from ragshield_core.growth.events import Change
+from ragshield_core.growth.recorder import Intent
 from ragshield_core.quarantine import HeldEntry, Status
 from ragshield_llamaindex.convert import (
     NO_ENTRIES,
@@ -68,6 +71,14 @@ class How(NamedTuple):
     options: dict[str, Any] | None = None
 
 
+@dataclass(slots=True)
+class Foreseen:
+    """What a pipeline is going to store, as processes that share what they know were told."""
+
+    report: Report | None = None
+    intent: Intent | None = None
+
+
 class NodeKeeper(Keeper[BaseNode]):
     """Keeps a store of nodes and a guard in step.
 
@@ -91,9 +102,11 @@ class NodeKeeper(Keeper[BaseNode]):
         # Of documents that an index is replacing: what it deleted, until it brings the new version.
         self._withdrawn: dict[str, list[BaseNode]] = {}
 
-    def look(self, what: str) -> None:
-        """Warn of a guard that knows nothing of what its store holds."""
-        if self.guard.status().n_known:
+    def look(self, what: str, *, check: bool = True) -> None:
+        """Warn of a guard that knows nothing of what its store holds, or something else."""
+        if self.guard.n_known:
+            if check and self.access.ids_alone:
+                warn_if_different(self, what, stacklevel=4)
             return
         try:
             holds = self.access.holds()
@@ -117,6 +130,11 @@ class NodeKeeper(Keeper[BaseNode]):
         """Return the nodes that the store holds under the ids."""
         nodes = yield from self._read(ids)
         return Standing(to_batch_of(nodes, self.keys), nodes)
+
+    def ids(self) -> Steps[list[str]]:
+        """Return the ids of all nodes that the store holds."""
+        ids: list[str] = yield asked(self.access, "ids")
+        return ids
 
     def _read(self, ids: Sequence[str]) -> Steps[list[BaseNode]]:
         nodes: list[BaseNode] = yield asked(self.access, "read", list(ids))
@@ -322,8 +340,26 @@ class NodeKeeper(Keeper[BaseNode]):
         yield from self.delete_document(ref_doc_id, spare=batch.ids)
         return True
 
+    def foresee(self, foreseen: Foreseen, sifted: Sifted, replacing: Collection[str]) -> Report:
+        """Judge nodes, and say that those admitted are going to be stored, see :meth:`admit`.
+
+        Not at once: steps behind the guard come first. Who judges meanwhile reckons with them.
+        """
+        steps = self._decided(sifted, list(replacing), sifted.admitted)
+        foreseen.report, foreseen.intent = self.run(steps)
+        return foreseen.report
+
+    def give_up(self, foreseen: Foreseen) -> Steps[None]:
+        """Settle what was foreseen and did not come, by what the store says."""
+        intent, foreseen.intent = foreseen.intent, None
+        yield from self._given_up(intent)
+
     def admit(
-        self, reports: Sequence[Report], nodes: Sequence[BaseNode], replaced: Sequence[str]
+        self,
+        reports: Sequence[Report],
+        nodes: Sequence[BaseNode],
+        replaced: Sequence[str],
+        foreseen: Foreseen,
     ) -> Steps[Report]:
         """Store nodes that were judged elsewhere, in place of older versions of documents.
 
@@ -338,20 +374,29 @@ class NodeKeeper(Keeper[BaseNode]):
             Those that go in, with vectors.
         replaced
             Documents whose older versions go.
+        foreseen
+            What was said of them before, if anything.
         """
         judged = []
         for stage in reports:
-            judged.append((yield from self.of_copies(stage)))
-            self.mask.add(stage.batch.take(~stage.admitted))
+            if stage is foreseen.report:
+                judged.append(stage)
+            else:
+                judged.append((yield from self.of_copies(stage)))
+                self.mask.add(stage.batch.take(~stage.admitted))
             yield from self.recall_found(stage.retroactive)
         self.last_report = report = in_stages(judged)
         batch: Batch = yield own(self._batch, nodes)
         # First the new versions: what fails here leaves those before.
         if len(batch):
             leaving = (yield from self.stored((yield from self.nodes_in(replaced)))).entries
-            notes = yield from self.put(batch, How(with_plain_vectors(nodes)), leaving)
+            told = foreseen.intent if _says(foreseen.intent, batch) else None
+            notes = yield from self.put(batch, How(with_plain_vectors(nodes)), leaving, told)
+            if told is not None:
+                foreseen.intent = None
             self.last_report = report = report.noted(notes)
             yield own(self.uncover, batch, report)
+        yield from self.give_up(foreseen)
         for ref_doc_id in replaced:
             yield from self.delete_document(ref_doc_id, spare=batch.ids)
         return report
@@ -488,6 +533,15 @@ class NodeKeeper(Keeper[BaseNode]):
             return []
         parts = quarantine.prints(documents=[ref_doc_id])
         return list(dict.fromkeys(one.id for one in parts if status in (None, one.status)))
+
+
+def _says(intent: Intent | None, batch: Batch) -> bool:
+    """Return whether these very entries, and no others, were said to be stored."""
+    coming = (
+        [] if intent is None else [e.entries for e in intent.events if e.change is Change.LEARNED]
+    )
+    said = {entry.id: entry.fingerprint for some in coming if some is not None for entry in some}
+    return intent is not None and said == {entry.id: entry.fingerprint for entry in batch}
 
 
 def to_batch_of(nodes: Sequence[BaseNode], keys: MetadataKeys) -> Batch:

@@ -7,6 +7,7 @@ import logging
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 from llama_index.core.ingestion import DocstoreStrategy, IngestionPipeline
@@ -21,9 +22,10 @@ from ragshield_llamaindex.convert import NO_ENTRIES, in_stages, naming, source_o
 from ragshield_llamaindex.events import dispatcher
 from ragshield_llamaindex.held_nodes import Embed, embedding_with, nodes_of
 from ragshield_llamaindex.index import unsettle
-from ragshield_llamaindex.keeper import NodeKeeper, checked
+from ragshield_llamaindex.keeper import Foreseen, NodeKeeper, checked
 from ragshield_llamaindex.stable_ids import StableIds
 from ragshield_llamaindex.transformer import (
+    Decide,
     PoisonGuard,
     check_transformations,
     judges_text,
@@ -230,32 +232,40 @@ class GuardedIngestionPipeline(IngestionPipeline):
         older = [] if keeper is None else keeper.run(keeper.nodes_in(plan.leaving))
         unfit = None if keeper is None else keeper.access.unfit
         stages, after = self._stages()
+        foreseen = Foreseen()
         left: Sequence[BaseNode] = plan.run
         reports = []
-        for before, guard in stages:
-            with naming(left, guard.keys):
-                made = before.run(
-                    show_progress=show_progress,
-                    nodes=left,
-                    cache_collection=cache_collection,
-                    in_place=in_place,
-                    num_workers=num_workers,
-                    **kwargs,
+        try:
+            for before, guard in stages:
+                with naming(left, guard.keys):
+                    made = before.run(
+                        show_progress=show_progress,
+                        nodes=left,
+                        cache_collection=cache_collection,
+                        in_place=in_place,
+                        num_workers=num_workers,
+                        **kwargs,
+                    )
+                with naming(made, guard.keys):
+                    made = StableIds()(made)
+                left, report = guard.screen(
+                    made, replacing=older, unfit=unfit, decide=self._decide(guard, foreseen)
                 )
-            with naming(made, guard.keys):
-                made = StableIds()(made)
-            left, report = guard.screen(made, replacing=older, unfit=unfit)
-            reports.append(report)
-        outcome = self._outcome(plan, left, in_stages(reports))
-        outcome = outcome._replace(
-            nodes=list(run_transformations(outcome.nodes, after, in_place=in_place, **kwargs))
-        )
-        vectors = _with_vectors(outcome.nodes)
-        outcome = outcome.written([] if keeper is None else vectors)
-        if keeper is not None:
-            replaced = [*outcome.replaced, *plan.missing]
-            report = keeper.run(keeper.admit(reports, vectors, replaced))
-            outcome = outcome._replace(result=replace(outcome.result, report=report))
+                reports.append(report)
+            outcome = self._outcome(plan, left, in_stages(reports))
+            outcome = outcome._replace(
+                nodes=list(run_transformations(outcome.nodes, after, in_place=in_place, **kwargs))
+            )
+            vectors = _with_vectors(outcome.nodes)
+            outcome = outcome.written([] if keeper is None else vectors)
+            if keeper is not None:
+                replaced = [*outcome.replaced, *plan.missing]
+                report = keeper.run(keeper.admit(reports, vectors, replaced, foreseen))
+                outcome = outcome._replace(result=replace(outcome.result, report=report))
+        except Exception:
+            if keeper is not None:
+                keeper.run(keeper.give_up(foreseen))
+            raise
         self._record(plan, outcome, store_doc_text=store_doc_text)
         return outcome.nodes
 
@@ -284,31 +294,39 @@ class GuardedIngestionPipeline(IngestionPipeline):
         older = [] if keeper is None else await keeper.arun(keeper.nodes_in(plan.leaving))
         unfit = None if keeper is None else keeper.access.unfit
         stages, after = self._stages()
+        foreseen = Foreseen()
         left: Sequence[BaseNode] = plan.run
         reports = []
-        for before, guard in stages:
-            with naming(left, guard.keys):
-                made = await before.arun(
-                    show_progress=show_progress,
-                    nodes=left,
-                    cache_collection=cache_collection,
-                    in_place=in_place,
-                    num_workers=num_workers,
-                    **kwargs,
+        try:
+            for before, guard in stages:
+                with naming(left, guard.keys):
+                    made = await before.arun(
+                        show_progress=show_progress,
+                        nodes=left,
+                        cache_collection=cache_collection,
+                        in_place=in_place,
+                        num_workers=num_workers,
+                        **kwargs,
+                    )
+                with naming(made, guard.keys):
+                    made = StableIds()(made)
+                left, report = await guard.ascreen(
+                    made, replacing=older, unfit=unfit, decide=self._decide(guard, foreseen)
                 )
-            with naming(made, guard.keys):
-                made = StableIds()(made)
-            left, report = await guard.ascreen(made, replacing=older, unfit=unfit)
-            reports.append(report)
-        outcome = self._outcome(plan, left, in_stages(reports))
-        left = await arun_transformations(outcome.nodes, after, in_place=in_place, **kwargs)
-        outcome = outcome._replace(nodes=list(left))
-        vectors = _with_vectors(outcome.nodes)
-        outcome = outcome.written([] if keeper is None else vectors)
-        if keeper is not None:
-            replaced = [*outcome.replaced, *plan.missing]
-            report = await keeper.arun(keeper.admit(reports, vectors, replaced))
-            outcome = outcome._replace(result=replace(outcome.result, report=report))
+                reports.append(report)
+            outcome = self._outcome(plan, left, in_stages(reports))
+            left = await arun_transformations(outcome.nodes, after, in_place=in_place, **kwargs)
+            outcome = outcome._replace(nodes=list(left))
+            vectors = _with_vectors(outcome.nodes)
+            outcome = outcome.written([] if keeper is None else vectors)
+            if keeper is not None:
+                replaced = [*outcome.replaced, *plan.missing]
+                report = await keeper.arun(keeper.admit(reports, vectors, replaced, foreseen))
+                outcome = outcome._replace(result=replace(outcome.result, report=report))
+        except Exception:
+            if keeper is not None:
+                await keeper.arun(keeper.give_up(foreseen))
+            raise
         await asyncio.to_thread(self._record, plan, outcome, store_doc_text=store_doc_text)
         return outcome.nodes
 
@@ -407,6 +425,13 @@ class GuardedIngestionPipeline(IngestionPipeline):
         store = self.vector_store
         # Nodes are judged here, and only written there.
         return store._keeper if isinstance(store, GuardedVectorStore) else None  # noqa: SLF001
+
+    def _decide(self, guard: PoisonGuard, foreseen: Foreseen) -> Decide | None:
+        """Return how nodes are judged that are stored next, where several processes store some."""
+        keeper = self._keeper()
+        if keeper is None or guard is not self.poison_guard or not keeper.guard.shared:
+            return None
+        return partial(keeper.foresee, foreseen)
 
     def _stages(
         self,

@@ -14,6 +14,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -26,7 +27,8 @@ from sqlalchemy import make_url
 from ragshield_core import Batch, Guard, Quarantine, Report
 from ragshield_core import state as saved_state
 from ragshield_core.adapters.held import stays_held
-from ragshield_core.adapters.malformed import sift
+from ragshield_core.adapters.judging import judged
+from ragshield_core.adapters.malformed import Sifted, sift
 from ragshield_core.detectors.base import Detector, Need
 from ragshield_core.errors import (
     MalformedEntriesError,
@@ -34,6 +36,7 @@ from ragshield_core.errors import (
     PoisonGuardOrderWarning,
     RAGShieldError,
 )
+from ragshield_core.quarantine import HeldEntry
 from ragshield_core.quarantine.entries import batch_of
 from ragshield_core.quarantine.metadata_json import dumps, loads
 from ragshield_llamaindex.convert import (
@@ -57,6 +60,8 @@ from ragshield_llamaindex.keeper import checked
 READ_BY_MODELS = ("llm", "program")
 # Returns which nodes a store cannot keep, and why.
 Unfit = Callable[[Sequence[BaseNode]], Mapping[int, str]]
+# Judges and holds what takes the place of nodes of some ids.
+Decide = Callable[[Sifted, Collection[str]], Report]
 # How far away the pipeline that calls a step is, in frames, wrappers of spans included.
 FRAMES = 40
 
@@ -278,6 +283,7 @@ class PoisonGuard(TransformComponent):
         *,
         replacing: Collection[str] = (),
         unfit: Unfit | None = None,
+        decide: Decide | None = None,
     ) -> tuple[list[BaseNode], Report]:
         """Return the nodes that are not quarantined, and what was decided.
 
@@ -291,6 +297,8 @@ class PoisonGuard(TransformComponent):
         unfit
             Returns which nodes the store cannot keep, by position, each with the reason: they are
             held.
+        decide
+            Judges, and holds, in place of the guard alone: by whoever is going to store them.
         """
         made: dict[str, list[float]] = {}
         with naming(nodes, self.keys):
@@ -298,7 +306,7 @@ class PoisonGuard(TransformComponent):
             if bare and self._embed_model is not None:
                 vectors = self._embed_model.get_text_embedding_batch(_contents(bare))
                 made = dict(zip([node.node_id for node in bare], vectors, strict=False))
-        return self._screen(nodes, made, replacing, unfit)
+        return self._screen(nodes, made, replacing, unfit, decide)
 
     async def ascreen(
         self,
@@ -306,6 +314,7 @@ class PoisonGuard(TransformComponent):
         *,
         replacing: Collection[str] = (),
         unfit: Unfit | None = None,
+        decide: Decide | None = None,
     ) -> tuple[list[BaseNode], Report]:
         """Do as :meth:`screen` does, with the model's own async embedding, off the event loop."""
         made: dict[str, list[float]] = {}
@@ -314,7 +323,7 @@ class PoisonGuard(TransformComponent):
             if bare and self._embed_model is not None:
                 vectors = await self._embed_model.aget_text_embedding_batch(_contents(bare))
                 made = dict(zip([node.node_id for node in bare], vectors, strict=False))
-        return await asyncio.to_thread(self._screen, nodes, made, replacing, unfit)
+        return await asyncio.to_thread(self._screen, nodes, made, replacing, unfit, decide)
 
     def _look_around(self) -> None:
         """Warn if the pipeline that is calling has a language model read nodes before this.
@@ -355,10 +364,14 @@ class PoisonGuard(TransformComponent):
             If one of them is not held; nothing is released then.
         """
         ids = nodes_of(self.quarantine, ids)
-        held = self.quarantine.release(ids, by=by, note=note)
-        self._guard.forget_held(ids)
-        self._guard.trust(ids)
-        return [to_node(item) for item in held]
+
+        def let_in() -> tuple[HeldEntry, ...]:
+            held = self.quarantine.release(ids, by=by, note=note)
+            self._guard.forget_held(ids)
+            self._guard.trust(ids)
+            return held
+
+        return [to_node(item) for item in self._guard.together(let_in)]
 
     def _screen(
         self,
@@ -366,6 +379,7 @@ class PoisonGuard(TransformComponent):
         made: dict[str, list[float]],
         replacing: Collection[str],
         unfit: Unfit | None,
+        decide: Decide | None,
     ) -> tuple[list[BaseNode], Report]:
         if not nodes:
             return [], Report(batch=NO_ENTRIES)
@@ -378,7 +392,7 @@ class PoisonGuard(TransformComponent):
         with self._lock:
             self._collect()
             try:
-                report = noting_images(self._judge(nodes, replacing, unfit))
+                report = self._judge(nodes, replacing, unfit, decide)
             except PoisonedEntryError as error:
                 if not self._in_worker:
                     raise
@@ -392,7 +406,11 @@ class PoisonGuard(TransformComponent):
         return flagged(relinked(kept, held) if held else kept, report.flagged), report
 
     def _judge(
-        self, nodes: Sequence[BaseNode], replacing: Collection[str], unfit: Unfit | None
+        self,
+        nodes: Sequence[BaseNode],
+        replacing: Collection[str],
+        unfit: Unfit | None,
+        decide: Decide | None,
     ) -> Report:
         """Screen nodes; without a vector for each, by the detectors that can do without."""
         with_vectors = all(node.embedding is not None for node in nodes)
@@ -404,9 +422,16 @@ class PoisonGuard(TransformComponent):
         sifted.check(self._guard)
         if sifted.refused:  # there is no later: who raises passes nothing on
             raise MalformedEntriesError(sifted.refused, written=False)
-        screened = with_family(self._guard.screen(sifted.whole, replacing=replacing))
-        report = stays_held(self._guard.hold(screened), self._guard)
-        report = sifted.hold(report, self._guard)
+        if decide is not None and with_vectors:
+            return decide(sifted, replacing)
+        screen = partial(self._guard.screen, sifted.whole, replacing=replacing)
+        return judged(
+            self._guard, lambda: with_family(screen()), partial(self._decided, sifted=sifted)
+        )
+
+    def _decided(self, report: Report, sifted: Sifted) -> Report:
+        report = stays_held(self._guard.hold(report), self._guard)
+        report = noting_images(sifted.hold(report, self._guard))
         if self.learn:
             self._guard.admit(report)
         return report

@@ -61,6 +61,11 @@ class GuardedVectorStore(Guarded, BasePydanticVectorStore):
             Under which nodes of this store are held, the same in every process: release and reads
             do not see what is held for others. Default: class and collection or table of the store
             inside; stores in memory have none, and share ``""``.
+        check: bool
+            Whether ids are compared at once with those that a guard knows which was opened on a
+            database (``Guard.open``); a difference is warned of, see :meth:`reconcile`. Default:
+            True. False where nodes are brought anew at each start, or are so many and far away
+            that listing their ids takes too long.
 
     Instantiate:
         >>> import chromadb
@@ -116,6 +121,7 @@ class GuardedVectorStore(Guarded, BasePydanticVectorStore):
         lineage_key: str | None = None,
         inner_store: InnerStore | None = None,
         name: str | None = None,
+        check: bool = True,
     ) -> None:
         access = _access(inner, inner_store)
         super().__init__(
@@ -127,7 +133,7 @@ class GuardedVectorStore(Guarded, BasePydanticVectorStore):
         self._inner = inner
         keys = MetadataKeys(label=label_key, lineage=lineage_key)
         self._keeper = NodeKeeper(guard, access, keys, name)
-        self._keeper.look("store")
+        self._keeper.look("store", check=check)
 
     @classmethod
     def class_name(cls) -> str:

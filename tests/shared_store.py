@@ -73,6 +73,9 @@ class FolderKeeper(Keeper):
         found = yield own(self.store.read, list(dict.fromkeys(ids)))
         return Standing(batch(found), found)
 
+    def ids(self):
+        return (yield own(self.store.ids))
+
     def _write(self, entries, how, older):  # noqa: ARG002
         yield own(self.store.write, entries)
 

@@ -2,12 +2,13 @@
 
 import json
 import zlib
+from unittest.mock import patch
 
 import numpy as np
 from langchain_core.embeddings import Embeddings
 
-from ragshield_core import Batch, Detector
-from ragshield_core.detectors import Evidence, Need
+from ragshield_core import Batch, Detector, Guard, Quarantine
+from ragshield_core.detectors import CliqueDetector, Evidence, Need
 
 DIM = 12
 TOPICS = ("billing", "shipping", "refunds")
@@ -212,3 +213,25 @@ def clones_of(entry, n, prefix="clone", *, lineage=None):
         embeddings=[entry.embedding] * n,
         lineages=[lineage or entry_id for entry_id in ids],
     )
+
+
+def held_by_one(known, bad, rate):
+    """Return the ids of what one guard holds, to which entries come one after the other."""
+    guard = Guard([CliqueDetector()], quarantine=Quarantine("sqlite://"))
+    guard.fit(known).calibrate(fpr=rate)
+    for row in range(len(bad)):
+        guard.admit(guard.hold(guard.screen(bad.take([row]))))
+    return {entry.id for entry in guard.quarantine.list()}
+
+
+def meanwhile(guard, others):
+    """Have others write when a guard has screened, and nobody knows yet what it admits."""
+    screen, waiting = guard.screen, list(others)
+
+    def screened(*args, **kwargs):
+        report = screen(*args, **kwargs)
+        if waiting:
+            waiting.pop(0)()
+        return report
+
+    return patch.object(guard, "screen", screened)

@@ -24,11 +24,12 @@ import numpy as np
 
 from ragshield_core.adapters.adoption import learn_store
 from ragshield_core.adapters.held import keep_replaced, replacement, stays_held
+from ragshield_core.adapters.judging import TRIES
 from ragshield_core.adapters.malformed import Sifted, keepable
 from ragshield_core.adapters.mask import Mask
 from ragshield_core.adapters.steps import Steps, Turns, own
 from ragshield_core.entries import Batch, Entry, together
-from ragshield_core.errors import OvertakenError, QuarantineError
+from ragshield_core.errors import OvertakenError, QuarantineError, RAGShieldError
 from ragshield_core.findings import Decision, Report, Verdict, printable
 from ragshield_core.growth.recorder import Intent
 from ragshield_core.guard import Guard
@@ -46,8 +47,6 @@ NOTHING = Batch.of(ids=[], texts=[], embeddings=[])
 
 # How many copies of a held entry are looked for in the store.
 COPIES = 16
-# How often a batch is screened, if others are faster each time, before they are asked to wait.
-TRIES = 3
 # Entries that are read at a time when a store is adopted or audited.
 PART = 1000
 
@@ -81,7 +80,7 @@ class Keeper(ABC, Generic[Item]):
         self.mask = mask
         self.mask.load(guard.quarantine)
         if guard.shared:
-            self.mask.watch(guard.quarantine)
+            self.mask.watch(guard.quarantine, lambda: guard.policy.fail_open)
         self.last_report = Report(batch=NOTHING)
         self._turns = Turns()
 
@@ -140,6 +139,18 @@ class Keeper(ABC, Generic[Item]):
         """Return all that reads of the guarded store can return, fetched part by part."""
 
     # What only some adapters have
+
+    def ids(self) -> Steps[list[str]]:
+        """Return the ids of all that the store holds, without reading it if that is possible.
+
+        Raises
+        ------
+        NotImplementedError
+            If it cannot name them; says what to do.
+        """
+        msg = f"{type(self).__name__} does not say which ids its store holds."
+        raise NotImplementedError(msg)
+        yield  # a generator that has nothing to ask
 
     def _judged(self, report: Report) -> Report:
         """Return what was decided on new entries, with what follows from it for others."""
@@ -221,12 +232,61 @@ class Keeper(ABC, Generic[Item]):
             raise
         if len(admitted):
             yield own(self.uncover, admitted, report)
-        # What came before a first calibration, in this batch perhaps.
-        if overdue := self.guard.overdue():
-            yield from self.recall_found(overdue)
-            report = replace(report, retroactive=(*report.retroactive, *overdue))
+        return (yield from self._with_overdue(report))
+
+    def take_in(self, there: Batch) -> Steps[Report]:
+        """Screen entries that came into the store past the guard, as if they came now.
+
+        What is admitted is learned where it stands. What is held leaves the store, unless the
+        quarantine cannot keep all of its metadata: that is only hidden.
+        """
+        whole, cut = keepable(there)
+        sifted = Sifted.of(whole)
+        report, intent = yield from self._decided(sifted, (), sifted.admitted, standing=True)
         self.last_report = report
-        return report
+        admitted = sifted.admitted(report)
+        try:
+            yield from self.recall_found(report.retroactive)
+            held = [one.entry_id for one in report.quarantined if one.entry_id not in cut]
+            items = (yield from self.stored(held)).items
+            yield from self._deleted_or_hidden(
+                [self.mask.id_of(item) for item in items if self.mask.hides(item)]
+            )
+            standing = {e.id: e.fingerprint for e in (yield from self.stored(admitted.ids)).entries}
+        except Exception:
+            yield from self._given_up(intent)
+            raise
+        if any(standing.get(entry.id) != entry.fingerprint for entry in admitted):
+            yield from self._given_up(intent)  # others wrote meanwhile: what stands now counts
+            return report
+        if intent is None:
+            intent = yield own(self.guard.intend, admitted)
+        yield own(self.guard.finish, intent)
+        yield own(self.uncover, admitted, report)
+        return (yield from self._with_overdue(report))
+
+    def forget_lost(self, ids: Sequence[str]) -> Steps[list[str]]:
+        """Have the guard forget those of its entries that the store lacks; return their ids."""
+        guard = self.guard
+        try:
+            for tries in itertools.count(1):
+                if tries > TRIES:
+                    yield own(guard.take_turn)
+                yield own(guard.catch_up)
+                at, moving = guard.position, (yield own(guard.moving))
+                items = (yield from self.stored(ids)).items
+                kept = {*moving, *(self.mask.id_of(i) for i in items if not self.mask.hides(i))}
+                gone = [entry_id for entry_id in guard.known(ids) if entry_id not in kept]
+                if not gone:
+                    return gone
+                try:
+                    yield own(guard.together, partial(guard.forget_lost, gone), at=at)
+                except OvertakenError:
+                    continue
+                return gone
+        finally:
+            guard.give_up_turn()
+        raise AssertionError  # pragma: no cover - the loop has no end
 
     def delete(self, ids: Sequence[str], options: Any = None) -> Steps[None]:
         """Delete entries from the store and from quarantine; confirmed poison stays there."""
@@ -405,12 +465,25 @@ class Keeper(ABC, Generic[Item]):
 
     # Parts of operations
 
+    def _with_overdue(self, report: Report) -> Steps[Report]:
+        """Recall what came before a first calibration, in this very batch perhaps."""
+        if overdue := self.guard.overdue():
+            yield from self.recall_found(overdue)
+            report = replace(report, retroactive=(*report.retroactive, *overdue))
+        self.last_report = report
+        return report
+
     def judge(self, sifted: Sifted, replacing: Sequence[str] = ()) -> Steps[Report]:
         """Screen entries and hold, durably, what is suspicious, malformed or held already."""
         return (yield from self._decided(sifted, replacing, lambda _: NOTHING))[0]
 
     def _decided(
-        self, sifted: Sifted, replacing: Sequence[str], entering: Callable[[Report], Batch]
+        self,
+        sifted: Sifted,
+        replacing: Sequence[str],
+        entering: Callable[[Report], Batch],
+        *,
+        standing: bool = False,
     ) -> Steps[tuple[Report, Intent | None]]:
         """Judge entries, and say which are going to be stored, as one with what is held.
 
@@ -423,6 +496,8 @@ class Keeper(ABC, Generic[Item]):
             As of :meth:`add`.
         entering
             Returns, for a report, what is going to be stored.
+        standing
+            Whether the store has all of it already, so that what is held has to leave it.
         """
         screen = partial(self.guard.screen, sifted.whole, replacing=replacing)
         try:
@@ -437,7 +512,8 @@ class Keeper(ABC, Generic[Item]):
                 if self.guard.shared:
                     older = keepable((yield from self.stored(sifted.batch.ids)).entries).entries
                 try:
-                    return (yield own(self._decide, report, sifted, entering, older, at))  # type: ignore[no-any-return]
+                    decide = partial(self._decide, report, sifted, entering, older, at)
+                    return (yield own(decide, standing=standing))  # type: ignore[no-any-return]
                 except OvertakenError:
                     logger.info("another process was faster: a batch is screened again")
         finally:
@@ -451,13 +527,16 @@ class Keeper(ABC, Generic[Item]):
         entering: Callable[[Report], Batch],
         older: Batch,
         at: int | None,
+        *,
+        standing: bool,
     ) -> tuple[Report, Intent | None]:
         def work() -> tuple[Report, Intent | None]:
             held = self._hold(report, sifted)
             coming = entering(held)
-            if not self.guard.shared or not len(coming):
+            leaving = older if standing else self._left_for(coming, older)
+            if not self.guard.shared or not (len(coming) or len(leaving)):
                 return held, None
-            return held, self.guard.intend(coming, self._left_for(coming, older))
+            return held, self.guard.intend(coming, leaving)
 
         held, intent = self.guard.together(work, at=at)
         return self.guard.with_spent(held) if self.guard.shared else held, intent
@@ -591,7 +670,57 @@ class Keeper(ABC, Generic[Item]):
         """Do an operation once that is settled which others have left."""
         if self.guard.shared:
             yield from self.recover()
-        return (yield from steps)
+        try:
+            answer = yield from steps
+        except RAGShieldError:
+            raise
+        except (
+            Exception
+        ) as error:  # of the store, or its embedding model: theirs, and of their type
+            error.add_note(
+                "RAGShield: the store inside or its embedding model failed, and this operation on "
+                f"it came to no end ({self.guard.quarantine!r}). What was judged suspicious is "
+                "held; repeat the operation once they answer: what has the same ids is not there "
+                "twice then."
+            )
+            raise
+        if due := self.guard.due_for_screening():
+            try:
+                yield from self.rescreen(due[:PART])
+            except Exception as error:  # noqa: BLE001 - the operation itself is done
+                kind = type(error).__name__
+                logger.warning("what was let in unscreened could not be screened yet (%s)", kind)
+        return answer
+
+    def rescreen(self, ids: Sequence[str] | None = None) -> Steps[int]:
+        """Screen what was let in although detectors failed on it; recall what is suspicious.
+
+        Operations do so by themselves once the detectors work again, a thousand entries at a time.
+
+        Parameters
+        ----------
+        ids
+            Of them; ``None`` for all.
+
+        Returns
+        -------
+        int
+            How many are screened now.
+        """
+        ids = list(self.guard.unscreened()) if ids is None else ids
+        n_screened = 0
+        for start in range(0, len(ids), PART):
+            some = ids[start : start + PART]
+            found = keepable((yield from self.stored(some)).entries).entries
+            report: Report = yield own(self.guard.screen, found)
+            suspicious = [one for one in report.quarantined if one.findings]
+            yield from self.recall_found([*suspicious, *report.retroactive])
+            again = {item.entry_id for item in report.unjudged if item.failed}
+            screened = [i for i in some if i not in again]
+            yield own(self.guard.screened_again, screened, sorted(again))
+            n_screened += len(screened)
+            logger.info("%d entries that were let in unscreened are screened now", len(screened))
+        return n_screened
 
     def recover(self) -> Steps[int]:
         """Settle what processes have begun that are gone; return how many events that were.
@@ -668,12 +797,16 @@ class Keeper(ABC, Generic[Item]):
         back = set(self.mask.remove(admitted))
         back |= {decision.entry_id for decision in report.remarkable.values() if decision.note}
         entries = _chosen(admitted, back) if back else NOTHING
-        if len(entries):
-            quarantine = self.guard.quarantine
+        quarantine = self.guard.quarantine
+
+        def show() -> None:
             held = quarantine.held_ids(entries.ids)  # of some, another revision
             self.guard.forget_held([i for i in entries.ids if i not in held])
             self.guard.trust(list(quarantine.released_among(entries)))
             quarantine.readmit(entries)
+
+        if len(entries):
+            self.guard.together(show)
 
     def _shown(self, ids: Sequence[str]) -> list[HeldEntry]:
         """Return the latest revision of each of the ids, as it was held.

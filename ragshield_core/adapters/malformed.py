@@ -89,6 +89,12 @@ class Sifted:
     refused: Mapping[int, str]
     unfit: frozenset[int] = frozenset()
 
+    @classmethod
+    def of(cls, batch: Batch) -> Self:
+        """Return entries none of which is malformed."""
+        rows, none = tuple(range(len(batch))), frozenset[int]()
+        return cls(rows=rows, batch=batch, reasons={}, bare=none, refused={})
+
     @property
     def whole(self) -> Batch:
         """The entries that can be judged."""

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 import threading
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import chain
 from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
 from ragshield_core.entries import Batch, Entry
-from ragshield_core.errors import InvalidBatchError
+from ragshield_core.errors import InvalidBatchError, QuarantineError
 from ragshield_core.quarantine import LET_IN, Print, Quarantine, Status
 
 Item = TypeVar("Item")
+
+logger = logging.getLogger("ragshield")  # ids and counts, never text
 
 # How many copies of confirmed entries are reckoned with.
 PAGE = 1000
@@ -22,6 +26,9 @@ NO_VECTOR = np.empty(0, dtype=np.float32)
 NONE_HELD: frozenset[str] = frozenset()
 # Where revisions stand that may be seen.
 NOT_HIDDEN = frozenset((*LET_IN, Status.REPLACED))
+
+# Seconds until a database that was away is tried again, where reads go on without it.
+LOOK_EVERY = 1.0
 
 # How quickly it is forgotten that searches met hidden results: what fewer than one search in
 # seventy meets is asked for when it is met.
@@ -61,6 +68,8 @@ class Mask(ABC, Generic[Item]):
         self._position = 0  # of the quarantine, up to which it was read
         self._watched: Quarantine | None = None
         self._version: tuple[int, ...] = ()  # of its database, when it was looked at
+        self._fails_open: Callable[[], bool] = lambda: False
+        self._blind, self._look_at = False, 0.0  # its database is away, and when to try it next
         self._changing = threading.Lock()  # what is added while a quarantine is read must stay
 
     def __bool__(self) -> bool:
@@ -108,18 +117,52 @@ class Mask(ABC, Generic[Item]):
                 self._take(known, instead_of=changed)
             self._position = position
 
-    def watch(self, quarantine: Quarantine) -> None:
-        """Have :meth:`catch_up` look at what other processes hold and release there."""
-        self._watched = quarantine
+    def watch(self, quarantine: Quarantine, fails_open: Callable[[], bool] = lambda: False) -> None:
+        """Have :meth:`catch_up` look at what other processes hold and release there.
+
+        Parameters
+        ----------
+        quarantine
+            Which is looked at.
+        fails_open
+            Says whether reads go on by what was known last where it cannot be.
+        """
+        self._watched, self._fails_open = quarantine, fails_open
 
     def catch_up(self) -> None:
-        """Take over what has changed in what is watched; asked before every read of a store."""
-        if self._watched is None:
+        """Take over what has changed in what is watched; asked before every read of a store.
+
+        Raises
+        ------
+        QuarantineError
+            If its database is away, unless reads are to go on then: what was held or confirmed
+            elsewhere meanwhile would be read.
+        """
+        if self._watched is None or (self._blind and time.monotonic() < self._look_at):
             return
-        version = self._watched.database.version()
-        if version != self._version:
-            self.refresh(self._watched)
-            self._version = version
+        try:
+            version = self._watched.database.version()
+            if version != self._version:
+                self.refresh(self._watched)
+                self._version = version
+        except QuarantineError as error:
+            self._cannot_look(error)
+        else:
+            if self._blind:
+                self._blind = False
+                logger.warning("reads know again what is held")
+
+    def _cannot_look(self, error: QuarantineError) -> None:
+        """Go on by what was known last, or refuse to."""
+        if not self._fails_open():
+            msg = (
+                f"nothing is read, since nobody can tell what is held: {error} Reads go on by what "
+                "was known last with Policy(fail_open=True)."
+            )
+            raise QuarantineError(msg) from error.__cause__
+        if not self._blind:
+            logger.warning("reads go on by what was known last to be held (fail_open): %s", error)
+        self._blind, self._look_at = True, time.monotonic() + LOOK_EVERY
 
     @property
     def _knows_wholes(self) -> bool:
@@ -193,6 +236,10 @@ class Mask(ABC, Generic[Item]):
                     of = self._confirmed_of.items()
                     self._confirmed_of = {i: rest for i, known in of if (rest := known - prints)}
         return shown
+
+    def knows(self, entry_id: str) -> bool:
+        """Return whether a revision is held under an id."""
+        return entry_id in self._held
 
     def hides(self, item: Item) -> bool:
         """Return whether a document is a revision that is held."""

@@ -6,9 +6,15 @@ import warnings
 import weakref
 from typing import Any
 
-from ragshield_core.errors import SharedQuarantineWarning
+from ragshield_core.errors import SharedQuarantineWarning, StateError
+from ragshield_core.findings import printable
 from ragshield_core.guard import Guard
+from ragshield_core.knowledge.stores import store_of
 from ragshield_core.quarantine import Quarantine
+
+# Between the class and the collection in the name of a store.
+COLLECTION = " "
+SHOWN = 60  # characters of a name
 
 # Of this process, and only as long as they are used.
 _STORE_OF: weakref.WeakKeyDictionary[Guard, weakref.ref[Any]] = weakref.WeakKeyDictionary()
@@ -37,6 +43,8 @@ def claim(guard: Guard, store: Any, name: str | None, found: str, *, stacklevel:
     ------
     ValueError
         If the guard is another store's: what it has learned there says nothing here.
+    StateError
+        If the guard was opened in a namespace that is another store's.
     """
     theirs = _alive(_STORE_OF.get(guard))
     if theirs is not None and theirs is not store:
@@ -47,6 +55,8 @@ def claim(guard: Guard, store: Any, name: str | None, found: str, *, stacklevel:
         raise ValueError(msg)
     given = guard.quarantine.store if name is None else name
     mine = guard.quarantine.for_store(found if given is None else given)
+    if guard.shared:
+        _check_namespace(mine, stacklevel + 1)
     guard.quarantine = mine
     _STORE_OF[guard] = weakref.ref(store)
     # A name that the user gives is meant: two objects of that name are one store.
@@ -64,9 +74,37 @@ def claim(guard: Guard, store: Any, name: str | None, found: str, *, stacklevel:
     _QUARANTINES[mine] = weakref.ref(store)
 
 
+def _check_namespace(mine: Quarantine, stacklevel: int) -> None:
+    """Refuse a second store in the namespace of an opened guard."""
+    name = mine.store or ""
+    first = store_of(mine.database, mine.namespace, name)
+    if name == first:
+        return
+    shown, before = (printable(one, SHOWN) if one else "" for one in (name, first))
+    way_out = (
+        "ids of both would be taken for one. Open its guard in another namespace, "
+        f"Guard.open(url, namespace), or pass name={before!r} if it is the same store, renamed or "
+        "moved."
+    )
+    # Of one collection, each framework has a class of its own.
+    if COLLECTION in name and name.partition(COLLECTION)[2] == first.partition(COLLECTION)[2]:
+        msg = (
+            f"the store {shown!r} is guarded in the namespace of {before!r}: what is held for one "
+            f"is not held for the other. If these are one collection in two frameworks, pass "
+            f"name={before!r} here; otherwise {way_out}"
+        )
+        warnings.warn(msg, SharedQuarantineWarning, stacklevel=stacklevel)
+        return
+    msg = (
+        f"the namespace {printable(mine.namespace, SHOWN)!r} is that of the store {before!r}, and "
+        f"this one is {shown!r}: {way_out}"
+    )
+    raise StateError(msg)
+
+
 def name_of(store: object, collection: object) -> str:
     """Return the name of a store that has a collection, table or index of some name."""
-    return f"{type(store).__name__} {collection}" if collection else ""
+    return f"{type(store).__name__}{COLLECTION}{collection}" if collection else ""
 
 
 def _alive(reference: weakref.ref[Any] | None) -> Any:

@@ -21,6 +21,14 @@ DEFAULT_URL = "sqlite:///ragshield.db"
 # Execution option of a transaction that is going to write: it waits for all others that do.
 WRITES = "ragshield_writes"
 
+# Drivers of PostgreSQL that hand options to libpq, and how long it waits for a host that does not
+# answer, unless the URL says otherwise: by itself, for ever to connect, and for hours afterwards.
+LIBPQ = ("psycopg", "psycopg2")
+PATIENCE = {"connect_timeout": 10, "tcp_user_timeout": 30_000}  # seconds; milliseconds
+
+# Milliseconds for which SQLite waits for others that write.
+BUSY = 30_000
+
 # How often the switch of a new file to a write-ahead log is tried.
 WAL_TRIES = 20
 
@@ -90,9 +98,13 @@ def connected(url: str) -> Engine:
     elif parsed.get_backend_name() != "sqlite":
         # A server may have been restarted; and who has waited for a lock sees what came before.
         options |= {"pool_pre_ping": True, "isolation_level": "READ COMMITTED"}
+        if parsed.get_driver_name() in LIBPQ:
+            options["connect_args"] = {k: v for k, v in PATIENCE.items() if k not in parsed.query}
     engine = create_engine(parsed, **options)
 
     def explain(context: ExceptionContext) -> None:
+        if context.is_pre_ping:
+            return  # the server was away meanwhile: the pool connects anew, and tells if it cannot
         error, connection = context.sqlalchemy_exception, context.connection
         writes = connection is not None and connection.get_execution_options().get(WRITES)
         # Who writes tries again.
@@ -114,7 +126,7 @@ def _prepare_sqlite(connection: Any, _record: object) -> None:
     # Transactions are begun by _begin_sqlite, not by the driver's own guess.
     connection.isolation_level = None
     cursor = connection.cursor()
-    cursor.execute("PRAGMA busy_timeout = 30000")
+    cursor.execute(f"PRAGMA busy_timeout = {BUSY}")
     for tries_left in reversed(range(WAL_TRIES)):
         try:  # the switch to WAL does not wait for another process that is making it
             cursor.execute("PRAGMA journal_mode = WAL")

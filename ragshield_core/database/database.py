@@ -68,6 +68,8 @@ class Database:
         self.url = url
         self.in_memory = in_memory(make_url(url))
         self._sqlite = make_url(url).get_backend_name() == "sqlite"
+        self._path: str | None = None
+        self._file: tuple[int, int] | None = None  # which one was opened
         self.older = False  # known once it is open: an earlier version's, which may only be read
         self._engine: Engine | None = None
         self._watching: Any = None  # a connection of the driver's, see version
@@ -228,6 +230,7 @@ class Database:
         if self._engine is None:
             with self._opening:
                 if self._engine is None:
+                    self._path = _path_of(self.url)  # as the driver sees it from here
                     engine = connected(self.url)
                     try:
                         self.older = prepare_schema(engine, self._settle)
@@ -235,8 +238,26 @@ class Database:
                         engine.dispose()
                         raise
                     event.listen(engine, "commit", self._count)
+                    self._file = self._file_now()
                     self._engine = engine
+        if self._file is not None and self._file_now() != self._file:
+            msg = (
+                f"the quarantine's database {shown(self.url)} cannot be used: its file is not the "
+                "one any more that this process has opened, and what is written would be lost with "
+                "it; put that file back, or start the process again with what is there now."
+            )
+            raise QuarantineError(msg)
         return self._engine
+
+    def _file_now(self) -> tuple[int, int] | None:
+        """Return what tells the file from any other; ``None`` where the path is the driver's."""
+        if self._path is None:
+            return None
+        try:
+            there = os.stat(self._path)  # noqa: PTH116 - asked at every use
+        except OSError:
+            return -1, -1
+        return there.st_dev, there.st_ino
 
     def _count(self, connection: Connection) -> None:
         self._commits += bool(connection.get_execution_options().get(WRITES))
@@ -259,6 +280,15 @@ class Database:
         if self._engine is not None and not self.in_memory:
             self._engine.dispose(close=False)
             self._engine = None
+
+
+def _path_of(url: str) -> str | None:
+    """Return the path of an SQLite file; ``None`` where it is none, or the driver knows which."""
+    parsed = make_url(url)
+    file = parsed.database
+    if parsed.get_backend_name() != "sqlite" or in_memory(parsed) or file is None:
+        return None
+    return None if file.startswith("file:") else os.path.abspath(file)  # noqa: PTH100 - stays a str
 
 
 class _OfThread(threading.local):

@@ -100,9 +100,10 @@ class LabelCentroidDetector(Detector):
         """Subtract entries that were learned from the sums of their labels.
 
         Entries of a label with fewer than are to be forgotten cannot have been learned, and are
-        ignored.
+        ignored; so are those of which nobody has the vectors any more.
         """
-        self._add(entries, -1)
+        if entries.dim:
+            self._add(entries, -1)
 
     def unjudged(self, batch: Batch) -> dict[int, str]:
         """Return rows without a label, or with one that has no centroid or no other to compare."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import Any, ClassVar
@@ -237,9 +238,10 @@ class LabelModelDetector(Detector, Borrower):
             regression = model.logits(part.embeddings)
             regression[out_of_fold >= 0] = by_fold[out_of_fold[out_of_fold >= 0]]
         else:
-            regression = self._cross_validated(
-                model.features(part.embeddings), self._classes(part), model, seed
-            )
+            with _one_thread():
+                regression = self._cross_validated(
+                    model.features(part.embeddings), self._classes(part), model, seed
+                )
         found = self._known.source.standing_neighbors(part.ids, K)
         scores[rows] = self._margins(part, self._combined(model, regression, found))[0]
         return scores
@@ -309,12 +311,14 @@ class LabelModelDetector(Detector, Borrower):
                 if key.startswith(prefix)
             }
             bandwidth = float(values["model"]["bandwidth"])
+            with _one_thread():
+                projection = _projection(found["landmarks"], bandwidth)
             self._model = _Model(
                 **found,
                 bandwidth=bandwidth,
                 usual=float(values["model"]["usual"]),
                 penalty=float(values["model"]["penalty"]),
-                projection=_projection(found["landmarks"], bandwidth),
+                projection=projection,
             )
 
     # Learning
@@ -330,10 +334,12 @@ class LabelModelDetector(Detector, Borrower):
         if len(codes) < 2:  # noqa: PLR2004
             return
         if self._model is None or len(self._known) >= GROWTH * self._known_then:
-            self._learn_all(codes, entries)
+            with _one_thread():
+                self._learn_all(codes, entries)
             self._known_then = len(self._known)
         elif self._changes > self._allowed():
-            self._model = self._learned_again(self._model, codes, entries)
+            with _one_thread():
+                self._model = self._learned_again(self._model, codes, entries)
         else:
             return
         self._known_last, self._changes = len(self._known), 0
@@ -499,6 +505,18 @@ class LabelModelDetector(Detector, Borrower):
         others[:, self._known.counts[self._fitted().codes] < self.min_entries] = -np.inf
         best = others.argmax(axis=1)
         return others[rows, best] - mine, best
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Do arithmetic in one thread: what an optimiser ends with differs with their number.
+
+    Processes that share what a guard knows learn the same model, each by itself.
+    """
+    from threadpoolctl import threadpool_limits  # noqa: PLC0415 - comes with scikit-learn
+
+    with threadpool_limits(1):
+        yield
 
 
 def _regression(

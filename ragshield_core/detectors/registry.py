@@ -219,6 +219,29 @@ def detectors_from(
     return detectors
 
 
+def copied_for(
+    saved: Sequence[Mapping[str, Any]], detectors: Sequence[Detector]
+) -> list[Detector | type[Detector]]:
+    """Return what makes the detectors of another saved guard, beside some that are in use.
+
+    Parameters
+    ----------
+    saved
+        As of :func:`saved_form`.
+    detectors
+        In use: none of them learns what the other guard knows. Only what holds something that is
+        not saved, and learns nothing, is used itself.
+    """
+    wanted = {form["kind"] for form in saved if "unsaved" in form}
+    made: list[Detector | type[Detector]] = []
+    for one in detectors:
+        if one.kind in wanted and not one.learns:
+            made.append(one)
+        elif type(one) not in made:
+            made.append(type(one))
+    return made
+
+
 def check_detectors(
     detectors: Sequence[object], takes: Takes = OF_GUARD, *, classes: bool = False
 ) -> None:

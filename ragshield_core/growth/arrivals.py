@@ -94,82 +94,6 @@ class Topic:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Status:
-    """How a guard stands.
-
-    Attributes
-    ----------
-    n_known
-        Entries of the knowledge base.
-    calibrated, calibrated_at, next_at
-        Whether thresholds are calibrated, at which size of the knowledge base they last were, and
-        at which they will be again; ``None`` if they were not, or will not be.
-    n_sample, vetted
-        Entries that thresholds are taken from, and whether they are vouched for.
-    rate
-        Accepted share of clean entries that are ever held or recalled.
-    spent, by_detector, by_source
-        What was held and recalled of what was judged since the first calibration: of all, by
-        detector, and by lineage. An upper bound of what it has cost: poison counts as well.
-    abstaining
-        Detectors that hold nothing for now, and why.
-    shifts
-        Sources, and what came lately, as far as they are unlike the clean sample as a whole.
-    topics
-        Topics of which nearly all that came lately was held. Detectors do not abstain for these:
-        whoever floods a topic would switch them off there.
-    position, behind, pending
-        Of a guard that was opened: of the last event of the journal that it has read, how many came
-        since, and how many somebody intends. ``None`` and 0 where nothing is shared.
-    """
-
-    n_known: int
-    calibrated: bool
-    calibrated_at: int | None
-    next_at: int | None
-    n_sample: int
-    vetted: bool
-    rate: float
-    spent: Spent
-    by_detector: Mapping[str, Spent]
-    by_source: Mapping[str, Spent]
-    abstaining: Mapping[str, str]
-    shifts: tuple[Shift, ...]
-    topics: tuple[Topic, ...] = ()
-    position: int | None = None
-    behind: int = 0
-    pending: int = 0
-
-    def summary(self) -> str:
-        """Return the state of the calibration in a few lines."""
-        if not self.calibrated:
-            lines = [f"{self.n_known} entries, not calibrated"]
-        else:
-            kind = "vetted" if self.vetted else "unvetted"
-            line = (
-                f"{self.n_known} entries, calibrated at {self.calibrated_at} on {self.n_sample} "
-                f"{kind} ones; {self.spent.share:.2%} of {self.spent.judged} held or recalled "
-                f"since ({self.rate:.2%} of clean ones accepted)"
-            )
-            if not self.n_sample:
-                line = (
-                    f"{self.n_known} entries, calibrated at {self.calibrated_at}; the clean sample "
-                    "was not saved with it, and a new one is taken from what comes"
-                )
-            lines = [line]
-        if self.next_at is not None:
-            lines.append(f"calibrates itself at {self.next_at} entries")
-        lines += [f"{name}: {why}" for name, why in self.abstaining.items()]
-        lines += [f"shift: {shift}" for shift in self.shifts]
-        lines += [f"topic: {topic}" for topic in self.topics]
-        if self.position is not None:
-            lines.append(
-                f"journal: read up to {self.position}, {self.behind} behind, {self.pending} pending"
-            )
-        return "\n".join(lines)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Counted:
     """What counts of a report.
@@ -262,7 +186,7 @@ class Arrivals:
         self._hits: dict[str, NDArray[np.bool_]] = {}  # by detector, of the latest arrivals
         self._p_values: dict[str, NDArray[np.float32]] = {}
         self._by_source: dict[str, dict[str, NDArray[np.float32]]] = {}
-        # Of the latest arrivals that have vectors, in order; not saved.
+        # Of the latest arrivals that have vectors, in order.
         self._ids: list[str] = []
         self._vectors: NDArray[np.float32] | None = None
         self._held: NDArray[np.bool_] = np.empty(0, dtype=np.bool_)
@@ -388,14 +312,31 @@ class Arrivals:
         return [shift for _, shift in sorted(found, key=lambda item: -item[0])]
 
     def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-        """Return everything but p-values by source, as JSON-ready values and arrays."""
+        """Return everything, as JSON-ready values and arrays."""
+        # An array for each detector: there may be thousands of sources.
+        by_source: dict[str, dict[str, NDArray[np.float32]]] = {}
+        for source, by_detector in sorted(self._by_source.items()):
+            for name, p_values in sorted(by_detector.items()):
+                by_source.setdefault(name, {})[source] = p_values
         values = {
             "spent": [[*key, n] for key, n in self.spent.items()],
             "sources": {source: dict(counts) for source, counts in self.sources.items()},
             "abstaining": self.abstaining,
+            "by_source": {
+                name: [[source, len(p_values)] for source, p_values in found.items()]
+                for name, found in by_source.items()
+            },
+            "latest": {"ids": self._ids, "announced": sorted(self._announced)},
         }
         arrays: dict[str, NDArray[Any]] = {f"hits.{n}": a for n, a in self._hits.items()}
-        return values, arrays | {f"p_values.{n}": a for n, a in self._p_values.items()}
+        arrays |= {f"p_values.{n}": a for n, a in self._p_values.items()}
+        arrays |= {
+            f"by_source.{name}": np.concatenate(list(found.values()))
+            for name, found in by_source.items()
+        }
+        if self._vectors is not None:
+            arrays |= {"latest.vectors": self._vectors, "latest.held": self._held}
+        return values, arrays
 
     @classmethod
     def restored(cls, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Arrivals:
@@ -408,8 +349,19 @@ class Arrivals:
             kind, _, name = key.partition(".")
             if kind == "hits":
                 again._hits[name] = array
-            else:
+            elif kind == "p_values":
                 again._p_values[name] = array
+        # Early versions kept none of these.
+        for name, sizes in values.get("by_source", {}).items():
+            start = 0
+            for source, n in sizes:
+                p_values = arrays[f"by_source.{name}"][start : start + n]
+                again._by_source.setdefault(source, {})[name] = p_values
+                start += n
+        if "latest.vectors" in arrays:
+            again._ids = list(values["latest"]["ids"])
+            again._announced = set(values["latest"]["announced"])
+            again._vectors, again._held = arrays["latest.vectors"], arrays["latest.held"]
         return again
 
     def _remember(self, counted: Counted) -> None:

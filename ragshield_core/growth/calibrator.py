@@ -14,6 +14,7 @@ from ragshield_core.detectors.base import Detector
 from ragshield_core.entries import Batch
 from ragshield_core.errors import CalibrationError
 from ragshield_core.growth.arrivals import Arrivals, Counted
+from ragshield_core.growth.borrowed import Borrowed, Lent, check_dim
 from ragshield_core.growth.clean_sample import CleanSample
 from ragshield_core.growth.knowledge import Knowledge
 from ragshield_core.policy import Policy, Thresholds
@@ -51,6 +52,8 @@ class Calibrator:
         not, because nobody has asked for a calibration, or none was possible.
     sample_scores
         Of what is inside of the sample, by detector, at the latest calibration.
+    borrowed
+        Where it is the calibration of another guard.
     arrivals
         What came since, held against what the calibration promised.
     """
@@ -61,6 +64,7 @@ class Calibrator:
         self.thresholds: dict[str, Thresholds] = self._rules()
         self.calibration: JointCalibration | None = None
         self.calibrated_at = 0
+        self.borrowed: Borrowed | None = None
         self.held_out: dict[str, NDArray[np.float64]] = {}
         self.sample: CleanSample | None = None
         self.sample_scores: dict[str, NDArray[np.float64]] = {}
@@ -85,6 +89,54 @@ class Calibrator:
         self._ever_beyond = set()
         self.arrivals.refitted()
         self.thresholds = self._rules()
+        if self.borrowed is not None:
+            self._go_by(self.borrowed)
+
+    def lend(self) -> Lent:
+        """Return the calibration for another guard.
+
+        Raises
+        ------
+        CalibrationError
+            If there is none.
+        """
+        if self.calibration is None:
+            msg = (
+                "the guard whose calibration is to be taken over is not calibrated; calibrate it "
+                "first, or let it grow until it calibrates itself."
+            )
+            raise CalibrationError(msg)
+        return Lent.of(self.calibration, self._knowledge.detectors, self._knowledge.dim)
+
+    def borrow(self, lent: Lent) -> None:
+        """Go by the calibration of another guard, at the rate of this one's policy.
+
+        Raises
+        ------
+        CalibrationError
+            If it is of other detectors or vectors, or of too few entries for the rate. Thresholds
+            stay as they were.
+        """
+        lent.check_fits(self._knowledge.detectors, self._knowledge.dim)
+        calibration = JointCalibration(lent.scores, self._floors, lent.n_doubtful, lent.spent)
+        self._go_by(Borrowed(calibration, lent.dim))
+        self.arrivals.calibrated()
+
+    def _go_by(self, borrowed: Borrowed) -> None:
+        self.thresholds = self._calibrated(borrowed.calibration)
+        self.borrowed, self.calibration = borrowed, borrowed.calibration
+        self.calibrated_at = len(self._knowledge)
+
+    def check_dim(self, batch: Batch) -> None:
+        """Refuse entries whose vectors are not of the length of those that were scored elsewhere.
+
+        Raises
+        ------
+        CalibrationError
+            If they are not.
+        """
+        if self.borrowed is not None:
+            check_dim(self.borrowed.dim, batch.dim)
 
     def draw(self, fitted: Batch, *, vetted: bool) -> CleanSample:
         """Return a clean sample of a knowledge base, as large as the accepted rate asks for."""
@@ -121,16 +173,7 @@ class Calibrator:
         at_most
             As of :meth:`ragshield_core.Guard.calibrate`.
         """
-        detectors = self._knowledge.detectors
-        for detector in detectors if confirmed else ():
-            detector.confirm(confirmed)
-        doubtful = np.zeros(len(sample.inside), dtype=np.bool_)
-        if not sample.vetted:
-            for detector in detectors:
-                doubtful |= detector.outliers(sample.inside)
-        reference = sample.inside.take(~doubtful) if doubtful.any() else sample.inside
-        for detector in self._knowledge.learners if len(reference) else ():
-            detector.refresh(reference)
+        doubtful = self.measure(sample, confirmed)
         scores = self._held_out_scores(sample.inside)
         if len(sample.outside):
             outside = self._clean_scores(sample.outside)
@@ -146,6 +189,26 @@ class Calibrator:
         ids = [entry_id for entry_id, counts in zip(entries, counting, strict=True) if counts]
         self._take(counted, at_most, int(np.count_nonzero(doubtful)), ids)
         self.sample_scores = {name: column[: len(sample.inside)] for name, column in scores.items()}
+
+    def measure(self, sample: CleanSample, confirmed: Sequence[str]) -> NDArray[np.bool_]:
+        """Measure what is usual now, by what is inside of a clean sample.
+
+        Returns
+        -------
+        NDArray[np.bool_]
+            Shape (n_inside,): what is far from all that is usual, where nobody vouched for it.
+        """
+        detectors = self._knowledge.detectors
+        for detector in detectors if confirmed else ():
+            detector.confirm(confirmed)
+        doubtful = np.zeros(len(sample.inside), dtype=np.bool_)
+        if not sample.vetted:
+            for detector in detectors:
+                doubtful |= detector.outliers(sample.inside)
+        reference = sample.inside.take(~doubtful) if doubtful.any() else sample.inside
+        for detector in self._knowledge.learners if len(reference) else ():
+            detector.refresh(reference)
+        return doubtful
 
     def leave_out(self, ids: Collection[str]) -> None:
         """Take entries out of the sample: they have left, or are not what was drawn any more."""
@@ -194,6 +257,8 @@ class Calibrator:
         arrays: dict[str, NDArray[Any]] = {}
         if self.calibration is not None:
             arrays["spent"] = self.calibration.spent
+        if self.borrowed is not None:
+            values["borrowed"] = {"dim": self.borrowed.dim}
         for number, detector in enumerate(self._knowledge.detectors):
             if detector.name in self.held_out:
                 arrays[f"held_out.{number}"] = self.held_out[detector.name]
@@ -220,6 +285,8 @@ class Calibrator:
                 arrays.get("spent"),
             )
             self.thresholds = self._calibrated(self.calibration)
+            if "borrowed" in values:
+                self.borrowed = Borrowed(self.calibration, values["borrowed"]["dim"])
         # Early versions wrote none of this: what was fitted stays fitted.
         self.calibrated_at = values.get("calibrated_at", len(self._knowledge))
         self._ever_beyond = set(values.get("ever_beyond", ()))
@@ -255,7 +322,7 @@ class Calibrator:
             )
             self.policy = before
             raise CalibrationError(msg) from None
-        self.calibration, self.thresholds = calibration, thresholds
+        self.calibration, self.thresholds, self.borrowed = calibration, thresholds, None
         if ids:
             beyond = calibration.beyond(
                 {name: threshold.recall for name, threshold in thresholds.items()}

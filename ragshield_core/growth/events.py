@@ -31,6 +31,8 @@ class Change(StrEnum):
     HELD_FORGOTTEN = "held_forgotten"  # held entries were released, or deleted for good
     TRUSTED = "trusted"  # a person has judged entries good
     COUNTED = "counted"  # what was decided of a batch counts against the accepted rate
+    UNSCREENED = "unscreened"  # entries were let in on which detectors failed; `failed` says which
+    SCREENED = "screened"  # those were screened again
     RECALIBRATED = "recalibrated"  # thresholds were due; the ids are those of confirmed entries
     REPLACED = "replaced"  # fitted, adopted, calibrated or refreshed: all may be different
 
@@ -53,6 +55,8 @@ class Event:
         Of what was recalled, by id, the detectors that accused it.
     counted
         What was decided of a batch.
+    failed
+        Of what was let in, by id, the detectors that failed on it, and what was said of each.
 
     Examples
     --------
@@ -68,6 +72,7 @@ class Event:
     ids: tuple[str, ...] = ()
     accused: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     counted: Counted | None = None
+    failed: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     def to_parts(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """Return everything as JSON-ready values and arrays, to be kept without pickle.
@@ -83,6 +88,8 @@ class Event:
             values["ids"] = list(self.ids)
         if self.accused:
             values["accused"] = {i: list(names) for i, names in self.accused.items()}
+        if self.failed:
+            values["failed"] = {i: dict(failures) for i, failures in self.failed.items()}
         if self.entries is not None:
             values["entries"], columns = _entries_to_parts(self.entries)
             arrays |= {f"entries.{key}": column for key, column in columns.items()}
@@ -123,6 +130,7 @@ class Event:
             change=Change(values["change"]),
             ids=tuple(map(str, values.get("ids", ()))),
             accused={i: tuple(names) for i, names in values.get("accused", {}).items()},
+            failed={i: dict(failures) for i, failures in values.get("failed", {}).items()},
             entries=_entries_from_parts(values["entries"], part_of(arrays, "entries."))
             if "entries" in values
             else None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -11,6 +12,9 @@ from ragshield_core.detectors.base import Detector, Need
 from ragshield_core.entries import Batch
 from ragshield_core.errors import InvalidBatchError
 from ragshield_core.neighbors.known import Borrower, Lender
+from ragshield_core.screening import crash
+
+logger = logging.getLogger("ragshield")  # ids and counts, never text
 
 
 class Knowledge:
@@ -27,8 +31,12 @@ class Knowledge:
         As given.
     labels
         Of the entries that are known, by id.
+    prints
+        Their fingerprints, by id; early versions kept none.
     dim
         Length of their vectors, 0 without any; ``None`` as long as nothing was learned.
+    missed
+        By detector, what it failed to take note of last, and how.
     """
 
     def __init__(self, detectors: Sequence[Detector]) -> None:
@@ -40,7 +48,9 @@ class Knowledge:
                 if isinstance(detector, Borrower):
                     detector.borrow(lender.neighbors())
         self.labels: dict[str, str | None] = {}
+        self.prints: dict[str, str] = {}
         self.dim: int | None = None
+        self.missed: dict[str, str] = {}
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -57,15 +67,16 @@ class Knowledge:
         self._check_complete(batch)
         self.dim = batch.dim if len(batch) else None
         self.labels = dict(zip(batch.ids, batch.labels, strict=True))
+        self.prints = {entry.id: entry.fingerprint for entry in batch}
         for detector in self.learners:
             detector.fit(batch)
 
     def learn(self, entries: Batch) -> None:
         """Learn entries that have come."""
         self.check_learnable(entries)
-        for detector in self.learners:
-            detector.learn(entries)
+        self._tell(self.learners, "learn", entries)
         self.labels.update(zip(entries.ids, entries.labels, strict=True))
+        self.prints.update((entry.id, entry.fingerprint) for entry in entries)
         self.dim = entries.dim
 
     def forget(self, entries: Batch) -> None:
@@ -75,26 +86,39 @@ class Knowledge:
             return
         known = replace(known, labels=tuple(self.labels[i] for i in known.ids))
         self.check_dim(known)
-        for detector in self.learners:
-            detector.forget(known)
+        self._tell(self.learners, "forget", known)
         for entry_id in known.ids:
             del self.labels[entry_id]
+            self.prints.pop(entry_id, None)
+
+    def remembered(self, ids: Sequence[str]) -> Batch:
+        """Return what is left of entries that no store has any more, to forget them by.
+
+        That is their labels, and their vectors where a detector keeps an index. Texts are gone:
+        detectors that count words or phrases keep theirs.
+        """
+        known = self.among(ids)
+        lender = self.learners[0]
+        vectors = lender.neighbors().vectors(known) if isinstance(lender, Lender) else None
+        return Batch.of(
+            ids=known,
+            texts=[""] * len(known),
+            embeddings=vectors if known else None,
+            labels=[self.labels[entry_id] for entry_id in known],
+        )
 
     def hold(self, entries: Batch) -> None:
         """Remember entries that are held, as far as detectors can without their vectors."""
-        for detector in self.detectors:
-            if entries.dim or Need.EMBEDDING not in detector.needs:
-                detector.hold(entries)
+        able = [d for d in self.detectors if entries.dim or Need.EMBEDDING not in d.needs]
+        self._tell(able, "hold", entries)
 
     def forget_held(self, ids: Sequence[str]) -> None:
         """Forget held entries: they were released, or deleted for good."""
-        for detector in self.detectors:
-            detector.forget_held(ids)
+        self._tell(self.detectors, "forget_held", ids)
 
     def trust(self, ids: Sequence[str]) -> None:
         """Leave entries alone from now on: a person has judged them good."""
-        for detector in self.detectors:
-            detector.trust(ids)
+        self._tell(self.detectors, "trust", ids)
 
     def complete(self, entries: Batch) -> bool:
         """Return whether entries have the vectors that some detector needs."""
@@ -134,6 +158,24 @@ class Knowledge:
                 "without; pass its embedding, or use a guard without these detectors."
             )
             raise InvalidBatchError(msg)
+
+    def _tell(self, detectors: Iterable[Detector], what: str, of: Batch | Sequence[str]) -> None:
+        """Have detectors take note; what the first that fails raises says so, and can be repeated.
+
+        Detectors bear to be told twice.
+        """
+        for detector in detectors:
+            try:
+                getattr(detector, what)(of)
+            except Exception as error:
+                reason = f"could not {what} {len(of)} entries: {crash(error)}"
+                logger.error("%s %s", detector.name, reason)  # noqa: TRY400
+                self.missed[detector.name] = reason
+                error.add_note(
+                    f"RAGShield: {detector.name} {reason}; repeat it once that is mended."
+                )
+                raise
+            self.missed.pop(detector.name, None)
 
     @property
     def _needing_vectors(self) -> list[str]:

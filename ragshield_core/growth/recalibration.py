@@ -15,6 +15,7 @@ from ragshield_core.calibration import TIE
 from ragshield_core.entries import Batch
 from ragshield_core.errors import CalibrationError, NotFittedError
 from ragshield_core.findings import Finding, Skipped, finding_from_dict, finding_to_dict
+from ragshield_core.growth.borrowed import Lent
 from ragshield_core.growth.calibrator import Calibrator
 from ragshield_core.growth.clean_sample import CleanSample, first_size, latest
 from ragshield_core.growth.knowledge import Knowledge
@@ -70,8 +71,9 @@ class Recalibration:
     def waiting(self) -> dict[str, Skipped]:
         """Return the detectors that take no part before the calibration, or after it, by name."""
         waiting, known = {}, self._calibrator.clean
+        collecting = self.collecting and self._calibrator.borrowed is None
         for detector in self._knowledge.detectors:
-            if self.collecting and not detector.acts_unfitted:
+            if collecting and not detector.acts_unfitted:
                 reason = (
                     f"collecting: it acts once the knowledge base has {first_size(self._rate)} "
                     f"entries ({len(self._knowledge)} now)"
@@ -83,7 +85,7 @@ class Recalibration:
                 reason = f"not calibrated: it could judge {judged} of the clean entries, too few"
             else:
                 reason = "not calibrated: it could judge none of the clean entries"
-            by_itself = self.collecting and not detector.acts_unfitted
+            by_itself = collecting and not detector.acts_unfitted
             waiting[detector.name] = Skipped(
                 detector=detector.name, reason=reason, waiting=by_itself
             )
@@ -129,6 +131,24 @@ class Recalibration:
         except Exception:
             calibrator.policy, calibrator.sample = before
             raise
+
+    def borrow(self, lent: Lent, confirmed: Sequence[str]) -> None:
+        """Go by the calibration of another guard until there are enough entries of one's own.
+
+        Raises
+        ------
+        CalibrationError
+            If there is a calibration of one's own, or the other one does not fit.
+        """
+        calibrator = self._calibrator
+        if calibrator.calibration is not None and calibrator.borrowed is None:
+            msg = (
+                f"this guard is calibrated on entries of its own, at {calibrator.calibrated_at} of "
+                "them, and has no use for the calibration of another; refresh() takes its own anew."
+            )
+            raise CalibrationError(msg)
+        calibrator.borrow(lent)
+        self._measure_collected(confirmed)
 
     def adopt(self, batch: Batch, at_most: float | None, confirmed: Sequence[str]) -> None:
         """Learn and calibrate on a knowledge base that nobody has vouched for."""
@@ -202,7 +222,11 @@ class Recalibration:
         """Whether the knowledge base has grown enough for thresholds to be taken, or taken anew."""
         calibrator, n_known = self._calibrator, len(self._knowledge)
         if self.collecting:
-            wanted = max(self._due, first_size(self._rate))
+            first, wanted = first_size(self._rate), self._due
+            if calibrator.borrowed is None:
+                wanted = max(wanted, first)
+            elif calibrator.calibrated_at < first:  # what is usual is measured on the way
+                wanted = min(wanted, first)
             return bool(self._collected) and n_known >= wanted
         if self._renewing and self._enough_for_renewal:
             return True
@@ -221,8 +245,10 @@ class Recalibration:
         if not self.due:
             return
         try:
-            if self.collecting:
+            if self.collecting and self._enough_to_begin:
                 self._begin(confirmed)
+            elif self.collecting:
+                self._measure_collected(confirmed)
             elif self._renewing and self._enough_for_renewal:
                 self._renew(confirmed)
             else:
@@ -310,6 +336,16 @@ class Recalibration:
     def _collect_again(self, batch: Batch) -> None:
         """Wait for more than there was."""
         self._calibrator.sample, self.collecting, self._collected = None, True, [batch]
+
+    @property
+    def _enough_to_begin(self) -> bool:
+        return len(self._knowledge) >= first_size(self._rate)
+
+    def _measure_collected(self, confirmed: Sequence[str]) -> None:
+        """Measure what is usual in what has come so far; thresholds are those of another guard."""
+        collected = latest([NOTHING, *self._collected], self._knowledge.labels)
+        self._calibrator.measure(CleanSample.of(collected, vetted=False), confirmed)
+        self._calibrator.calibrated_at = len(self._knowledge)
 
     def _begin(self, confirmed: Sequence[str], at_most: float | None = None) -> None:
         """Calibrate for the first time what began with nothing, and judge again what came in."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -43,12 +44,25 @@ class Intent:
     positions: tuple[int, ...] = ()
 
 
+class Intending(NamedTuple):
+    """A process that is about to do something."""
+
+    writer: str
+    n_events: int
+    silent_for: float | None  # seconds since its last sign of life; None if it is gone
+    alive: bool
+
+
 class Standing(NamedTuple):
     """How a guard stands among the processes that share what it knows."""
 
     position: int  # of the last event that it has read
     behind: int  # events that came since
-    pending: int  # events that somebody intends
+    writers: tuple[Intending, ...]  # who intends what is pending
+    calibrated_on: dt.datetime | None  # as far as the journal still says so
+    snapshot: tuple[int, dt.datetime] | None  # position of the latest, and when it was made
+    database: str  # without its password
+    namespace: str
 
 
 class Recorder:
@@ -126,6 +140,10 @@ class Recorder:
 
     def settle(self, intent: Intent, fixes: Sequence[Event]) -> None:
         """End what was intended, with what makes up for that it did not happen, if so."""
+
+    def moving(self) -> frozenset[str]:
+        """Return the ids of entries that somebody is about to write or delete just now."""
+        return frozenset()
 
     def take_turn(self) -> None:
         """Wait until nobody else writes, until the next write."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ragshield_core.entries import Batch, together
@@ -14,6 +14,7 @@ from ragshield_core.growth.events import Change, Event
 from ragshield_core.growth.knowledge import Knowledge
 from ragshield_core.growth.recalibration import Recalibration
 from ragshield_core.growth.recorder import Intent, Recorder
+from ragshield_core.growth.unscreened import Unscreened
 
 if TYPE_CHECKING:
     from ragshield_core.quarantine import Quarantine
@@ -31,6 +32,8 @@ class Writes:
     _knowledge: Knowledge
     _growth: Recalibration
     _recorder: Recorder
+    _unscreened: Unscreened
+    _failing: dict[str, str]
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -49,6 +52,33 @@ class Writes:
     def known(self, ids: Sequence[str]) -> list[str]:
         """Return which of the ids were learned, each once."""
         return self._knowledge.among(ids)
+
+    def fingerprints(self, ids: Iterable[str]) -> dict[str, str | None]:
+        """Return the fingerprints of those of the ids that were learned, as they were learned.
+
+        ``None`` where an early version has learned them, which did not keep it.
+        """
+        with self._lock:
+            return {i: self._knowledge.prints.get(i) for i in self._knowledge.among(ids)}
+
+    @property
+    def n_known(self) -> int:
+        """How many entries were learned."""
+        return len(self._knowledge)
+
+    def known_ids(self) -> frozenset[str]:
+        """Return the ids of all entries that were learned."""
+        with self._lock:
+            return frozenset(self._knowledge.labels)
+
+    @property
+    def position(self) -> int | None:
+        """Of the last event of the journal that was read; ``None`` where nothing is shared."""
+        return self._recorder.position
+
+    def moving(self) -> frozenset[str]:
+        """Return the ids of entries that some process is about to write or delete just now."""
+        return self._recorder.moving()
 
     def learn(self, entries: Batch) -> None:
         """Learn entries that are in the knowledge base."""
@@ -105,6 +135,14 @@ class Writes:
         if len(entries):
             self._happened(Change.FORGOTTEN, entries=entries)
 
+    def forget_lost(self, ids: Sequence[str]) -> None:
+        """Forget entries that left the knowledge base unseen, so that nobody has them any more.
+
+        By their ids, labels and vectors; detectors that count words or phrases keep theirs.
+        """
+        with self._lock:
+            self.forget(self._knowledge.remembered(ids))
+
     def forget_held(self, ids: Sequence[str]) -> None:
         """Say that held entries were released, or deleted for good."""
         if ids:
@@ -114,6 +152,28 @@ class Writes:
         """Say that a person has judged entries good: no later batch condemns them."""
         if ids:
             self._happened(Change.TRUSTED, ids=tuple(ids))
+
+    def screened_again(self, ids: Sequence[str], failed: Sequence[str] = ()) -> None:
+        """Say of entries that were let in unscreened that they are screened now.
+
+        Parameters
+        ----------
+        ids
+            Those that every detector has judged, or that are gone.
+        failed
+            Those on which one failed again.
+        """
+        with self._lock:
+            self._unscreened.tried(failed)
+        if ids:
+            self._happened(Change.SCREENED, ids=tuple(ids))
+
+    def due_for_screening(self) -> list[str]:
+        """Return the ids of what was let in unscreened, as far as detectors seem to work again."""
+        with self._lock:
+            if not len(self._unscreened):
+                return []
+            return self._unscreened.due(self._knowledge.labels, self._failing)
 
     def recalled(self, gone: Batch, decisions: Sequence[Decision]) -> None:
         """Forget entries that were admitted earlier, are held now, and have left the store.

@@ -23,8 +23,10 @@ from sqlalchemy import (
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
+from ragshield_core.database.namespaces import checked_namespace
 from ragshield_core.errors import OvertakenError, PrunedError, StateError, TakenOverError
 from ragshield_core.findings import printable
+from ragshield_core.growth.recorder import Intending
 from ragshield_core.knowledge import events as journal_events
 from ragshield_core.knowledge.clock import now
 from ragshield_core.knowledge.events import Event, JournalRecord, Written, written
@@ -103,7 +105,7 @@ class Journal:
         if not lease > 0:
             msg = f"lease is {lease!r}, expected seconds above 0."
             raise ValueError(msg)
-        self.namespace = namespace
+        self.namespace = checked_namespace(namespace)
         self.lease = lease
         # Asked before every read: made once, since making it costs as much as running it.
         self._head_query = select(*_HEAD).where(self._of(HeadRow))
@@ -176,6 +178,28 @@ class Journal:
             .order_by(PendingRow.position)
         )
         return tuple(Pending(position, writer) for position, writer in session.execute(query))
+
+    def intending(self, session: Session) -> tuple[Intending, ...]:
+        """Return who has to settle what is pending, and whether they are alive."""
+        same = and_(self._of(WriterRow), WriterRow.writer == PendingRow.writer)
+        silent = now() - WriterRow.heartbeat
+        query = (
+            select(PendingRow.writer, func.count(), func.min(silent))
+            .join_from(table_of(PendingRow), table_of(WriterRow), same, isouter=True)
+            .where(self._of(PendingRow))
+            .group_by(PendingRow.writer)
+            .order_by(func.min(PendingRow.position))
+        )
+        return tuple(
+            Intending(writer, n, seconds, seconds is not None and seconds < self.lease)
+            for writer, n, seconds in session.execute(query)
+        )
+
+    def latest_of(self, session: Session, kinds: Collection[str]) -> float | None:
+        """Return when an event of some kinds was written last, as far as it was not pruned."""
+        query = select(func.max(JournalRow.at)).where(self._of(JournalRow))
+        at: float | None = session.execute(query.where(JournalRow.kind.in_(kinds))).scalar()
+        return at
 
     def turn(self, session: Session) -> str | None:
         """Return the writer that has the turn; while it does, no other can append."""

@@ -9,7 +9,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, NamedTuple, Self, TypeVar
 
@@ -18,12 +18,14 @@ from sqlalchemy.orm import Session
 
 from ragshield_core.database import Database
 from ragshield_core.errors import OvertakenError, PrunedError, StateError, TakenOverError
+from ragshield_core.findings import printable
 from ragshield_core.growth.events import Change, Event
 from ragshield_core.growth.recorder import Hands, Intent, Recorder, Standing
 from ragshield_core.knowledge import events as kept
 from ragshield_core.knowledge.heartbeat import Heartbeat
 from ragshield_core.knowledge.journal import DEFAULT_LEASE, Journal, new_writer
 from ragshield_core.knowledge.snapshots import Snapshot, Snapshots
+from ragshield_core.knowledge.standing import standing
 from ragshield_core.knowledge.tables import prepare_tables
 from ragshield_core.screening import crash
 
@@ -39,6 +41,7 @@ SNAPSHOT_AFTER, SNAPSHOT_AT_LEAST = 0.1, 1000
 PAUSE = 0.02
 # Signs of life within a lease.
 BEATS = 3
+SHOWN = 60  # characters of a name
 
 
 class Whole(NamedTuple):
@@ -80,6 +83,9 @@ class Sharing(Recorder):
         self._times_replaced = 0
         self._begin()
         database.write(prepare_tables)
+
+    def __repr__(self) -> str:
+        return f"the journal of namespace {printable(self._journal.namespace, SHOWN)!r}"
 
     def _begin(self) -> None:
         """Take part as another writer than any before."""
@@ -157,9 +163,8 @@ class Sharing(Recorder):
     def standing(self) -> Standing:
         """Return how far this process has read."""
         with self._database.read() as session:
-            head = self._journal.head(session).position
-            return Standing(
-                self.position, head - self.position, len(self._journal.pending(session))
+            return standing(
+                session, self._journal, self._snapshots, self.position, self._database.url
             )
 
     # Writing
@@ -203,7 +208,9 @@ class Sharing(Recorder):
         self._turn_is_over()
         self._read_to(positions.start - 1)
         self._apply_mine(happened, positions)
-        self._keep_short()
+        # Who asks from outside how the guard stands reads thresholds from a snapshot.
+        anew = any(event.change is Change.RECALIBRATED for event, _ in happened)
+        self._keep_short(anew=anew)
         return answer
 
     def _write(
@@ -246,6 +253,9 @@ class Sharing(Recorder):
             except Exception as error:  # noqa: BLE001 - others apply what follows as well
                 refused = refused or error
         if refused is not None:
+            for _, intent in happened:
+                if intent is not None:  # who intended it does not get to do it
+                    self.drop(intent)
             raise refused
 
     def finish(self, intent: Intent) -> None:
@@ -287,6 +297,16 @@ class Sharing(Recorder):
             self._open.add(intent)
             self._heartbeat.during(intent)
             return intent
+
+    def moving(self) -> frozenset[str]:
+        """Return the ids of entries that somebody is about to write or delete just now."""
+        records: list[kept.JournalRecord] = []
+        with self._database.read() as session:
+            for position, _ in self._journal.pending(session):
+                with suppress(PrunedError):  # it was settled meanwhile
+                    records += self._journal.since(session, position - 1, 1)
+        batches = [_read(record.event).entries for record in records]
+        return frozenset(i for batch in batches if batch is not None for i in batch.ids)
 
     def _taken_over(self, session: Session) -> tuple[kept.JournalRecord, ...]:
         return self._journal.take_over(session, writer=self.writer)
@@ -416,9 +436,13 @@ class Sharing(Recorder):
     def _beat(self) -> None:
         self._database.write(partial(self._journal.beat, writer=self.writer))
 
-    def close(self) -> None:
+    def leave(self) -> None:
         """Take no part any more; what this process left pending, others settle at once."""
         self._database.write(partial(self._journal.retire, writer=self.writer))
+
+    def close(self) -> None:
+        """Take no part any more, and give the connections back."""
+        self.leave()
         self._database.close()
 
     # In parts
@@ -469,9 +493,9 @@ class Sharing(Recorder):
         size = len(event.entries) if event.entries is not None else 0
         self._tail.append((position, size))
 
-    def _keep_short(self) -> None:
+    def _keep_short(self, *, anew: bool = False) -> None:
         """Write a snapshot if there is much to replay since the latest, and drop what it covers."""
-        wanted = max(SNAPSHOT_AT_LEAST, SNAPSHOT_AFTER * self._hands.size())
+        wanted = max(SNAPSHOT_AT_LEAST, SNAPSHOT_AFTER * self._hands.size()) if not anew else 0
         if self._length() < wanted:
             return
         with self._database.read() as session:

@@ -13,9 +13,10 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import delete, insert, or_, select, update
+from sqlalchemy import ColumnElement, delete, insert, or_, select, update
 from sqlalchemy.orm import Session
 
+from ragshield_core.database.namespaces import checked_namespace
 from ragshield_core.errors import PrunedError, StateError
 from ragshield_core.findings import printable
 from ragshield_core.knowledge import arrays as named_arrays
@@ -71,7 +72,7 @@ class Snapshots:
     """
 
     def __init__(self, namespace: str = "default", *, chunk: int = CHUNK) -> None:
-        self.namespace = namespace
+        self.namespace = checked_namespace(namespace)
         self.chunk = chunk
 
     def __repr__(self) -> str:
@@ -112,7 +113,7 @@ class Snapshots:
         snapshot = uuid.uuid4().hex
         row = {"id": snapshot, "namespace": self.namespace, "position": position}
         write(lambda session: session.execute(insert(_SNAPSHOTS).values(touched=now(), **row)))
-        writer = _Writer(write, snapshot, self.chunk)
+        writer = _Writer(write, snapshot, self.chunk, partial(self._touch, snapshot=snapshot))
         parts = []
         with writer.part(None) as part:
             part.write(content)
@@ -127,7 +128,7 @@ class Snapshots:
 
         def complete(session: Session) -> Snapshot:
             beside(session)  # first: it may lock the journal
-            made_at = _touch(session, snapshot, manifest=manifest, sha256=checksum)
+            made_at = self._touch(session, snapshot, manifest=manifest, sha256=checksum)
             return Snapshot(id=snapshot, position=position, made_at=made_at)
 
         return write(complete)
@@ -150,9 +151,18 @@ class Snapshots:
         return next(iter(self.list(session)), None)
 
     def read(
-        self, session: Session, snapshot: Snapshot
+        self, session: Session, snapshot: Snapshot, *, only: str = ""
     ) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """Return the values and arrays of a snapshot.
+
+        Parameters
+        ----------
+        session
+            Of any transaction.
+        snapshot
+            One that is listed.
+        only
+            How the arrays to be read begin.
 
         Raises
         ------
@@ -162,7 +172,7 @@ class Snapshots:
             If it is damaged; names the part. The one before may not be.
         """
         query = select(SnapshotRow.position, SnapshotRow.manifest, SnapshotRow.sha256).where(
-            SnapshotRow.id == snapshot.id, SnapshotRow.namespace == self.namespace
+            self._is(snapshot.id)
         )
         row = session.execute(query).one_or_none()
         if row is None or row.manifest is None:
@@ -179,7 +189,8 @@ class Snapshots:
             raise StateError(msg)
         values: dict[str, Any] = {}
         arrays: dict[str, NDArray[Any]] = {}
-        for part in (_Part(*fields) for fields in manifest["parts"]):
+        parts = [_Part(*fields) for fields in manifest["parts"]]
+        for part in [one for one in parts if one.name is None or one.name.startswith(only)]:
             source = _Reader(session, snapshot.id, part, where)
             try:
                 if part.name is None:
@@ -216,7 +227,7 @@ class Snapshots:
         removed = write(self._take_out)
         for snapshot in removed:
             # A few rows at a time: each may be of megabytes, and others wait meanwhile.
-            while write(partial(_remove_some, snapshot=snapshot)):
+            while write(partial(self._remove_some, snapshot=snapshot)):
                 pass
         return len(removed)
 
@@ -229,8 +240,35 @@ class Snapshots:
         old = mine & row.id.not_in(kept) & or_(row.manifest.is_not(None), given_up)
         ids = session.execute(select(row.id).where(old).with_for_update()).scalars().all()
         gone = {"manifest": None, "touched": 0.0}
-        session.execute(update(_SNAPSHOTS).where(row.id.in_(ids)).values(**gone))
+        session.execute(update(_SNAPSHOTS).where(mine, row.id.in_(ids)).values(**gone))
         return ids
+
+    def _is(self, snapshot: str) -> ColumnElement[bool]:
+        return (SnapshotRow.id == snapshot) & (SnapshotRow.namespace == self.namespace)
+
+    def _touch(self, session: Session, snapshot: str, **values: Any) -> float:
+        """Say that a snapshot is being written; return when."""
+        # What is taken out was touched at 0.
+        there = self._is(snapshot) & (SnapshotRow.touched > 0.0)
+        session.execute(update(_SNAPSHOTS).where(there).values(touched=now(), **values))
+        at = session.execute(select(SnapshotRow.touched).where(there)).scalar()
+        if at is None:
+            msg = (
+                "a snapshot was removed while it was written: nothing had been added for "
+                f"{GIVEN_UP:g} s; write it again."
+            )
+            raise StateError(msg)
+        return at
+
+    def _remove_some(self, session: Session, snapshot: str) -> bool:
+        """Remove some rows of what is taken out, or, after the last, itself; return False then."""
+        mine = ChunkRow.snapshot == snapshot
+        query = select(ChunkRow.number).where(mine).order_by(ChunkRow.number).limit(_DELETED)
+        numbers = session.execute(query).scalars().all()
+        session.execute(delete(_CHUNKS).where(mine, ChunkRow.number.in_(numbers)))
+        if not numbers:
+            session.execute(delete(_SNAPSHOTS).where(self._is(snapshot)))
+        return bool(numbers)
 
     def _checksum(self, snapshot: str, position: int, manifest: str) -> str:
         whole = json.dumps([self.namespace, snapshot, position, manifest])
@@ -250,37 +288,14 @@ _CHUNKS = table_of(ChunkRow)
 _DELETED = 16
 
 
-def _touch(session: Session, snapshot: str, **values: Any) -> float:
-    """Say that a snapshot is being written; return when."""
-    # What is taken out was touched at 0.
-    there = (SnapshotRow.id == snapshot) & (SnapshotRow.touched > 0.0)
-    session.execute(update(_SNAPSHOTS).where(there).values(touched=now(), **values))
-    at = session.execute(select(SnapshotRow.touched).where(there)).scalar()
-    if at is None:
-        msg = (
-            f"a snapshot was removed while it was written: nothing had been added for {GIVEN_UP:g} "
-            "s; write it again."
-        )
-        raise StateError(msg)
-    return at
-
-
-def _remove_some(session: Session, snapshot: str) -> bool:
-    """Remove some rows of what is taken out, or, after the last, itself; return False then."""
-    mine = ChunkRow.snapshot == snapshot
-    query = select(ChunkRow.number).where(mine).order_by(ChunkRow.number).limit(_DELETED)
-    numbers = session.execute(query).scalars().all()
-    session.execute(delete(_CHUNKS).where(mine, ChunkRow.number.in_(numbers)))
-    if not numbers:
-        session.execute(delete(_SNAPSHOTS).where(SnapshotRow.id == snapshot))
-    return bool(numbers)
-
-
 class _Writer:
     """Rows of a snapshot, about as many in a transaction as make a chunk."""
 
-    def __init__(self, write: Write, snapshot: str, chunk: int) -> None:
+    def __init__(
+        self, write: Write, snapshot: str, chunk: int, touch: Callable[[Session], object]
+    ) -> None:
         self.chunk = chunk
+        self._touch = touch
         self.number = 0
         self._write = write
         self._snapshot = snapshot
@@ -306,7 +321,7 @@ class _Writer:
         """Write the rows that wait."""
 
         def work(session: Session) -> None:
-            _touch(session, self._snapshot)
+            self._touch(session)
             session.execute(insert(_CHUNKS), self._rows)
 
         if self._rows:

@@ -68,6 +68,16 @@ class WriterRow(TableBase):
     ticket: Mapped[int | None] = mapped_column(BigInteger)  # the lowest of the living has the turn
 
 
+class StoreRow(TableBase):
+    """The store of a namespace."""
+
+    __tablename__ = "ragshield_stores"
+
+    namespace: Mapped[str] = mapped_column(String(200), primary_key=True)
+    name: Mapped[str] = mapped_column(Text)  # as what is held says on its way to which store it was
+    since: Mapped[float] = mapped_column(Double)  # as JournalRow.at
+
+
 class SnapshotRow(TableBase):
     """A snapshot; without a manifest it is not complete yet, or about to be removed."""
 

@@ -6,17 +6,25 @@ import datetime as dt
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import func, insert, select, update
+from sqlalchemy import bindparam, func, insert, select, update
 from sqlalchemy.orm import Session
 
 from ragshield_core.database import TableBase, table_of
 from ragshield_core.errors import QuarantineError
 from ragshield_core.quarantine.digests import FORM, KEY_VARIABLE, PLAIN, Digests
 from ragshield_core.quarantine.entries import Status
-from ragshield_core.quarantine.evidence import last_line, tampered, verify_lines, verify_rows
+from ragshield_core.quarantine.evidence import (
+    PAGE,
+    head_of,
+    last_line,
+    tampered,
+    verify_lines,
+    verify_rows,
+)
 from ragshield_core.quarantine.tables import HeldRow, IndexedRow, LogRow
 
 SEALED = "every row has a digest from here on; what was before is taken as it was found"
+REKEYED = "all digests, those of earlier lines as well, are by another key; the head was"
 
 
 class _Event(NamedTuple):
@@ -96,7 +104,7 @@ def settle(session: Session, digests: Digests) -> None:
         _seal(session, digests, "migration")
 
 
-def seal(session: Session, digests: Digests, by: str) -> None:
+def seal(session: Session, digests: Digests, by: str, namespace: str) -> None:
     """Give every row a digest with a key that is new, if all is as it was written without one.
 
     Raises
@@ -107,8 +115,36 @@ def seal(session: Session, digests: Digests, by: str) -> None:
     expected = verify_lines(session, PLAIN)
     last = last_line(session)
     if last is not None and last.form is not None:
-        verify_rows(session, PLAIN, expected)
+        verify_rows(session, PLAIN, expected, namespace)
     _seal(session, digests, by)
+
+
+def rekey(session: Session, old: Digests, new: Digests, by: str, namespace: str) -> None:
+    """Make all digests anew with another key, if all is as it was written with the old one.
+
+    Raises
+    ------
+    QuarantineError
+        If something was changed.
+    """
+    verify_rows(session, old, verify_lines(session, old), namespace)
+    note = f"{REKEYED} {head_of(session)}"
+    table, before = table_of(LogRow), ""
+    change = update(table).where(table.c.seq == bindparam("line"))
+    query = select(table).order_by(table.c.seq).limit(PAGE)
+    last = 0
+    while lines := session.execute(query.where(table.c.seq > last)).mappings().all():
+        changed = []
+        for line in lines:
+            anew = dict(line) | {"form": FORM, "key_name": new.key_name}
+            before = new.of_line(anew, before)
+            made = {"form": FORM, "key_name": new.key_name, "digest": before}
+            changed.append({"line": line["seq"]} | made)
+        session.execute(change, changed)
+        last = lines[-1]["seq"]
+    told = {"number": None, "namespace": namespace, "entry_id": "", "fingerprint": ""}
+    _append(session, new, [_Event("rekey", told, gone=True)], by, note)
+    _seal(session, new, by)
 
 
 def next_number(session: Session, kind: type[HeldRow | IndexedRow]) -> int:

@@ -14,6 +14,7 @@ from ragshield_core.errors import QuarantineError
 from ragshield_core.quarantine.tables import LOGGED, HeldRow, LogRow
 
 KEY_VARIABLE = "RAGSHIELD_AUDIT_KEY"
+NEW_KEY_VARIABLE = "RAGSHIELD_NEW_AUDIT_KEY"
 # Bytes of a key: shorter ones can be guessed.
 SHORTEST_KEY = 16
 

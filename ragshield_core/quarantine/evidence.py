@@ -68,8 +68,12 @@ def verify_lines(session: Session, digests: Digests, anchor: str | None = None) 
     return rows
 
 
-def verify_rows(session: Session, digests: Digests, expected: dict[int, str]) -> None:
+def verify_rows(
+    session: Session, digests: Digests, expected: dict[int, str], namespace: str
+) -> None:
     """Compare held entries, and what is noted of indexes, with what the log says of them.
+
+    All of them, of whichever namespace; entries of others than the one that asks are not named.
 
     Raises
     ------
@@ -80,10 +84,11 @@ def verify_rows(session: Session, digests: Digests, expected: dict[int, str]) ->
     for row in _all(session, HeldRow):
         wanted, found = expected.pop(row.number, None), digests.of_row(row)
         if wanted is None:
-            raise _changed(row, "the log knows of no such row: it was slipped in")
+            why = "the log knows of no such row: it was slipped in"
+            raise _changed(row, why, namespace)
         if not wanted == found == row.digest:
             why = f"the log says that its digest is {wanted}, found {found}: it was changed"
-            raise _changed(row, why)
+            raise _changed(row, why, namespace)
     if expected:
         number = min(expected)
         msg = f"row {number} of {HeldRow.__tablename__} is missing; the log knows it: {ADVICE}"
@@ -93,7 +98,7 @@ def verify_rows(session: Session, digests: Digests, expected: dict[int, str]) ->
         if note.digest != found:
             wanted = printable(str(note.digest), 64)
             why = f"expected the digest {wanted}, found {found}: it was changed"
-            raise _changed(note, why)
+            raise _changed(note, why, namespace)
 
 
 def verify_row(session: Session, digests: Digests, row: HeldRow) -> None:
@@ -120,7 +125,7 @@ def verify_row(session: Session, digests: Digests, row: HeldRow) -> None:
 def tampered(row: HeldRow) -> QuarantineError:
     """Return what is said of a row that is not as it was written."""
     why = "it is not as it was written, and nothing was done; purge it to go on without it"
-    return _changed(row, why)
+    return _changed(row, why, row.namespace)
 
 
 def _check_key(line: LogRow, key: str | None, digests: Digests) -> None:
@@ -165,7 +170,9 @@ def _broken(line: int, why: str) -> QuarantineError:
     return QuarantineError(f"the audit log is broken at line {line}: {why}; {ADVICE}")
 
 
-def _changed(row: HeldRow | IndexedRow, why: str) -> QuarantineError:
-    entry = printable(row.entry_id, SHOWN_ID)
-    where = f"row {row.number} of {row.__tablename__} (entry {entry!r})"
+def _changed(row: HeldRow | IndexedRow, why: str, namespace: str) -> QuarantineError:
+    entry = f"entry {printable(row.entry_id, SHOWN_ID)!r}"
+    if row.namespace != namespace:
+        entry = "of another namespace"
+    where = f"row {row.number} of {row.__tablename__} ({entry})"
     return QuarantineError(f"{where} is broken: {why}; {ADVICE}")

@@ -23,6 +23,7 @@ from sqlalchemy import (
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from ragshield_core.database import DEFAULT_URL, Database
+from ragshield_core.database.namespaces import checked_namespace
 from ragshield_core.entries import Batch, Entry
 from ragshield_core.errors import QuarantineError
 from ragshield_core.findings import (
@@ -32,7 +33,7 @@ from ragshield_core.findings import (
     printable,
 )
 from ragshield_core.quarantine import metadata_json
-from ragshield_core.quarantine.changes import Changes, next_number, now, seal, settle
+from ragshield_core.quarantine.changes import Changes, next_number, now, rekey, seal, settle
 from ragshield_core.quarantine.digests import KEY_VARIABLE, Digests, given_key
 from ragshield_core.quarantine.documents import document_key, document_of
 from ragshield_core.quarantine.entries import (
@@ -87,7 +88,8 @@ class Quarantine:
         that nothing held is lost with the process. The database is opened, and its tables made,
         at the first use.
     namespace
-        Of a tenant: entries, statuses and logs of others in the same database are not seen.
+        Of a tenant: entries, statuses and logs of others in the same database are not seen. 1 to
+        200 characters, compared to the bit.
     store
         Name of a store: entries of other stores in the namespace are not seen, and what is held is
         held for this one. Guarded stores see to it themselves. ``None`` sees all, and holds for
@@ -105,8 +107,9 @@ class Quarantine:
     ------
     QuarantineError
         If the URL can never work: it is none, nothing is installed for such a database, or the
-        folder of an SQLite file does not exist. Later, of every method: if the database cannot be
-        used; ``__cause__`` is the driver's own error. Neither quotes texts or metadata.
+        folder of an SQLite file does not exist; or if the namespace cannot be kept. Later, of every
+        method: if the database cannot be used; ``__cause__`` is the driver's own error. Neither
+        quotes texts or metadata.
 
     Examples
     --------
@@ -134,7 +137,7 @@ class Quarantine:
         self._database = Database(url, settle=partial(settle, digests=self._digests))
         self._anchor = anchor
         self.url = url
-        self.namespace = namespace
+        self.namespace = checked_namespace(namespace)
         self.store = None if store is None else _checked_name(store)
 
     def __repr__(self) -> str:
@@ -810,11 +813,12 @@ class Quarantine:
         Raises
         ------
         QuarantineError
-            Names the first line or row that is broken, and what was expected.
+            Names the first line or row that is broken, and what was expected; the entry only if it
+            is of this namespace.
         """
         with self._database.read() as session:
             expected = verify_lines(session, self._digests, anchor)
-            verify_rows(session, self._digests, expected)
+            verify_rows(session, self._digests, expected, self.namespace)
 
     def head(self) -> str:
         """Return the number and the digest of the log's last line: it vouches for all before it.
@@ -839,7 +843,34 @@ class Quarantine:
         if self._digests.key_name is None:
             msg = f"there is no key to seal with; set {KEY_VARIABLE}, or pass audit_key=."
             raise QuarantineError(msg)
-        self._written(lambda session: seal(session, self._digests, by), None)
+        self._written(lambda session: seal(session, self._digests, by, self.namespace), None)
+
+    def rekey(self, key: str | bytes, *, by: str = "ragshield") -> None:
+        """Go on with another key, after checking what was written with the old one, or without.
+
+        All digests are made anew, in one transaction; anchors of before hold no longer, and a line
+        of the log says what the head was. Processes that have the old key can neither write nor
+        verify from then on, and let nothing in that was released: restart them with the new one.
+
+        Parameters
+        ----------
+        key
+            The new secret.
+        by
+            Who exchanges it, for the record.
+
+        Raises
+        ------
+        QuarantineError
+            If something was changed, or the key is too short, or the one that is used already.
+        """
+        new = Digests(key)
+        if new.key_name == self._digests.key_name:
+            msg = "the new audit key is the one that is used already; draw another one at random."
+            raise QuarantineError(msg)
+        old, tenant = self._digests, self.namespace
+        self._written(lambda session: rekey(session, old, new, by, tenant), None)
+        self._digests = new
 
     def close(self) -> None:
         """Close the connections; the next use opens them again."""

@@ -11,6 +11,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -51,6 +52,7 @@ from ragshield_core.screening import (
     findings_of,
     overruled,
 )
+from ragshield_core.time_budget import TimeBudget
 
 if TYPE_CHECKING:
     from ragshield_core.quarantine import Quarantine
@@ -145,6 +147,7 @@ class RetrievalGuard:
                 raise ValueError(msg)
         self.policy = policy if policy is not None else Policy()
         self.quarantine = quarantine
+        self._budget = TimeBudget()
         self._calibration = _Calibration.none(self.detectors, self.policy)
 
     @property
@@ -357,6 +360,7 @@ class RetrievalGuard:
     def _judged(self, retrieved: RetrievedSet) -> Report:
         passages, tally = retrieved.passages, Tally(retrieved.passages)
         skipped, timings = list[Skipped](), dict[str, float]()
+        seconds = self.policy.time_for(len(passages))
         for detector in self.detectors:
             start = time.perf_counter()
             try:
@@ -364,7 +368,8 @@ class RetrievalGuard:
                 if reason is not None:
                     skipped.append(Skipped(detector=detector.name, reason=reason))
                     continue
-                outcome = self._run(detector, retrieved)
+                run = partial(self._run, detector, retrieved)
+                outcome = self._budget.call(detector.name, seconds, run)
             except Exception as error:  # noqa: BLE001 - any crash, of any detector
                 outcome = failure(detector.name, passages, error)
             tally.add(detector.name, outcome)

@@ -189,7 +189,9 @@ class InnerStore(ABC):
         """
 
     def ids(self) -> list[str]:
-        """Return the ids of all that is stored; only an audit of the whole store needs it.
+        """Return the ids of all that is stored, if possible without reading it.
+
+        Needed for an audit of the whole store, and to compare it with its guard.
 
         Raises
         ------
@@ -198,7 +200,7 @@ class InnerStore(ABC):
         """
         msg = (
             f"{type(self).__name__} does not say which ids its store holds, so the store cannot be "
-            "scanned; define ids() in it."
+            "scanned or reconciled; define ids() in it."
         )
         raise NotImplementedError(msg)
 

@@ -268,6 +268,82 @@ def test_a_key_may_come_from_the_environment(on_file, monkeypatch):
         Quarantine(on_file, audit_key="short")
 
 
+NEW = "another secret of the tests, as long"
+
+
+def test_a_key_is_exchanged_for_another_with_all_that_was_written(quarantine, key):
+    anchors = []
+    mine = Quarantine(quarantine.url, audit_key=key, anchor=anchors.append)
+    quarantine.for_store("news").release(["a"], by="dora")
+    before, head = mine.log(), mine.head()
+    mine.rekey(NEW, by="anna")
+    mine.verify(anchors[-1])
+    Quarantine(mine.url, audit_key=NEW).verify()
+    assert mine.log()[: len(before)] == before
+    told = mine.log()[len(before)]
+    assert (told.action, told.actor) == ("rekey", "anna")
+    assert head in told.note
+    with pytest.raises(QuarantineError, match="expected the digest of the anchor"):
+        mine.verify(head)
+    with pytest.raises(QuarantineError, match="used already"):
+        mine.rekey(NEW)
+    with pytest.raises(QuarantineError, match="kept with the key"):
+        quarantine.hold(Batch.of(ids=["late"], texts=["t"], embeddings=None))
+    with pytest.raises(QuarantineError, match="was written with the key"):
+        quarantine.verify()
+    mine.release([held.id for held in mine.list()])
+    mine.hold(Batch.of(ids=["later"], texts=["t"], embeddings=None))
+    mine.verify()
+    for statement in (
+        "UPDATE ragshield_audit_log SET actor = 'x' WHERE seq = 1",
+        "UPDATE ragshield_quarantine SET status = 'released' WHERE entry_id = 'later'",
+    ):
+        sql(mine, statement)
+        with pytest.raises(QuarantineError, match="broken"):
+            Quarantine(mine.url, audit_key=NEW).verify()
+
+
+def test_what_was_changed_gets_no_digest_by_a_new_key(quarantine, key):
+    sql(quarantine, "UPDATE ragshield_quarantine SET note = 'x' WHERE entry_id = 'c'")
+    before = quarantine.head()
+    mine = Quarantine(quarantine.url, audit_key=key)
+    with pytest.raises(QuarantineError, match="entry 'c'"):
+        mine.rekey(NEW)
+    assert mine.head() == before
+    with pytest.raises(QuarantineError, match="entry 'c'"):
+        mine.verify()  # still by the old one
+
+
+def test_without_the_old_key_there_is_no_new_one(on_file):
+    Quarantine(on_file, audit_key=KEY).hold(Batch.of(ids=["a"], texts=["t"], embeddings=None))
+    with pytest.raises(QuarantineError, match="none is given"):
+        Quarantine(on_file).rekey(NEW)
+    with pytest.raises(QuarantineError, match="expected 16 or more"):
+        Quarantine(on_file, audit_key=KEY).rekey("short")
+
+
+def test_old_databases_take_a_new_key(tmp_path):
+    url = f"sqlite:///{tmp_path}/q.db"
+    make_old(url, 3, [one("a", "buy now"), one("b", "buy later")])
+    quarantine = Quarantine(url)
+    quarantine.rekey(NEW)
+    quarantine.verify()
+    quarantine.release(["a"])
+    Quarantine(url, audit_key=NEW).verify()
+
+
+def test_entries_of_other_namespaces_are_not_named(on_file):
+    theirs = Quarantine(on_file, namespace="theirs")
+    theirs.hold(Batch.of(ids=["secret"], texts=["t"], embeddings=None))
+    sql(theirs, "UPDATE ragshield_quarantine SET note = 'x'")
+    with pytest.raises(QuarantineError, match="entry 'secret'"):
+        theirs.verify()
+    with pytest.raises(QuarantineError, match="of another namespace") as found:
+        Quarantine(on_file).verify()
+    assert "secret" not in str(found.value)
+    assert "theirs" not in str(found.value)
+
+
 # Databases of before
 
 

@@ -604,6 +604,33 @@ def test_a_topic_of_which_nearly_all_is_held_is_named():
     assert arrivals.topics() == []
 
 
+def test_topics_and_shifts_by_source_come_back_from_their_state():
+    rng, arrivals = np.random.default_rng(3), Arrivals()
+    count(arrivals, rng.normal(loc=0.8, size=300), "odd feed")
+    count(arrivals, rng.normal(size=2 * WINDOW), "usual feed")
+    topic = near_to(CENTRES[0], 0.98, 40, 1, "topic")
+    decisions = {
+        row: Decision(entry_id=topic.ids[row], verdict=Verdict.QUARANTINE) for row in range(38)
+    }
+    usual = Report(batch=passages(200, 61, "o"), remarkable={}, scores={}, skipped=(), timings={})
+    for report in (usual, replace(usual, batch=topic, remarkable=decisions)):
+        arrivals.count(Counted.of(report), {}, {}, 0.01)
+    values, arrays = arrivals.state()
+    again = Arrivals.restored(json.loads(json.dumps(values)), arrays)
+    assert len(again.shifts()) == len(again.topics()) == 1
+    assert again.shifts() == arrivals.shifts()
+    assert again.topics() == arrivals.topics()
+    assert arrivals.new_topics() == again.new_topics() == arrivals.topics()
+    values, arrays = arrivals.state()
+    assert Arrivals.restored(values, arrays).new_topics() == []  # they were named
+    for array in ("latest.vectors", "latest.held", "by_source.d"):
+        del arrays[array]
+    del values["latest"], values["by_source"]  # as early versions wrote it
+    early = Arrivals.restored(values, arrays)
+    assert (early.topics(), early.shifts()) == ([], [])
+    assert early.of() == arrivals.of()
+
+
 def test_counts_come_back_from_their_state():
     rng, arrivals = np.random.default_rng(4), Arrivals()
     count(arrivals, rng.normal(size=200), "feed")

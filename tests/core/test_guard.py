@@ -365,12 +365,12 @@ class Crashing(Scripted):
 
 
 @pytest.mark.parametrize("where", ["score", "unjudged", "skip_reason"])
-@pytest.mark.parametrize(
-    ("on_error", "verdict"), [("fail_closed", "quarantine"), ("fail_open", "admit")]
-)
-def test_a_crash_is_not_a_pass_and_its_message_stays_out_of_sight(where, on_error, verdict, caplog):
+@pytest.mark.parametrize(("fail_open", "verdict"), [(False, "quarantine"), (True, "admit")])
+def test_a_crash_is_not_a_pass_and_its_message_stays_out_of_sight(
+    where, fail_open, verdict, caplog
+):
     caplog.set_level(logging.DEBUG)
-    guard = guard_of(Crashing(where), LabelCentroidDetector(), on_error=on_error).fit(KNOWN)
+    guard = guard_of(Crashing(where), LabelCentroidDetector(), fail_open=fail_open).fit(KNOWN)
     one = topical("billing", 1, prefix="new")
     batch = Batch.of(ids=one.ids, texts=[HOSTILE], embeddings=one.vectors, labels=one.labels)
     report = guard.hold(guard.screen(batch))
@@ -424,9 +424,9 @@ def test_entries_that_a_detector_crashes_on_cost_themselves_only(n_odd, caplog):
     assert sum("ZeroDivisionError" in message for message in caplog.messages) == 1
 
 
-@pytest.mark.parametrize("on_error", ["fail_closed", "fail_open"])
-def test_a_score_stands_where_only_its_explanation_fails(on_error, caplog):
-    guard = guard_of(Crashing("explain"), on_error=on_error).fit(KNOWN)
+@pytest.mark.parametrize("fail_open", [False, True])
+def test_a_score_stands_where_only_its_explanation_fails(fail_open, caplog):
+    guard = guard_of(Crashing("explain"), fail_open=fail_open).fit(KNOWN)
     texts = [HOSTILE, "nothing to see"]
     report = guard.screen(Batch.of(ids=["a", "b"], texts=texts, embeddings=KNOWN.vectors[:2]))
     assert verdicts(report) == ["quarantine", "admit"]
@@ -543,8 +543,8 @@ SILENT = Unjudged(detector="d", entry_id="e", reason="")
         ({}, [finding(1, 2), finding(2, 1)], [], True, "quarantine"),
         ({}, [], [CRASHED], True, "quarantine"),
         ({}, [finding(1, 2)], [CRASHED], True, "quarantine"),
-        ({"on_error": "fail_open"}, [], [CRASHED], True, "admit"),
-        ({"on_error": "fail_open"}, [finding(2, 1)], [CRASHED], True, "quarantine"),
+        ({"fail_open": True}, [], [CRASHED], True, "admit"),
+        ({"fail_open": True}, [finding(2, 1)], [CRASHED], True, "quarantine"),
         ({}, [], [SILENT], False, "admit"),
         ({"unjudged": "quarantine"}, [], [SILENT], False, "quarantine"),
         ({"unjudged": "flag"}, [], [SILENT], False, "flag"),

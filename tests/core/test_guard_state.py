@@ -29,7 +29,7 @@ def guard_of(policy=None):
 
 
 def calibrated():
-    policy = Policy(flag_at=0.2, quarantine_at=0.05, on_error="fail_open")
+    policy = Policy(flag_at=0.2, quarantine_at=0.05, fail_open=True)
     return guard_of(policy).fit(KNOWN).calibrate(knowledge_base(30, prefix="clean"))
 
 

@@ -1,5 +1,9 @@
 """The label model: what it learns, when it learns again, and that nothing of it leaks."""
 
+import os
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 from support import TOPICS, gaussian, join, knowledge_base, topical
@@ -259,3 +263,43 @@ def test_one_label_alone_is_not_judged():
     detector.fit(topical("billing", 30))
     assert "two are needed" in detector.unjudged(topical("billing", 1, prefix="new"))[0]
     assert np.isnan(detector.held_out_scores(topical("billing", 30), 0)).all()
+
+
+LEARN = """
+import hashlib
+import numpy as np
+from ragshield_core import Batch
+from ragshield_core.detectors import LabelModelDetector
+
+rng = np.random.default_rng(0)
+codes = rng.integers(6, size=1_200)
+vectors = rng.normal(size=(6, 384))[codes] + 3 * rng.normal(size=(1_200, 384))
+known = Batch.of(
+    ids=[str(i) for i in range(1_200)],
+    texts=[""] * 1_200,
+    embeddings=vectors,
+    labels=[f"label {code}" for code in codes],
+)
+detector = LabelModelDetector().fit(known.take(np.arange(1_000)))
+detector.learn(known.take(np.arange(1_000, 1_150)))
+again = LabelModelDetector()
+again.restore(*detector.state())
+scores = [
+    *again.score(known.take(np.arange(1_150, 1_200))),
+    *detector.held_out_scores(known.take(np.arange(1_150)), 0),
+]
+print(hashlib.sha256(np.round(scores, 9).tobytes()).hexdigest())
+"""
+
+
+@pytest.mark.slow
+def test_what_is_learned_does_not_depend_on_the_number_of_threads():
+    said = []
+    for n in ("1", "2"):
+        threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), n)
+        command = [sys.executable, "-c", LEARN]
+        run = subprocess.run(
+            command, env=os.environ | threads, capture_output=True, text=True, check=True
+        )
+        said.append(run.stdout)
+    assert said[0] == said[1] != ""

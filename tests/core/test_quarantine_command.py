@@ -104,3 +104,21 @@ def test_the_version_is_told(ragshield):
     code, out, _ = ragshield("--version")
     assert code == 0
     assert re.fullmatch(r"ragshield \d+\.\d+\.\d+\S*\n", out)
+
+
+def test_the_key_is_exchanged_and_neither_is_shown(ragshield, held, monkeypatch):
+    old, new = "the first secret of the tests", "the second secret of the tests"
+    code, _, error = ragshield("quarantine", "rekey")
+    assert (code, "RAGSHIELD_NEW_AUDIT_KEY" in error) == (2, True)
+    for before, after in ((None, old), (old, new)):
+        if before is not None:
+            monkeypatch.setenv("RAGSHIELD_AUDIT_KEY", before)
+        monkeypatch.setenv("RAGSHIELD_NEW_AUDIT_KEY", after)
+        code, out, _ = ragshield("quarantine", "rekey", "--by", "anna")
+        assert code == 0
+        assert old not in out
+        assert new not in out
+    assert ragshield("quarantine", "verify")[0] == 1  # by the old one
+    monkeypatch.setenv("RAGSHIELD_AUDIT_KEY", new)
+    assert ragshield("quarantine", "verify")[0] == 0
+    assert [line.actor for line in held.log() if line.action == "rekey"] == ["anna", "anna"]

@@ -249,12 +249,12 @@ def test_an_entry_detector_without_what_it_needs_is_skipped():
     assert "vectors" in report.skipped[0].reason
 
 
-@pytest.mark.parametrize(("on_error", "kept"), [("fail_closed", False), ("fail_open", True)])
-def test_a_crash_is_no_pass_unless_asked_for(on_error, kept, caplog):
-    guard = RetrievalGuard([Planted()], policy=Policy(on_error=on_error))
+@pytest.mark.parametrize("fail_open", [False, True])
+def test_a_crash_is_no_pass_unless_asked_for(fail_open, caplog):
+    guard = RetrievalGuard([Planted()], policy=Policy(fail_open=fail_open))
     with caplog.at_level(logging.ERROR, "ragshield"):
         report = guard.screen(QUERY, KNOWN.take([0]))
-    assert report.admitted.tolist() == [kept]
+    assert report.admitted.tolist() == [fail_open]
     assert report.unjudged[0].failed
     assert "ZeroDivisionError" in caplog.text
     assert "harbour" not in caplog.text + report.to_json()

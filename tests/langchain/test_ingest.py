@@ -172,7 +172,7 @@ async def test_an_error_of_the_store_names_the_batch_and_stops_the_rest(store, m
     with pytest.raises(OSError, match="no room") as raised_too:
         list(ingest(documents(30), store, batch_size=5))
     for error in (raised.value, raised_too.value):
-        assert "batch 2 (documents 10 to 14" in error.__notes__[0]
+        assert "batch 2 (documents 10 to 14" in error.__notes__[-1]
     assert len(store.inner.store) == 9
 
 

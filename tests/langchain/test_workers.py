@@ -1,14 +1,18 @@
 """Workers of one store whose guards were opened on one database are as one."""
 
 import asyncio
+from unittest.mock import patch
 
 import pytest
 from langchain_core.documents import Document
-from support import DIM, CountingEmbeddings, Scripted
+from langchain_core.embeddings import Embeddings
+from support import DIM, CountingEmbeddings, Scripted, group, held_by_one, meanwhile, passages
 from test_behind_its_store import text
 
 from ragshield_core import Guard
-from ragshield_langchain import GuardedVectorStore
+from ragshield_core.adapters.judging import TRIES
+from ragshield_core.detectors import CliqueDetector
+from ragshield_langchain import GuardedVectorStore, PoisonGuardTransformer
 
 
 @pytest.fixture(params=["memory", "faiss", "chroma"])
@@ -74,3 +78,57 @@ def test_what_a_worker_could_not_end_another_settles(workers):
     first.guard.close()
     assert asyncio.run(second.arecover()) == 1
     assert known(workers) == live(second) == {"a"}
+
+
+# A step of a pipeline
+
+
+class Table(Embeddings):
+    """Vectors that were computed before, by text."""
+
+    def __init__(self, *batches):
+        self.vectors = {t: v for b in batches for t, v in zip(b.texts, b.vectors, strict=True)}
+
+    def embed_documents(self, texts):
+        return [self.vectors[text].tolist() for text in texts]
+
+    def embed_query(self, text):
+        return self.embed_documents([text])[0]
+
+
+def documents(batch):
+    rows = zip(batch.ids, batch.texts, batch.lineages, strict=True)
+    return [Document(id=i, page_content=t, metadata={"source": s}) for i, t, s in rows]
+
+
+def test_steps_that_judge_a_group_at_the_same_instant_find_it_as_one_does(tmp_path):
+    url, bad = f"sqlite:///{tmp_path}/guard.db", group(4, 3)
+    guards = [Guard.open(url, detectors=[CliqueDetector()], fpr=0.05) for _ in range(2)]
+    guards[0].fit(passages(300, 1)).calibrate()
+    one, other = (PoisonGuardTransformer(guard, Table(bad), learn=True) for guard in guards)
+    for row in (0, 2):
+        with meanwhile(
+            guards[0],
+            [lambda row=row: other.transform_documents(documents(bad.take([row])))],
+        ):
+            one.transform_documents(documents(bad.take([row + 1])))
+    for guard in guards:
+        guard.catch_up()
+    held = {entry.id for entry in guards[0].quarantine.list()}
+    assert held == held_by_one(passages(300, 1), bad, 0.05) >= {"bad3-1", "bad3-2"}
+    assert set(guards[0].known(bad.ids)) == set(guards[1].known(bad.ids)) == set(bad.ids) - held
+
+
+def test_a_step_that_is_overtaken_again_and_again_asks_the_others_to_wait(tmp_path):
+    url, new = f"sqlite:///{tmp_path}/guard.db", passages(5, 2, "new")
+    one, other = (Guard.open(url, detectors=[CliqueDetector()]) for _ in range(2))
+    step = PoisonGuardTransformer(one, Table(new), learn=True)
+    faster = [lambda n=n: other.learn(passages(1, 9 + n, f"o{n}-")) for n in range(TRIES)]
+    with (
+        meanwhile(one, faster),
+        patch.object(one, "take_turn", wraps=one.take_turn) as take_turn,
+    ):
+        step.transform_documents(documents(new))
+    take_turn.assert_called_once()
+    other.learn(passages(1, 20, "after"))  # nobody has the turn any more
+    assert other.known(new.ids) == list(new.ids)

@@ -4,11 +4,18 @@ import asyncio
 
 import pytest
 from llama_index.core.schema import Document, TextNode
+from llama_index.core.storage.docstore import SimpleDocumentStore
 from llama_support import TopicEmbedding
-from support import Scripted, vector_of
+from support import Scripted, group, held_by_one, meanwhile, passages, vector_of
 
 from ragshield_core import Guard
-from ragshield_llamaindex import GuardedVectorStore, GuardedVectorStoreIndex
+from ragshield_core.detectors import CliqueDetector
+from ragshield_llamaindex import (
+    GuardedIngestionPipeline,
+    GuardedVectorStore,
+    GuardedVectorStoreIndex,
+    PoisonGuard,
+)
 
 IDS = ("a", "b", "c")
 
@@ -67,3 +74,102 @@ def test_documents_are_updated_and_deleted_for_all(tmp_path):
     assert other.status().n_known == guard.status().n_known == 1
     assert other.status().pending == 0
     assert other.quarantine.count() == 1
+
+
+# Pipelines
+
+
+def nodes_of(batch):
+    rows = zip(batch.ids, batch.texts, batch.lineages, batch.vectors, strict=True)
+    return [
+        TextNode(id_=i, text=t, metadata={"source": s}, embedding=v.tolist()) for i, t, s, v in rows
+    ]
+
+
+def fitted(tmp_path):
+    url = f"sqlite:///{tmp_path}/guard.db"
+    guards = [Guard.open(url, detectors=[CliqueDetector()], fpr=0.05) for _ in range(2)]
+    guards[0].fit(passages(300, 1)).calibrate()
+    return guards
+
+
+def test_steps_that_judge_a_group_at_the_same_instant_find_it_as_one_does(tmp_path):
+    guards, bad = fitted(tmp_path), group(4, 3)
+    one, other = (PoisonGuard(guard, learn=True) for guard in guards)
+    for row in (0, 2):
+        with meanwhile(guards[0], [lambda row=row: other(nodes_of(bad.take([row])))]):
+            one(nodes_of(bad.take([row + 1])))
+    for guard in guards:
+        guard.catch_up()
+    held = {entry.id for entry in guards[0].quarantine.list()}
+    assert held == held_by_one(passages(300, 1), bad, 0.05) >= {"bad3-1", "bad3-2"}
+    assert set(guards[0].known(bad.ids)) == set(guards[1].known(bad.ids)) == set(bad.ids) - held
+
+
+@pytest.mark.parametrize("run", ["run", "arun"])
+def test_pipelines_that_store_a_group_at_the_same_instant_find_it_as_one_does(
+    make_store, tmp_path, run
+):
+    guards, bad = fitted(tmp_path), group(4, 3)
+    inner = make_store("chroma")
+    one, other = (
+        GuardedIngestionPipeline(
+            transformations=[], guard=guard, vector_store=inner, disable_cache=True
+        )
+        for guard in guards
+    )
+
+    def store(row):
+        if run == "run":
+            one.run(nodes=nodes_of(bad.take([row])))
+        else:
+            asyncio.run(one.arun(nodes=nodes_of(bad.take([row]))))
+
+    for row in (0, 2):
+        both = [lambda row=row: other.run(nodes=nodes_of(bad.take([row])))]
+        with meanwhile(guards[0], both):
+            store(row + 1)
+    held = {entry.id for entry in guards[0].quarantine.list()}
+    # The first was there when the others came, and is recalled.
+    assert held == held_by_one(passages(300, 1), bad, 0.05) | {"bad3-0"} == set(bad.ids)
+    stored = {node.node_id for node in one.vector_store.get_nodes(list(bad.ids))}
+    for guard in guards:
+        guard.catch_up()
+        assert set(guard.known(bad.ids)) == stored == set(bad.ids) - held
+        assert guard.status().pending == 0
+
+
+class Failing(TopicEmbedding):
+    """A step behind the guard that fails once it is told to."""
+
+    def __call__(self, nodes, **kwargs):  # noqa: ARG002
+        msg = "the step failed"
+        raise RuntimeError(msg)
+
+
+def test_what_a_pipeline_judged_and_did_not_store_is_not_known(make_store, tmp_path):
+    url = f"sqlite:///{tmp_path}/guard.db"
+    one, other = (Guard.open(url, detectors=[Scripted()]) for _ in range(2))
+    docstore = SimpleDocumentStore()
+    options = {"vector_store": make_store("chroma"), "docstore": docstore}
+    failing = GuardedIngestionPipeline(
+        transformations=[TopicEmbedding(), PoisonGuard(one), Failing()], **options
+    )
+    with pytest.raises(RuntimeError, match="the step failed"):
+        failing.run(documents=[Document(id_="doc", text="billing one")])
+    other.catch_up()
+    assert one.status().n_known == other.status().n_known == 0
+    assert other.status().pending == 0
+    pipeline = GuardedIngestionPipeline(
+        transformations=[TopicEmbedding(), PoisonGuard(one)],
+        vector_store=failing.vector_store,
+        docstore=docstore,
+    )
+    pipeline.run(documents=[Document(id_="doc", text="billing one")])
+    pipeline.run(  # of one document a part is held: the version before stays
+        documents=[Document(id_="doc", text="billing score=5"), Document(id_="two", text="refunds")]
+    )
+    assert pipeline.last_result.rejected_updates == ("doc",)
+    other.catch_up()
+    assert one.status().n_known == other.status().n_known == 2
+    assert one.status().pending == 0

@@ -1,0 +1,202 @@
+"""How a guard stands among processes, and how one that is in a database stands, asked from outside.
+
+From outside nothing is written and no detector is needed: the latest snapshot says how the guard
+stood, and the journal behind it what was learned and held since.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sqlalchemy import func, inspect, make_url, select
+from sqlalchemy.orm import Session
+
+from ragshield_core.errors import PrunedError, StateError
+from ragshield_core.findings import printable
+from ragshield_core.growth.arrivals import Arrivals
+from ragshield_core.growth.clean_sample import first_size
+from ragshield_core.growth.events import Change, Event
+from ragshield_core.growth.recalibration import REFRESH_AFTER
+from ragshield_core.growth.recorder import Standing
+from ragshield_core.growth.status import DetectorStanding, Status
+from ragshield_core.knowledge.journal import DEFAULT_LEASE, Journal
+from ragshield_core.knowledge.snapshots import Snapshots
+from ragshield_core.knowledge.tables import HeadRow
+from ragshield_core.policy import Policy
+from ragshield_core.quarantine import Status as Verdict
+from ragshield_core.quarantine.tables import HeldRow
+from ragshield_core.state import part_of
+
+# Events after which thresholds may be others.
+CALIBRATING = (str(Change.RECALIBRATED), str(Change.REPLACED))
+ARRIVALS = "arrivals."  # how the arrays of a snapshot are called that tell of shifts
+
+
+def standing(
+    session: Session, journal: Journal, snapshots: Snapshots, position: int, url: str
+) -> Standing:
+    """Return how a process stands that has read the journal up to a position."""
+    latest = snapshots.latest(session)
+    calibrated = journal.latest_of(session, CALIBRATING)
+    return Standing(
+        position=position,
+        behind=journal.head(session).position - position,
+        writers=journal.intending(session),
+        calibrated_on=None if calibrated is None else _time(calibrated),
+        snapshot=None if latest is None else (latest.position, _time(latest.made_at)),
+        database=make_url(url).render_as_string(hide_password=True),
+        namespace=journal.namespace,
+    )
+
+
+def namespaces(session: Session) -> list[str]:
+    """Return the namespaces of a database that have a guard."""
+    if not inspect(session.connection()).has_table(HeadRow.__tablename__):
+        return []
+    return list(session.scalars(select(HeadRow.namespace).order_by(HeadRow.namespace)))
+
+
+def status_of(
+    session: Session, url: str, namespace: str, *, lease: float = DEFAULT_LEASE
+) -> Status:
+    """Return how the guard of a namespace stands.
+
+    Parameters
+    ----------
+    session
+        That need not be able to write.
+    url
+        Of its database.
+    namespace
+        Of the guard.
+    lease
+        As of :meth:`ragshield_core.Guard.open`.
+
+    Raises
+    ------
+    StateError
+        If there is no guard, or none of its snapshots can be read.
+    """
+    journal, snapshots = Journal(namespace, lease=lease), Snapshots(namespace)
+    found = snapshots.list(session) if namespace in namespaces(session) else ()
+    if not found:
+        msg = (
+            f"there is no guard in namespace {printable(namespace, 60)!r} of "
+            f"{make_url(url).render_as_string(hide_password=True)!r}, expected one that "
+            "Guard.open(url, namespace) has made."
+        )
+        raise StateError(msg)
+    for snapshot in found:
+        try:
+            state = _State(*snapshots.read(session, snapshot, only=ARRIVALS))
+            position = state.read_on(session, journal, snapshot.position)
+            break
+        except (StateError, PrunedError):  # damaged, or removed since
+            if snapshot is found[-1]:
+                raise
+    held = select(func.count()).where(
+        HeldRow.namespace == namespace, HeldRow.status == Verdict.HELD
+    )
+    return state.status(
+        standing(session, journal, snapshots, position, url),
+        snapshot.position,
+        int(session.scalar(held) or 0),
+    )
+
+
+class _State:
+    """What a snapshot says of a guard, and what came since, as far as that needs no detector."""
+
+    def __init__(self, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
+        self.values = values
+        self.known = set(values["known"])
+        self.calibrated = bool(values["calibrated"])
+        self.calibrated_at = int(values.get("calibrated_at", len(self.known)))
+        self.arrivals = Arrivals()
+        if "arrivals" in values:
+            self.arrivals = Arrivals.restored(values["arrivals"], part_of(arrays, ARRIVALS))
+
+    def read_on(self, session: Session, journal: Journal, position: int) -> int:
+        """Take note of all that came after a position; return that of the last."""
+        head = journal.head(session).position
+        while position < head:
+            for record in journal.since(session, position):
+                self.apply(Event.from_parts(record.event.values, record.event.arrays))
+                position = record.position
+        return position
+
+    def apply(self, event: Event) -> None:
+        """Take note of what came after the snapshot."""
+        ids = () if event.entries is None else event.entries.ids
+        match event.change:
+            case Change.LEARNED:
+                self.known.update(ids)
+            case Change.FORGOTTEN | Change.RECALLED:
+                self.known.difference_update(ids)
+            case Change.RECALIBRATED:
+                self.calibrated, self.calibrated_at = True, len(self.known)
+        if event.change is Change.RECALLED:
+            self.arrivals.recalled(event.accused.values())
+        if event.counted is not None and self.calibrated:
+            self.arrivals.count(event.counted, {}, {}, self.policy.quarantine_at)
+            for name, scores in event.counted.scores.items():
+                self.arrivals.spent[name, "judged"] += int(np.count_nonzero(~np.isnan(scores)))
+
+    @property
+    def policy(self) -> Policy:
+        """Thresholds and actions."""
+        return Policy.model_validate(self.values["policy"])
+
+    @property
+    def next_at(self) -> int | None:
+        """Size of the knowledge base at which thresholds are taken next."""
+        if not self.calibrated and self.values.get("collecting", not self.known):
+            return first_size(self.policy.quarantine_at)
+        if not self.calibrated or "sample" not in self.values:
+            return None
+        size = self.calibrated_at
+        return size + math.ceil(size * REFRESH_AFTER - 1e-9)
+
+    def status(self, standing: Standing, as_of: int, held: int) -> Status:
+        """Return all of it."""
+        sample = self.values.get("sample", {})
+        arrivals = self.arrivals
+        force = self.values.get("standing", {})  # early versions did not say
+        why_not = {name: arrivals.abstaining.get(name) or why for name, why in force.items()}
+        why_not |= dict(self.values.get("left_out", ()))
+        return Status(
+            n_known=len(self.known),
+            calibrated=self.calibrated,
+            calibrated_at=self.calibrated_at if self.calibrated else None,
+            calibrated_on=standing.calibrated_on if self.calibrated else None,
+            next_at=self.next_at,
+            n_sample=sum(len(sample[part]["ids"]) for part in ("inside", "outside") if sample),
+            vetted=bool(sample.get("vetted")),
+            rate=self.policy.quarantine_at,
+            spent=arrivals.of(),
+            by_detector={name: arrivals.of(name) for name in force},
+            by_source=arrivals.of_sources(arrivals.sources),
+            abstaining=dict(arrivals.abstaining),
+            shifts=tuple(arrivals.shifts()),
+            detectors=tuple(
+                DetectorStanding(name=name, why_not=why, spent=arrivals.of(name))
+                for name, why in why_not.items()
+            ),
+            held=held,
+            position=standing.position,
+            pending=sum(one.n_events for one in standing.writers),
+            writers=standing.writers,
+            database=standing.database,
+            namespace=standing.namespace,
+            snapshot=standing.snapshot,
+            as_of=as_of,
+        )
+
+
+def _time(seconds: float) -> dt.datetime:
+    return dt.datetime.fromtimestamp(seconds, dt.UTC)

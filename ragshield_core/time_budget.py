@@ -1,0 +1,148 @@
+"""Calls that are not waited for longer than they may take."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable
+from contextvars import copy_context
+from queue import SimpleQueue
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+class OutOfTimeError(Exception):
+    """A call took longer than it may."""
+
+
+class TimeBudget:
+    """Makes calls in threads, and leaves a thread behind where its call takes too long.
+
+    Nothing can stop a thread of Python. One that was left behind works on until its call ends, on
+    objects that nobody may change meanwhile: who left it goes on with others. It does not keep the
+    process from ending. Until its call ends, none is made in the same name, so that what always
+    hangs costs one thread, and one wait. A call that never lets go of the interpreter, in C say,
+    cannot be left.
+
+    Examples
+    --------
+    >>> from threading import Event
+    >>> budget, never = TimeBudget(), Event()
+    >>> budget.call("quick", 60.0, lambda: 42)
+    42
+    >>> budget.call("slow", 0.01, never.wait)
+    Traceback (most recent call last):
+    ...
+    ragshield_core.time_budget.OutOfTimeError: it took longer than 0.01 s
+    >>> budget.late("slow")
+    True
+    >>> never.set()
+    """
+
+    def __init__(self) -> None:
+        # Kept for the next call: libraries prepare each thread that they are used in.
+        self._idle: list[_Worker] = []
+        self._late: dict[str, _Answer] = {}
+        self.times_late = 0  # calls that were left behind so far
+
+    def __reduce__(self) -> tuple[type[TimeBudget], tuple[()]]:
+        """Cross a process boundary, or be copied, without the threads."""
+        return type(self), ()
+
+    def late(self, name: str) -> bool:
+        """Return whether a call in that name was left behind, and has not ended."""
+        answer = self._late.get(name)
+        if answer is not None and answer.ended.is_set():
+            self._late.pop(name, None)
+            return False
+        return answer is not None
+
+    def call(self, name: str, seconds: float | None, work: Callable[[], T]) -> T:
+        """Return what ``work`` returns, or raise what it raises.
+
+        Parameters
+        ----------
+        name
+            In whose name.
+        seconds
+            Which it may take; ``None`` for any, in the caller's own thread.
+        work
+            The call.
+
+        Raises
+        ------
+        OutOfTimeError
+            If it takes longer, or an earlier one in that name has not ended.
+        """
+        if self.late(name):
+            msg = "it has not ended an earlier call yet, which took too long"
+            raise OutOfTimeError(msg)
+        if seconds is None:
+            return work()
+        worker = self._worker()
+        answer = worker.ask(work)
+        try:
+            ended = answer.ended.wait(seconds)
+        except BaseException:  # who waits was interrupted
+            self._leave(name, answer)
+            raise
+        if not ended:
+            self._leave(name, answer)
+            msg = f"it took longer than {seconds:g} s"
+            raise OutOfTimeError(msg)
+        self._idle.append(worker)
+        if answer.error is not None:
+            raise answer.error
+        return answer.value  # type: ignore[no-any-return]
+
+    def _leave(self, name: str, answer: _Answer) -> None:
+        self._late[name] = answer
+        self.times_late += 1
+
+    def _worker(self) -> _Worker:
+        while True:
+            try:
+                worker = self._idle.pop()
+            except IndexError:
+                return _Worker()
+            if worker.thread.is_alive():  # a forked process has none of its parent's
+                return worker
+
+
+class _Answer:
+    """What comes of a call."""
+
+    def __init__(self) -> None:
+        self.ended = threading.Event()
+        self.value: Any = None
+        self.error: BaseException | None = None
+
+
+class _Worker:
+    """A thread that makes calls as long as somebody holds this, and ends the last one."""
+
+    def __init__(self) -> None:
+        calls: SimpleQueue[tuple[Callable[[], Any], _Answer] | None] = SimpleQueue()
+        self._calls = calls
+        self.thread = threading.Thread(
+            target=_work, args=(calls,), name="ragshield-detectors", daemon=True
+        )
+        self.thread.start()
+        weakref.finalize(self, calls.put, None).atexit = False
+
+    def ask(self, work: Callable[[], Any]) -> _Answer:
+        answer, context = _Answer(), copy_context()
+        self._calls.put((lambda: context.run(work), answer))
+        return answer
+
+
+def _work(calls: SimpleQueue[tuple[Callable[[], Any], _Answer] | None]) -> None:
+    while (call := calls.get()) is not None:
+        work, answer = call
+        try:
+            answer.value = work()
+        except BaseException as error:  # noqa: BLE001 - handed to who asked
+            answer.error = error
+        answer.ended.set()
+        del call, work, answer  # nothing stays alive while it waits

@@ -1,0 +1,205 @@
+"""A tenant may go by the calibration of another: its numbers, and nothing of its entries."""
+
+import numpy as np
+import pytest
+from support import Scripted, group, passages, scored
+from test_replay import assert_same
+
+from ragshield_core import Guard, Quarantine
+from ragshield_core.detectors import CliqueDetector, InstructionDetector
+from ragshield_core.errors import CalibrationError, StateError
+
+RATE = 0.05
+THEIRS = passages(600, 1, "theirs")
+
+
+def opened(url, namespace, **options):
+    options = {"detectors": [CliqueDetector()], "fpr": RATE} | options
+    return Guard.open(url, namespace, **options)
+
+
+@pytest.fixture
+def lender(url):
+    return opened(url, "large").fit(THEIRS).calibrate()
+
+
+def write(guard, batch):
+    report = guard.hold(guard.screen(batch))
+    guard.admit(report)
+    return report
+
+
+def test_a_small_tenant_finds_groups_by_the_calibration_of_a_large_one(url, lender):
+    small = opened(url, "small", calibration_of="large")
+    alone = opened(url, "alone")
+    assert small.calibrated
+    assert small.thresholds == lender.thresholds
+    for guard in (small, alone):
+        write(guard, passages(120, 2))
+    bad = group(5, 3)
+    assert not write(small, bad).admitted.any()
+    assert write(alone, bad).admitted.all()  # it collects
+    assert small.status().borrowed
+    assert "by the calibration of another guard" in small.status().summary()
+    assert not lender.status().borrowed
+
+
+@pytest.mark.usefixtures("lender")
+def test_nothing_but_numbers_is_taken_over(url, tmp_path):
+    small = opened(url, "small", calibration_of="large")
+    small.save(tmp_path / "saved")
+    saved = b"".join(path.read_bytes() for path in (tmp_path / "saved").iterdir())
+    for hostile in (*THEIRS.ids[:50], *THEIRS.texts[:50], *THEIRS.lineages[:50]):
+        assert hostile.encode() not in saved
+    assert THEIRS.embeddings[0].tobytes() not in saved
+    assert small.known(THEIRS.ids) == []
+    # The order of the scores says nothing of that of the entries.
+    state = small._calibrator.lend().scores["clique"]
+    assert (np.diff(state) >= 0).all()
+    assert small.dim is None
+
+
+def test_it_is_taken_as_it_was_and_again_on_request(url, lender):
+    small = opened(url, "small", calibration_of="large")
+    before = dict(small.thresholds)
+    lender.learn(group(40, 7, "crowd"))
+    lender.learn(passages(100, 8, "more"))
+    assert lender.thresholds != before
+    small.catch_up()
+    assert small.thresholds == before
+    again = opened(url, "small", calibration_of="large")  # it is there already
+    assert again.thresholds == before
+    small.borrow_calibration(lender)
+    again.catch_up()
+    assert small.thresholds == again.thresholds == lender.thresholds
+    assert small.status().borrowed
+
+
+def test_with_enough_entries_of_its_own_it_goes_by_these(url, lender, tmp_path):
+    small = opened(url, "small", calibration_of="large")
+    for number in range(10):
+        write(small, passages(20, 10 + number, f"n{number}-"))
+        late = opened(url, "small")
+        assert_same(small, late, tmp_path)
+        late.close()
+    while small.status().n_known < 200:  # some were held
+        assert small.status().borrowed
+        write(small, passages(6, small.status().n_known, f"m{small.status().n_known}-"))
+    status = small.status()
+    assert not status.borrowed
+    assert status.n_sample > 0
+    assert small.thresholds != lender.thresholds
+    with pytest.raises(CalibrationError, match="entries of its own"):
+        small.borrow_calibration(lender)
+    assert small.thresholds != lender.thresholds
+
+
+@pytest.mark.usefixtures("lender")
+def test_what_is_usual_is_measured_as_it_grows(url):
+    small = opened(url, "small", calibration_of="large")
+    seen = []
+    for number in range(9):
+        small.learn(passages(20, 10 + number, f"n{number}-"))
+        seen.append(small.status().calibrated_at)
+    assert seen == sorted(seen)
+    assert seen[-1] > 160
+
+
+@pytest.mark.usefixtures("lender")
+def test_who_can_calibrate_by_itself_on_request_does(url):
+    small = opened(url, "small", calibration_of="large")
+    small.fit(passages(150, 2))
+    assert small.status().borrowed
+    small.calibrate()
+    assert not small.status().borrowed
+
+
+def test_a_fit_on_too_little_leaves_it_in_force(url, lender):
+    small = opened(url, "small", calibration_of="large", fpr=0.01, detectors=[CliqueDetector()])
+    small.adopt(passages(30, 2))
+    assert small.status().borrowed
+    assert small.calibrated
+    with pytest.raises(CalibrationError):
+        small.calibrate()
+    assert small.status().borrowed
+    assert lender.policy.quarantine_at == RATE != small.policy.quarantine_at
+
+
+@pytest.mark.usefixtures("lender")
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"detectors": [CliqueDetector(), InstructionDetector()]}, "instruction"),
+        ({"detectors": [CliqueDetector(trusted_lineages=["mine"])]}, "clique"),
+        ({"fpr": 0.0001}, "never justify"),
+    ],
+)
+def test_what_does_not_fit_is_refused_and_nothing_is_made(url, options, said):
+    with pytest.raises(CalibrationError, match=said):
+        opened(url, "small", calibration_of="large", **options)
+    assert not opened(url, "small").calibrated  # there was none yet
+
+
+def test_who_has_no_calibration_lends_none(url):
+    opened(url, "large").learn(passages(50, 1))
+    with pytest.raises(CalibrationError, match="is not calibrated"):
+        opened(url, "small", calibration_of="large")
+    with pytest.raises(StateError, match="no guard in the journal of namespace 'nowhere'"):
+        opened(url, "small", calibration_of="nowhere")
+    with pytest.raises(StateError, match="no guard"):
+        opened(url, "small", calibration_of="small")
+    with lender_session(url) as writers:
+        assert writers == {"large"}
+
+
+class lender_session:  # noqa: N801 - reads as what it gives
+    """The namespaces of which the database knows anything."""
+
+    def __init__(self, url):
+        self.quarantine = Quarantine(url)
+
+    def __enter__(self):
+        with self.quarantine.database.read() as session:
+            query = "SELECT DISTINCT namespace FROM ragshield_journal_heads"
+            return set(session.connection().exec_driver_sql(query).scalars())
+
+    def __exit__(self, *_):
+        self.quarantine.close()
+
+
+@pytest.mark.usefixtures("lender")
+def test_vectors_of_another_model_are_refused(url):
+    small = opened(url, "small", calibration_of="large")
+    with pytest.raises(CalibrationError, match="32 dimensions, and those here have 2"):
+        small.screen(scored([1.0]))
+
+
+def test_detectors_that_are_not_registered_learn_nothing_of_the_lender(url):
+    large = opened(url, "large", detectors=[Scripted()])
+    large.fit(scored(np.linspace(-1, 1, 100))).calibrate()
+    mine = Scripted()
+    small = opened(url, "small", detectors=[mine], calibration_of="large")
+    assert small.detectors == (mine,)
+    assert mine.learned == 0
+    assert small.thresholds == large.thresholds
+    assert large.detectors[0].learned == 100
+
+
+def test_guards_that_are_not_opened_lend_as_well(lender):
+    alone = Guard([CliqueDetector()], quarantine=Quarantine("sqlite://"))
+    alone.policy.accepting(RATE)
+    alone.borrow_calibration(lender)
+    assert alone.calibrated
+    with pytest.raises(TypeError, match="expected another Guard"):
+        alone.borrow_calibration("large")
+
+
+@pytest.mark.usefixtures("lender")
+def test_it_is_saved_and_loaded(url, tmp_path):
+    small = opened(url, "small", calibration_of="large")
+    small.learn(passages(120, 2))
+    small.save(tmp_path / "saved")
+    loaded = Guard.load(tmp_path / "saved", quarantine=Quarantine("sqlite://"))
+    assert loaded.status().borrowed
+    assert loaded.thresholds == small.thresholds
+    assert_same(small, loaded, tmp_path)

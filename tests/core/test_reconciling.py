@@ -1,0 +1,348 @@
+"""A store and a guard that know different things: it is found, named and mended."""
+
+import io
+import warnings
+from contextlib import suppress
+from unittest.mock import patch
+
+import pytest
+from rich.console import Console
+from shared_store import FolderKeeper, add
+from support import Scripted, passages, scored
+
+from ragshield_core import Batch, Guard, PoisonedEntryError, Policy, Quarantine
+from ragshield_core.adapters.keeper import Keeper
+from ragshield_core.adapters.reconciling import NAMED, reconciled, warn_if_different
+from ragshield_core.detectors import CliqueDetector, LabelCentroidDetector
+from ragshield_core.errors import StoreDiffersWarning
+
+PAST = scored([-0.9, 5.0], "past")  # the first is good, the second is poison
+
+
+@pytest.fixture
+def url(tmp_path):
+    return f"sqlite:///{tmp_path}/shared.db"
+
+
+@pytest.fixture
+def workers(url, tmp_path):
+    """Return two keepers of one store with three entries, as two processes have them."""
+    guards = [Guard.open(url, detectors=[Scripted()]) for _ in range(2)]
+    keepers = [FolderKeeper(guard, tmp_path / "store") for guard in guards]
+    add(keepers[0], scored([-0.9, -0.8, -0.7], "kb"))
+    guards[1].catch_up()
+    return keepers
+
+
+def compared(keeper, **mend):
+    return keeper.run(reconciled(keeper, **mend))
+
+
+def warned(keeper):
+    """Return what is said when the store is opened; None where nothing is."""
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        warn_if_different(keeper, "folder", stacklevel=2)
+    assert len(seen) <= 1
+    assert all(one.category is StoreDiffersWarning for one in seen)
+    return str(seen[0].message) if seen else None
+
+
+def differing(keeper):
+    """Write past the guard, change an entry and lose another."""
+    keeper.store.write(PAST)
+    keeper.store.write(scored([-0.3], "kb"))
+    keeper.store.delete(["kb2"])
+
+
+# What is found
+
+
+def test_a_store_and_a_guard_that_agree_are_left_alone(workers):
+    found = compared(workers[0], adopt=True, forget=True)
+    assert found.agrees
+    assert (found.n_stored, found.n_known) == (3, 3)
+    assert warned(workers[0]) is None
+    assert str(found) == "3 entries in the store, 3 known to the guard: they agree"
+
+
+def test_all_that_differs_is_named_and_nothing_changes(workers):
+    differing(workers[0])
+    for keeper in workers:
+        before = keeper.store.ids(), keeper.guard.status().position
+        found = compared(keeper)
+        assert not found.agrees
+        assert found.unguarded == ("past0", "past1")
+        assert found.changed == ("kb0",)
+        assert found.missing == ("kb2",)
+        assert (found.adopted, found.held, found.forgotten) == ((), (), ())
+        assert (keeper.store.ids(), keeper.guard.status().position) == before
+
+
+def test_opening_says_how_many_differ_and_what_to_do(workers, caplog):
+    differing(workers[0])
+    said = warned(workers[1])
+    assert "holds 2 that the guard does not know ('past0', 'past1')" in said
+    assert "lacks 1 that the guard knows ('kb2')" in said
+    assert "reconcile(adopt=True)" in said
+    assert "2 entries are not known, 1 are missing" in caplog.text
+
+
+def test_opening_names_a_few_ids_escaped(workers):
+    some = [f"{n}\x1b[2J\u202e" for n in range(NAMED + 3)]
+    with patch.object(workers[0], "ids", lambda: (yield from listed(["kb0", "kb1", "kb2", *some]))):
+        said = warned(workers[0])
+    assert f"holds {NAMED + 3} " in said
+    assert said.count("\\u{1b}") == NAMED
+    assert "\x1b" not in said
+    assert "\u202e" not in said
+
+
+def listed(ids):
+    return ids
+    yield
+
+
+def test_a_store_that_cannot_name_its_entries_is_opened_in_silence_and_says_so_when_asked(workers):
+    differing(workers[0])
+    with patch.object(FolderKeeper, "ids", Keeper.ids):
+        assert warned(workers[0]) is None
+        with pytest.raises(NotImplementedError, match="does not say which ids its store holds"):
+            compared(workers[0])
+
+
+def test_a_store_that_fails_when_it_is_opened_is_logged_without_what_it_says(workers, caplog):
+    with patch.object(workers[0].store, "ids", side_effect=OSError("secret")):
+        assert warned(workers[0]) is None
+    assert "could not be compared (OSError)" in caplog.text
+    assert "secret" not in caplog.text
+
+
+def test_a_guard_that_was_not_opened_and_one_that_knows_nothing_are_not_asked(url, tmp_path):
+    alone = FolderKeeper(Guard([Scripted()], quarantine=Quarantine("sqlite://")), tmp_path / "a")
+    add(alone, scored([-0.9], "kb"))
+    new = FolderKeeper(Guard.open(url, detectors=[Scripted()]), tmp_path / "b")
+    for keeper in (alone, new):
+        keeper.store.write(PAST)
+        assert warned(keeper) is None
+        assert compared(keeper).unguarded == ("past0", "past1")
+
+
+def test_what_is_held_and_hidden_in_the_store_is_not_taken_for_unguarded(workers):
+    add(workers[0], scored([5.0], "bad"))
+    workers[0].store.write(scored([5.0], "bad"))  # as a store that cannot delete has it
+    assert warned(workers[0]) is None
+    found = compared(workers[0])
+    assert (found.unguarded, found.readable) == ((), ("bad0",))
+    assert "store.recall(ids) takes them out" in str(found)
+    workers[1].run(workers[1].recall(found.readable))
+    assert "bad0" not in workers[0].store.ids()
+    assert workers[0].guard.quarantine.count() == 1
+
+
+def test_what_another_process_is_just_writing_or_deleting_differs_in_nothing(workers):
+    one, other = workers
+    seen = []
+    write, delete = one.store.write, one.store.delete
+
+    def looking(work):
+        def watched(entries):
+            seen.append((warned(other), compared(other)))
+            work(entries)
+
+        return watched
+
+    with patch.object(one.store, "write", looking(write)):
+        add(one, scored([-0.4, -0.4, -0.4, -0.4], "kb"))
+    with patch.object(one.store, "delete", looking(delete)):
+        one.run(one.delete(["kb3"]))
+    assert [said for said, _ in seen] == [None, None]
+    assert all(found.agrees and found.n_moving for _, found in seen)
+    assert compared(other).agrees
+
+
+def test_what_was_released_and_is_in_no_store_is_named_with_the_way_out(workers):
+    add(workers[0], scored([5.0], "bad"))
+    workers[0].run(workers[0].release(["bad0"], "anna", None))
+    workers[0].store.delete(["bad0"])  # the index was not saved before a crash
+    found = compared(workers[1], forget=True)
+    assert (found.released, found.missing, found.forgotten) == (("bad0",), (), ())
+    assert "store.release(ids) puts them back" in str(found)
+    workers[1].run(workers[1].release(list(found.released), "anna", None))
+    assert "bad0" in workers[1].store.ids()
+    assert compared(workers[0]).agrees
+
+
+def test_of_what_an_early_version_has_learned_only_ids_are_compared(workers):
+    guard = workers[0].guard
+    workers[0].store.write(scored([-0.3], "kb"))
+    guard._knowledge.prints.clear()
+    found = compared(workers[0], adopt=True)
+    assert (found.changed, found.n_not_compared) == ((), 3)
+    assert "only the ids were compared" in str(found)
+
+
+def test_an_entry_that_cannot_be_judged_bears_it_alone(workers):
+    differing(workers[0])
+    read = workers[0].store.read
+
+    def failing(ids):
+        if "past0" in ids:
+            msg = "its vector is of zeros"
+            raise ValueError(msg)
+        return read(ids)
+
+    with patch.object(workers[0].store, "read", failing):
+        found = compared(workers[0], adopt=True)
+    assert (found.unreadable, found.held) == (("past0",), ("past1",))
+
+
+def test_a_table_shows_hostile_ids_escaped(workers):
+    workers[0].store.write(Batch.of(ids=["[red]\x1b[2J"], texts=["x"], embeddings=[[1.0, 1.0]]))
+    console = Console(file=io.StringIO(), width=200)
+    console.print(compared(workers[0]))
+    shown = console.file.getvalue()
+    assert "\x1b" not in shown
+    assert "[red]" in shown
+    assert "4 entries in the store, 3 known to the guard" in shown
+
+
+# How it is mended
+
+
+def test_what_came_past_the_guard_is_judged_as_if_it_came_now(workers, caplog):
+    one, other = workers
+    differing(one)
+    found = compared(one, adopt=True, forget=True)
+    assert (found.adopted, found.held, found.forgotten) == (("past0", "kb0"), ("past1",), ("kb2",))
+    assert "1 held" in caplog.text
+    assert one.store.ids() == ["kb0", "kb1", "past0"]
+    for keeper in workers:
+        assert compared(keeper, adopt=True, forget=True).agrees
+        assert keeper.guard.known_ids() == {"kb0", "kb1", "past0"}
+        assert keeper.guard.status().pending == 0
+    assert [held.id for held in other.guard.quarantine.list()] == ["past1"]
+
+
+def test_only_what_is_named_is_adopted_or_forgotten(workers):
+    differing(workers[0])
+    workers[0].store.delete(["kb1"])
+    found = compared(workers[0], adopt=["past0", "nowhere"], forget=["kb1", "kb0"])
+    assert (found.adopted, found.held, found.forgotten) == (("past0",), (), ("kb1",))
+    assert workers[1].store.ids() == ["kb0", "past0", "past1"]
+    with pytest.raises(TypeError, match="adopt is str, expected True, False or a list of ids"):
+        compared(workers[0], adopt="past1")
+
+
+def test_what_a_reviewer_has_released_before_is_adopted(workers):
+    quarantine = workers[0].guard.quarantine
+    quarantine.hold(PAST.take([1]))
+    quarantine.release(["past1"], by="anna")
+    workers[0].store.write(PAST)
+    assert compared(workers[0], adopt=True).adopted == ("past0", "past1")
+
+
+def test_where_the_policy_raises_nothing_of_what_is_suspicious_is_learned(tmp_path):
+    guard = Guard(
+        [Scripted()], policy=Policy(on_detect="raise"), quarantine=Quarantine("sqlite://")
+    )
+    keeper = FolderKeeper(guard, tmp_path / "store")
+    keeper.store.write(PAST)
+    with pytest.raises(PoisonedEntryError):
+        compared(keeper, adopt=True)
+    assert keeper.store.ids() == ["past0", "past1"]
+    assert not guard.known_ids()
+    assert compared(keeper, adopt=["past0"]).adopted == ("past0",)
+
+
+def test_two_workers_who_reconcile_at_once_do_it_once(workers):
+    one, other = workers
+    differing(one)
+    looking, begun = one.of_copies, []
+
+    def meanwhile(report):
+        if not begun:
+            begun.append(compared(other, adopt=True, forget=True))
+        return (yield from looking(report))
+
+    with patch.object(one, "of_copies", meanwhile):
+        compared(one, adopt=True, forget=True)
+    assert begun[0].held == ("past1",)
+    for keeper in workers:
+        assert compared(keeper).agrees
+        assert keeper.guard.known_ids() == {"kb0", "kb1", "past0"}
+    assert one.guard.quarantine.count() == 1
+    assert one.store.ids() == ["kb0", "kb1", "past0"]
+
+
+@pytest.mark.parametrize("step", ["before the store is written", "after it was"])
+def test_a_crash_in_the_middle_leaves_nothing_half_done(workers, step):
+    one, other = workers
+    differing(one)
+    delete = one.store.delete
+
+    def killed(ids):
+        if step == "after it was":
+            delete(ids)
+        raise KeyboardInterrupt
+
+    with patch.object(one.store, "delete", killed), suppress(KeyboardInterrupt):
+        compared(one, adopt=True)
+    assert other.guard.status().pending
+    one.guard.close()
+    assert other.run_recovery()
+    assert other.store.ids() == ["kb0", "kb1", "past0"]  # what is held has left
+    found = compared(other, adopt=True, forget=True)
+    assert (found.unguarded, found.readable) == ((), ())
+    assert other.guard.known_ids() == {"kb0", "kb1", "past0"}
+    assert compared(other).agrees
+    assert other.guard.quarantine.count() == 1
+
+
+def test_what_a_worker_brings_back_meanwhile_is_not_forgotten(workers):
+    one, other = workers
+    one.store.delete(["kb2"])
+    read, begun = one.store.read, []
+
+    def meanwhile(ids):
+        found = read(ids)
+        if list(ids) == ["kb2"] and not begun:
+            begun.append(add(other, scored([-0.9, -0.8, -0.7], "kb").take([2])))
+        return found
+
+    with patch.object(one.store, "read", meanwhile):
+        assert compared(one, forget=True).forgotten == ()
+    assert begun
+    assert compared(one).agrees
+    assert "kb2" in one.guard.known_ids()
+
+
+def test_what_is_forgotten_counts_no_more_for_any_detector(tmp_path):
+    known = passages(300, 1)
+    guards = [
+        Guard(
+            [CliqueDetector(), LabelCentroidDetector(min_entries=1)],
+            quarantine=Quarantine("sqlite://"),
+        )
+        for _ in range(2)
+    ]
+    whole, less = (
+        FolderKeeper(guard.fit(known), tmp_path / str(n)) for n, guard in enumerate(guards)
+    )
+    for keeper in (whole, less):
+        keeper.store.write(known)
+    less.store.delete(known.ids[:50])
+    assert len(compared(less, forget=True).forgotten) == 50
+    whole.run(whole.delete(known.ids[:50]))
+    later = passages(20, 2, "later")
+    ours, theirs = (keeper.guard.screen(later) for keeper in (less, whole))
+    for name, column in theirs.scores.items():
+        assert ours.scores[name] == pytest.approx(column, nan_ok=True)
+
+
+def test_without_an_index_labels_are_forgotten_and_sums_stay(tmp_path):
+    guard = Guard([LabelCentroidDetector(min_entries=1)], quarantine=Quarantine("sqlite://"))
+    keeper = FolderKeeper(guard.fit(passages(10, 1)), tmp_path / "store")
+    keeper.store.write(passages(9, 1))
+    assert len(compared(keeper, forget=True).forgotten) == 1
+    assert len(guard.known_ids()) == 9

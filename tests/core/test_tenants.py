@@ -1,0 +1,507 @@
+"""Two tenants in one process and one database never see each other, whatever either does.
+
+Both use the same ids and the same texts, so that whatever crosses over is mistaken for one's own.
+"""
+
+import logging
+import re
+import unicodedata
+from dataclasses import replace
+from importlib.metadata import entry_points
+
+import numpy as np
+import pytest
+import typer
+from shared_store import FolderKeeper, add
+from sqlalchemy import Engine, event
+from support import Scripted, group, passages, saved, scored
+
+from ragshield_core import Guard, Quarantine
+from ragshield_core.canary import CanaryMonitor
+from ragshield_core.canary.storage import _Base as CanaryTables
+from ragshield_core.cli import ENTRY_POINT_GROUP, app, main
+from ragshield_core.database import TableBase
+from ragshield_core.detectors import CliqueDetector, QueryEchoDetector
+from ragshield_core.errors import QuarantineError, StateError
+from ragshield_core.knowledge import sharing
+from ragshield_core.knowledge.tables import TableBase as SharedTables
+from ragshield_core.retrieval import RetrievalGuard
+
+MINE, THEIRS = "tenant-mine", "tenant-theirs"
+RATE = 0.05
+# Of a status: when and where a guard was, which is each one's own.
+NOWHERE = dict.fromkeys(("snapshot", "namespace", "database", "calibrated_on"))
+
+
+@pytest.fixture(autouse=True)
+def short_journals(monkeypatch):
+    """Snapshots are taken, and journals pruned, all the time."""
+    monkeypatch.setattr(sharing, "SNAPSHOT_AT_LEAST", 5)
+
+
+class Tenant:
+    """One of several, with a store of its own."""
+
+    def __init__(self, url, namespace, folder, **options):
+        self.url, self.namespace, self.folder = url, namespace, folder
+        options = {"detectors": [Scripted()], "lease": 60} | options
+        self.guard = Guard.open(url, namespace, **options)
+        self.keeper = FolderKeeper(self.guard, folder)
+        self.quarantine = self.guard.quarantine
+
+    def view(self):
+        """Return all that it can be told."""
+        guard, quarantine = self.guard, self.quarantine
+        canaries = CanaryMonitor(["refund?"], canary_texts(), quarantine=quarantine, k=1)
+        return {
+            "known": guard.known(IDS),
+            "status": replace(guard.status(), **NOWHERE),
+            "seen": self.keeper.seen(),
+            "held": [(h.id, str(h.status), h.entry.text, h.note) for h in quarantine.list(None)],
+            "log": [(r.action, r.entry_id, r.actor, r.note) for r in quarantine.log()],
+            "counts": [quarantine.count(status) for status in (None, "held", "released")],
+            "prints": [p[1:] for p in quarantine.prints()],
+            "noted": quarantine.noted_by("manual"),
+            "confirmed": list(quarantine.confirmed_ids()),
+            "copies": quarantine.confirmed_among(GOOD),
+            "released": quarantine.released_among(BAD),
+            "held ids": quarantine.held_ids(IDS),
+            "mask": [self.keeper.mask.covers(entry) for entry in BAD],
+            "baselines": [version for version, *_ in canaries.store.versions("default")],
+            "checks": len(canaries.history()),
+            "abandoned": guard.abandoned(),
+            "retrieved": kept(quarantine),
+        }
+
+
+def canary_texts():
+    return lambda _query: [("a", "refund in 14 days"), ("b", "ships in 3 days")]
+
+
+def kept(quarantine):
+    """Return which passages a filter at retrieval lets through."""
+    guard = RetrievalGuard([QueryEchoDetector()], quarantine=quarantine)
+    return guard.screen("a question of somebody", BAD).admitted.tolist()
+
+
+GOOD = scored([-0.1, -0.2, -0.3], prefix="e", lineages=["wiki", "wiki", "wiki"])
+BAD = scored([5.0, 6.0, 7.0], prefix="e", lineages=["wiki", "wiki", "wiki"])
+OTHER = scored([-0.5, -0.6, -0.7], prefix="e", lineages=["forum", "forum", "forum"])
+IDS = list(GOOD.ids)
+
+
+def crashed(tenant):
+    """Intend something, and be gone."""
+    gone = Guard.open(tenant.url, tenant.namespace, detectors=[Scripted()])
+    gone.intend(scored([0.9], prefix="lost"))
+    gone.close()
+
+
+def canaries(tenant):
+    monitor = CanaryMonitor(["refund?"], canary_texts(), quarantine=tenant.quarantine, k=1)
+    monitor.record_baseline()
+    monitor.check()
+
+
+# What a tenant may do, in this order.
+LIFE = {
+    "write": lambda t: add(t.keeper, GOOD),
+    "hold": lambda t: add(t.keeper, BAD),
+    "release": lambda t: t.keeper.run(t.keeper.release(["e0"], "anna", "fine")),
+    "confirm": lambda t: t.quarantine.confirm(["e1"], by="anna"),
+    "recall": lambda t: t.keeper.run(t.keeper.recall(["e2"], None, "anna", "odd")),
+    "replace": lambda t: add(t.keeper, OTHER.take([0])),
+    "restore": lambda t: t.keeper.run(t.keeper.restore(["e0"], "anna", None)),
+    "purge": lambda t: t.keeper.run(t.keeper.purge(["e2"], "anna", None)),
+    "delete": lambda t: t.keeper.run(t.keeper.delete(["e0"])),
+    "write again": lambda t: add(t.keeper, GOOD.take([0, 2])),
+    "note": lambda t: t.quarantine.note_index(["e0", "e1"], "manual"),
+    "forget note": lambda t: t.quarantine.forget_index(["e0"], "manual"),
+    "stand": lambda t: t.quarantine.stand(GOOD.take([2])),
+    "canaries": canaries,
+    "crash": crashed,
+    "recover": lambda t: t.keeper.run_recovery(),
+    "fit": lambda t: t.guard.fit(scored(np.linspace(-1, 1, 40), prefix="fitted")),
+    "calibrate": lambda t: t.guard.calibrate(fpr=0.2),
+    "grow": lambda t: t.guard.learn(scored(np.linspace(-1, 1, 20), prefix="grown")),
+    "scan": lambda t: t.keeper.scan(0.2, None, 0),
+    "open again": lambda t: Guard.open(t.url, t.namespace, detectors=[Scripted()]).close(),
+}
+
+
+def two(url, tmp_path, **options):
+    mine = Tenant(url, MINE, tmp_path / "mine", **options)
+    theirs = Tenant(url, THEIRS, tmp_path / "theirs", **options)
+    return mine, theirs
+
+
+def test_whatever_one_does_the_other_is_told_nothing_of(any_url, tmp_path):
+    mine, theirs = two(any_url, tmp_path)
+    for life in (["write", "hold"], [*LIFE], [*LIFE]):  # with nothing, something, all of their own
+        before = mine.view()
+        for step in life:
+            LIFE[step](theirs)
+            assert mine.view() == before, step
+        mine, theirs = theirs, mine
+    for tenant in (mine, theirs):
+        tenant.quarantine.verify()
+        again = Guard.open(any_url, tenant.namespace, detectors=[Scripted()])
+        tenant.guard.catch_up()
+        assert again.status().n_known == tenant.guard.status().n_known > 0
+    assert len({record.seq for t in (mine, theirs) for record in t.quarantine.log()}) == sum(
+        len(t.quarantine.log()) for t in (mine, theirs)
+    )
+
+
+def test_both_do_the_same_and_each_has_what_it_would_have_alone(url, tmp_path):
+    mine, theirs = two(url, tmp_path)
+    alone = Tenant(f"sqlite:///{tmp_path}/alone.db", MINE, tmp_path / "alone")
+    for step in LIFE.values():
+        for tenant in (mine, theirs, alone):
+            step(tenant)
+    assert mine.view() == alone.view() == theirs.view()
+    states = [saved(t.guard, tmp_path / f"of {n}") for n, t in enumerate((mine, theirs, alone))]
+    assert states[0] == states[1] == states[2]
+
+
+def test_evidence_names_entries_of_ones_own(url, tmp_path):
+    mine, theirs = (
+        Guard.open(url, namespace, detectors=[CliqueDetector()], fpr=RATE)
+        for namespace in (MINE, THEIRS)
+    )
+    for guard in (mine, theirs):
+        guard.fit(passages(300, 1)).calibrate()
+    bad = group(6, 3)
+    for row in range(4):
+        theirs.admit(theirs.hold(theirs.screen(bad.take([row]))))
+    held = {entry.id for entry in theirs.quarantine.list()}
+    assert len(held) >= 2
+    report = mine.screen(bad.take([4]))
+    assert report.admitted.all()  # the others of its group are not here
+    report = mine.hold(mine.screen(bad.take([4, 5])))
+    named = {i for d in report.quarantined for f in d.findings for i in f.related_ids}
+    assert named <= {*bad.ids[4:], *passages(300, 1).ids}
+    assert not report.retroactive
+    said = [f.evidence for d in report.quarantined for f in d.findings]
+    assert not [i for i in bad.ids[:4] for sentence in said if i in sentence]
+    mine.close()
+    saved = tmp_path / "saved"
+    mine.save(saved)
+    whole = b"".join(path.read_bytes() for path in saved.iterdir())
+    assert not [i for i in bad.ids[:4] if i.encode() in whole]
+
+
+def test_a_detector_learns_for_one_tenant(url):
+    mine = CliqueDetector()
+    guard = Guard.open(url, MINE, detectors=[mine])
+    for namespace in (THEIRS, MINE):
+        with pytest.raises(StateError, match=r"learns for another guard .* CliqueDetector\(\)"):
+            Guard.open(url, namespace, detectors=[mine])
+    guard.learn(passages(5, 1))
+    Guard.open(url, THEIRS, detectors=[CliqueDetector()])
+    guard.close()
+    again = Guard.open(url, THEIRS, detectors=[mine])
+    assert again.status().n_known == 0
+    assert again.screen(passages(1, 2)).admitted.all()
+
+
+def test_a_turn_and_what_is_pending_of_one_keep_nobody_else_waiting(url, tmp_path):
+    mine, theirs = two(url, tmp_path)
+    theirs.guard.take_turn()
+    intent = theirs.guard.intend(scored([0.4], prefix="slow"))
+    add(mine.keeper, GOOD)
+    assert mine.guard.status().pending == 0
+    assert mine.guard.abandoned() is None
+    theirs.guard.finish(intent)
+    assert theirs.guard.known(["slow0"]) == ["slow0"]
+
+
+def test_what_a_crashed_process_of_one_has_left_is_not_settled_by_the_other(url, tmp_path):
+    mine, theirs = two(url, tmp_path)
+    crashed(theirs)
+    assert mine.keeper.run_recovery() == 0
+    assert theirs.guard.status().pending == 1
+    assert theirs.keeper.run_recovery() == 1
+
+
+def test_snapshots_and_journals_of_one_are_not_pruned_by_the_other(url, tmp_path):
+    mine, theirs = two(url, tmp_path)
+    add(mine.keeper, GOOD)
+    before = rows_of(mine)
+    for number in range(30):
+        theirs.guard.learn(scored([0.1] * 6, prefix=f"n{number}-"))
+    assert rows_of(mine) == before
+    assert rows_of(theirs)["ragshield_journal"] < 30
+    late = Guard.open(url, MINE, detectors=[Scripted()])
+    assert late.known(IDS) == IDS
+
+
+def rows_of(tenant):
+    """Return how many rows of each table of the journal are a tenant's."""
+    tables = ("ragshield_journal", "ragshield_snapshots", "ragshield_journal_writers")
+    query = "SELECT count(*) FROM {} WHERE namespace = ?"
+    with tenant.quarantine.database.read() as session:
+        connection = session.connection()
+        return {
+            table: connection.exec_driver_sql(query.format(table), (tenant.namespace,)).scalar()
+            for table in tables
+        }
+
+
+# Every statement
+
+
+# Tables that are nobody's, and why: nothing in them tells of entries.
+COMMON = {
+    "ragshield_schema": "the version of the tables",
+    "ragshield_migration": "the version of the tables",
+    "ragshield_changes": "how often the database was written",
+    "ragshield_snapshot_chunks": "found by the id of a snapshot, which is somebody's",
+}
+TABLES = [
+    *TableBase.metadata.sorted_tables,
+    *SharedTables.metadata.sorted_tables,
+    *CanaryTables.metadata.sorted_tables,
+]
+# Whether there are tables, and how they are made.
+CATALOGUE = re.compile(r"^\s*(PRAGMA|CREATE)|pg_catalog", re.IGNORECASE)
+# Statements that name no tenant, and why they may.
+ANYBODYS = {
+    # The log is one chain: who adds a line needs the number and the digest of the last.
+    r"FROM ragshield_audit_log ORDER BY ragshield_audit_log\.seq DESC\s+LIMIT",
+    r"SELECT max\(ragshield_audit_log\.seq\)",
+    r"FROM ragshield_audit_log\s+WHERE ragshield_audit_log\.seq = ",
+    r"FROM ragshield_audit_log\s+WHERE ragshield_audit_log\.held_number = ",
+    # Numbers are those of the database.
+    r"SELECT max\(ragshield_(quarantine|indexed)\.number\)",
+    # Rows that were read before, by their tenant.
+    r"^(UPDATE|DELETE FROM) ragshield_quarantine .*WHERE ragshield_quarantine\.number = ",
+}
+
+
+def test_every_table_says_whose_its_rows_are():
+    unowned = {table.name for table in TABLES if "namespace" not in table.columns}
+    assert unowned == set(COMMON)
+    assert len(TABLES) >= 14
+
+
+def values_of(parameters):
+    """Return what a statement is run with."""
+    if isinstance(parameters, dict):
+        return list(parameters.values())
+    if isinstance(parameters, list | tuple):
+        return [value for one in parameters for value in values_of(one)]
+    return [parameters]
+
+
+def test_every_statement_of_a_tenant_names_it_and_no_other(any_url, tmp_path):
+    mine, theirs = two(any_url, tmp_path)
+    for step in LIFE.values():
+        step(theirs)
+    seen, wrong = set(), []
+
+    def check(_connection, _cursor, statement, parameters, _context, _many):
+        if CATALOGUE.search(statement):
+            return
+        used = set(re.findall(r"ragshield_\w+", statement)) & {table.name for table in TABLES}
+        values = values_of(parameters)
+        seen.update(used)
+        owned = used - set(COMMON)
+        by_none = any(re.search(form, statement, re.DOTALL) for form in ANYBODYS)
+        if THEIRS in values or (owned and MINE not in values and not by_none):
+            wrong.append(statement)
+        if "ragshield_snapshot_chunks" in used and statement.startswith(("SELECT", "DELETE")):
+            assert any(value in snapshots for value in values)
+
+    snapshots = set()
+    writing = sharing.Snapshots.write
+
+    def noted(self, *args, **kwargs):
+        written = writing(self, *args, **kwargs)
+        snapshots.add(written.id)
+        return written
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(sharing.Snapshots, "write", noted)
+        with mine.quarantine.database.read() as session:
+            rows = session.connection().exec_driver_sql(
+                f"SELECT id FROM ragshield_snapshots WHERE namespace = '{MINE}'"  # noqa: S608
+            )
+            snapshots.update(rows.scalars())
+        event.listen(Engine, "before_cursor_execute", check)
+        try:
+            for step in LIFE.values():
+                step(mine)
+                mine.view()
+        finally:
+            event.remove(Engine, "before_cursor_execute", check)
+    assert wrong == []
+    unused = {"ragshield_schema", "ragshield_migration", "ragshield_stores", "ragshield_changes"}
+    assert seen >= {table.name for table in TABLES} - unused
+
+
+# Names
+
+
+PAIRS = [
+    ("o'brien", "o''brien"),
+    ('"; DROP TABLE ragshield_quarantine; --', "'; DROP TABLE ragshield_quarantine; --"),
+    ("%", "_"),
+    ("tenant%", "tenant1"),
+    ("a_b", "axb"),
+    ("a", "A"),
+    ("a", "a "),
+    (" a", "a"),
+    ("admin", "\N{CYRILLIC SMALL LETTER A}dmin"),
+    (unicodedata.normalize("NFC", "José"), unicodedata.normalize("NFD", "José")),
+    ("straße", "strasse"),
+    ("x" * 200, "x" * 199),
+    ("\N{SNAKE}", "\N{SNAKE}\N{SNAKE}"),
+    ("می\N{ZERO WIDTH NON-JOINER}خواهم", "میخواهم"),
+    ("../../etc/passwd", "..\\..\\etc\\passwd"),
+    ("*", "default"),
+    (":namespace", "%(namespace)s"),
+    ("{namespace}", "?"),
+]
+
+
+def test_names_that_look_alike_are_tenants_of_their_own(any_url):
+    names = [*dict.fromkeys(name for pair in PAIRS for name in pair)]
+    for number, name in enumerate(names):
+        guard = Guard.open(any_url, name, detectors=[Scripted()])
+        entry = scored([5.0], prefix=f"of-{number}-")
+        guard.admit(guard.hold(guard.screen(entry)))
+        guard.learn(scored([0.1], prefix=f"good-{number}-"))
+        guard.close()
+    for number, name in enumerate(names):
+        guard = Guard.open(any_url, name, detectors=[Scripted()])
+        assert [held.id for held in guard.quarantine.list()] == [f"of-{number}-0"]
+        assert {record.entry_id for record in guard.quarantine.log()} == {f"of-{number}-0"}
+        assert guard.status().n_known == 1
+        assert guard.known([f"good-{other}-0" for other in range(len(names))]) == [
+            f"good-{number}-0"
+        ]
+        guard.close()
+    Quarantine(any_url).verify()
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("", "is of 0 characters"),
+        ("x" * 201, "is of 201 characters"),
+        ("a\0b", r"U\+0000"),
+        ("a\nb", r"U\+000A"),
+        ("\x1b[2J", r"U\+001B"),
+        ("\ud800", r"U\+D800"),
+        (None, "is a NoneType"),
+        (b"a", "is a bytes"),
+        (7, "is a int"),
+    ],
+)
+def test_what_is_no_name_is_refused_at_once(url, name, said):
+    for make in (Quarantine, Guard.open):
+        with pytest.raises(QuarantineError, match=f"the namespace .*{said}.*1 to 200") as found:
+            make(url, namespace=name)
+        assert "\x1b" not in str(found.value)
+
+
+# The command line
+
+
+def commands(group=None, path=()):
+    """Yield the commands, and the options that each takes."""
+    for name, command in (group or whole()).commands.items():
+        if hasattr(command, "commands"):
+            yield from commands(command, (*path, name))
+        else:
+            options = {o for p in command.params for o in p.opts}
+            yield " ".join((*path, name)), options
+
+
+def whole():
+    for point in entry_points(group=ENTRY_POINT_GROUP):
+        app.command(point.name)(point.load())
+    return typer.main.get_command(app)
+
+
+def test_each_command_that_takes_a_database_takes_a_namespace():
+    found = dict(commands())
+    assert {"quarantine list", "quarantine rekey", "canary check", "scan"} <= set(found)
+    for name, options in found.items():
+        if "--database" in options or "--quarantine" in options:
+            hold_only = name == "canary trace"  # where --quarantine is no database
+            assert "--namespace" in options or hold_only, name
+
+
+@pytest.fixture
+def ragshield(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def run(*arguments):
+        monkeypatch.setattr("sys.argv", ["ragshield", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        shown = capsys.readouterr()
+        return ended.value.code or 0, shown.out, " ".join(shown.err.split())
+
+    return run
+
+
+def test_commands_see_and_judge_what_is_the_tenants(url, tmp_path, ragshield):
+    mine, theirs = two(url, tmp_path)
+    add(theirs.keeper, scored([5.0, 6.0], prefix="secret"))
+    add(theirs.keeper, BAD)
+    add(mine.keeper, BAD)
+    where = ("--database", url, "--namespace", MINE)
+    before = theirs.view()
+    for command in ("list", "log"):
+        for more in ((), ("--json",)):
+            code, out, _ = ragshield("quarantine", command, *where, *more)
+            assert code == 0
+            assert "e0" in out
+            assert "secret" not in out
+    code, _, error = ragshield("quarantine", "show", "secret0", *where)
+    assert (code, "is not in" in error) == (2, True)
+    for command in ("release", "confirm"):
+        code, _, error = ragshield("quarantine", command, "secret0", *where)
+        assert (code, "is not held in" in error) == (2, True)
+    assert "deleted 0" in ragshield("quarantine", "purge", "secret0", *where)[1]
+    ragshield("quarantine", "release", "e0", *where)
+    ragshield("quarantine", "confirm", "e1", *where)
+    ragshield("quarantine", "purge", "e2", *where)
+    assert ragshield("quarantine", "verify", *where)[0] == 0
+    assert theirs.view() == before
+    code, _, error = ragshield("quarantine", "list", "--database", url, "--namespace", "")
+    assert (code, "the namespace '' is of 0 characters" in error) == (2, True)
+
+
+def test_baselines_and_checks_on_the_command_line_are_the_tenants(url, tmp_path, ragshield):
+    Quarantine(url).count()
+    (tmp_path / "canaries.yaml").write_text("- refund?\n- shipping?\n")
+    (tmp_path / "asked.py").write_text("def ask(query):\n    return [('a', 'in 14 days')]\n")
+    options = ("--retriever", "asked:ask", "--k", "1", "--database", url)
+    suite = "canaries.yaml"
+    theirs = ("--namespace", THEIRS)
+    for expected in (1, 2):
+        code, out, error = ragshield("canary", "baseline", suite, *options, *theirs)
+        assert code == 0, error
+        assert f"baseline {expected} " in out
+    assert ragshield("canary", "check", suite, *options, *theirs)[0] == 0
+    mine = ("--namespace", MINE)
+    code, _, error = ragshield("canary", "check", suite, *options, *mine)
+    assert (code, "no baseline" in error) == (2, True)
+    code, _, error = ragshield("canary", "report", suite, "--database", url, *mine)
+    assert (code, "never checked" in error) == (2, True)
+    assert "baseline 1 " in ragshield("canary", "baseline", suite, *options, *mine)[1]
+
+
+def test_a_log_record_of_python_names_nobody_elses_entries(url, tmp_path, caplog):
+    mine, theirs = two(url, tmp_path)
+    add(theirs.keeper, scored([5.0], prefix="secret"))
+    caplog.clear()
+    caplog.set_level(logging.DEBUG, logger="ragshield")
+    for step in LIFE.values():
+        step(mine)
+    assert "secret" not in caplog.text

@@ -1,0 +1,353 @@
+"""A detector that fails: what it could not judge is held, or let in and screened later."""
+
+import asyncio
+import contextlib
+import threading
+import uuid
+
+import chromadb
+import pytest
+from langchain_core.documents import Document
+from langchain_core.vectorstores import InMemoryVectorStore
+from llama_index.core.schema import TextNode
+from llama_index.core.vector_stores import VectorStoreQuery
+from llama_index.vector_stores.chroma import ChromaVectorStore
+from small_store import HOSTILE, Moody, SmallKeeper
+from support import CountingEmbeddings, Scripted, group, passages, vector_of
+
+from ragshield_core import Guard, Policy, Quarantine
+from ragshield_core.detectors import CliqueDetector
+from ragshield_core.growth.unscreened import TRIES
+from ragshield_core.knowledge import sharing
+from ragshield_langchain import GuardedVectorStore
+from ragshield_llamaindex import GuardedVectorStore as GuardedNodeStore
+
+OPEN = Policy(fail_open=True)
+
+
+@pytest.fixture(autouse=True)
+def mood():
+    """Return a function that says how detectors feel from now on."""
+    hung = []
+
+    def set_mood(mood):
+        Moody.mood = mood
+        if isinstance(mood, threading.Event):
+            hung.append(mood)
+
+    Moody.mood, Moody.asked = None, 0
+    yield set_mood
+    Moody.mood = None
+    for event in hung:
+        event.set()
+
+
+def built(policy=None, detectors=None):
+    detectors = [Moody(), Scripted()] if detectors is None else detectors
+    return Guard(detectors, policy=policy, quarantine=Quarantine("sqlite://"))
+
+
+def opened(tmp_path, policy=OPEN):
+    # What is given is rebuilt where a call is left behind.
+    return Guard.open(f"sqlite:///{tmp_path}/guard.db", detectors=[Moody()], policy=policy)
+
+
+@pytest.fixture(params=["built", "opened"])
+def guard(request, tmp_path):
+    """Return a guard that fails open."""
+    return built(OPEN) if request.param == "built" else opened(tmp_path)
+
+
+def test_what_a_detector_could_not_judge_is_held_and_says_so(mood, caplog):
+    keeper = SmallKeeper(built(), {})
+    mood("raises")
+    report = keeper.add(a=f"fine {HOSTILE}")
+    assert report.unscreened == ()
+    held = keeper.guard.quarantine.show("a")
+    assert held.findings == ()  # no evidence of poison
+    assert held.note.endswith("not judged: moody failed on it")
+    assert "RuntimeError" in held.note
+    assert (keeper.store, keeper.guard.known(["a"])) == ({}, [])
+    assert "RuntimeError" in keeper.guard.status().failing["moody"]
+    mood(None)
+    keeper.run(keeper.release(["a"], "anna", None))
+    assert keeper.seen() == {"a"}
+    assert HOSTILE not in caplog.text
+
+
+def test_failing_open_lets_in_what_others_admit_and_an_event_says_so(mood, guard, caplog):
+    events = []
+
+    def record(event):
+        events.append(event)
+        return contextlib.nullcontext()
+
+    guard.on_event(record)
+    keeper = SmallKeeper(guard, {})
+    mood("raises")
+    report = keeper.add(a=f"fine {HOSTILE}", b="score=5")
+    held = {"b"} if len(guard.detectors) > 1 else set()
+    assert keeper.seen() == {"a", "b"} - held
+    assert set(report.unscreened) == keeper.seen() == set(guard.unscreened())
+    assert guard.status().unscreened == len(report.unscreened)
+    assert "let in although a detector failed" in report.summary()
+    (event,) = [event for event in events if event.change == "unscreened"]
+    assert set(event.failed) == keeper.seen()
+    assert "RuntimeError" in event.failed["a"]["moody"]
+    assert HOSTILE not in str(event.to_parts()) + caplog.text
+    assert "screened later" in caplog.text
+
+
+def test_what_was_let_in_is_screened_once_the_detector_works(mood, guard):
+    keeper = SmallKeeper(guard, {})
+    if len(guard.detectors) > 1:  # of the two, the other would hold it
+        keeper = SmallKeeper(built(OPEN, [Moody()]), {})
+    guard = keeper.guard
+    mood("raises")
+    keeper.add(a="fine", b="score=5")
+    keeper.add(c="fine")
+    assert set(guard.unscreened()) == keeper.seen() == {"a", "b", "c"}
+    mood(None)
+    keeper.add(d="fine")
+    assert keeper.seen() == {"a", "c", "d"} == set(keeper.store)
+    assert guard.quarantine.show("b").findings[0].detector == "moody"
+    assert guard.unscreened() == guard.status().failing == {}
+    assert guard.status().unscreened == 0
+
+
+def test_it_can_be_asked_for_and_what_is_gone_or_judged_is_asked_of_nobody(mood):
+    keeper = SmallKeeper(built(OPEN, [Moody()]), {})
+    mood("raises")
+    keeper.add(a="fine", b="score=5", c="score=6", d="score=7")
+    assert keeper.run(keeper.rescreen()) == 0  # it still fails
+    keeper.run(keeper.delete(["c"]))
+    keeper.guard.trust(["d"])
+    mood(None)
+    assert keeper.run(keeper.rescreen()) == 2
+    assert keeper.seen() == {"a", "d"}
+    assert keeper.guard.unscreened() == {}
+
+
+def test_what_is_to_be_screened_survives_a_saved_guard(mood, tmp_path):
+    store = {}
+    keeper = SmallKeeper(built(OPEN, [Moody()]), store)
+    mood("raises")
+    keeper.add(a="fine", b="score=5")
+    keeper.guard.save(tmp_path / "guard", detectors=[Moody])
+    again = Guard.load(tmp_path / "guard", quarantine=keeper.guard.quarantine, detectors=[Moody])
+    assert again.unscreened() == keeper.guard.unscreened() != {}
+    mood(None)
+    later = SmallKeeper(again, store)
+    later.add(c="fine")
+    assert later.seen() == {"a", "c"}
+
+
+@pytest.mark.parametrize("in_a_snapshot", [False, True])
+def test_another_worker_screens_what_one_let_in_and_both_know(
+    mood, tmp_path, in_a_snapshot, monkeypatch
+):
+    if in_a_snapshot:
+        monkeypatch.setattr(sharing, "SNAPSHOT_AT_LEAST", 1)
+    store = {}
+    first = SmallKeeper(opened(tmp_path), store)
+    mood("raises")
+    first.add(a="fine", b="score=5")
+    second = SmallKeeper(opened(tmp_path), store)
+    assert second.guard.unscreened() == first.guard.unscreened() != {}
+    mood(None)
+    second.add(c="fine")
+    assert first.seen() == second.seen() == {"a", "c"}
+    first.guard.catch_up()
+    assert first.guard.unscreened() == second.guard.unscreened() == {}
+    assert first.guard.known(["a", "b", "c"]) == ["a", "c"]
+
+
+def test_an_entry_on_which_the_detector_always_fails_is_not_tried_for_ever(caplog):
+    keeper = SmallKeeper(built(OPEN, [Moody()]), {})
+    keeper.add(odd=f"unreadable {HOSTILE}", a="fine")
+    assert set(keeper.guard.unscreened()) == {"odd"}
+    for number in range(3 * TRIES):
+        keeper.add(**{f"more{number}": "fine"})
+    before = Moody.asked
+    keeper.add(last="fine")
+    assert Moody.asked == before + 1  # of the last one only
+    assert set(keeper.guard.unscreened()) == {"odd"}
+    assert keeper.run(keeper.rescreen()) == 0  # who asks has it tried
+    assert Moody.asked > before + 1
+    assert HOSTILE not in caplog.text
+
+
+def test_the_policy_can_be_changed_for_all_workers(mood, tmp_path):
+    closed = Policy()
+    first, second = (SmallKeeper(opened(tmp_path, closed), {}) for _ in range(2))
+    mood("raises")
+    first.add(a="fine")
+    first.guard.change_policy(fail_open=True)
+    report = second.add(b="fine")
+    assert report.unscreened == ("b",)
+    assert second.guard.policy.fail_open
+    assert second.guard.policy.time_budget == closed.time_budget
+    second.guard.change_policy(time_budget=None)
+    assert second.guard.policy == Policy(fail_open=True, time_budget=None)
+
+
+def test_a_policy_of_before_is_read():
+    assert Policy.model_validate({"on_error": "fail_open"}).fail_open
+    assert not Policy.model_validate({"on_error": "fail_closed"}).fail_open
+
+
+def test_time_grows_with_a_batch_beyond_a_thousand_entries():
+    policy = Policy(time_budget=10)
+    assert [policy.time_for(n) for n in (0, 1, 1000, 5000)] == [10, 10, 10, 50]
+    assert Policy(time_budget=None).time_for(10) is None
+
+
+def test_a_detector_that_hangs_holds_no_write_up_and_is_not_asked_again_meanwhile(mood):
+    guard = built(Policy(time_budget=0.05), [Moody()])
+    keeper = SmallKeeper(guard, {})
+    hung = threading.Event()
+    mood(hung)
+    report = keeper.add(a="fine")
+    assert "not judged: moody failed on it" in guard.quarantine.show("a").note
+    assert "longer than 0.05 s" in report.unjudged[0].reason
+    assert [skipped.detector for skipped in report.skipped] == ["moody"]
+    mood(None)
+    report = keeper.add(b="fine")
+    assert (Moody.asked, keeper.store) == (1, {})
+    assert "earlier call" in report.skipped[0].reason
+    assert "earlier call" in guard.status().failing["moody"]
+    guard.change_policy(time_budget=None)
+    hung.set()
+    while guard._budget.late("moody"):
+        pass
+    assert keeper.add(c="fine").summary().startswith("1 entries: 1 admitted")
+    assert guard.status().failing == {}
+
+
+def test_what_was_let_in_while_a_detector_hung_is_screened_once_it_has_ended(mood):
+    guard = built(Policy(time_budget=0.05, fail_open=True), [Moody()])
+    keeper = SmallKeeper(guard, {})
+    hung = threading.Event()
+    mood(hung)
+    keeper.add(a="score=5")
+    assert keeper.seen() == {"a"}
+    mood(None)
+    guard.change_policy(time_budget=None)
+    hung.set()
+    while guard._budget.late("moody"):
+        pass
+    keeper.add(b="fine")
+    assert keeper.seen() == {"b"}
+
+
+def test_a_call_that_was_left_behind_has_detectors_that_nobody_uses_any_more(mood):
+    known, bad = passages(300, 1), group(4, 1)
+
+    def guard(*others):
+        detectors = [CliqueDetector(), *others]
+        return built(Policy(time_budget=None), detectors).fit(known).calibrate(fpr=0.01)
+
+    slow, same = guard(Moody()), guard()
+    slow.learn(bad.take([0, 1]))
+    same.learn(bad.take([0, 1]))
+    before = slow.detectors
+    slow.change_policy(time_budget=0.05)
+    mood(threading.Event())
+    report = slow.screen(passages(3, 2, prefix="new"))
+    assert "moody" in {skipped.detector for skipped in report.skipped}
+    assert not set(map(id, before)) & set(map(id, slow.detectors))
+    mood(None)
+    slow.change_policy(time_budget=None)
+    assert slow.status().n_known == same.status().n_known == 302
+    both = [one.screen(bad.take([2, 3])) for one in (slow, same)]
+    assert both[0].scores["clique"].tolist() == both[1].scores["clique"].tolist()
+    named = [{decision.entry_id for decision in one.retroactive} for one in both]
+    assert named[0] == named[1]
+
+
+def langchain(guard):
+    store = GuardedVectorStore(InMemoryVectorStore(CountingEmbeddings()), guard=guard)
+
+    def add(**texts):
+        store.add_documents([Document(id=i, page_content=t) for i, t in texts.items()])
+
+    def live():
+        return {document.id for document in store.similarity_search("billing", k=9)}
+
+    return store, add, live
+
+
+def llamaindex(guard):
+    collection = chromadb.EphemeralClient().create_collection(f"test_{uuid.uuid4().hex}")
+    store = GuardedNodeStore(ChromaVectorStore(collection), guard=guard)
+
+    def add(**texts):
+        vectors = {i: vector_of(text).tolist() for i, text in texts.items()}
+        store.add([TextNode(id_=i, text=t, embedding=vectors[i]) for i, t in texts.items()])
+
+    def live():
+        vector = vector_of("billing").tolist()
+        found = store.query(VectorStoreQuery(query_embedding=vector, similarity_top_k=9))
+        return set(found.ids)
+
+    return store, add, live
+
+
+@pytest.mark.parametrize("adapter", [langchain, llamaindex])
+def test_stores_of_both_frameworks_fail_closed(mood, adapter):
+    store, add, live = adapter(built(detectors=[Moody()]))
+    add(a="billing a")
+    mood("raises")
+    add(b="billing b")
+    assert live() == {"a"}
+    assert "moody failed on it" in store.quarantine.show("b").note
+
+
+@pytest.mark.parametrize("adapter", [langchain, llamaindex])
+@pytest.mark.parametrize("how", ["by itself", "asked for", "asked for on a loop"])
+def test_stores_of_both_frameworks_fail_open_where_they_may(mood, adapter, how):
+    store, add, live = adapter(built(OPEN, [Moody()]))
+    mood("raises")
+    add(a="billing a", b="billing score=5")
+    assert live() == {"a", "b"} == set(store.guard.unscreened())
+    mood(None)
+    if how == "by itself":
+        add(c="billing c")
+    else:
+        assert (store.rescreen() if how == "asked for" else asyncio.run(store.arescreen())) == 2
+    assert live() == {"a", "c"} - ({"c"} if how != "by itself" else set())
+    assert store.quarantine.held_ids(["b"]) == {"b"}
+    assert store.guard.unscreened() == {}
+
+
+class Forgetful(Scripted):
+    """Fails to learn, until it works."""
+
+    kind = "forgetful"
+    works = False
+
+    def learn(self, entries):
+        if not self.works:
+            raise RuntimeError
+        super().learn(entries)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_detector_that_fails_to_learn_is_named_and_a_retry_mends_it(shared, tmp_path):
+    detectors = [Forgetful("forgetful"), Scripted()]
+    guard = built(detectors=detectors)
+    if shared:
+        guard = Guard.open(f"sqlite:///{tmp_path}/g.db", detectors=detectors)
+    keeper = SmallKeeper(guard, {})
+    with pytest.raises(RuntimeError) as error:
+        keeper.add(a="fine")
+    assert "forgetful" in error.value.__notes__[0]
+    assert "could not learn 1 entries" in guard.status().failing["forgetful"]
+    assert keeper.store == ({} if shared else {"a": "fine"})
+    assert guard.known(["a"]) == []
+    guard.detectors[0].works = True
+    for text in ("b", "a"):
+        keeper.add(**{text: "fine"})
+        assert guard.status().pending == 0
+    assert keeper.seen() == {"a", "b"} == set(guard.known(["a", "b"]))
+    assert guard.status().failing == {}

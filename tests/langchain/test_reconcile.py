@@ -1,0 +1,137 @@
+"""What is written past a guarded store, or lost, is warned of at opening and can be mended."""
+
+import warnings
+
+import pytest
+from langchain_core.documents import Document
+from support import DIM, CountingEmbeddings, Scripted, vector_of
+
+from ragshield_core import Batch, Guard
+from ragshield_langchain import GuardedVectorStore, StoreDiffersWarning, UnfittedGuardWarning
+
+KINDS = ("memory", "faiss", "chroma", "qdrant", "postgres", "pgvectorstore")
+
+
+@pytest.fixture
+def url(tmp_path):
+    return f"sqlite:///{tmp_path}/guard.db"
+
+
+def opened(url):
+    return Guard.open(url, detectors=[Scripted()])
+
+
+def add(store, **documents):
+    store.add_documents([Document(id=i, page_content=t) for i, t in documents.items()])
+
+
+def quiet(make):
+    """Return what ``make`` returns; a warning of ours is an error."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", StoreDiffersWarning)
+        return make()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_differs_is_warned_of_at_opening_and_mended(kind, make_store, url):
+    inner = make_store(kind, CountingEmbeddings(), DIM)
+    first = quiet(lambda: GuardedVectorStore(inner, guard=opened(url)))
+    add(first, a="billing a", b="billing b", c="billing c")
+    quiet(lambda: GuardedVectorStore(inner, guard=opened(url)))
+    past = {"p": "billing p", "bad\x1b[2J": "billing score=5"}
+    if kind == "qdrant":  # whose points have UUIDs, which a guarded store sees to
+        vectors = [vector_of(text) for text in past.values()]
+        batch = Batch.of(ids=list(past), texts=list(past.values()), embeddings=vectors)
+        first._access.write(batch, [{}, {}])
+        first._access.delete(["c"])
+    else:
+        inner.add_texts(list(past.values()), ids=list(past))
+        inner.delete(["c"])
+    with pytest.warns(StoreDiffersWarning, match=r"holds 2 .*lacks 1 .*\('c'\)") as seen:
+        store = GuardedVectorStore(inner, guard=opened(url))
+    assert len(seen) == 1
+    assert seen[0].filename == __file__
+    assert "\x1b" not in str(seen[0].message)
+    found = store.reconcile(adopt=True, forget=True)
+    assert sorted(found.unguarded) == ["bad\x1b[2J", "p"]
+    assert (found.adopted, found.held, found.forgotten) == (("p",), ("bad\x1b[2J",), ("c",))
+    assert set(first._access.ids()) == {"a", "b", "p"}
+    assert first.reconcile().agrees
+    assert quiet(lambda: GuardedVectorStore(inner, guard=opened(url))).guard.known_ids() == {
+        *("a", "b", "p")
+    }
+    store.release(found.held, by="anna")
+    assert first.reconcile().agrees
+
+
+@pytest.mark.parametrize("kind", ["memory", "chroma", "faiss"])
+def test_a_text_that_was_changed_past_the_guard_is_judged(kind, make_store, url):
+    inner = make_store(kind, CountingEmbeddings(), DIM)
+    store = GuardedVectorStore(inner, guard=opened(url))
+    add(store, a="billing a", b="billing b")
+    if kind == "faiss":  # which takes no id twice
+        inner.delete(["a"])
+    inner.add_texts(["billing score=5"], ids=["a"])
+    quiet(lambda: GuardedVectorStore(inner, guard=opened(url)))  # its ids are as they were
+    found = store.reconcile(adopt=True)
+    assert (found.changed, found.held) == (("a",), ("a",))
+    assert [document.id for document in store.get_by_ids(["a", "b"])] == ["b"]
+    assert store.guard.known_ids() == {"b"}
+
+
+async def test_it_works_from_an_event_loop(make_store, url):
+    inner = make_store("pgvectorstore", CountingEmbeddings(), DIM, driver="asyncpg", loop=False)
+    store = quiet(lambda: GuardedVectorStore(inner, guard=opened(url)))
+    await store.aadd_documents([Document(id="a", page_content="billing a")])
+    await inner.aadd_texts(["billing p", "billing score=5"], ids=["p", "bad"])
+    quiet(lambda: GuardedVectorStore(inner, guard=opened(url)))  # nobody can be asked from here
+    found = await store.areconcile(adopt=True)
+    assert (found.adopted, found.held) == (("p",), ("bad",))
+    assert (await store.areconcile()).agrees
+
+
+def test_the_comparison_can_be_switched_off_and_others_are_not_bothered(make_store, url):
+    inner = make_store("memory", CountingEmbeddings(), DIM)
+    add(GuardedVectorStore(inner, guard=opened(url)), a="billing a")
+    inner.add_texts(["billing p"], ids=["p"])
+    quiet(lambda: GuardedVectorStore(inner, guard=opened(url), check=False))
+    quiet(lambda: GuardedVectorStore.adopt(inner, guard=opened(url), progress=False))
+    quiet(lambda: GuardedVectorStore(inner, guard=opened(url)))  # adopted, so that it is known
+
+
+def test_a_guard_that_knows_nothing_is_warned_of_once(make_store, url):
+    inner = make_store("memory", CountingEmbeddings(), DIM)
+    inner.add_texts(["billing p"])
+    with pytest.warns(UnfittedGuardWarning) as seen:
+        GuardedVectorStore(inner, guard=opened(url))
+    assert len(seen) == 1
+
+
+def test_a_release_that_an_index_in_memory_has_lost_is_put_back(make_store, url):
+    inner = make_store("faiss", CountingEmbeddings(), DIM)
+    store = GuardedVectorStore(inner, guard=opened(url))
+    add(store, a="billing a", b="billing score=5")
+    before = inner.serialize_to_bytes()  # as it was saved last
+    store.release(["b"], by="anna")
+    again = type(inner).deserialize_from_bytes(
+        before, CountingEmbeddings(), allow_dangerous_deserialization=True
+    )
+    with pytest.warns(StoreDiffersWarning, match=r"lacks 1 .*\('b'\)"):
+        later = GuardedVectorStore(again, guard=opened(url))
+    found = later.reconcile(forget=True)
+    assert (found.released, found.missing, found.forgotten) == (("b",), (), ())
+    later.release(list(found.released), by="anna")
+    assert {document.id for document in later.get_by_ids(["a", "b"])} == {"a", "b"}
+    assert later.reconcile().agrees
+
+
+def test_one_vector_that_cannot_be_used_does_not_stop_the_others(make_store, url):
+    inner = make_store("memory", CountingEmbeddings(), DIM)
+    store = GuardedVectorStore(inner, guard=opened(url))
+    add(store, a="billing a")
+    inner.add_texts(["billing p", "billing z", "billing y"], ids=["p", "z", "y"])
+    inner.store["z"]["vector"] = [0.0] * DIM
+    inner.store["y"]["vector"] = [1.0]
+    found = store.reconcile(adopt=True)
+    assert (found.unguarded, found.adopted) == (("p",), ("p",))
+    assert sorted(found.unreadable) == ["y", "z"]
