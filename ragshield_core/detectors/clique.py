@@ -61,6 +61,8 @@ CLIQUE_CAP = 60
 
 # Fewer entries say too little about what is usual among them.
 MIN_ENTRIES = 100
+# Fewer entries say too little about which words are usual around a topic.
+MIN_WORDED = 2_000
 # Fewer entries with a neighbour of their own lineage say too little about how alike these are.
 MIN_FAMILY_ENTRIES = 100
 
@@ -716,10 +718,12 @@ class CliqueDetector(Detector, Lender):
             self._measure_edges(graph.part(graph.present))
         found: dict[Channel, GroupEvidence] = {}
         newcomers = None
-        if self.rule == "groups":
+        self._shares = None
+        if (
+            self.rule == "groups" and len(graph) >= MIN_WORDED and not audit
+        ):  # tells no new from old
             self._shares = WordShares.of([graph.words[slot] for slot in graph.present.tolist()])
-            if not audit:  # which cannot tell new from old
-                newcomers = Newcomers(overlay, self._shares, self._turns(TURNS))
+            newcomers = Newcomers(overlay, self._shares, self._turns(TURNS))
         for channel in CHANNELS if self.rule == "groups" else ():
             if channel == "any" and self._families:
                 known, self._kin = (
