@@ -222,6 +222,6 @@ def test_nothing_of_its_own_is_forgotten_either():
     ours = {name for name in public(GuardedVectorStore) if name not in public(VectorStore)}
     about = {"adopt", "aadopt", "scan", "ascan", "release", "arelease", "refresh_quarantine"}
     about |= {"recall", "arecall", "purge", "apurge", "restore", "arestore"}
-    about |= {"recover", "arecover", "rescreen", "arescreen"}
+    about |= {"recover", "arecover", "rescreen", "arescreen", "reconcile", "areconcile"}
     state = {"guard", "inner", "keys", "last_report", "quarantine"}
     assert {name for name in ours if not decided(name)} == about | state

@@ -301,14 +301,14 @@ async def test_a_write_that_is_cancelled_is_finished_and_loses_nothing(make_stor
     store = GuardedVectorStore(make_store("chroma"), guard=guard_of())
     store.add(known())
     access, text = store._keeper.access, known()[0].text
-    awrite, begun = access.awrite, asyncio.Event()
+    areplace, begun = access.areplace, asyncio.Event()
 
     async def slow(nodes, **kwargs):
         begun.set()
         await asyncio.sleep(0.05)
-        await awrite(nodes, **kwargs)
+        await areplace(nodes, **kwargs)
 
-    with patch.object(access, "awrite", slow):
+    with patch.object(access, "areplace", slow):
         better = node("billing better", text, label="billing")
         task = asyncio.create_task(store.async_add([better]))
         await begun.wait()
