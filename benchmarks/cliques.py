@@ -74,10 +74,14 @@ def knowledge_base(name: str) -> Batch:
         return load("wiki_passages", lineage="title")
     if name == "near-duplicate docs":
         return load("near_duplicate_docs")
-    contexts = {"web + nq": "nq_target_contexts", "web + hotpotqa": "hotpotqa_target_contexts"}
+    contexts, lineage = {
+        "web + nq": ("nq_target_contexts", "title"),
+        "web + hotpotqa": ("hotpotqa_target_contexts", "title"),
+        "web + msmarco": ("msmarco_half_target_contexts", None),  # web pages: no titles
+    }[name]
     return join(
         renamed(load("redundant_web_passages"), "web-"),
-        renamed(load(contexts[name], lineage="title"), "context-"),
+        renamed(load(contexts, lineage=lineage), "context-"),
     )
 
 
@@ -312,6 +316,7 @@ def main() -> None:
         "wikipedia": [nq, hotpotqa],
         "web + nq": [nq],
         "web + hotpotqa": [hotpotqa],
+        "web + msmarco": ["poisonedrag_msmarco_half"],
         "near-duplicate docs": [],
     }
     fifty, splits = None, 1

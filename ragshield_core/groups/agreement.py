@@ -29,8 +29,13 @@ PRIOR = 6.0
 FADING = 0.1
 # New neighbours at whose distance the standing ones are measured.
 NEAREST = 2
+# A topic that is covered by half is a new one rather: of entries that come by whole articles, half
+# as many again would be held if the share that is covered counted as it is.
+COVERAGE = 2.0
 # Bounds of a word's share, so that no logarithm runs away.
 LEAST_SHARE = 1e-5
+# Reviewers are told the words that are more than so telling, by the most telling one's measure.
+TOLD = 0.5
 # Of who was there before; of who is new to everybody that comes.
 STANDS, NEW_TO_ALL = -1, -2
 _LOW = np.uint64(0xFFFFFFFF)
@@ -219,7 +224,7 @@ class Newcomers:
         similarities = self._overlay.lists.take(rows).similarities
         *_, telling = _telling(shared, self._shares, mates, standing, similarities)
         best = np.argsort(-telling, kind="stable")[:TELLING]
-        best = best[telling[best] > 0.0]
+        best = best[telling[best] > TOLD * telling.max(initial=0.0)]
         columns = np.flatnonzero(standing[0])
         had = (shared.had[best][:, None] >> columns.astype(np.uint32)) & np.uint32(1)
         return Agreed(
@@ -309,7 +314,7 @@ def agreement(
         topic = having * rarity
         total = np.bincount(shared.row, topic, minlength=n)
         covered = np.bincount(shared.row, topic * known, minlength=n)
-        found[:, number] = claim * covered / np.maximum(total, LEAST_SHARE)
+        found[:, number] = claim * (covered / np.maximum(total, LEAST_SHARE)) ** COVERAGE
     return found
 
 
