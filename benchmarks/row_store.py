@@ -72,13 +72,4 @@ class RowKeeper(Keeper[Entry]):
     def write(self, rows: Sequence[int]) -> Report:
         """Write some of the rows as an adapter does."""
         batch = self._rows.take(rows)
-        columns = Columns(
-            ids=batch.ids,
-            texts=batch.texts,
-            vectors=batch.vectors,
-            labels=batch.labels,
-            lineages=batch.lineages,
-            metadatas=batch.metadatas,
-            contexts=batch.contexts,
-        )
-        return self.run(self.add(sift(columns, self.guard), lambda _: None))
+        return self.run(self.add(sift(Columns.of(batch), self.guard), lambda _: None))

@@ -80,16 +80,7 @@ class SmallKeeper(Keeper):
     def add(self, **texts):
         """Write texts by their ids; return the report."""
         batch = entries(**texts)
-        columns = Columns(
-            ids=batch.ids,
-            texts=batch.texts,
-            vectors=batch.vectors,
-            labels=batch.labels,
-            lineages=batch.lineages,
-            metadatas=batch.metadatas,
-            contexts=batch.contexts,
-        )
-        steps = super().add(sift(columns, self.guard), lambda report: report.flagged)
+        steps = super().add(sift(Columns.of(batch), self.guard), lambda report: report.flagged)
         return self.run(steps)
 
     def seen(self):
