@@ -52,10 +52,10 @@ Written by `benchmarks/workers.py`. {known:,} passages are adopted, of Wikipedia
 those that are retrieved for the very questions ("web + nq" of `cliques.md`); then the texts of
 poisonedrag_nq come one by one, in random order, each to the next process, one in five at the same
 instant as another of its target. On the web, two clean passages follow each time. Held: the share
-that was held or recalled in the end, with the Wilson 95 % interval. Others: texts of which one
-process decided otherwise than several, in either direction: which of two that come at the same
-instant is first makes a difference, in one process as well. Seconds: while they come, one process
-after the other but for those, on {cores} cores.
+that was held or recalled in the end, with the Wilson 95 % interval. Which of two that come at the
+same instant is first makes a difference in one process as well: "pairs turned" is one process with
+the other one first. Others: texts of which one process decided otherwise, in either direction.
+Seconds: while they come, one process after the other but for those, on {cores} cores.
 
 | passages | texts | of a target | database | processes | held | difference to one | others \
 | seconds |
@@ -70,16 +70,22 @@ class Cell(NamedTuple):
     kind: str
     texts: str
     processes: int
+    turned: bool = False  # of two that come at the same instant, the other one is first
 
     @property
     def name(self) -> str:
         """How it is called among the results."""
-        return " | ".join(map(str, self))
+        return " | ".join(map(str, self[:5])) + " | turned" * self.turned
+
+    @property
+    def who(self) -> str:
+        """Return by whom the texts are written."""
+        return f"{self.processes}{', pairs turned' * self.turned}"
 
     @property
     def of_one(self) -> str:
         """The name of what it is compared with."""
-        return self._replace(processes=1).name
+        return self._replace(processes=1, turned=False).name
 
 
 class Result(NamedTuple):
@@ -128,14 +134,14 @@ def order(targets: Sequence[str], seed: int = 0) -> list[list[int]]:
     return [groups[number] for number in rng.permutation(len(groups)).tolist()]
 
 
-def schedule(parts: Parts, targets: Sequence[str]) -> list[list[list[int]]]:
+def schedule(parts: Parts, targets: Sequence[str], *, turned: bool) -> list[list[list[int]]]:
     """Return batches of rows that come at the same instant, one instant after the other."""
     known, poison, clean = map(len, parts)
     instants = order(targets)
     after = np.array_split(known + poison + np.arange(clean), len(instants))
     moments = []
     for instant, some in zip(instants, after, strict=True):
-        moments.append([[known + number] for number in instant])
+        moments.append([[known + number] for number in (instant[::-1] if turned else instant)])
         if len(some):
             moments.append([some.tolist()])
     return moments
@@ -163,7 +169,9 @@ def working(
         child.join()
 
 
-def spread(url: str, parts: Parts, targets: Sequence[str], n: int) -> Result:
+def spread(
+    url: str, parts: Parts, targets: Sequence[str], n: int, *, turned: bool = False
+) -> Result:
     """Return what so many processes hold of poison, on a database that has adopted the known."""
     known, poison, _ = parts
     rows = together(parts)
@@ -172,7 +180,8 @@ def spread(url: str, parts: Parts, targets: Sequence[str], n: int) -> Result:
         with working(url, rows, store, n) as pipes:
             in_turn = itertools.cycle(pipes)
             begin = time.perf_counter()
-            for moment in track(schedule(parts, targets), f"{n} processes", transient=True):
+            moments = schedule(parts, targets, turned=turned)
+            for moment in track(moments, f"{n} processes", transient=True):
                 asked = [next(in_turn) for _ in moment]
                 for pipe, batch in zip(asked, moment, strict=True):
                     pipe.send(batch)
@@ -236,7 +245,7 @@ def table(results: dict[str, Result], cells: Sequence[Cell]) -> str:
         one = results[cell.of_one].held
         difference = (len(held) - len(one)) / of
         lines.append(
-            f"| {cell.corpus} | {cell.texts} | {cell.per_target} | {cell.kind} | {cell.processes} "
+            f"| {cell.corpus} | {cell.texts} | {cell.per_target} | {cell.kind} | {cell.who} "
             f"| {proportion_interval(len(held), of)} | {difference:+.3f} "
             f"| {len(set(held) ^ set(one))} | {seconds:.0f} |"
         )
@@ -254,6 +263,9 @@ def main() -> None:
     cells = [Cell("Wikipedia", 5, "SQLite", "raw", n) for n in (1, 2)]
     if not quick:
         cells = [Cell(*of) for of in product(CORPORA, (5, 3, 2), KINDS, TEXTS, PROCESSES)]
+        turned = [cell._replace(turned=True) for cell in cells if cell.processes == 1]
+        places = [cell[:4] for cell in cells]
+        cells = sorted((*cells, *turned), key=lambda cell: places.index(cell[:4]))
     file = RESULTS / "workers.json"
     results: dict[str, Result] = {}
     if arguments.resume and file.exists():
@@ -271,7 +283,7 @@ def main() -> None:
             targets = [str(row // n) for row in range(len(poison))]
             url = adopted.copy(cell.corpus, cell.kind)
             parts = adopted.parts(cell.corpus, poison)
-            results[cell.name] = spread(url, parts, targets, cell.processes)
+            results[cell.name] = spread(url, parts, targets, cell.processes, turned=cell.turned)
             adopted.drop(cell.kind, url)
             print(table(results, [cell]).splitlines()[-1], flush=True)
             if not quick:
