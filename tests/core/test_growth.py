@@ -391,7 +391,8 @@ def test_a_guard_that_began_with_nothing_goes_on_the_same_after_a_save(tmp_path,
     assert guard.calibrated is (n_known > FIRST)
     guard.save(tmp_path / "middle")
     again = Guard.load(tmp_path / "middle", quarantine=Quarantine("sqlite://"))
-    assert again.status() == guard.status()
+    # Its quarantine is another one.
+    assert replace(again.status(), held=0) == replace(guard.status(), held=0)
     assert again.thresholds == guard.thresholds
     assert saved(again, tmp_path / "copy") == saved(guard, tmp_path / "middle")
     lives = [dict(live), dict(live)]
@@ -405,7 +406,8 @@ def test_a_guard_that_began_with_nothing_goes_on_the_same_after_a_save(tmp_path,
         assert said[0] == said[1]
         assert ours.spent == theirs.spent
     assert guard.status().calibrated_at > n_known
-    assert again.status() == guard.status()
+    # Its quarantine is another one.
+    assert replace(again.status(), held=0) == replace(guard.status(), held=0)
     assert again.thresholds == pytest.approx(guard.thresholds, abs=1e-4)
     assert set(lives[0]) == set(lives[1])
 
