@@ -62,8 +62,8 @@ REACH = 1.0
 
 
 # Weights of the surprisals. Contrast within reach is the evidence proper; far and tight keep it
-# honest where all is crowded or all is sparse. Agreement is another kind of evidence, which counts
-# as much as these three, which are much alike.
+# honest where all is crowded or all is sparse. Agreement is another kind of evidence: in a group of
+# five it counts as much as these three, which are much alike; the fewer agree, the less it says.
 WEIGHTS = {"near": 1.0, "far": 0.5, "tight": 0.5, "agreed": 2.0}
 
 

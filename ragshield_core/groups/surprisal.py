@@ -155,5 +155,6 @@ def _sum(parts: Mapping[tuple[str, int], Surprisal], tied: Raw, column: int) -> 
     total = np.zeros(len(tied.tight))
     for name, weight in WEIGHTS.items():
         if (name, column) in parts:
-            total += weight * parts[name, column](getattr(tied, name)[:, column])
+            share = (SIZES[column] - 1) / (SIZES[-1] - 1) if name == "agreed" else 1.0
+            total += share * weight * parts[name, column](getattr(tied, name)[:, column])
     return total
