@@ -674,9 +674,8 @@ class Keeper(ABC, Generic[Item]):
             answer = yield from steps
         except RAGShieldError:
             raise
-        except (
-            Exception
-        ) as error:  # of the store, or its embedding model: theirs, and of their type
+        except Exception as error:
+            # The store's, or its embedding model's: it keeps their type.
             error.add_note(
                 "RAGShield: the store inside or its embedding model failed, and this operation on "
                 f"it came to no end ({self.guard.quarantine!r}). What was judged suspicious is "

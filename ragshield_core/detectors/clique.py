@@ -717,11 +717,9 @@ class CliqueDetector(Detector, Lender):
         if known_before and families != self._families:  # all edges change sides
             self._measure_edges(graph.part(graph.present))
         found: dict[Channel, GroupEvidence] = {}
-        newcomers = None
-        self._shares = None
-        if (
-            self.rule == "groups" and len(graph) >= MIN_WORDED and not audit
-        ):  # tells no new from old
+        newcomers = self._shares = None
+        # An audit cannot tell new from old.
+        if self.rule == "groups" and len(graph) >= MIN_WORDED and not audit:
             self._shares = WordShares.of([graph.words[slot] for slot in graph.present.tolist()])
             newcomers = Newcomers(overlay, self._shares, self._turns(TURNS))
         for channel in CHANNELS if self.rule == "groups" else ():
@@ -871,8 +869,14 @@ class CliqueDetector(Detector, Lender):
         assert self._usual is not None  # noqa: S101 - there is one as soon as it is ready
         weights = self._held_weights()
         evidence: dict[Channel, GroupEvidence] = {}
-        recent = self._recent(overlay)
-        newcomers = self._newcomers(overlay, recent)
+        # Who is new to whom, and copies, which stand by themselves, are what they were before some
+        # were suspected.
+        if suspected is None:
+            recent = self._recent(overlay)
+            newcomers, lineages = self._newcomers(overlay, recent), self._lineages(overlay, recent)
+        else:
+            newcomers = suspected[1].evidence["cross"].newcomers
+            lineages = suspected[1].lineages
         for channel in CHANNELS:
             held, before = Held.of(overlay, weights, self._raw[channel]), None
             if suspected is not None:
@@ -881,8 +885,6 @@ class CliqueDetector(Detector, Lender):
             evidence[channel] = self._evidence(overlay, channel, newcomers, held, before)
         n = len(overlay.numbers)
         wanted = np.arange(n) if rows is None else rows
-        # Of copies, which stand by themselves, nothing changes by what is suspected.
-        lineages = suspected[1].lineages if suspected else self._lineages(overlay, recent)
         columns = _Tied.of(evidence, wanted, lineages).columns(self._usual)
         why, scores = np.zeros(n, dtype=np.intp), np.full(n, -np.inf)
         why[wanted] = np.argmax(columns, axis=1)
@@ -907,12 +909,12 @@ class CliqueDetector(Detector, Lender):
         return np.asarray((np.cumsum(~graph.gone) - 1) * turns // max(1, len(graph)))
 
     def _newcomers(self, overlay: Overlay, recent: NDArray[np.bool_]) -> Newcomers | None:
-        """Return who came together; ``None`` where words were not counted yet.
+        """Return who came together; ``None`` where words were not counted.
 
         No more at once than was taken as new when the usual was measured: else a large batch would
         be suspicious for being one.
         """
-        if self._shares is None:  # saved by an early version
+        if self._shares is None:  # there were too few entries, or an early version counted none
             return None
         graph, n_new = self._fitted(), len(overlay.batch)
         if not n_new:  # as they were measured

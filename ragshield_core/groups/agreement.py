@@ -222,7 +222,7 @@ class Newcomers:
         if not mine.size or mates[0, -1] < 0:
             return None
         similarities = self._overlay.lists.take(rows).similarities
-        *_, telling = _telling(shared, self._shares, mates, standing, similarities)
+        *_, (telling, _) = _telling(shared, self._shares, mates, standing, similarities)
         best = np.argsort(-telling, kind="stable")[:TELLING]
         best = best[telling[best] > TOLD * telling.max(initial=0.0)]
         columns = np.flatnonzero(standing[0])
@@ -301,8 +301,8 @@ def agreement(
     for column in range(standing.shape[1]):
         known |= shared.in_column(column) & standing[shared.row, column]
     rarity = -np.log(shares(shared.word))
-    having = np.zeros(len(shared.row))
-    for number, telling in enumerate(_telling(shared, shares, mates, standing, similarities)):
+    by_number = _telling(shared, shares, mates, standing, similarities)
+    for number, (telling, having) in enumerate(by_number):
         order = np.lexsort((shared.word, -telling, shared.row))
         row = shared.row[order]
         rank = np.arange(len(row)) - np.searchsorted(row, row)
@@ -310,7 +310,6 @@ def agreement(
         sign = np.where(rank < TELLING, 1.0, np.where(rank < 2 * TELLING, -1.0, 0.0))
         claim = np.maximum(np.bincount(row, sign * telling[order], minlength=n), 0.0)
         # What the entries around do not say is telling as far as they are about the same.
-        having += shared.by(mates[:, number])
         topic = having * rarity
         total = np.bincount(shared.row, topic, minlength=n)
         covered = np.bincount(shared.row, topic * known, minlength=n)
@@ -324,8 +323,11 @@ def _telling(
     mates: NDArray[np.intp],
     standing: NDArray[np.bool_],
     similarities: NDArray[np.float32],
-) -> list[NDArray[np.float64]]:
-    """Return how telling each word is, with the nearest mate, the nearest two, and so on."""
+) -> list[tuple[NDArray[np.float64], NDArray[np.float64]]]:
+    """Return how telling each word is, and how many mates have it: of one mate, of two, and so on.
+
+    Parameters as of :func:`agreement`.
+    """
     first = np.maximum(mates[:, :NEAREST], 0)
     there = mates[:, :NEAREST] >= 0
     near = np.where(there, np.take_along_axis(similarities, first, 1), np.float32(0.0))
@@ -340,12 +342,12 @@ def _telling(
     having = np.zeros(len(shared.row))
     found = []
     for number in range(mates.shape[1]):
-        having += shared.by(mates[:, number])
+        having = having + shared.by(mates[:, number])
         n = number + 1.0
         q = np.clip(having / n, LEAST_SHARE, 1.0 - LEAST_SHARE)
         gain = n * (q * np.log(q / share) + (1.0 - q) * np.log((1.0 - q) / (1.0 - share)))
         enough = (mates[:, number] >= 0)[shared.row]
-        found.append(np.where(enough & (q > share), np.maximum(gain, 0.0), 0.0))
+        found.append((np.where(enough & (q > share), np.maximum(gain, 0.0), 0.0), having))
     return found
 
 

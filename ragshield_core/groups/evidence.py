@@ -276,7 +276,7 @@ class GroupEvidence:
         self._overlay, self._channel, self._exempt = overlay, channel, exempt
         self._standing, self._families, self._kin = standing, families, kin
         self._held = held if held is not None and held.weights.any() else None
-        self._newcomers = newcomers
+        self.newcomers = newcomers
         n_numbers = overlay.graph.n_slots + len(overlay.batch)
         self._position = np.full(n_numbers, -1, dtype=np.int64)
         self._position[overlay.numbers] = np.arange(len(overlay.numbers))
@@ -314,20 +314,20 @@ class GroupEvidence:
 
     def agreed(self, row: int, size: int) -> Agreed | None:
         """Return on what an entry agrees with the new ones of its group, if on anything."""
-        if self._newcomers is None:
+        if self.newcomers is None:
             return None
         rows = np.s_[row : row + 1]
         copied = self._overlay.lists.copied[rows]
         others = np.where(copied < COPIED_FROM, self._near(rows), np.float32(0.0))
-        return self._newcomers.agreed(row, others, size - 1)
+        return self.newcomers.agreed(row, others, size - 1)
 
     def _tightness(self, rows: slice, before: GroupEvidence | None) -> None:
         overlay = self._overlay
         lists, own = overlay.lists.take(rows), overlay.numbers[rows]
         near = self._near(rows)
-        if self._newcomers is not None:
+        if self.newcomers is not None:
             others = np.where(lists.copied < COPIED_FROM, near, np.float32(0.0))
-            self.raw.agreed[rows] = self._newcomers.agreement(rows, others, len(SIZES))
+            self.raw.agreed[rows] = self.newcomers.agreement(rows, others, len(SIZES))
         order = np.argsort(-near, axis=1, kind="stable")
         near = np.take_along_axis(near, order, 1)
         members = np.where(near > 0.0, np.take_along_axis(lists.slots, order, 1), -1)

@@ -199,14 +199,16 @@ def fitted():
 
 
 def test_a_claim_on_a_covered_topic_makes_a_group_more_suspicious(fitted):
+    """Mostly: words of a claim are also words that the knowledge base does not cover."""
     detector, centres = fitted
     with_claim, without = [], []
-    for seed in range(12):
+    for seed in range(40):
+        topic = seed % 8
         for scores, claim in ((with_claim, "march fifteenth"), (without, "")):
-            batch = newcomers(np.random.default_rng(seed), centres[0], claim)
+            batch = newcomers(np.random.default_rng(seed), centres[topic], claim, topic=topic)
             scores.append(np.median(detector.score(batch)))
     assert np.mean(with_claim) > np.mean(without) + 1.0
-    assert np.mean(np.array(with_claim) > without) >= 0.75
+    assert np.mean(np.array(with_claim) > without) >= 0.8
 
 
 def test_the_sentence_says_what_they_agree_on_and_who_does_not_say_so(fitted):
@@ -227,22 +229,27 @@ def test_scores_are_the_same_after_saving(fitted):
     np.testing.assert_array_equal(again.score(batch), detector.score(batch))
 
 
-def test_what_is_told_apart_one_by_one_is_told_apart_in_one_batch(fitted):
-    """A large batch is not suspicious for being one: not all of it is new to each other."""
-    detector, _ = fitted
-    rng = np.random.default_rng(7)
-    clean, _ = knowledge_base(np.random.default_rng(0))  # the same topics
-    fresh = Batch.of(
-        ids=[f"fresh-{i}" for i in range(1_200)],
-        texts=[" ".join(rng.permutation(text.split())) for text in clean.texts[:1_200]],
-        embeddings=clean.embeddings[:1_200] + 0.3 * rng.normal(size=(1_200, DIM)),
-    )
-    whole = detector.score(fresh)
-    parts = np.concatenate(
-        [detector.score(fresh.take(range(s, s + 100))) for s in range(0, 1_200, 100)]
-    )
-    usual = np.quantile(detector.held_out_scores(clean, 0), 0.99)
-    assert np.mean(whole > usual) <= np.mean(parts > usual) + 0.02
+@pytest.mark.parametrize("seed", range(3))
+def test_no_more_are_new_at_once_than_when_the_usual_was_measured(fitted, seed):
+    """A large batch is not suspicious for being one: each tenth is new for itself."""
+    detector, centres = fitted
+    clean, _ = knowledge_base(np.random.default_rng(0))
+    group = newcomers(np.random.default_rng(seed), centres[1], "march fifteenth", topic=1)
+    rng = np.random.default_rng(100 + seed)
+    texts = [" ".join(rng.permutation(text.split())) for text in clean.texts[:1_200]]
+    vectors = clean.embeddings[:1_200] + 0.6 * rng.normal(size=(1_200, DIM))
+
+    def score(places):
+        mixed, moved = list(texts), vectors.copy()
+        for place, text in zip(places, group.texts, strict=True):
+            mixed[place] = text
+        moved[places] = group.embeddings
+        batch = Batch.of(ids=[f"fresh-{i}" for i in range(1_200)], texts=mixed, embeddings=moved)
+        return detector.score(batch)[places]
+
+    together, apart = score([600, 601, 602, 603, 604]), score([0, 300, 600, 900, 1_199])
+    np.testing.assert_allclose(together, detector.score(group), atol=2.0)
+    assert (apart < together - 2.0).all()
 
 
 def test_few_entries_say_too_little_about_words():
