@@ -222,7 +222,7 @@ class Keeper(ABC, Generic[Item]):
         report, intent = yield from self._decided(sifted, replacing, sifted.admitted)
         self.last_report = report
         try:
-            yield from self._taken_out(report.batch.take(~report.admitted), intent)
+            yield from self._taken_out(report.batch.take(~report.admitted))
             yield from self.recall_found(report.retroactive)
             admitted = sifted.admitted(report)
             if len(admitted):
@@ -622,17 +622,18 @@ class Keeper(ABC, Generic[Item]):
         lost = _chosen(coming, self.guard.known(coming.ids), but=older.ids)
         return together([batch for batch in (older, lost) if len(batch)] or [older])
 
-    def _taken_out(self, held: Batch, intent: Intent | None) -> Steps[None]:
+    def _taken_out(self, held: Batch) -> Steps[None]:
         """Take out of the store what is held now, and is there: it looked admissible before."""
         if not len(held):
             return
+        known = self.guard.known(held.ids)
+        # What somebody else intends may be on its way into the store, which is read after it.
+        moving: frozenset[str] = (yield own(self.guard.moving)) if known else frozenset()
         standing = (yield from self.stored(held.ids)).entries
-        same = standing.take([row for row, e in enumerate(standing) if self.mask.covers(e)])
-        lost = _chosen(held, self.guard.known(held.ids), but=standing.ids)
-        mine = 0 if intent is None else len(intent.positions)
-        # What somebody else intends may be on its way into the store.
-        if len(lost) and self.guard.status().pending <= mine:
+        lost = _chosen(held, known, but=moving.union(standing.ids))
+        if len(lost):
             yield own(self.guard.forget, lost)
+        same = standing.take([row for row, e in enumerate(standing) if self.mask.covers(e)])
         if len(same):
             yield from self._leave(same, self._deleted_or_hidden(same.ids))
 

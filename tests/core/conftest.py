@@ -5,6 +5,8 @@ import uuid
 import pytest
 from sqlalchemy import create_engine, make_url, text
 
+from ragshield_core.cli import main
+
 
 @pytest.fixture
 def on_postgres(postgres_url):
@@ -33,3 +35,20 @@ def any_url(request, tmp_path):
     if request.param == "postgres":
         return request.getfixturevalue("on_postgres")
     return f"sqlite:///{tmp_path}/shared.db"
+
+
+@pytest.fixture
+def ragshield(tmp_path, monkeypatch, capsys):
+    """Return a function that runs the command in a folder of its own, on wide lines."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr("ragshield_core.knowledge.command.console.width", 200)
+
+    def run(*arguments):
+        monkeypatch.setattr("sys.argv", ["ragshield", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        shown = capsys.readouterr()
+        return ended.value.code or 0, shown.out, " ".join(shown.err.split())
+
+    return run

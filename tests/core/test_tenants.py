@@ -19,7 +19,7 @@ from support import Scripted, group, passages, saved, scored
 from ragshield_core import Guard, Quarantine
 from ragshield_core.canary import CanaryMonitor
 from ragshield_core.canary.storage import _Base as CanaryTables
-from ragshield_core.cli import ENTRY_POINT_GROUP, app, main
+from ragshield_core.cli import ENTRY_POINT_GROUP, app
 from ragshield_core.database import TableBase
 from ragshield_core.detectors import CliqueDetector, QueryEchoDetector
 from ragshield_core.errors import QuarantineError, StateError
@@ -432,21 +432,6 @@ def test_each_command_that_takes_a_database_takes_a_namespace():
         if "--database" in options or "--quarantine" in options:
             hold_only = name == "canary trace"  # where --quarantine is no database
             assert "--namespace" in options or hold_only, name
-
-
-@pytest.fixture
-def ragshield(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "200")
-
-    def run(*arguments):
-        monkeypatch.setattr("sys.argv", ["ragshield", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        shown = capsys.readouterr()
-        return ended.value.code or 0, shown.out, " ".join(shown.err.split())
-
-    return run
 
 
 def test_commands_see_and_judge_what_is_the_tenants(url, tmp_path, ragshield):
