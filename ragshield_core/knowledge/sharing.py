@@ -37,6 +37,8 @@ logger = logging.getLogger("ragshield")  # ids and counts, never text
 # is written: a snapshot costs as much as there is, so that each entry has a fixed share in the cost
 # of snapshots, and who starts replays a tenth at the most. At least so many: few are quick to read.
 SNAPSHOT_AFTER, SNAPSHOT_AT_LEAST = 0.1, 1000
+# The same for who closes, as somebody is about to start again.
+SNAPSHOT_AT_CLOSE = 0.01
 # Seconds between two looks at whose turn it is.
 PAUSE = 0.02
 # Signs of life within a lease.
@@ -442,6 +444,7 @@ class Sharing(Recorder):
 
     def close(self) -> None:
         """Take no part any more, and give the connections back."""
+        self._keep_short(SNAPSHOT_AT_CLOSE)
         self.leave()
         self._database.close()
 
@@ -493,19 +496,18 @@ class Sharing(Recorder):
         size = len(event.entries) if event.entries is not None else 0
         self._tail.append((position, size))
 
-    def _keep_short(self, *, anew: bool = False) -> None:
+    def _keep_short(self, share: float = SNAPSHOT_AFTER, *, anew: bool = False) -> None:
         """Write a snapshot if there is much to replay since the latest, and drop what it covers."""
-        wanted = max(SNAPSHOT_AT_LEAST, SNAPSHOT_AFTER * self._hands.size()) if not anew else 0
-        if self._length() < wanted:
-            return
-        with self._database.read() as session:
-            latest = self._snapshots.latest(session)
-        while latest is not None and self._tail and self._tail[0][0] <= latest.position:
-            self._tail.popleft()  # somebody else has
+        wanted = max(SNAPSHOT_AT_LEAST, share * self._hands.size()) if not anew else 0
         if self._length() < wanted:
             return
         try:
-            self._write_snapshot(self.position)
+            with self._database.read() as session:
+                latest = self._snapshots.latest(session)
+            while latest is not None and self._tail and self._tail[0][0] <= latest.position:
+                self._tail.popleft()  # somebody else has
+            if self._length() >= wanted:
+                self._write_snapshot(self.position)
         except Exception as error:  # noqa: BLE001 - what was to be written is, and is read all the same
             logger.error("no snapshot was written: %s", crash(error))  # noqa: TRY400
             self._tail.clear()

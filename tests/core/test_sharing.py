@@ -7,6 +7,7 @@ import sys
 import threading
 from contextlib import nullcontext
 from dataclasses import replace
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -188,6 +189,23 @@ def test_snapshots_keep_the_journal_short_and_who_is_far_behind_goes_on_from_one
     assert asleep.catch_up() == 30
     assert asleep.known(["p29-0"]) == ["p29-0"]
     assert_same(one, asleep, tmp_path)
+
+
+def test_who_closes_leaves_nothing_to_replay(url, monkeypatch):
+    monkeypatch.setattr(sharing, "SNAPSHOT_AT_LEAST", 10)
+    replayed = []
+    for closing in (False, True):
+        (one,) = opened(url, 1)
+        one.learn(passages(200, 1, f"many{closing}"))
+        for number in range(15):
+            one.learn(passages(1, number, f"{closing}{number}"))
+        if closing:
+            one.close()
+        with mock.patch.object(Guard, "apply", autospec=True, side_effect=Guard.apply) as applied:
+            (late,) = opened(url, 1)
+        assert late.known([f"{closing}14-0"])
+        replayed.append(applied.call_count)
+    assert replayed == [15, 0]
 
 
 def test_a_damaged_snapshot_is_passed_over_for_the_one_before(url, monkeypatch, caplog):
