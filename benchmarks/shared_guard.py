@@ -156,7 +156,8 @@ A guard with all detectors has adopted {n_known:,} entries: passages of Wikipedi
 of documentation, queries of a bank, and, past those, the same with their words shuffled and noise
 on their vectors. Behind the snapshot the journal has rows that say what was learned. Seconds; the
 tail is what opening takes longer than from the snapshot alone, where a process was killed: who
-closes leaves none. The longest tails have a tenth of what is known: then a snapshot is written. Goals: {OPENING_GOALS}.
+closes leaves none. The longest tails have a tenth of what is known: then a snapshot is written.
+Goals: {OPENING_GOALS}.
 
 | database | rows behind the snapshot | entries of each | open | tail |
 |---|---|---|---|---|"""
