@@ -22,13 +22,12 @@ from importlib.resources import files
 from operator import or_
 from typing import Any
 
+from ragshield_core.text.lexicon import Lexicon
 from ragshield_core.text.normalized import CJK
 
 LANGUAGES = ("en", "de", "fr", "es", "it", "pt", "zh")
 # Sentences read together: at most this many, and short ones only up to this many characters.
 MAX_JOINED = 5
-# Words whose ideas are remembered.
-MAX_KNOWN = 50_000
 MAX_REASONS = 4
 # Ideas that a sentence needs to be looked at more closely.
 MIN_IDEAS = 2
@@ -166,54 +165,6 @@ class Idea:
     def reasons(self) -> tuple[str, ...]:
         """Return the ideas, or pairs of ideas, that speak for it most, the strongest first."""
         return tuple(model().reasons(self.mask)[:MAX_REASONS])
-
-
-class Lexicon:
-    """The words and phrases of one language, each with its ideas as bits."""
-
-    def __init__(self, phrases: Iterable[tuple[str, int]]) -> None:
-        self.exact: dict[str, int] = {}
-        self.prefixes: dict[str, int] = {}
-        # By first word and second word; a second word that is a beginning is kept under "".
-        self.phrases: dict[str, dict[str, list[tuple[tuple[str, ...], int]]]] = {}
-        for phrase, bits in phrases:
-            first, *rest = re.findall(r"[a-z0-9]+\*?", phrase) or [""]
-            if rest:
-                key = "" if rest[0].endswith("*") else rest[0]
-                self.phrases.setdefault(first, {}).setdefault(key, []).append((tuple(rest), bits))
-            elif first.endswith("*"):
-                self.prefixes[first[:-1]] = self.prefixes.get(first[:-1], 0) | bits
-            elif first:
-                self.exact[first] = self.exact.get(first, 0) | bits
-        self.lengths = sorted({len(prefix) for prefix in self.prefixes})
-        self._known: dict[str, int] = {}
-
-    def bits(self, word: str) -> int:
-        """Return the ideas of one word."""
-        bits = self._known.get(word)
-        if bits is None:
-            bits = self.exact.get(word, 0)
-            for length in self.lengths:
-                bits |= self.prefixes.get(word[:length], 0) if length <= len(word) else 0
-            if len(self._known) >= MAX_KNOWN:
-                self._known.clear()
-            self._known[word] = bits
-        return bits
-
-    def ideas(self, words: Sequence[str]) -> list[int]:
-        """Return the ideas of each word, those of a phrase at its first."""
-        known = self._known
-        found = [known[word] if word in known else self.bits(word) for word in words]
-        phrases = self.phrases
-        for at, word in enumerate(words[:-1]):
-            if word in phrases:
-                seconds = phrases[word]
-                for rest, bits in (*seconds.get(words[at + 1], ()), *seconds.get("", ())):
-                    if len(rest) < len(words) - at and all(
-                        map(_fits, words[at + 1 : at + 1 + len(rest)], rest)
-                    ):
-                        found[at] |= bits
-        return found
 
 
 class Model:
@@ -497,10 +448,6 @@ def _numbers(mask: int) -> list[int]:
         numbers.append(low.bit_length() - 1)
         mask ^= low
     return numbers
-
-
-def _fits(word: str, wanted: str) -> bool:
-    return word == wanted or (wanted[-1] == "*" and word.startswith(wanted[:-1]))
 
 
 def _follows(marked: Sequence[tuple[int, int]], one: int, other: int, reach: int) -> bool:

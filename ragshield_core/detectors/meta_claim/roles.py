@@ -1,0 +1,119 @@
+"""What a claim about other sources is made of, found in running text.
+
+Who plants one document has to explain why all others say something else: they are out of date, or
+wrongly believed; a register, a ministry or the latest data settles it; this is the answer, and is
+to be relied on. Each of these is a role here. The words of each, in six languages, are in a data
+file, in two lists: those that mostly play the role, and those that also do otherwise.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import unicodedata
+from functools import cache
+from importlib.resources import files
+from typing import NamedTuple
+
+from ragshield_core.text.lexicon import Lexicon, phrases_of
+from ragshield_core.text.normalized import Readable, readable
+
+# Words that mostly play a role, and words that also do otherwise.
+TIERS = ("strong", "weak")
+# Words within which roles belong together: about two sentences.
+REACH = 30
+
+_WORD = re.compile(r"[a-z0-9]+")
+# "..., not in 1931": what is denied in passing.
+_DENIED = re.compile(
+    r",\s(?:(?:and|und|et|y|e)\s)?(?:not|nicht)\b|,\s(?:et\s(?:non|pas)|y\sno|e\s(?:non|nao))\b"
+)
+
+
+class Roles(NamedTuple):
+    """The roles, and the words that play them."""
+
+    says: tuple[str, ...]
+    """What is spoken of, by role."""
+    lexicon: Lexicon
+    """Bit ``2 * role + tier`` stands for words of that role and tier."""
+    denied: int
+    """The bit of what is denied in passing."""
+
+
+class Passage(NamedTuple):
+    """The roles that are played in a text.
+
+    Attributes
+    ----------
+    played
+        Positions, in words, and the roles played there, as bits; in order of position.
+    n_words
+        Of the text.
+    """
+
+    played: list[tuple[int, int]]
+    n_words: int
+
+    def stretches(self) -> list[int]:
+        """Return the roles that are played within reach of each place where one is, as bits."""
+        found = []
+        for first, (position, bits) in enumerate(self.played):
+            mask = bits
+            for later, more in self.played[first + 1 :]:
+                if later - position >= REACH:
+                    break
+                mask |= more
+            found.append(mask)
+        return found
+
+
+@cache
+def roles() -> Roles:
+    """Return the roles of the data file."""
+    data = json.loads(
+        (files("ragshield_core.detectors.meta_claim") / "roles.json").read_text(encoding="utf-8")
+    )
+    lexicon = Lexicon(
+        (phrase, 1 << (len(TIERS) * number + tier))
+        for number, role in enumerate(data.values())
+        for tier, name in enumerate(TIERS)
+        for words in role[name].values()
+        for phrase in phrases_of(words)
+    )
+    denied = 1 << (len(TIERS) * list(data).index("contrast"))
+    return Roles(tuple(role["says"] for role in data.values()), lexicon, denied)
+
+
+def passage_of(text: str) -> Passage:
+    """Return the roles that are played in a text, whatever it is disguised as."""
+    plain = _plain(readable(text).text)
+    words = _WORD.findall(plain)
+    played = {at: bits for at, bits in enumerate(roles().lexicon.ideas(words)) if bits}
+    for match in _DENIED.finditer(plain):
+        at = len(_WORD.findall(plain, 0, match.start()))
+        played[at] = played.get(at, 0) | roles().denied
+    return Passage(sorted(played.items()), len(words))
+
+
+def places_of(text: str, first: int, last: int) -> tuple[Readable, list[tuple[int, int]]]:
+    """Return a readable text, and where some of its words lie in it."""
+    view = readable(text)
+    spans = [match.span() for match in _WORD.finditer(_plain(view.text))]
+    return view, spans[first:last]
+
+
+class _Letters(dict[int, str]):
+    """Each letter without marks, in as many characters."""
+
+    def __missing__(self, letter: int) -> str:
+        self[letter] = plain = unicodedata.normalize("NFKD", chr(letter))[0]
+        return plain
+
+
+_LETTERS = _Letters()
+
+
+def _plain(text: str) -> str:
+    lower = text.lower()
+    return lower if lower.isascii() else lower.translate(_LETTERS)
