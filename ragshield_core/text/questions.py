@@ -1,0 +1,379 @@
+"""Questions that a text puts to itself: in front, further down, with or without a mark."""
+# ruff: noqa: PLR2004 - lengths of words and shares
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+# What an opening can be, by what it tells; the first that applies.
+KINDS = (
+    "no question",
+    "a short phrase in lower case that comes back",
+    "a title that is a question",
+    "a question further down",
+    "what may be a question",
+    "an embedded question",
+    "a question without a mark",
+    "a marked question without a question word",
+    "a marked question",
+    "what may be a question without a mark, its verb first",
+)
+NONE, PHRASE, TITLE, LATER, WEAK, EMBEDDED, UNMARKED, MARKED_OTHER, MARKED, VERB_FIRST = range(
+    len(KINDS)
+)
+_OPENING = 600  # characters in which the first question is looked for
+_FURTHER = 20_000  # and those behind it
+_LONGEST = 60  # words of a question
+_CODE = re.compile(r"[(){}\[\]=<>;:|\\$&`_/]")
+_SHORT = 15  # words of a phrase that might be one
+
+
+class Opening(NamedTuple):
+    """What a text opens with."""
+
+    kind: int  # index into KINDS
+    lower: bool  # starts in lower case
+    glued: bool  # runs into the next sentence without a space
+    echo: int  # how many of its words come back, 0 to 5
+    span: tuple[int, int]  # of the question, or of the first sentence
+    n_words: int = 0  # content words of the question
+    n_back: int = 0  # of these, come back in the rest of the text
+    last: bool = False  # nothing follows
+
+
+# Words that open questions, in English, German, French, Spanish, Italian, Portuguese, Russian.
+_WH = (
+    "who|whom|whose|who's|what|what's|when|where|where's|which|why|how"
+    "|wer|wem|wen|wessen|wann|welche[rsmn]?|warum|wieso|weshalb|woher|wohin|wieviele?"
+    "|quand|quel|quelle|quels|quelles|comment|combien|pourquoi|qu'est-ce|est-ce|où"
+    "|quién|quiénes|qué|cuándo|dónde|cuál|cuáles|cómo|cuánto|cuánta|cuántos|cuántas"
+    "|chi|cosa|quando|dove|dov'è|quale|quali|quanto|quanta|quanti|quante|perché|qual"
+    "|quem|quais|onde|quantos|quantas"
+    "|кто|кого|кому|что|когда|где|куда|откуда|какой|какая|какое|какие|каком|сколько|почему|зачем"
+)
+# These open statements just as well.
+_WH_WEAK = "was|wo|wie|wen|qui|que|où|come|che|como|quanto|quando|как|чем"
+_BE = "is|are|was|were|am|isn't|aren't|wasn't|weren't"
+_DO = "do|does|did|don't|doesn't|didn't"
+_MODAL = "can|could|will|would|has|have|had|should|shall|may|might|must|can't|won't|hasn't"
+_AUX = f"{_BE}|{_DO}|{_MODAL}"
+_PREPOSITION = (
+    "in|on|at|for|from|to|of|by|with|under|during|since|until|about|into|through|after|before"
+    "|auf|aus|bei|mit|von|zu|seit|dans|de|à|avec|pour|par|en|con|por|para|desde|di|da|per|su|em"
+    "|a|с|в|на|из|к|о"
+)
+_WH_START = re.compile(rf"(?:(?:{_PREPOSITION})\s)?(?:{_WH}|{_WH_WEAK})\b", re.IGNORECASE)
+_AUX_START = re.compile(rf"(?:{_AUX})\b", re.IGNORECASE)
+# Not what a question word asks for.
+_NOT_ASKED = (
+    rf"(?!(?:{_BE}|{_MODAL}|{_DO}|he|she|it|they|we|i|you|his|her|its|their|our|the|a|an|this|that"
+    r"|these|those|to|now|became|all|some|many|most|both|each|one|two|people|in|on|at|by)\b)"
+)
+# Without a mark: a question word and a verb that comes before its subject, or a measure.
+_STRONG = re.compile(
+    rf"(?:(?:who|whom|whose|who's|what's|where's|why)\b"
+    rf"|(?:please\s)?tell\s(?:me|us)\b|name\sthe\b|i\s(?:(?:was|am)\s)?wonder(?:ing)?\b"
+    rf"|(?:what|where|when|how)\s(?:{_AUX})\b"
+    rf"|(?:what|which)\s{_NOT_ASKED}(?:\S{{1,20}}\s){{1,6}}(?:{_AUX})\b"
+    rf"|which\s{_NOT_ASKED}\w{{1,20}}\s"
+    rf"|how\s(?:many|much|long|old|far|tall|big|large|high|deep|often|fast|hot|wide|heavy|late)\b"
+    rf"|(?:{_PREPOSITION})\s(?:what|whom|whose|which\s\w{{1,20}}\s(?:{_AUX})|how\s(?:many|much))\b"
+    rf"|(?!(?:do|have)\s(?:the|it|this|that)\b)(?:{_DO}|is|are|was|were|can|could|will|would|has|have|should)\s(?:the|there|it|this|that"
+    rf"|these|those|all|both|any|you|we|they|he|she|i|my|your)\s(?!is\b|are\b|was\b)"
+    rf"|(?:wer|wann|warum|wieso|weshalb|woher|wohin|welche[rsn]?|wieviele?|wie\s(?:viele?|alt|hoch"
+    rf"|lang|groß|heißt|heisst)|was\s(?:ist|sind|war)|wo\s(?:ist|sind|war|liegt|wurde))\s"
+    rf"|(?:qui\s(?:est|a|sont|était)|quand|quel(?:le)?s?|comment|combien|pourquoi|qu'est-ce|est-ce"
+    rf"|où\s(?:est|se|sont|a))\s"
+    rf"|(?:quiénes?|qué|cuándo|dónde|cuáles|cuál|cómo|cuánt[oa]s?)\s"
+    rf"|(?:chi\s(?:è|ha|sono|era|fu)|dove\s(?:è|si|sono)|dov'è|quale?\s|quali\s|quanti\s|quante\s"
+    rf"|che\scos|cosa\s(?:è|sono)|perché\s|quando\s(?:è|fu|sono))"
+    rf"|(?:quem|quais|quantos|quantas|onde\s(?:fica|está|é)|qual\sé)\s"
+    rf"|(?:кто|когда|где|куда|откуда|сколько|почему|зачем|как(?:ой|ая|ое|ие))\s)",
+    re.IGNORECASE,
+)
+# In the middle: "was written by whom", "is based in which city", or at the end: "ended when".
+_MID = re.compile(
+    rf"\s(?:(?:by|in|of|for|with|to|on|from|as|under|at)\s(?:who|whom|what|how\smany)\b"
+    rf"|(?:{_BE})\s(?:who|whom|what|which|where|when)\b"
+    rf"|(?:which|what|who)\s(?:\w{{1,20}}\s){{0,2}}(?:{_AUX})\b"
+    rf"|(?:what|which)\s{_NOT_ASKED}\w{{1,20}}(?:\s\w{{1,20}}){{0,3}}$)"
+    rf"|\s(?:who|whom|what|when|where|which|why|how)$",
+    re.IGNORECASE,
+)
+_MID_END = re.compile(
+    rf"\s(?:who|whom|what|when|where|which|why|how)$"
+    rf"|\s(?:(?:by|in|of|for|with|to|on|from|as|under|at|{_BE})\s(?:what|which)"
+    rf"\s{_NOT_ASKED}\w{{1,20}}(?:\s\w{{1,20}}){{0,3}}|(?:what|which)\s{_NOT_ASKED}\w{{1,20}})$",
+    re.IGNORECASE,
+)
+_MID_WORDS = frozenset(("who", "whom", "what", "when", "where", "which", "why", "how"))
+_VERBS = frozenset(f"{_BE}|do|does|did|has|have|had|can|could|will|would|should".split("|"))
+# "Do the test", "Have the form ready".
+_IMPERATIVE = dict.fromkeys(("do", "have"), ("the", "this", "that", "it", "your", "fun"))
+_NO_SUBJECT = frozenset(
+    ("a", "an", "not", "be", "been", "to", "of", "in", "for", "by", "as", "also")
+)
+_LATER_BE = re.compile(r"\s\S{1,200}\s(?:is|was|are|were)\s", re.IGNORECASE)
+# A sentence that stops where its answer should follow: "the capital of the province is."
+_OPEN_END = re.compile(r"\s(?:is|are|was|were|of|by|the|in|called|as|from)$", re.IGNORECASE)
+_CHINESE = re.compile(
+    "谁|什么|哪|何时|何地|多少|吗|为什么|怎么|如何|几[个年月天岁次]|誰|什麼|哪|嗎|為什麼|何[がをの年時人]|どこ|いつ|だれ|なぜ|ですか|ますか"
+)
+
+_LEAD = re.compile(
+    r"(?:\s{0,8}<[^<>]{1,100}>){0,4}[\s\ufeff#>*_~\"'“”‘’«»„¿¡(\[\-–—•]{0,20}"
+    r"(?:(?:\d{1,3}[.)]|(?:q|a?faq|question|query|frage|pregunta|domanda|pergunta|вопрос|问题?|問)"
+    r"\s?\d{0,3}\s?[:：.)])[\s*_\"'“¿]{1,6})?",
+    re.IGNORECASE,
+)
+_MARKS = frozenset("?？؟⁇")
+_ASIDE = re.compile(r"\[[^\][]{0,80}\]|\([^()?]{0,20}\?[^()?]{0,20}\)")
+_WORD = re.compile(r"[^\W_]+(?:['’.-][^\W_]+)*")
+_OTHERS = (
+    "the a an and or but not that this these those there their they its it his her he she you your "
+    "we our i my me be been being do done any some most more than then as such first last many "
+    "much new one two name called der die das ein eine und ist sind le la les un une et est sont "
+    "el los las una y es son il lo gli e o os"
+)
+_UNSPACED = re.compile("[\u3040-\u30ff\u3400-\u9fff]{2,4000}")
+_STEM = 5  # letters that two forms of a word have in common
+_STOP = frozenset(
+    word[:_STEM]
+    for word in (*f"{_WH}|{_WH_WEAK}|{_AUX}|{_PREPOSITION}".split("|"), *_OTHERS.split())
+)
+_ABBREVIATION = re.compile(
+    r"(?:^|[\s(.])(?:[^\W\d_]|mr|mrs|ms|dr|st|mt|jr|sr|vs|no|vol|inc|ltd|co|prof|gen|col|sgt|lt|gov|sen"
+    r"|rep|rev|hon|approx|ca|cf|etc|al|ed|fig|u\.s|e\.g|i\.e)$",
+    re.IGNORECASE,
+)
+_STOPS = re.compile(r"[.!。！](?=[\s\"'”’»)]|$|[^\W\d_])|\n\s{0,9}\n|[?？؟⁇]")
+_RUNS_ON = re.compile("[.?!]|[A-Za-z]")
+# What goes on after the mark in the same sentence: the title of a work, mostly.
+_GOES_ON = re.compile(
+    r"[\"'”’»*_)]{0,3}(?:[,;:(]|\s{1,3}(?:\(|(?:is|was|are|were|has|had|and|or|by|in|from|of|on|at"
+    r"|with|to|as|for|which|who|that|the|starring|featuring|written|directed)\s))"
+)
+_BREAK = re.compile(r"\s{0,9}(?:\n|\s[-–—|]\s|[:;]\s)")
+_CAPITAL = re.compile(r"(?<=[a-z0-9])\s(?=(?:The|In|It|A|An)\s)")  # after a question in lower case
+
+
+def opening_of(text: str) -> Opening:
+    """Return what a text opens with.
+
+    Parameters
+    ----------
+    text
+        Only its first 600 characters and its last sentence are searched for a question, and 4,000
+        for the words of it.
+    """
+    head = text[:_OPENING]
+    if "?" in head and ("[" in head or "(" in head):
+        head = _ASIDE.sub(lambda match: " " * len(match[0]), head)
+    lead = _LEAD.match(head)
+    start = lead.end() if lead else 0
+    first: tuple[int, int, str] | None = None
+    for n, (begin, end, stop) in enumerate(_sentences(head, start)):
+        if stop in _MARKS:
+            return _marked(text, head, (begin, end), early=n < 2)
+        first = first or (begin, end, stop)
+    _, end, stop = first or (start, len(head), "")
+    after = head[end + 1 : end + 2]
+    glued = stop != "" and after.isascii() and after.isalpha()
+    broken = _BREAK.search(head, start, end)  # a heading, or no full stop at all
+    if not broken and head[start : start + 1].islower():
+        broken = _CAPITAL.search(head, start, end)
+    if broken:
+        end, glued = broken.start(), False
+    kind = _unmarked_kind(head[start:end])
+    if kind != NONE:
+        opening = _question(text, kind, (start, end), glued=glued)
+        if kind != PHRASE or opening.echo > 1:
+            return opening
+    if len(text) > _OPENING and text.rstrip()[-1:] in _MARKS:
+        *_, last = [(0, 0, ""), *_sentences(text, len(text) - _OPENING // 2)]
+        if last[2] in _MARKS:
+            return _question(text, LATER, (last[0], last[1] + 1), glued=False)
+    return Opening(NONE, head[start : start + 1].islower(), glued, 0, (start, end))
+
+
+def further_of(text: str, opening: Opening) -> Opening:
+    """Return the most striking question behind what a text opens with, wherever it stands.
+
+    Parameters
+    ----------
+    text
+        Its first 20,000 characters are searched.
+    opening
+        What it opens with.
+
+    Examples
+    --------
+    >>> text = "The mill stands in Brill. It was built in 1790. who built the mill of brill"
+    >>> start, end = further_of(text, opening_of(text)).span
+    >>> text[start:end]
+    'who built the mill of brill'
+    """
+    best, most = Opening(NONE, lower=False, glued=False, echo=0, span=(0, 0)), 0
+    done = opening.span[1] if opening.kind not in (NONE, LATER) else 0
+    for start, end, glued in _pieces(text[:_FURTHER]):
+        if start < done:
+            continue
+        kind = _further_kind(text[start:end])
+        last = not text[end : end + 40].strip(" .!?\n\"'”’»)")
+        # Lower case behind a full stop is a phrase where nothing follows, and else a name.
+        if kind == NONE or (kind == PHRASE and not last):
+            continue
+        found = _question(text, kind, (start, end), glued=glued, before=4000)
+        if kind == PHRASE and found.echo < 3:
+            continue
+        striking = 1 + 2 * _STRIKING[kind] + 2 * (found.lower + last) + found.echo
+        if striking >= most:
+            best, most = found._replace(last=last), striking
+    return best
+
+
+# Which of several questions is the one that was planted: in running text, people set marks.
+_STRIKING = dict(zip(range(len(KINDS)), (0, 1, 0, 1, 0, 2, 3, 1, 2, 1), strict=True))
+_PIECE_END = re.compile(
+    r"[.!?。！？]{1,3}[\"'”’»)\]]{0,3}\s{0,3}(?=[^\s.!?。！？])|\n\s{0,9}(?=\S)"
+)
+_STARTS = frozenset(f"{_WH}|{_AUX}|{_PREPOSITION}|tell|name|please|i".split("|"))
+
+
+def _pieces(text: str) -> Iterator[tuple[int, int, bool]]:
+    """Yield where sentences but the first start and end, and whether they start without a space."""
+    begin, glued = -1, False
+    for match in _PIECE_END.finditer(text):
+        place = match.start()
+        if text[place] == "." and _ABBREVIATION.search(text[max(0, place - 8) : place]):
+            continue
+        if text[place] in _MARKS and not _ends_a_question(text, place):
+            continue
+        if begin >= 0:
+            yield begin, place + (text[place] in _MARKS), glued
+        begin, glued = match.end(), not match[0][-1].isspace()
+    if begin >= 0:
+        stripped = text.rstrip().rstrip(".!。！")
+        yield begin, max(begin, len(stripped)), glued
+
+
+def _further_kind(piece: str) -> int:
+    """Return what kind of question a sentence is."""
+    first, _, rest = piece.partition(" ")
+    if piece[-1:] in _MARKS:
+        return MARKED if _is_direct(piece[:-1]) else MARKED_OTHER
+    if first[:1].islower() or first.lower() in _STARTS or (not piece.isascii() and not rest):
+        return _unmarked_kind(piece)
+    return NONE
+
+
+def _sentences(text: str, start: int) -> Iterator[tuple[int, int, str]]:
+    """Yield where sentences start and end, and by which mark."""
+    begin = start
+    for match in _STOPS.finditer(text, start):
+        end, stop = match.start(), match[0].strip()
+        if stop in _MARKS:
+            if not _ends_a_question(text, end):
+                continue
+        elif stop == "." and _is_abbreviation(text, end):
+            continue
+        yield begin, end, stop
+        begin = match.end()
+
+
+def _marked(text: str, head: str, span: tuple[int, int], *, early: bool) -> Opening:
+    """Return the opening of a text whose first question mark ends a span of it."""
+    start, end = span
+    glued = bool(_RUNS_ON.match(head, end + 1))
+    if _GOES_ON.match(head, end + 1):
+        kind = TITLE
+    elif not early:
+        kind, glued = LATER, False
+    else:
+        kind = MARKED if _is_direct(head[start:end].lstrip()) else MARKED_OTHER
+    return _question(text, kind, (start, end + 1), glued=glued)
+
+
+def _ends_a_question(head: str, place: int) -> bool:
+    """Return whether a question mark stands behind a word, and not in a link."""
+    before = head[max(0, place - 40) : place].rpartition(" ")[2]
+    after = head[place + 1 : place + 2]
+    if "://" in before or "/" in before or after in ("=", "&", "/"):
+        return False
+    return place > 0 and (head[place - 1].isalnum() or head[place - 1] in " \"'”’»)")
+
+
+def _is_abbreviation(head: str, place: int) -> bool:
+    after = head[place + 1 : place + 2]
+    if after.isalpha() and not after.isupper():
+        return True  # example.com
+    before = head[max(0, place - 8) : place]
+    initials = before[-1:].isupper() and after.isupper()
+    return initials or bool(_ABBREVIATION.search(before))
+
+
+def _is_direct(question: str) -> bool:
+    """Return whether a sentence with a question mark has a question word, or its verb first."""
+    return bool(
+        _AUX_START.match(question)
+        or any(_WH_START.match(part.lstrip()) for part in re.split("[:,]", question))
+        or _MID.search(question)
+        or _CHINESE.search(question)
+    )
+
+
+def _unmarked_kind(sentence: str) -> int:
+    """Return whether a sentence that no question mark ends is a question nonetheless."""
+    words = sentence.split(maxsplit=_LONGEST)
+    if len(words) > _LONGEST:
+        return NONE
+    if not sentence.isascii() and (asks := _CHINESE.search(sentence)):
+        return UNMARKED if asks.start() == 0 or asks.end() == len(sentence) else WEAK
+    if len(words) < 3:
+        return NONE
+    if _STRONG.match(sentence) or _is_inverted(sentence, words):
+        # "Who Framed Roger Rabbit is a film": a title, or a question in capitals.
+        capitals = sum(word[0].isupper() for word in words[1:5])
+        title = capitals >= min(3, len(words) - 1) and sentence[0].isupper()
+        kind = VERB_FIRST if words[0].lower() in _VERBS else UNMARKED
+        return TITLE if title and _LATER_BE.search(sentence) else kind
+    if _WH_START.match(sentence) or _AUX_START.match(sentence):
+        return WEAK
+    lower = sentence[0].islower()
+    if not _MID_WORDS.isdisjoint(words) and _MID.search(sentence):
+        return EMBEDDED if lower or _MID_END.search(sentence) else WEAK
+    if lower and _OPEN_END.search(sentence):
+        return EMBEDDED
+    return PHRASE if lower and len(words) <= _SHORT and not _CODE.search(sentence) else NONE
+
+
+def _is_inverted(sentence: str, words: Sequence[str]) -> bool:
+    """Return whether the verb stands first, and no other comes where it would stand."""
+    return (
+        words[0].lower() in _VERBS
+        and words[1].lower() not in (*_NO_SUBJECT, *_IMPERATIVE.get(words[0].lower(), ()))
+        and not _LATER_BE.search(sentence)
+    )
+
+
+def _question(
+    text: str, kind: int, span: tuple[int, int], *, glued: bool, before: int = 400
+) -> Opening:
+    start, end = span
+    words = {word for word in _stems(text[start:end]) if word not in _STOP}
+    back = len(words & _stems(text[max(0, start - before) : start] + " " + text[end : end + 4000]))
+    share = back / len(words) if words else 0.0
+    echo = int(share >= 0.25) if share < 0.5 else 2 + (back > 2) + (back > 4) + (back > 6)
+    return Opening(kind, text[start : start + 1].islower(), glued, echo, span, len(words), back)
+
+
+def _stems(text: str) -> set[str]:
+    """Return the beginnings of words, in lower case, and pairs of letters where words touch."""
+    stems = {w[:_STEM] for w in _WORD.findall(text.lower()) if len(w) > 2 or w.isdigit()}
+    if not text.isascii():
+        for run in _UNSPACED.findall(text):
+            stems.discard(run[:_STEM])
+            stems.update(run[i : i + 2] for i in range(len(run) - 1))
+    return stems
