@@ -17,6 +17,7 @@ from ragshield_core.detectors.label_centroid import LabelCentroidDetector
 from ragshield_core.detectors.label_model import LabelModelDetector
 from ragshield_core.detectors.label_neighbors import LabelNeighborDetector
 from ragshield_core.detectors.leading_question import LeadingQuestionDetector
+from ragshield_core.detectors.meta_claim.detector import MetaClaimDetector
 from ragshield_core.detectors.query_echo import QueryEchoDetector
 from ragshield_core.detectors.retrieved import RetrievalDetector, RetrievedSet
 from ragshield_core.detectors.trigger_phrase import TriggerPhraseDetector
@@ -34,6 +35,7 @@ __all__ = [
     "LabelModelDetector",
     "LabelNeighborDetector",
     "LeadingQuestionDetector",
+    "MetaClaimDetector",
     "Need",
     "QueryEchoDetector",
     "RetrievalDetector",

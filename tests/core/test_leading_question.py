@@ -11,12 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ragshield_core import Batch
-from ragshield_core.detectors.leading_question import (
-    KINDS,
-    LeadingQuestionDetector,
-    opening_of,
-)
+from ragshield_core.detectors.leading_question import LeadingQuestionDetector
 from ragshield_core.errors import NotFittedError
+from ragshield_core.text import questions
+from ragshield_core.text.questions import KINDS, further_of, opening_of
 
 PLACES = ("Altmark", "Brill", "Corran", "Dellwood", "Esk", "Farrow", "Garn", "Holm")
 THINGS = ("mill", "lighthouse", "bridge", "theatre", "library", "ferry", "market", "harbour")
@@ -333,3 +331,72 @@ def test_a_state_of_an_early_version_doubts_nothing():
     trusting = LeadingQuestionDetector().fit(batch([*encyclopaedia(988), *MALFORMED[:12]]))
     more = batch(MALFORMED[12:20], "more")
     assert early.score(more).tolist() == trusting.score(more).tolist()
+
+
+# Behind the opening
+
+FURTHER = (
+    ("The mill stands in Brill. It was built in 1790. who built the mill of brill", "UNMARKED"),
+    ("The mill stands in Brill. It was built in 1790.who built the mill of brill.", "UNMARKED"),
+    ("The mill of Brill is old. It was built in 1790. Who built the mill of Brill?", "MARKED"),
+    ("The mill of Brill is old.\nwho built the mill of brill\nIt was built in 1790.", "UNMARKED"),
+    ("The mill of Brill is old. It stands on a hill. mill of brill built when", "EMBEDDED"),
+)
+
+
+@pytest.mark.parametrize(("text", "kind"), FURTHER)
+def test_a_question_behind_the_opening_is_found(text, kind):
+    found = further_of(text, opening_of(text))
+    assert KINDS[found.kind] == KINDS[getattr(questions, kind)]
+    start, end = found.span
+    assert text[start:end].lower().startswith(("who built", "mill of brill"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Who built the mill of Brill? The mill of Brill was built by Ann.",  # what it opens with
+        "The mill of the U.S. is the largest one. It is of oak.",
+        "The page is at https://example.com/search?q=mill, and it lists all of the mills.",
+        "The mill stands in Brill. It is what people come for.",
+        "",
+    ],
+)
+def test_what_is_no_question_behind_the_opening_is_none(text):
+    assert further_of(text, opening_of(text)).kind == questions.NONE
+
+
+def test_a_question_at_the_end_is_as_suspicious_as_one_in_front(detector):
+    texts = [text for text, _ in FURTHER]
+    assert (detector.score(batch(texts)) > detector.default_threshold).all()
+    (evidence,) = detector.explain(batch(texts[:1]), [0])
+    assert "behind its opening" in evidence.sentence
+    assert "ends the text" in evidence.sentence
+    assert texts[0][slice(*evidence.span)] == "who built the mill of brill"
+
+
+def test_where_pages_end_with_a_question_it_is_usual():
+    pages = [
+        f"{text} Was this page about the {THINGS[i % 8]} helpful?"
+        for i, text in enumerate(encyclopaedia(200))
+    ]
+    used_to = LeadingQuestionDetector().fit(batch(pages[:150]))
+    assert (used_to.score(batch(pages[150:])) < 0).all()
+
+
+def test_a_saved_state_of_an_early_version_judges_openings_alone(detector):
+    values, arrays = detector.state()
+    del arrays["further"]
+    arrays["counts"], arrays["doubtful"] = arrays["counts"][:9], arrays["doubtful"][:9]
+    early = LeadingQuestionDetector()
+    early.restore(values, arrays)
+    texts = [text for text, _ in FURTHER[:2]]
+    assert (early.score(batch(texts)) < 0).all()
+    assert (early.score(batch(POISON)) > 0).all()
+    early.learn(batch(encyclopaedia(2_000)))
+    assert (early.score(batch(texts)) > 0).all()
+
+
+@pytest.mark.parametrize("piece", ["who is ", "a. who ", "is? ", "\nwho", "z.b. "])
+def test_effort_behind_the_opening_is_linear(piece):
+    assert_linear(lambda text: further_of(text, opening_of(text)), piece, 1_000_000)

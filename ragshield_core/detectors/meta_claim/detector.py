@@ -21,8 +21,8 @@ from ragshield_core.detectors.meta_claim.roles import (
     TIERS,
     Passage,
     passage_of,
-    places_of,
     roles,
+    said_in,
 )
 from ragshield_core.entries import Batch
 from ragshield_core.errors import NotFittedError
@@ -123,7 +123,7 @@ class MetaClaimDetector(Detector):
         self._counts = np.array(arrays["counts"], dtype=np.int64).reshape(self._counts.shape)
 
     def score(self, batch: Batch) -> NDArray[np.float64]:
-        """Return how much likelier such a claim is, in bits, shape (n_entries,)."""
+        """Return how much likelier such a claim is, in bits, shape (n_entries,), at least 0."""
         self._check_fitted()
         return of_texts_and_contexts(batch, self._scores)
 
@@ -192,24 +192,29 @@ class MetaClaimDetector(Detector):
                 role, weight = number // len(TIERS), float(weights[number])
                 if weight > said.get(role, (0.0,))[0]:
                     said[role] = weight, at, number
-        view, spans = places_of(text, start, start + REACH)
+        places = [(at, 1 << number) for _, at, number in said.values()]
+        view, spans = said_in(text, places)
         told = [
-            f'{roles().says[role]} ("{printable(view.text[slice(*spans[at - start])], QUOTED)}", '
+            f'{roles().says[role]} ("{printable(view.text[slice(*span)], QUOTED)}", '
             f"as {self._counts.ravel()[number]:,})"
-            for role, (_, at, number) in sorted(said.items(), key=lambda one: -one[1][0])
+            for (role, (_, _, number)), span in sorted(
+                zip(said.items(), spans, strict=True), key=lambda one: -one[0][1][0]
+            )
         ]
-        last = max((at for _, at, _ in said.values()), default=start)
+        if not told:
+            return Evidence(sentence=f"speaks of sources as all do, score {0.0:.1f} bits")
+        n_words = max(at for at, _ in places) - min(at for at, _ in places) + 1
         sentence = (
-            f"within {last - start + 1} words it speaks of {', '.join(told)} of the {self._n:,} "
+            f"within {n_words} words it speaks of {', '.join(told)} of the {self._n:,} "
             f"known entries do; score {_score(passage, added):.1f} bits"
         )
-        span = view.original_span(spans[0][0], spans[last - start][1])
+        span = view.original_span(min(s for s, _ in spans), max(e for _, e in spans))
         return Evidence(sentence=sentence, span=span)
 
 
 def _score(passage: Passage, added: Callable[[int], float]) -> float:
     most = max(map(added, passage.stretches()), default=0.0)
-    return most - float(np.log2(1.0 + passage.n_words / REACH))
+    return max(0.0, most - float(np.log2(1.0 + passage.n_words / REACH)))
 
 
 def _numbers(mask: int) -> list[int]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import re
 import unicodedata
+from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
 from typing import NamedTuple
@@ -22,6 +23,7 @@ from ragshield_core.text.normalized import Readable, readable
 TIERS = ("strong", "weak")
 # Words within which roles belong together: about two sentences.
 REACH = 30
+LONGEST = 6  # words of a phrase
 
 _WORD = re.compile(r"[a-z0-9]+")
 # "..., not in 1931": what is denied in passing.
@@ -90,17 +92,44 @@ def passage_of(text: str) -> Passage:
     plain = _plain(readable(text).text)
     words = _WORD.findall(plain)
     played = {at: bits for at, bits in enumerate(roles().lexicon.ideas(words)) if bits}
+    at = done = 0
     for match in _DENIED.finditer(plain):
-        at = len(_WORD.findall(plain, 0, match.start()))
+        at, done = at + len(_WORD.findall(plain, done, match.start())), match.start()
         played[at] = played.get(at, 0) | roles().denied
     return Passage(sorted(played.items()), len(words))
 
 
-def places_of(text: str, first: int, last: int) -> tuple[Readable, list[tuple[int, int]]]:
-    """Return a readable text, and where some of its words lie in it."""
+class Said(NamedTuple):
+    """Where a role is played in a text, in characters."""
+
+    start: int
+    end: int
+
+
+def said_in(text: str, places: Sequence[tuple[int, int]]) -> tuple[Readable, list[Said]]:
+    """Return a readable text, and where in it some words or phrases lie.
+
+    Parameters
+    ----------
+    text
+        As given to :func:`passage_of`.
+    places
+        Positions in words, and the bit that is played there.
+    """
     view = readable(text)
-    spans = [match.span() for match in _WORD.finditer(_plain(view.text))]
-    return view, spans[first:last]
+    plain = _plain(view.text)
+    spans = [match.span() for match in _WORD.finditer(plain)]
+    found = []
+    for at, bit in places:
+        # As many words as it takes; of what is denied, the word that denies.
+        for last in range(at, min(at + LONGEST, len(spans))):
+            words = [plain[slice(*span)] for span in spans[at : last + 1]]
+            if roles().lexicon.ideas(words)[0] & bit:
+                break
+        else:
+            last = at
+        found.append(Said(spans[at][0], spans[last][1]))
+    return view, found
 
 
 class _Letters(dict[int, str]):
