@@ -45,9 +45,10 @@ learns none. Share held with the 95 % interval (Wilson), and which detectors hel
 random splits; the attack texts are the same in each, so that intervals are of texts, pooled as if
 independent.
 
-Other wordings of CorruptRAG are by the author of the detectors. Unseen wordings are by an author who did not know the detectors ([wordings](../wordings)); half of
-them avoid the words "outdated", "latest", "correct" and "confirm". Hard benign texts are errata,
-disputes, deprecations and the like by the same author.
+Other wordings of CorruptRAG are by the author of the detectors. Unseen wordings are by an author
+who did not know them ([wordings](../wordings)), asked to avoid the words "outdated", "latest",
+"correct" and "confirm" in half of them. Hard benign texts are errata, disputes, deprecations and
+the like by the same author.
 """
 
 
