@@ -117,6 +117,7 @@ class Guard(Writes):
         self._unscreened = Unscreened()
         self._budget = TimeBudget()
         self._failing: dict[str, str] = {}  # detectors that failed when they were asked last, how
+        self._raised: frozenset[str] = frozenset()  # detectors whose thresholds were higher last
         self._left_out: tuple[Skipped, ...] = ()
         self._warned = False  # that it is not calibrated
         self._on_event: list[Callable[[Event], AbstractContextManager[object]]] = []
@@ -572,6 +573,9 @@ class Guard(Writes):
                 if self._budget.times_late != times_late:
                     self._leave_detectors()
             judged = {name for name, column in report.scores.items() if not np.isnan(column).all()}
+            for name in sorted(set(report.raised) - self._raised):
+                logger.warning("%s: %s", name, report.raised[name])
+            self._raised = frozenset(report.raised)
             failed = failing(report)
             self._failing = {n: why for n, why in self._failing.items() if n not in judged} | failed
             calibrated_at = self._calibrator.calibrated_at if self.calibrated else None
@@ -593,6 +597,7 @@ class Guard(Writes):
                     clean=calibrator.clean,
                     waiting=self._growth.waiting(),
                     abstaining=calibrator.arrivals.abstaining,
+                    raised=calibrator.raised,
                 ),
                 leaving={*batch.ids, *replacing},
                 overdue=self._growth.overdue(),

@@ -24,6 +24,10 @@ class Thresholds(NamedTuple):
     quarantine: float
     recall: float = math.inf  # the same for entries that were admitted earlier
 
+    def moved(self, offset: float, factor: float) -> Thresholds:
+        """Return thresholds of scores that are stretched and moved; never lower ones."""
+        return Thresholds(*(max(one, offset + factor * one) for one in self))
+
 
 class Policy(BaseModel):
     """Expected share of *clean* entries we accept to flag and to quarantine, and what to do then.

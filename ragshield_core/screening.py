@@ -42,6 +42,13 @@ class Named(Protocol):
         """Its name in reports."""
 
 
+class Raised(NamedTuple):
+    """Thresholds of one detector, moved as far as what comes is, and why."""
+
+    thresholds: Thresholds
+    why: str
+
+
 class Outcome(NamedTuple):
     """What one detector says of a batch."""
 
@@ -49,6 +56,7 @@ class Outcome(NamedTuple):
     findings: list[tuple[int, Finding]]  # by row
     unjudged: list[tuple[int, Unjudged]]  # by row
     part: Batch | None = None  # what was scored
+    raised: Raised | None = None
     rows: NDArray[np.intp] = np.empty(0, dtype=np.intp)  # where that stands in the batch
 
 
@@ -62,6 +70,8 @@ class InForce(NamedTuple):
     clean: Mapping[str, Calibration]  # none for those that are not calibrated
     waiting: Mapping[str, Skipped]  # detectors that take no part, whatever comes
     abstaining: Mapping[str, str]  # detectors that find nothing for now, and why
+    # Of a detector's name and scores, thresholds that are higher for now.
+    raised: Callable[[str, NDArray[np.float64]], Raised | None]
 
 
 class Tally:
@@ -151,6 +161,7 @@ def screened(
         tally.add(name, outcome)
         timings[name] = time.perf_counter() - start
     remarkable = tally.decisions(policy)
+    raised = {name: one.raised.why for name, one in outcomes.items() if one.raised is not None}
     condemned = np.zeros(len(batch), dtype=np.bool_)
     condemned[[r for r, d in remarkable.items() if d.verdict is Verdict.QUARANTINE]] = True
     earlier = {i: list(found) for i, found in overdue.items() if i not in leaving}
@@ -160,7 +171,7 @@ def screened(
             continue
         left = None if seconds is None else max(0.0, seconds - timings[detector.name])
         start = time.perf_counter()
-        judge = partial(_judged_again, detector, outcome.part, condemned[outcome.rows], in_force)
+        judge = partial(_judged_again, detector, outcome, condemned[outcome.rows], in_force)
         found, failed = _of_earlier(budget, detector, left, judge)
         skipped += failed
         for finding in found:
@@ -173,6 +184,7 @@ def screened(
         scores=tally.scores,
         skipped=tuple(skipped),
         timings=timings,
+        raised=raised,
         retroactive=tuple(policy.decide(i, found) for i, found in earlier.items()),
     )
 
@@ -235,7 +247,8 @@ def _judged(detector: Detector, batch: Batch, in_force: InForce) -> Outcome:
     column[rows] = scores
     if detector.name in in_force.abstaining:
         return Outcome(column, [], missing)
-    thresholds = in_force.thresholds[detector.name]
+    raised = in_force.raised(detector.name, scores)
+    thresholds = raised.thresholds if raised else in_force.thresholds[detector.name]
     hits = np.flatnonzero(scores > thresholds.flag)
     found = findings_of(
         detector,
@@ -246,24 +259,27 @@ def _judged(detector: Detector, batch: Batch, in_force: InForce) -> Outcome:
         in_force.clean.get(detector.name),
     )
     listed = list(zip(rows[hits].tolist(), found, strict=True))
-    return Outcome(column, listed, missing, part, rows)
+    return Outcome(column, listed, missing, part, raised, rows)
 
 
 def _judged_again(
-    detector: Detector, batch: Batch, condemned: NDArray[np.bool_], in_force: InForce
+    detector: Detector, outcome: Outcome, condemned: NDArray[np.bool_], in_force: InForce
 ) -> list[Finding]:
     """Return findings against entries admitted earlier that a batch lifts above the threshold.
 
     Parameters
     ----------
-    detector
-        Whose findings.
-    batch, condemned
-        New entries, and which of them are held, whichever detector it was.
+    detector, outcome
+        Whose findings, and what it says of the new entries.
+    condemned
+        Which of those are held, whichever detector it was.
     in_force
         What scores are held against.
     """
-    threshold = in_force.thresholds[detector.name].recall
+    batch = outcome.part
+    assert batch is not None  # noqa: S101 - asked for where something was scored
+    thresholds = outcome.raised.thresholds if outcome.raised else in_force.thresholds[detector.name]
+    threshold = thresholds.recall
     ids, scores = detector.retroactive(batch, condemned)
     rows = np.flatnonzero(scores > threshold)
     names = [ids[row] for row in rows]
@@ -410,7 +426,7 @@ def isolated(
     if not any(part.size for part in good):
         return Outcome(column, findings, missing)
     kept = np.sort(np.concatenate(good))
-    return Outcome(column, findings, missing, batch.take(kept), kept)
+    return Outcome(column, findings, missing, batch.take(kept), rows=kept)
 
 
 def overruled(report: Report, remarks: Mapping[str, str], verdict: Verdict) -> Report:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +35,8 @@ TOPIC, NEARLY_ALL = 30, 0.9
 # large a share of what it does not hold is as usual by that (Storey, "A direct approach to false
 # discovery rates", J. R. Statist. Soc. B 64, 2002): who wants to silence it must bring nearly all.
 USUAL = 1 / 3
+# So large a share as usual, or a larger one, is what remains beside poison: then nothing is raised.
+MOSTLY_USUAL = 0.8
 # Of the clean scores of a detector, at least this share must differ for its p-values to be tested.
 DISTINCT = 0.25
 
@@ -76,6 +78,14 @@ class Shift:
             f"than the clean sample ({self.share:.0%} of p-values in the lower quarter, "
             f"{self.expected:.0%} expected)"
         )
+
+
+class Moved(NamedTuple):
+    """How scores of what comes lately are those of the clean sample, stretched and moved."""
+
+    offset: float
+    factor: float
+    why: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,6 +243,49 @@ class Arrivals:
             if calibration is not None and _distinct(calibration):
                 self._note(name, calibration, scores[name], counted.lineages)
         return [name for name in hits if name in calibrations and self._runs_away(name, rate)]
+
+    def moved(
+        self, name: str, calibration: Calibration, scores: NDArray[np.float64]
+    ) -> Moved | None:
+        """Return how far what comes lately is from the clean sample, as a whole; mostly ``None``.
+
+        A new source, in which all is a little more suspicious, would be held far too often by the
+        thresholds of the clean sample. Its scores are taken for those of the sample, stretched and
+        moved so that the median and the upper quartile agree; thresholds move with them.
+
+        Poison does not move what it is not: the shift is told by the middling p-values, which it
+        leaves alone, and where most arrivals are as usual, the others do not speak for a source.
+
+        Parameters
+        ----------
+        name
+            Of a detector.
+        calibration
+            Its scores for the clean sample.
+        scores
+            Of a batch that is judged now, NaN without an opinion.
+        """
+        if not _distinct(calibration):
+            return None
+        now = calibration.p_values(scores[~np.isnan(scores)]).astype(np.float32)
+        before = self._p_values.get(name)
+        p_values = now if before is None else np.concatenate([before, now])
+        p_values = p_values[-max(WINDOW, len(now)) :]
+        if len(p_values) < FEWEST or _middle(p_values)[0] < SHIFTED:
+            return None
+        if (usual := _usual_share(p_values)) >= MOSTLY_USUAL:
+            return None
+        clean, quartiles = calibration.clean_scores, np.array([0.5, 0.75])
+        there = np.quantile(clean, quartiles)
+        here = np.quantile(clean, 1.0 - np.quantile(p_values, 1.0 - quartiles))
+        spread = float(there[1] - there[0])
+        factor = max(1.0, float(here[1] - here[0]) / spread) if spread > 0.0 else 1.0
+        why = (
+            f"thresholds are higher for now: of the latest {len(p_values)} entries at most "
+            f"{usual:.0%} are as usual, so that they are taken for another source than it was "
+            "calibrated on; review some of them, and adopt anew if they are good"
+        )
+        return Moved(float(here[0]) - factor * float(there[0]), factor, why)
 
     def topics(self) -> list[Topic]:
         """Return topics of which nearly all that came lately was held, the fullest first."""

@@ -18,6 +18,7 @@ from ragshield_core.growth.borrowed import Borrowed, Lent, check_dim
 from ragshield_core.growth.clean_sample import CleanSample
 from ragshield_core.growth.knowledge import Knowledge
 from ragshield_core.policy import Policy, Thresholds
+from ragshield_core.screening import Raised
 from ragshield_core.state import part_of
 
 logger = logging.getLogger("ragshield")
@@ -215,6 +216,27 @@ class Calibrator:
         if self.sample is not None and ids:
             self.sample = self.sample.without(ids)
 
+    def raised(self, name: str, scores: NDArray[np.float64]) -> Raised | None:
+        """Return higher thresholds of a detector where what comes is of another source.
+
+        Parameters
+        ----------
+        name
+            Of the detector: one that measures what is usual.
+        scores
+            Of a batch that is judged, NaN without an opinion.
+        """
+        clean = self._measured().get(name)
+        moved = None if clean is None else self.arrivals.moved(name, clean, scores)
+        if moved is None:
+            return None
+        return Raised(self.thresholds[name].moved(moved.offset, moved.factor), moved.why)
+
+    def _measured(self) -> dict[str, Calibration]:
+        """Return the clean scores of detectors that measure what is usual."""
+        measuring = {d.name for d in self._knowledge.detectors if d.learns}
+        return {name: found for name, found in self.clean.items() if name in measuring}
+
     def count(self, counted: Counted) -> None:
         """Take note of what was decided of a batch: detectors may run away, or come back.
 
@@ -223,10 +245,11 @@ class Calibrator:
         if self.calibration is None:
             return
         thresholds = {name: threshold.quarantine for name, threshold in self.thresholds.items()}
-        measuring = {d.name for d in self._knowledge.detectors if d.learns}
-        clean = {name: found for name, found in self.clean.items() if name in measuring}
+        for name, scores in counted.scores.items():
+            if raised := self.raised(name, scores):
+                thresholds[name] = raised.thresholds.quarantine
         rate = self.policy.quarantine_at
-        for name in self.arrivals.count(counted, thresholds, clean, rate):
+        for name in self.arrivals.count(counted, thresholds, self._measured(), rate):
             why = self.arrivals.abstaining.get(name)
             if why is None:
                 logger.warning("%s acts again: what comes is as usual", name)
