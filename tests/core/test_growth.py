@@ -8,7 +8,19 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from support import CENTRES, PASSAGE_DIM, UNIT, clones_of, group, join, passages, prose, saved
+from support import (
+    CENTRES,
+    PASSAGE_DIM,
+    UNIT,
+    Scripted,
+    clones_of,
+    group,
+    join,
+    passages,
+    prose,
+    saved,
+    scored,
+)
 
 from ragshield_core import Batch, Guard, Policy, Quarantine, state
 from ragshield_core.calibration import Calibration, JointCalibration
@@ -23,6 +35,7 @@ from ragshield_core.findings import Decision, Finding, Report, Verdict
 from ragshield_core.groups import evidence as group_evidence
 from ragshield_core.growth.arrivals import WINDOW, Arrivals, Counted
 from ragshield_core.growth.clean_sample import CleanSample, first_size
+from ragshield_core.policy import Thresholds
 from ragshield_core.scan import scan
 
 KNOWN = passages(600, 1)
@@ -511,6 +524,81 @@ def test_a_detector_does_not_abstain_for_many_poisoned_entries_among_usual_ones(
     assert arrivals.abstaining == {}
     assert arrivals.of("d").share == pytest.approx(0.2, abs=0.05)
     assert arrivals.shifts() == []
+
+
+NORMAL = Calibration.of(np.random.default_rng(0).normal(size=2_000))
+
+
+def test_thresholds_move_with_a_source_that_is_stretched_and_moved():
+    rng, arrivals = np.random.default_rng(5), Arrivals()
+    assert arrivals.moved("d", NORMAL, rng.normal(size=500)) is None
+    moved = arrivals.moved("d", NORMAL, rng.normal(loc=1.5, scale=1.6, size=1_000))
+    assert moved.offset == pytest.approx(1.5, abs=0.2)
+    assert moved.factor == pytest.approx(1.6, abs=0.25)
+    assert "another source" in moved.why
+    raised = Thresholds(2.0, 3.0, 4.0).moved(moved.offset, moved.factor)
+    held = np.mean(rng.normal(loc=1.5, scale=1.6, size=100_000) > raised.quarantine)
+    assert held < 0.006  # of usual ones, .0013 are above 3; of these, .17 are
+    assert raised.flag > 3.0
+    assert raised.recall > raised.quarantine
+
+
+def test_thresholds_are_never_lower_for_a_source():
+    assert Thresholds(2.0, 3.0, 4.0).moved(-1.0, 1.0) == Thresholds(2.0, 3.0, 4.0)
+
+
+@pytest.mark.parametrize("share", [0.05, 0.2, 0.5])
+def test_poison_among_usual_entries_raises_no_threshold(share):
+    rng, arrivals = np.random.default_rng(6), Arrivals()
+    scores = rng.normal(size=2_000)
+    scores[rng.random(2_000) < share] = 9.0
+    assert arrivals.moved("d", NORMAL, scores) is None
+
+
+def test_who_wants_to_raise_a_threshold_has_to_bring_a_large_share_of_what_comes():
+    rng = np.random.default_rng(7)
+
+    def raised(share):
+        scores = rng.normal(size=WINDOW)
+        scores[rng.random(WINDOW) < share] += 2.0
+        return Arrivals().moved("d", NORMAL, scores) is not None
+
+    assert not raised(0.25)
+    assert raised(0.8)
+
+
+def test_few_arrivals_raise_nothing_and_those_before_count():
+    rng, arrivals = np.random.default_rng(8), Arrivals()
+    few = rng.normal(loc=2.0, size=60)
+    assert arrivals.moved("d", NORMAL, few) is None
+    before = Counted(
+        ids=tuple(f"e{i}" for i in range(60)),
+        lineages=(None,) * 60,
+        embeddings=np.empty((60, 0), np.float32),
+        held=np.zeros(60, dtype=np.bool_),
+        scores={"d": few},
+        held_by={},
+    )
+    arrivals.count(before, {"d": 9.0}, {"d": NORMAL}, 0.01)
+    assert arrivals.moved("d", NORMAL, rng.normal(loc=2.0, size=60)) is not None
+    arrivals.calibrated()
+    assert arrivals.moved("d", NORMAL, few) is None
+
+
+def test_a_new_source_is_held_less_often_and_the_report_says_so(caplog):
+    detector = Scripted()
+    rng = np.random.default_rng(9)
+    guard = guard_of(detector, rate=0.01).fit(scored(rng.normal(size=1_500))).calibrate()
+    report = guard.screen(scored(rng.normal(loc=1.5, scale=1.5, size=600), "new"))
+    assert len(report.quarantined) < 20
+    assert "higher thresholds for scripted" in report.summary()
+    assert "another source" in report.raised["scripted"]
+    assert json.loads(report.to_json())["raised"].keys() == {"scripted"}
+    assert "another source" in report._repr_html_()
+    assert "another source" in caplog.text
+    usual = guard.screen(scored(rng.normal(size=600), "usual"))
+    assert usual.raised == {}
+    assert "higher thresholds" not in usual.summary()
 
 
 def test_who_wants_to_silence_a_detector_has_to_bring_most_of_what_comes():
