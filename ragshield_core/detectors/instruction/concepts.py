@@ -412,6 +412,15 @@ def windows(
     return found
 
 
+def stretches(
+    known: Model, plain: str, original: str, spans: Sequence[tuple[int, int]]
+) -> list[tuple[int, int, int]]:
+    """Return what :func:`windows` does, of a text as :func:`strongest` is given it."""
+    usual = known.language(_WORD.findall(plain)[:MAX_LANGUAGE_WORDS])
+    masks = [known.ideas(plain[s:e], original[s:e], usual) for s, e in spans]
+    return windows(known, masks, spans)
+
+
 def strongest(plain: str, original: str, spans: Sequence[tuple[int, int]]) -> Idea | None:
     """Return the stretch of sentences that reads most like an instruction to a model.
 
@@ -428,10 +437,8 @@ def strongest(plain: str, original: str, spans: Sequence[tuple[int, int]]) -> Id
         None if no sentence holds two ideas.
     """
     known = model()
-    usual = known.language(_WORD.findall(plain)[:MAX_LANGUAGE_WORDS])
-    masks = [known.ideas(plain[s:e], original[s:e], usual) for s, e in spans]
     best, where = float("-inf"), None
-    for mask, first, last in windows(known, masks, spans):
+    for mask, first, last in stretches(known, plain, original, spans):
         logit = known.logit(mask)
         if logit > best:
             best, where = logit, (mask, first, last)
