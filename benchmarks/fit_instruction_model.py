@@ -367,23 +367,28 @@ def compared(models: dict[str, Model], half: str, per_corpus: int) -> list[str]:
     rule = InstructionDetector.default_threshold
     lines = ["", "### Ideas alone", "", *_rates_head()]
     default: dict[str, dict[str, tuple[int, int]]] = {}
+    found: dict[str, list[float]] = {}
     for name, model in models.items():
         held = logits([bag_of(e, model) for e in test], model)
         passed = logits([bag_of(e, model) for key in CORPORA for e in clean[key]], model)
-        lines.append(_rates_row(name, held, injected, passed))
+        lines.append(_rates_row(name, _at_rates(held, injected, passed)))
     lines += ["", "### The whole detector, with rules", "", *_rates_head()]
     for name, model in models.items():
         with in_force(model):
             held = scores_of(test)
             each = {key: scores_of(texts) for key, texts in clean.items()}
-        passed = np.concatenate([each[key] for key in CORPORA])
-        lines.append(_rates_row(name, held, injected, passed))
+        at_rates = _at_rates(held, injected, np.concatenate([each[key] for key in CORPORA]))
+        lines.append(_rates_row(name, at_rates))
+        found[name] = [attacks for attacks, _ in at_rates]
         over = held > rule
         default[name] = {
             f"attacks, {half} half": _counted(over, injected),
             f"hard benign texts, {half} half": _counted(over, ~injected),
-            **{key: (int((found > rule).sum()), len(found)) for key, found in each.items()},
+            **{key: (int((one > rule).sum()), len(one)) for key, one in each.items()},
         }
+    ours, anew = found.values()
+    worse = sum(b < a for a, b in zip(ours, anew, strict=True))
+    lines += ["", VERDICT.format(worse=worse, rates=len(RATES))]
     lines += ["", "### The whole detector, by its default threshold", ""]
     lines += ["| texts | " + " | ".join(models) + " |", "|---|" + "---|" * len(models)]
     for key in next(iter(default.values())):
@@ -397,16 +402,19 @@ def _rates_head() -> list[str]:
     return [f"| weights | {cells} |", "|---|" + "---|---|" * len(RATES)]
 
 
-def _rates_row(
-    name: str,
-    held: NDArray[np.float64],
-    injected: NDArray[np.bool_],
-    passed: NDArray[np.float64],
-) -> str:
-    cells = []
+def _at_rates(
+    held: NDArray[np.float64], injected: NDArray[np.bool_], passed: NDArray[np.float64]
+) -> list[tuple[float, float]]:
+    """Return the shares of attacks and of hard benign texts above thresholds of equal rates."""
+    shares = []
     for rate in RATES:
         over = held > np.quantile(passed, 1 - rate, method="higher")
-        cells += [f"{over[injected].mean():.3f}", f"{over[~injected].mean():.3f}"]
+        shares.append((float(over[injected].mean()), float(over[~injected].mean())))
+    return shares
+
+
+def _rates_row(name: str, at_rates: Sequence[tuple[float, float]]) -> str:
+    cells = [f"{attacks:.3f} | {benign:.3f}" for attacks, benign in at_rates]
     return f"| {name} | " + " | ".join(cells) + " |"
 
 
@@ -510,6 +518,8 @@ texts have a stretch with two ideas, and the others teach nothing.
 
 Families in five folds; thresholds at which 0.5 % of the held-out passages would be held, by ideas
 alone. Share found, and of how many."""
+VERDICT = """The weights fitted anew find fewer attacks at {worse} of {rates} rates. They take the
+place of those in the package only where they are worse at none."""
 CROSS_HEAD = [
     "",
     "A family or a language is held out as a whole, with as large a share of the passages.",

@@ -8,7 +8,9 @@ to a model from an order to a person. Words, in seven languages, and weights are
 The weights were fitted by logistic regression (scikit-learn, L2) on orders to models and to people
 that were written for this project, against passages of public corpora; of each text the stretch
 that the model itself finds most suspicious counts (multiple-instance learning). Log-odds are
-shifted so that 0 is convincing.
+shifted so that 0 is convincing. Those texts were not kept. ``benchmarks/fit_instruction_model.py``
+fits weights in the same way on texts that are; they find fewer attacks in unseen wordings, so that
+these stay (``benchmarks/results/instruction_model.md``).
 """
 
 from __future__ import annotations
