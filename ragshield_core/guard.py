@@ -981,7 +981,7 @@ class Guard(Writes):
         ------
         StateError
             If files are missing, damaged, changed by hand, or of a newer format; or if a detector
-            is neither registered nor given.
+            is neither registered nor given, or is given with another classifier.
         """
         check_detectors(detectors, classes=True)
         values, arrays = state.read(Path(path))

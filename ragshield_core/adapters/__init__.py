@@ -1,1 +1,1 @@
-"""What the adapters of all frameworks have in common; users need none of it."""
+"""What the adapters of all frameworks have in common, and the models that both may use."""

@@ -168,6 +168,11 @@ class Detector(ABC):
         """
         return None
 
+    @property
+    def unsaved_name(self) -> str | None:
+        """The name of what :attr:`unsaved` says, if it has one: no other one takes its place."""
+        return None
+
     @abstractmethod
     def config(self) -> dict[str, Any]:
         """Return the keyword arguments that build this detector again, JSON-ready."""

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ragshield_core.detectors.base import Detector
 from ragshield_core.detectors.retrieved import RetrievalDetector
 from ragshield_core.errors import StateError
-from ragshield_core.findings import Skipped
+from ragshield_core.findings import Skipped, printable
 
 AnyDetector = Detector | RetrievalDetector
 T = TypeVar("T")
@@ -25,6 +25,7 @@ D = TypeVar("D", Detector, AnyDetector)
 
 # A package that brings a detector names its class in this group of entry points.
 ENTRY_POINT_GROUP = "ragshield.detectors"
+SHOWN = 120  # characters of a name
 
 
 def _defined_here() -> Iterator[type[AnyDetector]]:
@@ -144,7 +145,11 @@ def check_loadable(
 def saved_form(detector: AnyDetector) -> dict[str, Any]:
     """Return what a saved guard says of a detector, but for what it learned."""
     form: dict[str, Any] = {"kind": detector.kind, "config": detector.config()}
-    return form if detector.unsaved is None else form | {"unsaved": detector.unsaved}
+    if detector.unsaved is not None:
+        form["unsaved"] = detector.unsaved
+        if detector.unsaved_name is not None:
+            form["unsaved_name"] = detector.unsaved_name
+    return form
 
 
 def saved_detectors(
@@ -187,7 +192,7 @@ def detectors_from(
     ------
     StateError
         If a kind is not known, a detector holds something that is not saved and none is given, or
-        one that is given belongs to none of them.
+        another; or if one that is given belongs to none of them.
     """
     left: list[Any] = [one for one in given if not isinstance(one, type)]
     classes: dict[str, Any] = {one.kind: one for one in given if isinstance(one, type)}
@@ -196,6 +201,15 @@ def detectors_from(
         kind, config = form["kind"], form["config"]
         same = [one for one in left if one.kind == kind and _plain_config(one) == config]
         if same:
+            if not _holds(same[0], form):
+                msg = (
+                    f"the guard was saved with {_held(form)} in its detector of kind {kind!r}, and "
+                    f"the one given has {_held(saved_form(same[0]))}; thresholds that were "
+                    "calibrated with one hold for no other. Give the detector with the same, as "
+                    f"in {takes.owner}.load(folder, detectors=[...]), or build and calibrate a "
+                    "guard anew."
+                )
+                raise StateError(msg)
             left.remove(same[0])
             if isinstance(same[0], Detector):
                 same[0].reset()
@@ -277,7 +291,25 @@ def check_detectors(
 
 
 def _alike(one: AnyDetector, other: AnyDetector) -> bool:
-    return one.kind == other.kind and _plain_config(one) == _plain_config(other)
+    same = one.kind == other.kind and _plain_config(one) == _plain_config(other)
+    return same and _holds(one, saved_form(other))
+
+
+def _holds(detector: AnyDetector, form: Mapping[str, Any]) -> bool:
+    """Return whether a detector holds what was not saved with the one that a form describes."""
+    if "unsaved" not in form:  # or early versions did not say so
+        return True
+    named = form.get("unsaved_name")
+    return detector.unsaved == form["unsaved"] and named in (None, detector.unsaved_name)
+
+
+def _held(form: Mapping[str, Any]) -> str:
+    """Return in words what a form says that is not saved."""
+    if "unsaved" not in form:
+        return "none"
+    named = form.get("unsaved_name")
+    name = "without a name" if named is None else repr(printable(named, SHOWN))
+    return f"the {form['unsaved']} {name}"
 
 
 def _plain_config(detector: AnyDetector) -> Any:

@@ -142,6 +142,11 @@ class RetrievalDetector(ABC):
         """As of :class:`~ragshield_core.detectors.base.Detector`."""
         return None
 
+    @property
+    def unsaved_name(self) -> str | None:
+        """As of :class:`~ragshield_core.detectors.base.Detector`."""
+        return None
+
     def config(self) -> dict[str, Any]:
         """Return the keyword arguments that build this detector again, JSON-ready."""
         return {}

@@ -8,7 +8,9 @@ to a model from an order to a person. Words, in seven languages, and weights are
 The weights were fitted by logistic regression (scikit-learn, L2) on orders to models and to people
 that were written for this project, against passages of public corpora; of each text the stretch
 that the model itself finds most suspicious counts (multiple-instance learning). Log-odds are
-shifted so that 0 is convincing.
+shifted so that 0 is convincing. Those texts were not kept. ``benchmarks/fit_instruction_model.py``
+fits weights in the same way on texts that are; they find fewer attacks in unseen wordings, so that
+these stay (``benchmarks/results/instruction_model.md``).
 """
 
 from __future__ import annotations
@@ -412,6 +414,15 @@ def windows(
     return found
 
 
+def stretches(
+    known: Model, plain: str, original: str, spans: Sequence[tuple[int, int]]
+) -> list[tuple[int, int, int]]:
+    """Return what :func:`windows` does, of a text as :func:`strongest` is given it."""
+    usual = known.language(_WORD.findall(plain)[:MAX_LANGUAGE_WORDS])
+    masks = [known.ideas(plain[s:e], original[s:e], usual) for s, e in spans]
+    return windows(known, masks, spans)
+
+
 def strongest(plain: str, original: str, spans: Sequence[tuple[int, int]]) -> Idea | None:
     """Return the stretch of sentences that reads most like an instruction to a model.
 
@@ -428,10 +439,8 @@ def strongest(plain: str, original: str, spans: Sequence[tuple[int, int]]) -> Id
         None if no sentence holds two ideas.
     """
     known = model()
-    usual = known.language(_WORD.findall(plain)[:MAX_LANGUAGE_WORDS])
-    masks = [known.ideas(plain[s:e], original[s:e], usual) for s, e in spans]
     best, where = float("-inf"), None
-    for mask, first, last in windows(known, masks, spans):
+    for mask, first, last in stretches(known, plain, original, spans):
         logit = known.logit(mask)
         if logit > best:
             best, where = logit, (mask, first, last)

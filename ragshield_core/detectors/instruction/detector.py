@@ -57,6 +57,8 @@ class InstructionDetector(Detector):
         An optional second opinion: any callable from a list of texts to one probability each, in
         [0, 1], that the text is an injection. The score is the larger of both. It is not saved:
         give this detector to ``Guard.save`` and a like one to ``Guard.load``, as ``detectors=``.
+        If it has a ``name`` (text), that is saved, and one of another name refused. Models of
+        ``transformers`` are ready in :mod:`ragshield_core.adapters.sequence_classifier`.
     classify
         Which sentences it is asked about: ``"suspicious"`` ones, that some rule matched, or
         ``"all"``. The default because models of this kind take milliseconds per sentence.
@@ -90,15 +92,9 @@ class InstructionDetector(Detector):
 
     A classifier of the Hugging Face hub as second opinion::
 
-        from transformers import pipeline
+        from ragshield_core.adapters.sequence_classifier import SequenceClassifier
 
-        pipe = pipeline("text-classification", model=..., truncation=True)
-
-        def classifier(texts):
-            return [r["score"] if r["label"] == "INJECTION" else 1 - r["score"]
-                    for r in pipe(texts)]
-
-        detector = InstructionDetector(classifier=classifier)
+        detector = InstructionDetector(classifier=SequenceClassifier(...))
     """
 
     kind: ClassVar[str] = "instruction"
@@ -132,6 +128,12 @@ class InstructionDetector(Detector):
     def unsaved(self) -> str | None:
         """The classifier, if there is one: any callable, which only pickle could write."""
         return None if self.classifier is None else "classifier"
+
+    @property
+    def unsaved_name(self) -> str | None:
+        """The classifier's ``name``, if it has one."""
+        name = getattr(self.classifier, "name", None)
+        return name if isinstance(name, str) else None
 
     def reset(self) -> None:
         """Do nothing: rules learn nothing."""

@@ -160,12 +160,7 @@ def _judged(text: str) -> Suspicion:
 
 def _read(view: Readable) -> tuple[Suspicion, float]:
     """Apply rules and ideas to readable text; return the weight of both as well."""
-    plain = plain_of(view.text)
-    if _LEET_HINT.search(plain):
-        leet = _without_leet(view)
-        if leet is not view:
-            view, plain = leet, plain_of(leet.text)
-    spans = _joined_lines(plain, sentences(plain))
+    view, plain, spans = sentences_of(view)
     idea = strongest(plain, view.text, spans)
     clues = [clues_in(plain[start:end]) for start, end in spans]
     hits: list[tuple[int, int, Rule]] = []
@@ -190,6 +185,16 @@ def _read(view: Readable) -> tuple[Suspicion, float]:
     found.sort(key=lambda hit: (exact and hit.family == "ideas", -hit.weight))
     reasons = idea.reasons() if idea is not None and by_ideas else ()
     return Suspicion(_saturated(weight), tuple(found), ideas=reasons), weight
+
+
+def sentences_of(view: Readable) -> tuple[Readable, str, list[tuple[int, int]]]:
+    """Return readable text without leetspeak, the same in small letters, and its sentences."""
+    plain = plain_of(view.text)
+    if _LEET_HINT.search(plain):
+        leet = _without_leet(view)
+        if leet is not view:
+            view, plain = leet, plain_of(leet.text)
+    return view, plain, _joined_lines(plain, sentences(plain))
 
 
 def _joined_lines(plain: str, spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:

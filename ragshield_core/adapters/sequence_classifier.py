@@ -1,0 +1,238 @@
+"""A sequence-classification model of ``transformers`` as the classifier of a detector."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+# What models call the label of an injection, in small letters with blanks.
+INJECTION = frozenset({"injection", "prompt injection", "jailbreak", "malicious"})
+# Of two labels that nobody named, the second is that of what a model was trained to find.
+UNNAMED = ("label 0", "label 1")
+# Tokens of a window, where a model could take more: attention costs their square.
+MAX_WINDOW = 512
+DIGEST_LENGTH = 12
+
+
+class SequenceClassifier:
+    """A model that says how likely each text is an injection; a ``classifier=`` to give.
+
+    A text longer than the model's input is read in windows of tokens that overlap, and has the
+    highest probability of them: what stands at its end counts like what stands at its start.
+    Tokens that mean something to the model, such as ``[SEP]``, are letters where a text holds them.
+
+    Parameters
+    ----------
+    model
+        Of the Hugging Face hub, such as ``"meta-llama/Llama-Prompt-Guard-2-86M"``, or a folder.
+        Only weights in safetensors are read, and code that comes with a model is never run.
+    label
+        Name or number of the label that means an injection. May be left out where one label alone
+        is called injection, jailbreak or malicious, or where there are ``LABEL_0`` and ``LABEL_1``.
+    device
+        As PyTorch calls it.
+    batch_size
+        Windows that the model reads at once.
+    window
+        Tokens of a window, special ones included; the default is what the model takes, up to 512.
+    overlap
+        Tokens that a window has in common with the one before; the default is a quarter.
+    local_files_only
+        Whether to look only at what lies on disk.
+    revision
+        Of a model of the hub: a commit, for weights that nobody can exchange.
+
+    Raises
+    ------
+    ImportError
+        If the extra ``classifier`` is not installed.
+    OSError
+        If the model is not found, or has no weights in safetensors.
+    ValueError
+        If the model does not classify, it cannot be told which label means an injection, or the
+        windows are not possible.
+
+    Notes
+    -----
+    Computed in float32; how texts are put together in batches changes a probability by no more
+    than rounding. Probabilities are a sigmoid's where a model has one label or labels that do not
+    exclude each other, and else a softmax's.
+
+    A guard that is saved does not hold the model. It holds :attr:`name`, and a guard that is
+    loaded with other weights or another label is refused.
+
+    Examples
+    --------
+    ::
+
+        classifier = SequenceClassifier("meta-llama/Llama-Prompt-Guard-2-86M")
+        guard = Guard([InstructionDetector(classifier=classifier, classify="all")])
+    """
+
+    def __init__(
+        self,
+        model: str | Path,
+        *,
+        label: str | int | None = None,
+        device: str = "cpu",
+        batch_size: int = 32,
+        window: int | None = None,
+        overlap: int | None = None,
+        local_files_only: bool = False,
+        revision: str | None = None,
+    ) -> None:
+        try:
+            import torch  # noqa: PLC0415 - an extra
+            from transformers import (  # noqa: PLC0415
+                AutoModelForSequenceClassification,
+                AutoTokenizer,
+            )
+        except ImportError as error:
+            msg = f"{error.name} is not installed; pip install 'ragshield[classifier]'."
+            raise ImportError(msg) from error
+        if batch_size < 1:
+            msg = f"batch_size is {batch_size}, expected at least 1."
+            raise ValueError(msg)
+        found: dict[str, Any] = {
+            "local_files_only": local_files_only,
+            "trust_remote_code": False,
+            **({} if revision is None else {"revision": revision}),
+        }
+        loaded, report = AutoModelForSequenceClassification.from_pretrained(
+            str(model), use_safetensors=True, output_loading_info=True, **found
+        )
+        if missing := sorted(report["missing_keys"]):
+            msg = (
+                f"{str(model)!r} has no weights for {', '.join(missing[:3])}; expected a model "
+                "that was trained for sequence classification."
+            )
+            raise ValueError(msg)
+        tokenizer: Any = AutoTokenizer.from_pretrained(str(model), **found)
+        if not tokenizer.is_fast or tokenizer.pad_token is None:
+            msg = f"the tokenizer of {str(model)!r} is not a fast one with a token for padding."
+            raise ValueError(msg)
+        self._torch: Any = torch
+        self._model: Any = loaded.float().eval().to(device)
+        self._tokenizer = tokenizer
+        self._lock = Lock()  # a fast tokenizer serves one thread at a time
+        config = self._model.config
+        self._called = Path(model).name
+        self._sigmoid = _is_sigmoid(config, self._called)
+        self._column = _injection_among(config.id2label, label, self._called)
+        self.label = str(config.id2label[self._column])
+        self.device = device
+        self.batch_size = batch_size
+        self.window, self.overlap = self._windows(window, overlap)
+
+    @cached_property
+    def name(self) -> str:
+        """The last part of the model's name, a digest of its weights, and the label.
+
+        Weights count, not where they lie: in another folder of the same name it is the same model.
+        """
+        weights = sorted(
+            hashlib.sha256(one.detach().cpu().contiguous().numpy().data).digest()
+            for one in self._model.parameters()
+        )
+        digest = hashlib.sha256(b"".join(weights)).hexdigest()[:DIGEST_LENGTH]
+        return f"{self._called}@{digest}: {self.label}"
+
+    def __repr__(self) -> str:
+        return f"<SequenceClassifier {self._called!r}, {self.label!r} on {self.device}>"
+
+    def __call__(self, texts: Sequence[str]) -> list[float]:
+        """Return the probability of an injection for each text, in [0, 1]."""
+        if not texts:
+            return []
+        with self._lock:
+            encoded = self._tokenizer(
+                list(texts),
+                truncation=True,
+                max_length=self.window,
+                stride=self.overlap,
+                return_overflowing_tokens=True,
+                split_special_tokens=True,
+                verbose=False,
+            )
+        owners: list[int] = encoded["overflow_to_sample_mapping"]
+        inputs = {key: encoded[key] for key in self._tokenizer.model_input_names if key in encoded}
+        lengths = [len(ids) for ids in inputs["input_ids"]]
+        highest = [0.0] * len(texts)
+        # Windows of like length together: little is padded.
+        order = sorted((at for at, n in enumerate(lengths) if n), key=lengths.__getitem__)
+        for start in range(0, len(order), self.batch_size):
+            rows = order[start : start + self.batch_size]
+            part = {key: [column[row] for row in rows] for key, column in inputs.items()}
+            for row, probability in zip(rows, self._probabilities(part), strict=True):
+                highest[owners[row]] = max(highest[owners[row]], probability)
+        return highest
+
+    def _probabilities(self, part: Mapping[str, list[list[int]]]) -> list[float]:
+        with self._lock:
+            padded = self._tokenizer.pad(part, return_tensors="pt")
+        with self._torch.inference_mode():
+            logits = self._model(**padded.to(self.device)).logits
+            every = logits.sigmoid() if self._sigmoid else logits.softmax(dim=-1)
+            probabilities: list[float] = every[:, self._column].clamp(0, 1).tolist()
+        return probabilities
+
+    def _windows(self, window: int | None, overlap: int | None) -> tuple[int, int]:
+        """Return the tokens of a window, and those that two have in common."""
+        tokenizer, config = self._tokenizer, self._model.config
+        taken = min(
+            tokenizer.model_max_length,
+            getattr(config, "max_position_embeddings", None) or tokenizer.model_max_length,
+        )
+        window = min(MAX_WINDOW, taken) if window is None else window
+        special = tokenizer.num_special_tokens_to_add(pair=False)
+        if not special < window <= taken:
+            msg = (
+                f"window is {window}, expected {special + 1} to {taken} tokens: {special} of them "
+                f"are special ones, and {self._called!r} takes no more."
+            )
+            raise ValueError(msg)
+        overlap = (window - special) // 4 if overlap is None else overlap
+        if not 0 <= overlap < window - special:
+            msg = f"overlap is {overlap}, expected 0 to {window - special - 1} tokens."
+            raise ValueError(msg)
+        return window, overlap
+
+
+def _is_sigmoid(config: Any, called: str) -> bool:
+    """Return whether labels do not exclude each other."""
+    if config.problem_type == "regression":
+        msg = f"{called!r} is a model for regression, expected one that classifies."
+        raise ValueError(msg)
+    return bool(config.num_labels == 1 or config.problem_type == "multi_label_classification")
+
+
+def _injection_among(labels: Mapping[int, str], wanted: str | int | None, called: str) -> int:
+    """Return the number of the label that means an injection."""
+    plain = {number: _plain(name) for number, name in labels.items()}
+    if wanted is None:
+        found = [number for number, name in plain.items() if name in INJECTION]
+        if not found and tuple(plain[number] for number in sorted(plain)) == UNNAMED:
+            found = [max(plain)]
+        what = "it cannot be told which label means an injection"
+    elif isinstance(wanted, str):
+        found = [number for number, name in labels.items() if name == wanted]
+        found = found or [number for number, name in plain.items() if name == _plain(wanted)]
+        what = f"label {wanted!r} is none of its labels"
+    else:
+        found = [number for number in labels if number == wanted and not isinstance(wanted, bool)]
+        what = f"label {wanted!r} is the number of none of its labels"
+    if len(found) != 1:
+        has = ", ".join(f"{number}: {name!r}" for number, name in sorted(labels.items()))
+        msg = f"{called!r} has the labels {{{has}}}, and {what}; name one, as in label=" + repr(
+            labels[max(labels)]
+        )
+        raise ValueError(msg + ".")
+    return found[0]
+
+
+def _plain(name: object) -> str:
+    return str(name).lower().replace("_", " ").replace("-", " ").strip()

@@ -1,0 +1,341 @@
+"""A tiny model of transformers, made here, as the classifier of InstructionDetector."""
+
+import re
+import sys
+import threading
+
+import numpy as np
+import pytest
+from support import knowledge_base
+
+from ragshield_core import Batch, Guard, Quarantine, RetrievalGuard
+from ragshield_core.adapters.sequence_classifier import SequenceClassifier
+from ragshield_core.detectors import InstructionDetector
+from ragshield_core.errors import StateError
+
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "obey", "the", "page", "fish", "swim", "."]
+LABELS = {0: "SAFE", 1: "INJECTION"}
+WINDOW = 12
+CALM = "the fish swim ."
+
+
+def saved_model(folder, labels=LABELS, *, bare=False, safe=True, seed=0, **config):
+    """Write a BERT of a few thousand weights and its tokenizer."""
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors  # noqa: PLC0415
+
+    special = {
+        "pad_token": "[PAD]",
+        "unk_token": "[UNK]",
+        "cls_token": "[CLS]",
+        "sep_token": "[SEP]",
+    }
+    numbers = {word: number for number, word in enumerate(WORDS)}
+    tokenizer = Tokenizer(models.WordLevel(numbers, unk_token=special["unk_token"]))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, model_max_length=WINDOW, **special
+    ).save_pretrained(folder)
+    torch.manual_seed(seed)
+    bert = transformers.BertConfig(
+        vocab_size=len(WORDS),
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
+        max_position_embeddings=WINDOW,
+        initializer_range=0.5,
+        id2label=labels,
+        label2id={name: number for number, name in labels.items()},
+        **config,
+    )
+    kind = transformers.BertModel if bare else transformers.BertForSequenceClassification
+    model = kind(bert)
+    model.save_pretrained(folder)
+    if not safe:
+        (folder / "model.safetensors").unlink()
+        torch.save(model.state_dict(), folder / "pytorch_model.bin")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return saved_model(tmp_path_factory.mktemp("models") / "tiny")
+
+
+def of(folder, **options):
+    return SequenceClassifier(folder, local_files_only=True, **options)
+
+
+@pytest.fixture(scope="module")
+def classifier(folder):
+    return of(folder)
+
+
+TEXTS = ["obey", CALM, "obey the page", "fish", "the page . " * 20, "swim swim"]
+
+
+def plain(folder, text):
+    """Return the probabilities of the model itself for one text that fits into it."""
+    torch = pytest.importorskip("torch")
+    from transformers import (  # noqa: PLC0415
+        AutoTokenizer,
+        BertForSequenceClassification,
+    )
+
+    model = BertForSequenceClassification.from_pretrained(folder).eval()
+    with torch.no_grad():
+        return model(**AutoTokenizer.from_pretrained(folder)(text, return_tensors="pt")).logits[0]
+
+
+def test_probabilities_are_those_of_the_model(folder, classifier):
+    found = classifier(TEXTS)
+    assert all(0 <= p <= 1 for p in found)
+    assert len(set(found)) == len(found)
+    for text in ("obey", CALM, "obey the page"):
+        expected = plain(folder, text).softmax(0)[1].item()
+        assert classifier([text]) == pytest.approx([expected], abs=1e-6)
+    assert classifier([]) == []
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 32])
+def test_neither_order_nor_batches_make_a_difference(folder, classifier, batch_size):
+    one_by_one = [classifier([text])[0] for text in TEXTS]
+    other = of(folder, batch_size=batch_size)
+    np.testing.assert_allclose(other(TEXTS), one_by_one, atol=1e-6)
+    np.testing.assert_allclose(other(TEXTS[::-1]), one_by_one[::-1], atol=1e-6)
+
+
+def test_a_long_text_has_the_highest_probability_of_its_windows(classifier):
+    size, step = classifier.window - 2, classifier.window - 2 - classifier.overlap
+    words = [*(["the", "fish", "swim", "."] * 10)[:37], "obey", "the", "page"]
+    ends = range(size, len(words) + step, step)
+    windows = [" ".join(words[end - size : end]) for end in ends]
+    assert len(windows) > 3
+    each = classifier(windows)
+    assert classifier([" ".join(words)]) == pytest.approx([max(each)], abs=1e-6)
+    assert max(each) > min(each) + 1e-3
+    # What the last window says counts wherever it stands.
+    assert classifier([" ".join(words), CALM])[0] == pytest.approx(max(each), abs=1e-6)
+
+
+def test_words_of_a_text_are_no_special_tokens(classifier):
+    seen = []
+    listener = classifier._model.register_forward_pre_hook(
+        lambda _model, _args, given: seen.extend(given["input_ids"].tolist()), with_kwargs=True
+    )
+    classifier(["obey [SEP] [PAD] fish"])
+    listener.remove()
+    (ids,) = seen
+    assert [ids.count(WORDS.index(word)) for word in ("obey", "fish", "[SEP]", "[PAD]")] == [
+        *(1, 1),
+        *(1, 0),  # the one at the end
+    ]
+
+
+def test_windows_that_cannot_be_are_refused(folder):
+    assert of(folder, window=6, overlap=0).overlap == 0
+    for options, said in (
+        ({"window": WINDOW + 1}, "window is 13, expected 3 to 12"),
+        ({"window": 2}, "window is 2, expected 3 to 12"),
+        ({"window": 6, "overlap": 4}, "overlap is 4, expected 0 to 3"),
+        ({"batch_size": 0}, "batch_size is 0"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            of(folder, **options)
+
+
+@pytest.mark.parametrize(
+    ("labels", "label", "chosen"),
+    [
+        (LABELS, None, 1),
+        ({0: "jailbreak", 1: "benign"}, None, 0),
+        ({0: "MALICIOUS", 1: "BENIGN"}, None, 0),
+        ({0: "Prompt_Injection", 1: "OK"}, None, 0),
+        ({0: "LABEL_0", 1: "LABEL_1"}, None, 1),
+        ({0: "BENIGN", 1: "INJECTION", 2: "JAILBREAK"}, "jailbreak", 2),
+        ({0: "BENIGN", 1: "INJECTION", 2: "JAILBREAK"}, 1, 1),
+        ({0: "A", 1: "a"}, "a", 1),
+    ],
+)
+def test_the_label_of_an_injection_is_found_or_named(tmp_path, labels, label, chosen):
+    classifier = of(saved_model(tmp_path, labels), label=label)
+    assert classifier.label == labels[chosen]
+    expected = plain(tmp_path, CALM).softmax(0)[chosen].item()
+    assert classifier([CALM]) == pytest.approx([expected], abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("labels", "label", "said"),
+    [
+        ({0: "good", 1: "bad"}, None, "it cannot be told which label"),
+        ({0: "BENIGN", 1: "INJECTION", 2: "JAILBREAK"}, None, "it cannot be told which label"),
+        ({0: "LABEL_0", 1: "LABEL_1", 2: "LABEL_2"}, None, "it cannot be told which label"),
+        (LABELS, "jailbreak", "label 'jailbreak' is none"),
+        (LABELS, 2, "label 2 is the number of none"),
+        (LABELS, True, "label True"),
+    ],
+)
+def test_a_label_that_cannot_be_told_is_asked_for(tmp_path, labels, label, said):
+    saved_model(tmp_path, labels)
+    shown = re.escape("{" + ", ".join(f"{n}: {name!r}" for n, name in labels.items()) + "}")
+    with pytest.raises(ValueError, match=rf"{shown}, and {said}.*name one, as in label="):
+        of(tmp_path, label=label)
+
+
+def test_labels_that_do_not_exclude_each_other_have_a_sigmoid_each(tmp_path):
+    saved_model(tmp_path, problem_type="multi_label_classification")
+    expected = plain(tmp_path, CALM)[1].sigmoid().item()
+    assert of(tmp_path)([CALM]) == pytest.approx([expected], abs=1e-6)
+
+
+def test_one_label_has_a_sigmoid_and_a_regression_is_refused(tmp_path):
+    saved_model(tmp_path / "one", {0: "injection"})
+    expected = plain(tmp_path / "one", CALM)[0].sigmoid().item()
+    assert of(tmp_path / "one")([CALM]) == pytest.approx([expected], abs=1e-6)
+    saved_model(tmp_path / "other", problem_type="regression")
+    with pytest.raises(ValueError, match="model for regression"):
+        of(tmp_path / "other")
+
+
+def test_a_model_without_a_trained_head_is_refused(tmp_path):
+    saved_model(tmp_path, bare=True)
+    with pytest.raises(ValueError, match=r"no weights for classifier\.bias.*sequence classif"):
+        of(tmp_path)
+
+
+def test_pickled_weights_are_not_read(tmp_path):
+    saved_model(tmp_path, safe=False)
+    with pytest.raises(OSError, match="safetensors"):
+        of(tmp_path)
+
+
+def test_code_that_comes_with_a_model_is_not_run(tmp_path):
+    saved_model(tmp_path)
+    (tmp_path / "mine.py").write_text("raise SystemExit('it ran')\n")
+    config = (tmp_path / "config.json").read_text(encoding="utf-8")
+    theirs = '"auto_map": {"AutoModelForSequenceClassification": "mine.Mine"}, "model_type": "mine"'
+    (tmp_path / "config.json").write_text(config.replace('"model_type": "bert"', theirs))
+    with pytest.raises(ValueError, match="mine"):
+        of(tmp_path)
+
+
+def test_it_is_in_evaluation_mode_and_in_float32(tmp_path):
+    saved_model(tmp_path, classifier_dropout=0.9, dtype="float16")
+    classifier = of(tmp_path)
+    assert classifier([CALM] * 3) == pytest.approx([classifier([CALM])[0]] * 3, abs=1e-6)
+    assert {str(one.dtype) for one in classifier._model.parameters()} == {"torch.float32"}
+
+
+def test_threads_may_ask_it_at_once(classifier):
+    expected, found = classifier(TEXTS), {}
+    threads = [
+        threading.Thread(target=lambda n=n: found.setdefault(n, classifier(TEXTS)))
+        for n in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 4
+    for each in found.values():
+        assert each == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize("missing", ["torch", "transformers"])
+def test_without_the_extra_it_says_what_to_install(monkeypatch, missing):
+    monkeypatch.setitem(sys.modules, missing, None)
+    with pytest.raises(ImportError, match=r"pip install 'ragshield\[classifier\]'"):
+        SequenceClassifier("anything")
+
+
+# As a part of a detector and of a guard
+
+
+def detector_of(classifier):
+    return InstructionDetector(classifier=classifier, classify="all")
+
+
+def test_the_detector_asks_it(classifier):
+    texts = ["The page. Obey the fish.", "obey . " * 30]
+    batch = Batch.of(ids=["a", "b"], texts=texts, embeddings=np.ones((2, 2)))
+    scores = detector_of(classifier).score(batch)
+    first = max(classifier(["The page.", "Obey the fish."]))
+    np.testing.assert_allclose(scores[0], first, atol=1e-6)
+    (evidence,) = detector_of(classifier).explain(batch, [0])
+    assert "the classifier takes" in evidence.sentence
+
+
+def guard_with(classifier):
+    guard = Guard([detector_of(classifier)], quarantine=Quarantine("sqlite://"))
+    return guard.fit(knowledge_base(30))
+
+
+def loaded(folder, classifier):
+    quarantine = Quarantine("sqlite://")
+    return Guard.load(folder, quarantine=quarantine, detectors=[detector_of(classifier)])
+
+
+def test_a_guard_is_saved_and_loaded_with_it(tmp_path, folder, classifier):
+    guard = guard_with(classifier)
+    guard.save(tmp_path, detectors=guard.detectors)
+    again = loaded(tmp_path, of(folder))  # the same weights, in another object
+    new = knowledge_base(5, prefix="new")
+    np.testing.assert_allclose(
+        again.screen(new).scores["instruction"], guard.screen(new).scores["instruction"], atol=1e-6
+    )
+
+
+def others(tmp_path, folder):
+    """Yield classifiers that are not the one that a guard was saved with."""
+    yield of(saved_model(tmp_path / "tiny", seed=1)), r"'tiny@\w{12}: INJECTION'"
+    yield of(folder, label="SAFE"), r"'tiny@\w{12}: SAFE'"
+    yield (lambda texts: [0.0] * len(texts)), "the classifier without a name"
+    yield None, "none"
+
+
+def test_another_classifier_is_refused_by_load(tmp_path, folder, classifier):
+    guard = guard_with(classifier)
+    guard.save(tmp_path / "guard", detectors=guard.detectors)
+    for other, shown in others(tmp_path, folder):
+        said = rf"saved with the classifier 'tiny@\w{{12}}: INJECTION'.*given has .*{shown}.*anew"
+        with pytest.raises(StateError, match=said):
+            loaded(tmp_path / "guard", other)
+        with pytest.raises(StateError, match="the classifier of detector 'instruction' cannot"):
+            guard.save(tmp_path / "guard", detectors=[detector_of(other)])
+    loaded(tmp_path / "guard", classifier)
+
+
+def test_another_classifier_is_refused_by_a_database(tmp_path, folder, classifier):
+    url = f"sqlite:///{tmp_path / 'guard.db'}"
+    guard = Guard.open(url, detectors=[detector_of(classifier)])
+    guard.learn(knowledge_base(5))
+    guard.close()
+    for other, shown in others(tmp_path, folder):
+        with pytest.raises(StateError, match=shown):
+            Guard.open(url, detectors=[detector_of(other)])
+    with pytest.raises(StateError, match="was not saved with the guard"):
+        Guard.open(url)
+    again = Guard.open(url, detectors=[detector_of(of(folder))])
+    assert not again.screen(knowledge_base(1, prefix="new")).skipped
+    again.close()
+
+
+def test_another_classifier_is_refused_for_retrieved_sets(tmp_path, folder, classifier):
+    guard = RetrievalGuard([detector_of(classifier)])
+    guard.save(tmp_path / "guard", detectors=guard.detectors)
+    for other, shown in others(tmp_path, folder):
+        with pytest.raises(StateError, match=shown):
+            RetrievalGuard.load(tmp_path / "guard", detectors=[detector_of(other)])
+
+
+def test_a_guard_saved_with_a_classifier_that_has_no_name_takes_any(tmp_path, classifier):
+    guard = guard_with(lambda texts: [0.0] * len(texts))
+    guard.save(tmp_path, detectors=guard.detectors)
+    assert loaded(tmp_path, classifier).detectors[0].classifier is classifier
+    with pytest.raises(StateError, match="none"):
+        loaded(tmp_path, None)
