@@ -266,15 +266,14 @@ class Arrivals:
         scores
             Of a batch that is judged now, NaN without an opinion.
         """
-        if not _distinct(calibration):
-            return None
         now = calibration.p_values(scores[~np.isnan(scores)]).astype(np.float32)
         before = self._p_values.get(name)
         p_values = now if before is None else np.concatenate([before, now])
         p_values = p_values[-max(WINDOW, len(now)) :]
         if len(p_values) < FEWEST or _middle(p_values)[0] < SHIFTED:
             return None
-        if (usual := _usual_share(p_values)) >= MOSTLY_USUAL:
+        usual = _usual_share(p_values)
+        if usual >= MOSTLY_USUAL or not _distinct(calibration):
             return None
         clean, quartiles = calibration.clean_scores, np.array([0.5, 0.75])
         there = np.quantile(clean, quartiles)
