@@ -30,7 +30,7 @@ from ragshield_core.detectors.registry import BUILT_IN
 from ragshield_core.evaluation import proportion_interval
 
 RESULTS = Path(__file__).parent / "results"
-FPR, BATCH, CLEAN, POISONED, STREAMS = 0.01, 20, 2_000, 20, 8
+FPR, BATCH, CLEAN, POISONED, STREAMS = 0.01, 20, 1_000, 10, 5
 
 
 class Attack(NamedTuple):
