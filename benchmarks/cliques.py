@@ -40,12 +40,13 @@ HEAD = """# Groups crafted for one question
 Written by `benchmarks/cliques.py`. Vectors: all-MiniLM-L6-v2. {splits} random splits: fitted and
 calibrated on 70 % of the corpus, screened with the rest. Cells are recall at an accepted
 false-positive rate of 1 % / 0.2 %; all groups of an attack come in one batch with 2,000 clean
-entries, which flatters (streams: [stream.md](stream.md)). "One" and "many": whether the attacker gives all documents of a
-target one lineage, or none. "No artefacts": without texts that say alternate, parallel universe or
-hypothetical. False-positive rates are of clean entries that the guard did not know, pooled over
-splits, with the Wilson 95 % interval; alarms come in groups, so that the true interval is wider.
-The default keeps the rate with 90 % confidence, over the draw of the clean sample, and is stricter
-than the rate therefore; "rate in expectation" is calibrated with `Policy(confidence=0.5)`.
+entries, which flatters (streams: [stream.md](stream.md)). "One" and "many": whether the attacker
+gives all documents of a target one lineage, or none. "No artefacts": without texts that say
+alternate, parallel universe or hypothetical. False-positive rates are of clean entries that the
+guard did not know, pooled over splits, with the Wilson 95 % interval; alarms come in groups, so
+that the true interval is wider. The default keeps the rate with 90 % confidence, over the draw of
+the clean sample, and is stricter than the rate therefore; "rate in expectation" is calibrated with
+`Policy(confidence=0.5)`.
 """
 
 
