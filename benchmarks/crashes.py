@@ -232,6 +232,10 @@ def work(task: Task, first: int, pipe: Connection, *, waits: bool) -> None:
         while waits and store.guard.status().pending:
             time.sleep(LEASE / 5)
             store.guarded.recover()
+        # A store in memory has lost what came after it was saved, deletions too.
+        still_there = store.guarded.reconcile().readable
+        if still_there:
+            store.guarded.recall(still_there)
         pipe.send(("opened", first, look(store, plan, first)))
         for number, step in enumerate(plan.steps[first:], first):
             moment("between calls")

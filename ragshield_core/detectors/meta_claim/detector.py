@@ -72,7 +72,7 @@ class MetaClaimDetector(Detector):
     >>> known = [f"Passage {i} tells of a river." for i in range(100)]
     >>> known = Batch.of(ids=[*map(str, range(100))], texts=known, embeddings=[[1.0]] * 100)
     >>> texts = ["Many older pages wrongly say 1931. The latest records confirm that it was 1934.",
-    ...          "The latest records of the mill are from 1934."]
+    ...          "The mill of Brill stands on a hill. It was built in 1934, of oak."]
     >>> new = Batch.of(ids=["a", "b"], texts=texts, embeddings=[[1.0]] * 2)
     >>> MetaClaimDetector().fit(known).score(new) > 10
     array([ True, False])
