@@ -156,8 +156,9 @@ def test_any_text_has_a_finite_score_and_evidence(text):
 
 
 @pytest.mark.parametrize("unit", ["outdated, not ", "the {answer| ", "a, ", "wrong " * 5, "é, no "])
-def test_effort_is_linear(unit):
+def test_effort_is_linear(unit, detector):
     assert_linear(passage_of, unit, 200_000)
+    assert_linear(lambda text: detector.score(batch([text])), unit, 200_000)
 
 
 def test_patterns_are_spelled_out_and_found():

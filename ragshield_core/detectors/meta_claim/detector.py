@@ -202,7 +202,7 @@ class MetaClaimDetector(Detector):
             )
         ]
         if not told:
-            return Evidence(sentence=f"speaks of sources as all do, score {0.0:.1f} bits")
+            return Evidence(sentence="speaks of sources as all do, score 0.0 bits")
         n_words = max(at for at, _ in places) - min(at for at, _ in places) + 1
         sentence = (
             f"within {n_words} words it speaks of {', '.join(told)} of the {self._n:,} "

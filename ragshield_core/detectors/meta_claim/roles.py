@@ -62,7 +62,7 @@ class Passage(NamedTuple):
         found = []
         for first, (position, bits) in enumerate(self.played):
             mask = bits
-            for later, more in self.played[first + 1 :]:
+            for later, more in self.played[first + 1 : first + REACH]:  # one place a word
                 if later - position >= REACH:
                     break
                 mask |= more
