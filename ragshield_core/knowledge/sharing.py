@@ -33,12 +33,15 @@ T = TypeVar("T")
 
 logger = logging.getLogger("ragshield")  # ids and counts, never text
 
-# Entries in the journal behind the latest snapshot, as a share of what is known, at which the next
+# What is in the journal behind the latest snapshot, as a share of what is known, at which the next
 # is written: a snapshot costs as much as there is, so that each entry has a fixed share in the cost
 # of snapshots, and who starts replays a tenth at the most. At least so many: few are quick to read.
 SNAPSHOT_AFTER, SNAPSHOT_AT_LEAST = 0.1, 1000
 # The same for who closes, as somebody is about to start again.
 SNAPSHOT_AT_CLOSE = 0.01
+# To replay a row costs as much as so many entries besides its own: measured with 91,000 entries
+# known, 3 ms an entry and 7 ms a row; who writes one by one leaves a shorter journal.
+ROW_COST = 2
 # Seconds between two looks at whose turn it is.
 PAUSE = 0.02
 # Signs of life within a lease.
@@ -81,7 +84,7 @@ class Sharing(Recorder):
         self._snapshots = Snapshots(namespace)
         self._seen: tuple[int, ...] | None = None  # version of the database when it was read last
         self._collected: list[tuple[Event, Intent | None]] | None = None
-        self._tail: deque[tuple[int, int]] = deque()  # positions and sizes since a snapshot
+        self._tail: deque[tuple[int, int]] = deque()  # positions, and what each costs
         self._times_replaced = 0
         self._begin()
         database.write(prepare_tables)
@@ -494,7 +497,7 @@ class Sharing(Recorder):
     def _passed(self, position: int, event: Event) -> None:
         self.position = position
         size = len(event.entries) if event.entries is not None else 0
-        self._tail.append((position, size))
+        self._tail.append((position, size + ROW_COST))
 
     def _keep_short(self, share: float = SNAPSHOT_AFTER, *, anew: bool = False) -> None:
         """Write a snapshot if there is much to replay since the latest, and drop what it covers."""

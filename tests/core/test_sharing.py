@@ -197,15 +197,30 @@ def test_who_closes_leaves_nothing_to_replay(url, monkeypatch):
     for closing in (False, True):
         (one,) = opened(url, 1)
         one.learn(passages(200, 1, f"many{closing}"))
-        for number in range(15):
+        for number in range(5):
             one.learn(passages(1, number, f"{closing}{number}"))
         if closing:
             one.close()
         with mock.patch.object(Guard, "apply", autospec=True, side_effect=Guard.apply) as applied:
             (late,) = opened(url, 1)
-        assert late.known([f"{closing}14-0"])
+        assert late.known([f"{closing}4-0"])
         replayed.append(applied.call_count)
-    assert replayed == [15, 0]
+    assert replayed == [5, 0]
+
+
+def test_a_row_counts_for_more_than_its_entries(url, monkeypatch):
+    monkeypatch.setattr(sharing, "SNAPSHOT_AT_LEAST", 30)
+    snapshots = []
+    for rows in (1, 12):  # of twelve entries together
+        (one,) = opened(url, 1)
+        for number in range(rows):
+            one.learn(passages(12 // rows, number, f"{rows}-{number}"))
+        with one.quarantine.database.read() as session:
+            latest = "SELECT max(position) FROM ragshield_snapshots"
+            snapshots.append(session.connection().exec_driver_sql(latest).scalar())
+        one.close()
+    first, second = snapshots
+    assert first < second
 
 
 def test_a_damaged_snapshot_is_passed_over_for_the_one_before(url, monkeypatch, caplog):
