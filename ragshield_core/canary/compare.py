@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ragshield_core.canary.drift import SIBLINGS_APART, AnomalyWeights, CanaryDrift
 from ragshield_core.canary.embedder import Vectors
@@ -25,7 +25,7 @@ from ragshield_core.canary.rank_figures import (
 from ragshield_core.canary.shown import SHOWN_ID
 from ragshield_core.canary.storage import Baseline, Observation
 from ragshield_core.canary.suite import Canary
-from ragshield_core.canary.text_figures import coverage, word_weights
+from ragshield_core.canary.usual_growth import UsualCoverage, UsualResemblance
 from ragshield_core.findings import printable
 
 # An answer and its vector; None without an answerer, or an embedder.
@@ -42,51 +42,18 @@ TOPICAL, MOST_TOPICAL = 2.0, 0.25
 # Where nearly all canaries, and no fewer than three, are so improbable, it is not by chance: these
 # are all flagged, though each alone would not be.
 EVERYWHERE, NEARLY_ALL, LEAST_EVERYWHERE = 0.05, 0.9, 3
+# What the growth of everything says of one canary's is worth so many of its ranks.
+OWN_PRIOR = 4.0
+# Good pages about what a canary asks take its first ranks, say what it asks, and resemble each
+# other, all at once. Measured where they came by topics, between -2 ln p of each two: .0 to .5.
+TOGETHER = 0.33
 
 
-class UsualCoverage:
-    """How much of their queries the baseline's passages hold in one place, rank by rank.
+class Usual(NamedTuple):
+    """What mere growth shows."""
 
-    Parameters
-    ----------
-    then
-        The baseline.
-    k
-        Places that are compared.
-    """
-
-    def __init__(self, then: Baseline, k: int) -> None:
-        self._weights = word_weights(then.asked.values())
-        self._table = np.full((len(then.observations), k), np.nan)
-        for row, observation in zip(self._table, then.observations.values(), strict=True):
-            known = (observation.coverages or ())[:k]
-            row[: len(known)] = known
-        self._by_rows: dict[tuple[int, ...], NDArray[np.float64]] = {}
-
-    def p_value(self, query: str, passages: Sequence[Passage], rows: Sequence[int]) -> float:
-        """Return how probable it is that newcomers hold so much of a query under mere growth.
-
-        Had the baseline's own passages at these rows been the newcomers, how many canaries would
-        show as much, on average over the rows? It is 1 where the baseline does not tell, and with n
-        canaries at least 1 / (n + 1): small suites gain little.
-
-        References
-        ----------
-        A permutation test, Pitman, "Significance tests which may be applied to samples from any
-        populations", Journal of the Royal Statistical Society 4(1), 1937: if what was added is of
-        the same kind as what was there, any passage could as well have been a new one.
-        """
-        found = float(np.mean([coverage(query, passages[row].text, self._weights) for row in rows]))
-        usual = self._usual(tuple(rows))
-        as_much = len(usual) - int(np.searchsorted(usual, found - 1e-9))
-        return (1 + as_much) / (len(usual) + 1)
-
-    def _usual(self, rows: tuple[int, ...]) -> NDArray[np.float64]:
-        """Return the baseline's means over some rows, in order, of canaries with all of them."""
-        if rows not in self._by_rows:
-            means = self._table[:, list(rows)].mean(axis=1)
-            self._by_rows[rows] = np.sort(means[~np.isnan(means)])
-        return self._by_rows[rows]
+    coverage: UsualCoverage
+    resemblance: UsualResemblance
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +110,7 @@ class Comparison:
         told = None if self._cannot_tell(then, growth) else growth
         found = [passages[: self.k] for passages in deep]
         new = [flags[: self.k] for flags in all_new]
-        usual = UsualCoverage(then, self.k)
+        usual = Usual(UsualCoverage(then, self.k), UsualResemblance(deep, all_new, self.k))
         drifts = [
             self._figures(canary, before, passages, answer, poisoned)
             for canary, before, passages, answer in zip(
@@ -155,8 +122,12 @@ class Comparison:
             drifts = [d if d.jaccard is None else self._flagged_as_source(d) for d in drifts]
             return growth, tuple(drifts)
         drifts = [
-            drift if before is None else self._with_takeover(drift, passages, fresh, told, usual)
-            for drift, before, passages, fresh in zip(drifts, known, found, new, strict=True)
+            drift
+            if before is None
+            else self._with_takeover(drift, row, passages, flags, told, usual)
+            for row, (drift, before, passages, flags) in enumerate(
+                zip(drifts, known, found, all_new, strict=True)
+            )
         ]
         threshold = self._threshold(drifts)
         return growth, tuple(
@@ -250,24 +221,43 @@ class Comparison:
     def _with_takeover(
         self,
         drift: CanaryDrift,
+        row: int,
         passages: Sequence[Passage],
-        fresh: Sequence[bool],
+        flags: Sequence[bool],
         growth: float | None,
-        usual: UsualCoverage,
+        usual: Usual,
     ) -> CanaryDrift:
         """Add how much of the head newcomers hold, and how probable that is."""
+        fresh = flags[: self.k]
         if not any(fresh):
             return replace(drift, takeover=0.0, takeover_p=1.0)
         share, _ = takeover(fresh, growth or HALF, self.weights.persistence)
         if growth is None:
             return replace(drift, takeover=share)
         siblings = _siblings(passages, fresh)
-        counted = [is_new for row, is_new in enumerate(fresh) if row not in siblings]
+        counted = [is_new for place, is_new in enumerate(fresh) if place not in siblings]
+        if usual.resemblance.knows(row):  # else poison that fills the ranks below would be believed
+            growth = self._own_growth(flags, growth)
         _, by_growth = takeover(counted, growth, self.weights.persistence)
-        rows = [row for row, is_new in enumerate(fresh) if is_new and row not in siblings]
-        by_coverage = usual.p_value(drift.query, passages, rows)
-        # Under growth, which ranks are new says nothing of what stands there: both are independent.
-        return replace(drift, takeover=share, takeover_p=combined_p_value(by_growth, by_coverage))
+        rows = [place for place, is_new in enumerate(fresh) if is_new and place not in siblings]
+        by_coverage = usual.coverage.p_value(drift.query, passages, rows)
+        by_resemblance = usual.resemblance.p_value(row)
+        if by_resemblance is None:
+            # Under growth, which ranks are new says nothing of what stands there.
+            p = combined_p_value(by_growth, by_coverage)
+        else:
+            parts = (by_growth, by_coverage, by_resemblance)
+            p = combined_p_value(*parts, correlation=TOGETHER)
+        return replace(drift, takeover=share, takeover_p=p, resemblance_p=by_resemblance)
+
+    def _own_growth(self, flags: Sequence[bool], growth: float) -> float:
+        """Return the share of newcomers that growth brings to the ranks of one canary, in (0, 1).
+
+        Pages about what it asks come at once, and to all its ranks. No less than elsewhere: that
+        few have come so far is chance.
+        """
+        below = flags[min(self.k, len(flags) // 2) :]
+        return max(growth, (sum(below) + OWN_PRIOR * growth) / (len(below) + OWN_PRIOR))
 
     def _flagged(
         self,
@@ -284,8 +274,8 @@ class Comparison:
         if taken_over and p is not None:
             everywhere = ", as of most canaries" if threshold > self.weights.takeover_p else ""
             reasons.append(
-                f"newcomers hold {drift.takeover:.0%} of the head{everywhere} "
-                f"(p = {p:.2g} under mere growth)"
+                f"newcomers hold {drift.takeover:.0%} of the head{everywhere}"
+                f"{_resembling(drift)} (p = {p:.2g} under mere growth)"
             )
         elif taken_over:
             reasons.append(
@@ -372,6 +362,12 @@ def poison_share(passages: Sequence[Passage], poisoned: Collection[str] | None) 
     if poisoned is None:
         return None
     return sum(p.id in poisoned for p in passages) / len(passages) if passages else 0.0
+
+
+def _resembling(drift: CanaryDrift) -> str:
+    """Return that newcomers resemble each other, where that is rare."""
+    rare = drift.resemblance_p is not None and drift.resemblance_p <= EVERYWHERE
+    return ", and resemble each other more than what stands around them" * rare
 
 
 def _siblings(passages: Sequence[Passage], fresh: Sequence[bool]) -> set[int]:

@@ -128,8 +128,13 @@ class CanaryDrift:
         Between the retrieved ids and the baseline's.
     takeover, takeover_p
         Share of the head that newcomers hold, and how probable it is under mere growth, together
-        with how much of the query they hold in one place; the latter ``None`` where more than half
-        of everything looks new, and nobody tells how many entries there are.
+        with how much of the query they hold in one place, and with ``resemblance_p``; the latter
+        ``None`` where more than half of everything looks new, and nobody tells how many entries
+        there are.
+    resemblance_p
+        How probable it is under mere growth that newcomers of the head resemble each other so much
+        beyond what stands around them; ``None`` without vectors, with fewer than two that could
+        resemble each other, and in reports of older versions.
     taken_over
         Whether growth hardly explains that.
     suspicion_ratio, suspicion_delta
@@ -157,6 +162,7 @@ class CanaryDrift:
     rank_biased_overlap: float | None = None
     takeover: float | None = None
     takeover_p: float | None = None
+    resemblance_p: float | None = None
     taken_over: bool = False
     suspicion_ratio: float = 0.0
     suspicion_delta: float | None = None

@@ -21,7 +21,7 @@ def figures(drift: CanaryDrift) -> list[tuple[str, str]]:
     ]
     for name in (
         *("answer_drift", "answer_cosine", "jaccard", "overlap_at_k", "rank_biased_overlap"),
-        *("takeover", "takeover_p", "suspicion_ratio", "suspicion_delta"),
+        *("takeover", "takeover_p", "resemblance_p", "suspicion_ratio", "suspicion_delta"),
         *("poison_ratio", "poison_delta"),
     ):
         value = getattr(drift, name)

@@ -15,7 +15,7 @@ from sqlalchemy import text
 
 from ragshield_core import Quarantine
 from ragshield_core.canary import Passage
-from ragshield_core.canary.compare import UsualCoverage, _siblings
+from ragshield_core.canary.compare import _siblings
 from ragshield_core.canary.drift import AnomalyWeights
 from ragshield_core.canary.likeness import says
 from ragshield_core.canary.rank_figures import (
@@ -27,6 +27,7 @@ from ragshield_core.canary.rank_figures import (
 )
 from ragshield_core.canary.storage import Baseline, CanaryStore, Observation
 from ragshield_core.canary.text_figures import coverage, notebook_suspicion, word_weights
+from ragshield_core.canary.usual_growth import UsualCoverage
 
 IDS = st.lists(st.sampled_from("abcdefgh"), unique=True, max_size=8)
 
