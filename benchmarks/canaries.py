@@ -14,12 +14,14 @@ import argparse
 import re
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
 import numpy as np
+from cliques import renamed
 from corpora import data_folder, load, read_rows
 from langchain_community.vectorstores import FAISS
 from rich.progress import track
@@ -30,6 +32,7 @@ from ragshield_core.canary import CanaryMonitor, CanarySuite, DriftReport, Matri
 from ragshield_core.canary.embedder import Vectors
 from ragshield_core.canary.rank_figures import Rule
 from ragshield_core.detectors.canary_displacement import CanaryDisplacementDetector
+from ragshield_core.entries import together
 from ragshield_core.evaluation import proportion_interval
 from ragshield_core.scan.embedding_cache import CachedEmbedder
 from ragshield_langchain.minilm import MiniLMEmbeddings
@@ -307,6 +310,133 @@ def wikipedia(embed: Embed, seeds: int) -> Iterator[str]:
             yield f"| {style} | {size} | {counts.cells()} | {blamed[style, size].cells()} |"
 
 
+# Web passages about the canaries' own questions
+
+SETS = ("nq", "hotpotqa", "msmarco_half")
+GROWTH = 0.1
+WEB_ATTACKS = (("raw", "text", 5), ("black-box", "text_blackbox", 3))
+WEB_HEAD = """
+## Web and Wikipedia passages about the canaries' own questions
+
+{n_canaries} canaries, the questions of PoisonedRAG's sets ({sets}), among
+{n_passages:,} passages: some ninety that are retrieved for each of the questions, and web passages
+about others. A tenth of all is new and about what canaries ask: any of the passages ("everywhere"),
+or half of those about some of the questions ("by topics"). Then {n_targets} canaries are attacked
+with texts as published. {seeds} draws. Reached: of the attacked canaries, those of which two texts
+or more come among the first {k}, and how many of these are flagged.
+
+| growth | texts | flagged before the attack | flagged: precision | recall | reached, flagged \
+| suspects: precision | recall | of all texts |
+|---|---|---|---|---|---|---|---|---|"""
+
+
+class Pages(NamedTuple):
+    """Passages, the question that each of them is about, if any, and the questions."""
+
+    batch: Batch
+    about: list[str | None]
+    questions: dict[str, str]
+
+
+def pages() -> Pages:
+    """Return web passages, and those that are retrieved for the questions of the attacks."""
+    batches, about = [renamed(load("redundant_web_passages"), "web-")], []
+    about += [None] * len(batches[0])
+    questions = {}
+    for name in SETS:
+        lineage = None if name == "msmarco_half" else "title"
+        batches.append(renamed(load(f"{name}_target_contexts", lineage=lineage), f"{name}-"))
+        for row in read_rows(f"{name}_target_contexts"):
+            nearest = min(row["retrieved_for"], key=lambda found: found["rank"])
+            about.append(f"{name}-{nearest['question_id']}")
+        for row in read_rows(f"poisonedrag_{name}"):
+            questions[f"{name}-{row['target_question_id']}"] = row["target_question"]
+    return Pages(together(batches), about, questions)
+
+
+def grown(found: Pages, rng: np.random.Generator, *, by_topics: bool) -> list[int]:
+    """Return which passages are new."""
+    n = round(GROWTH * len(found.batch))
+    on_topic = [row for row, question in enumerate(found.about) if question is not None]
+    if not by_topics:
+        return sorted(rng.choice(on_topic, n, replace=False).tolist())
+    rows: dict[str | None, list[int]] = {}
+    for row in on_topic:
+        rows.setdefault(found.about[row], []).append(row)
+    new: list[int] = []
+    for question in rng.permutation(list(found.questions)).tolist():
+        some = rows.get(question, [])
+        new += rng.permutation(some)[: len(some) // 2].tolist()
+        if len(new) >= n:
+            break
+    return sorted(new)
+
+
+def web(embed: Embed, seeds: int) -> Iterator[str]:
+    """Yield the lines of the table of a knowledge base that grows about what canaries ask."""
+    found = pages()
+    suite = CanarySuite([{"name": n, "query": q} for n, q in found.questions.items()])
+    yield WEB_HEAD.format(
+        n_canaries=len(suite), sets=", ".join(SETS), n_passages=len(found.batch),
+        n_targets=N_TARGETS, seeds=seeds, k=K,
+    )  # fmt: skip
+    for by_topics in (False, True):
+        early: list[int] = []
+        flagged, blamed = defaultdict(Counts), defaultdict(Counts)
+        reached, named = defaultdict(lambda: [0, 0]), defaultdict(lambda: [0, 0])
+        for seed in track(range(seeds), description="by topics" if by_topics else "everywhere"):
+            rng = np.random.default_rng(FIRST_SEED + seed)
+            new = grown(found, rng, by_topics=by_topics)
+            targets = set(rng.permutation(list(found.questions))[:N_TARGETS].tolist())
+            base = found.batch.take(np.setdiff1d(np.arange(len(found.batch)), new))
+            retriever = MatrixRetriever(base, embed)
+            monitor = CanaryMonitor(suite, retriever, k=K, quarantine=Quarantine("sqlite://"))
+            monitor.record_baseline()
+            clean = together([base, found.batch.take(new)])
+            retriever.batch = clean
+            early.append(len(monitor.check(keep=False).flagged))
+            for texts, column, size in WEB_ATTACKS:
+                poison = published(column, size, targets, seed)
+                retriever.batch = together([clean, poison])
+                report = monitor.check(keep=False)
+                hits = {drift.name for drift in report.flagged}
+                flagged[texts].add(targets, hits, len(suite))
+                bad = set(poison.ids)
+                heads = {d.name for d in report.canaries if len(bad & {*d.ids}) > 1}
+                reached[texts][0] += len(heads & targets & hits)
+                reached[texts][1] += len(heads & targets)
+                suspects = {s.entry_id for s in monitor.traceback(report).suspects}
+                seen = {i for drift in report.flagged for i in drift.ids}
+                everyone = len({i for drift in report.flagged for i in drift.newcomers})
+                blamed[texts].add(bad & seen, suspects, everyone)
+                named[texts][0] += len(bad & suspects)
+                named[texts][1] += len(bad)
+        for texts, _, size in WEB_ATTACKS:
+            precision, recall, _ = flagged[texts].cells().split(" | ")
+            told, caught, _ = blamed[texts].cells().split(" | ")
+            yield (
+                f"| {'by topics' if by_topics else 'everywhere'} | {texts}, {size} "
+                f"| {np.mean(early):.1f} of {len(suite)} (most {max(early)}) | {precision} "
+                f"| {recall} | {proportion_interval(*reached[texts])} | {told} | {caught} "
+                f"| {proportion_interval(*named[texts])} |"
+            )
+
+
+def published(column: str, size: int, targets: set[str], seed: int) -> Batch:
+    """Return so many attack texts of each target, each a document of its own."""
+    batches = []
+    for name in SETS:
+        rows: dict[str, list[int]] = {}
+        for number, row in enumerate(read_rows(f"poisonedrag_{name}")):
+            rows.setdefault(f"{name}-{row['target_question_id']}", []).append(number)
+        rng = np.random.default_rng(seed)
+        chosen = [rng.permutation(rows[t])[:size] for t in sorted(targets & rows.keys())]
+        if chosen:
+            whole = load(f"poisonedrag_{name}", text=column)
+            batches.append(renamed(whole.take(np.concatenate(chosen)), "poison-"))
+    return together(batches)
+
+
 # Incidents
 
 
@@ -517,7 +647,7 @@ def main() -> None:
         "--parts",
         nargs="+",
         default=None,
-        help="scenario wikipedia incidents displaced displaced_articles cost",
+        help="scenario wikipedia web incidents displaced displaced_articles cost",
     )
     arguments = parser.parse_args()
     seeds = arguments.seeds or SEEDS
@@ -526,6 +656,7 @@ def main() -> None:
         parts: dict[str, Callable[[], Iterator[str]]] = {
             "scenario": lambda: scenario_table(scenario(embed)),
             "wikipedia": lambda: wikipedia(embed, seeds),
+            "web": lambda: web(embed, 2 * seeds),
             "incidents": lambda: incidents(embed),
             "displaced": lambda: displaced(embed, seeds, articles=False),
             "displaced_articles": lambda: displaced(embed, seeds, articles=True),

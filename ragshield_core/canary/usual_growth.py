@@ -207,7 +207,8 @@ def _contrasts(lists: Sequence[_List], new: NDArray[np.bool_], k: int) -> NDArra
         similarity to the others, less that to as many of the nearest that stand; of several such
         groups the best. -inf where there is none.
     """
-    longest = new.shape[1]
+    longest = max(new.shape[1], MATES + 1)
+    new = np.pad(new, ((0, 0), (0, longest - new.shape[1])))
     similar = np.full((len(lists), longest, longest), -np.inf, dtype=np.float32)
     mates = np.zeros(similar.shape, dtype=np.bool_)
     standing = np.zeros(new.shape, dtype=np.bool_)
@@ -227,6 +228,6 @@ def _contrasts(lists: Sequence[_List], new: NDArray[np.bool_], k: int) -> NDArra
     )
     ranked = -np.sort(-contrast, axis=1)
     found = np.full((len(lists), MATES), -np.inf)
-    for column in range(min(MATES, best.shape[2], longest - 1)):
+    for column in range(MATES):
         found[:, column] = ranked[:, column + 1, column]  # all members of a group
     return found
