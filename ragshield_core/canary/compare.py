@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -42,8 +43,9 @@ TOPICAL, MOST_TOPICAL = 2.0, 0.25
 # Where nearly all canaries, and no fewer than three, are so improbable, it is not by chance: these
 # are all flagged, though each alone would not be.
 EVERYWHERE, NEARLY_ALL, LEAST_EVERYWHERE = 0.05, 0.9, 3
-# What the growth of everything says of one canary's is worth so many of its ranks.
-OWN_PRIOR = 4.0
+# A topic grows by itself where so many newcomers below the head are less probable than this by the
+# growth of everything, which is then worth so many of its ranks.
+BY_TOPIC, OWN_PRIOR = 0.1, 4.0
 # Good pages about what a canary asks take its first ranks, say what it asks, and resemble each
 # other, all at once. Measured where they came by topics, between -2 ln p of each two: .0 to .5.
 TOGETHER = 0.33
@@ -253,11 +255,18 @@ class Comparison:
     def _own_growth(self, flags: Sequence[bool], growth: float) -> float:
         """Return the share of newcomers that growth brings to the ranks of one canary, in (0, 1).
 
-        Pages about what it asks come at once, and to all its ranks. No less than elsewhere: that
-        few have come so far is chance.
+        Pages about what it asks come at once, and to all its ranks: where more of those below the
+        head are new than by growth elsewhere, they tell.
         """
         below = flags[min(self.k, len(flags) // 2) :]
-        return max(growth, (sum(below) + OWN_PRIOR * growth) / (len(below) + OWN_PRIOR))
+        came = sum(below)
+        as_much = sum(
+            math.comb(len(below), n) * growth**n * (1.0 - growth) ** (len(below) - n)
+            for n in range(came, len(below) + 1)
+        )
+        if as_much > BY_TOPIC:
+            return growth
+        return max(growth, (came + OWN_PRIOR * growth) / (len(below) + OWN_PRIOR))
 
     def _flagged(
         self,

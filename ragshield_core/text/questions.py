@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -26,6 +27,8 @@ NONE, PHRASE, TITLE, LATER, WEAK, EMBEDDED, UNMARKED, MARKED_OTHER, MARKED, VERB
 _OPENING = 600  # characters in which the first question is looked for
 _FURTHER = 20_000  # and those behind it
 _LONGEST = 60  # words of a question
+# Characters in front of an opening, and around other questions, in which its words may come back.
+_BEFORE, _AROUND = 400, 4000
 _CODE = re.compile(r"[(){}\[\]=<>;:|\\$&`_/]")
 _SHORT = 15  # words of a phrase that might be one
 
@@ -217,7 +220,9 @@ def further_of(text: str, opening: Opening) -> Opening:
     """
     best, most = Opening(NONE, lower=False, glued=False, echo=0, span=(0, 0)), 0
     done = opening.span[1] if opening.kind not in (NONE, LATER) else 0
-    for start, end, glued in _pieces(text[:_FURTHER]):
+    pieces = list(_pieces(text[:_FURTHER]))
+    words: _Words | None = None  # counted once, where a piece asks something
+    for start, end, glued in pieces:
         if start < done:
             continue
         kind = _further_kind(text[start:end])
@@ -225,7 +230,9 @@ def further_of(text: str, opening: Opening) -> Opening:
         # Lower case behind a full stop is a phrase where nothing follows, and else a name.
         if kind == NONE or (kind == PHRASE and not last):
             continue
-        found = _question(text, kind, (start, end), glued=glued, before=4000)
+        words = words or _Words(text[: _FURTHER + _AROUND], pieces)
+        back = words.come_back(_asked(text[start:end]), start, end)
+        found = _opening(text, kind, (start, end), *back, glued=glued)
         if kind == PHRASE and found.echo < 3:
             continue
         striking = 1 + 2 * _STRIKING[kind] + 2 * (found.lower + last) + found.echo
@@ -358,15 +365,48 @@ def _is_inverted(sentence: str, words: Sequence[str]) -> bool:
     )
 
 
-def _question(
-    text: str, kind: int, span: tuple[int, int], *, glued: bool, before: int = 400
-) -> Opening:
+def _question(text: str, kind: int, span: tuple[int, int], *, glued: bool) -> Opening:
     start, end = span
-    words = {word for word in _stems(text[start:end]) if word not in _STOP}
-    back = len(words & _stems(text[max(0, start - before) : start] + " " + text[end : end + 4000]))
-    share = back / len(words) if words else 0.0
-    echo = int(share >= 0.25) if share < 0.5 else 2 + (back > 2) + (back > 4) + (back > 6)
-    return Opening(kind, text[start : start + 1].islower(), glued, echo, span, len(words), back)
+    asked = _asked(text[start:end])
+    rest = text[max(0, start - _BEFORE) : start] + " " + text[end : end + _AROUND]
+    return _opening(text, kind, span, len(asked), len(asked & _stems(rest)), glued=glued)
+
+
+def _asked(question: str) -> set[str]:
+    """Return the content words of a question."""
+    return {word for word in _stems(question) if word not in _STOP}
+
+
+def _opening(
+    text: str, kind: int, span: tuple[int, int], n_words: int, n_back: int, *, glued: bool
+) -> Opening:
+    """Return what was found, given how many words it has and how many of them come back."""
+    share = n_back / n_words if n_words else 0.0
+    echo = int(share >= 0.25) if share < 0.5 else 2 + sum(n_back > n for n in (2, 4, 6))
+    return Opening(kind, text[span[0] : span[0] + 1].islower(), glued, echo, span, n_words, n_back)
+
+
+class _Words:
+    """Where each word of a text stands, sentence by sentence."""
+
+    def __init__(self, text: str, pieces: Sequence[tuple[int, int, bool]]) -> None:
+        self._places: dict[str, list[int]] = {}
+        begin = 0
+        for start, end, _ in (*pieces, (len(text), len(text), False)):
+            for first, last in ((begin, start), (start, end)):
+                for word in _stems(text[first:last]):
+                    self._places.setdefault(word, []).append(first)
+            begin = end
+
+    def come_back(self, asked: set[str], start: int, end: int) -> tuple[int, int]:
+        """Return how many words are asked about, and how many of them stand around a span."""
+        back = 0
+        for word in asked:
+            places = self._places.get(word, [])
+            there = bisect_left(places, start - _AROUND), bisect_left(places, start)
+            later = bisect_left(places, end), bisect_left(places, end + _AROUND)
+            back += there[0] < there[1] or later[0] < later[1]
+        return len(asked), back
 
 
 def _stems(text: str) -> set[str]:

@@ -400,3 +400,17 @@ def test_a_saved_state_of_an_early_version_judges_openings_alone(detector):
 @pytest.mark.parametrize("piece", ["who is ", "a. who ", "is? ", "\nwho", "z.b. "])
 def test_effort_behind_the_opening_is_linear(piece):
     assert_linear(lambda text: further_of(text, opening_of(text)), piece, 1_000_000)
+
+
+@pytest.mark.parametrize("piece", ["who built the mill of brill? ", "where is it.\n", "q? "])
+def test_words_of_many_questions_are_counted_once(piece):
+    """Within the characters that are read: each question compared with all around it, anew."""
+    assert_linear(lambda text: further_of(text, opening_of(text)), piece, 20_000)
+
+
+@pytest.mark.parametrize("text", [text for text, _ in FURTHER])
+def test_words_that_come_back_are_the_same_by_place_and_by_text(text):
+    found = further_of(text, opening_of(text))
+    by_text = questions._question(text, found.kind, found.span, glued=False)
+    assert (found.n_words, found.n_back) == (by_text.n_words, by_text.n_back)
+    assert found.echo == by_text.echo > 1
