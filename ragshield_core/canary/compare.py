@@ -37,9 +37,9 @@ TRIMMED = 0.2
 # Where the size is not known, a knowledge base that more than doubled cannot be told from one whose
 # canaries are all taken over; those of which newcomers hold more than half of the head are flagged.
 MOST_UNCOUNTED, HALF = 0.5, 0.5
-# Where additions are about what canaries ask, ranks below the head hold more than twice the share
-# of them that the whole has. It is believed up to a quarter: poison could fill those ranks as well.
-TOPICAL, MOST_TOPICAL = 2.0, 0.25
+# Where additions are about what canaries ask, ranks below the head hold more of them than the whole
+# has. It is believed up to a quarter: poison could fill those ranks as well.
+MOST_TOPICAL = 0.25
 # Where nearly all canaries, and no fewer than three, are so improbable, it is not by chance: these
 # are all flagged, though each alone would not be.
 EVERYWHERE, NEARLY_ALL, LEAST_EVERYWHERE = 0.05, 0.9, 3
@@ -355,7 +355,7 @@ class Comparison:
         added = max(self.size - then.size, len(fresh), 1)
         share = min(added / self.size, 1.0 - 1e-6)
         measured = came / max(1, places)
-        return max(share, min(measured, MOST_TOPICAL)) if measured > TOPICAL * share else share
+        return max(share, min(measured, MOST_TOPICAL))
 
     def _cannot_tell(self, then: Baseline, growth: float) -> bool:
         """Return whether so much is new that growth is no explanation without a known size."""

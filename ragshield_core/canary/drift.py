@@ -83,7 +83,7 @@ class AnomalyWeights(BaseModel):
     threshold: Threshold = 0.65
     poison_delta: Threshold = 0.30
     answer_takeover: Threshold = 0.25
-    takeover_p: Probability = 0.015
+    takeover_p: Probability = 0.02
     persistence: Probability = 0.8
 
     def score(
