@@ -27,7 +27,7 @@ from ragshield_core.detectors.registry import (
     saved_detectors,
 )
 from ragshield_core.entries import Batch
-from ragshield_core.errors import PoisonedEntryError, StateError
+from ragshield_core.errors import PoisonedEntryError, QuarantineError, StateError
 from ragshield_core.findings import Decision, Report, Skipped, Verdict, printable
 from ragshield_core.growth.arrivals import Counted
 from ragshield_core.growth.borrowed import Lent
@@ -309,11 +309,18 @@ class Guard(Writes):
         return self._calibrator.calibration is not None
 
     def status(self) -> Status:
-        """Return how the guard stands: what it knows and goes by, and what to look at."""
-        held = self.quarantine.count() if self.quarantine.exists() else 0
+        """Return how the guard stands: what it knows and goes by, and what to look at.
+
+        Where the database cannot be reached, that is a part of the answer (``unreachable``).
+        """
+        held, standing, unreachable = 0, None, None
+        try:
+            held = self.quarantine.count() if self.quarantine.exists() else 0
+            standing = self._recorder.standing()
+        except QuarantineError as error:
+            unreachable = str(error)
         with self._lock:
             sample, arrivals = self._calibrator.sample, self._calibrator.arrivals
-            standing = self._recorder.standing()
             shared: dict[str, Any] = {} if standing is None else standing._asdict()
             if not self.calibrated:
                 shared.pop("calibrated_on", None)
@@ -345,6 +352,7 @@ class Guard(Writes):
                 failing=self._knowledge.missed | self._failing,
                 unscreened=len(self._unscreened.among(self._knowledge.labels)),
                 borrowed=self._calibrator.borrowed is not None,
+                unreachable=unreachable,
             )
 
     def unscreened(self) -> dict[str, Mapping[str, str]]:

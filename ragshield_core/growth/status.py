@@ -80,6 +80,9 @@ class Status:
         Where an opened guard is, without the password.
     snapshot
         Position of the latest one, and when it was made.
+    unreachable
+        Why the database could not be asked, if so: what is held, pending or behind is unknown then,
+        and nothing is written until it answers again.
     as_of
         Where nobody but the database was asked: the position of the snapshot that says what is
         said of calibration, detectors, shifts and topics.
@@ -112,6 +115,7 @@ class Status:
     namespace: str | None = None
     snapshot: tuple[int, dt.datetime] | None = None
     as_of: int | None = None
+    unreachable: str | None = None
 
     def summary(self) -> str:
         """Return the state of the calibration in a few lines."""
@@ -155,6 +159,10 @@ class Status:
     def concerns(self) -> tuple[str, ...]:
         """Return what somebody should look at; nothing where all is well."""
         found = []
+        if self.unreachable is not None:
+            found.append(
+                f"the database cannot be reached, and nothing is written: {self.unreachable}"
+            )
         if not self.calibrated:
             found.append("not calibrated: the accepted rate is not in force")
         found += [_crashed(one) for one in self.writers if not one.alive]
@@ -213,12 +221,15 @@ class Status:
     def _rows(self) -> list[tuple[str, str]]:
         """Return what there is to say, by what it is about."""
         rows = []
+        held = f"{self.held} entries wait for a reviewer"
+        if self.unreachable is not None:
+            held = "unknown: the database cannot be reached"
         if self.namespace is not None:
             where = printable(self.namespace, SHOWN_NAME)
             rows.append(("namespace", f"{where!r} in {printable(str(self.database), 200)}"))
         rows += [
             ("known", f"{self.n_known} entries"),
-            ("held", f"{self.held} entries wait for a reviewer"),
+            ("held", held),
             ("calibration", self._calibration()),
             (
                 "budget",

@@ -256,6 +256,21 @@ def test_every_read_of_both_adapters_looks_and_refuses(adapter, fails_open, tmp_
     assert second.store.guard.known(["a", "b", "c"]) == ["a", "b", "c"]
 
 
+def test_how_a_guard_stands_is_told_while_the_database_is_away(database):
+    guard = opened(database.url)
+    keeper = SmallKeeper(guard, {})
+    keeper.add(a="fine", b="score=5")
+    assert guard.status().unreachable is None
+    with database.away():
+        status = guard.status()
+        assert status.n_known == 1
+        assert "cannot be reached" in status.concerns()[0]
+        assert "unknown: the database cannot be reached" in str(status)
+        assert status.to_dict()["unreachable"] == status.unreachable
+        assert database.url.rpartition("/")[2] in status.unreachable
+    assert guard.status().held == 1
+
+
 @pytest.mark.parametrize("shared", [False, True])
 def test_a_full_database_lets_nothing_in_that_came_with_what_it_cannot_hold(shared, tmp_path):
     url = f"sqlite:///{tmp_path}/guard.db"
