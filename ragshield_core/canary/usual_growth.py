@@ -18,6 +18,8 @@ from ragshield_core.canary.text_figures import coverage, word_weights
 MATES = 4
 # So many draws of passages that are not new tell what is usual; of one canary, so many at the most.
 DRAWS, MOST_DRAWS = 750, 20
+# Pairs of passages that are looked at for it: of long lists, fewer draws have to do.
+PAIRS, FEWEST_DRAWS = 4_000_000, 100
 # Fewer canaries do not tell.
 LEAST_CANARIES = 5
 # How many of the ranks below the head are new is told apart in so many steps.
@@ -148,8 +150,10 @@ class UsualResemblance:
         if (n_head, step) not in self._usual:
             rng = np.random.default_rng([n_head, step])
             lists = self._standing
-            times = min(MOST_DRAWS, -(-DRAWS // len(lists)))
-            lists = lists * times
+            lists = lists * min(MOST_DRAWS, -(-DRAWS // len(lists)))
+            most = max(FEWEST_DRAWS, PAIRS // max(map(len, lists)) ** 2)
+            if len(lists) > most:
+                lists = [lists[row] for row in rng.permutation(len(lists))[:most].tolist()]
             new = np.zeros((len(lists), max(map(len, lists))), dtype=np.bool_)
             for row, each in enumerate(lists):
                 new[row, rng.permutation(self._k)[:n_head]] = True
@@ -219,8 +223,8 @@ def _contrasts(lists: Sequence[_List], new: NDArray[np.bool_], k: int) -> NDArra
     head = new & (np.arange(longest) < k)
     mates &= head[:, :, None] & head[:, None, :]
     counts = np.arange(1, MATES + 1)
-    best = -np.sort(-np.where(mates, similar, -np.inf), axis=2)[:, :, :MATES]
-    nearest = -np.sort(-np.where(standing[:, None, :], similar, -np.inf), axis=2)[:, :, :MATES]
+    best = _largest(np.where(mates, similar, -np.inf))
+    nearest = _largest(np.where(standing[:, None, :], similar, -np.inf))
     there = np.isfinite(nearest)
     around = np.where(there, nearest, 0.0).cumsum(axis=2) / np.maximum(there.cumsum(axis=2), 1)
     contrast = np.where(
@@ -231,3 +235,8 @@ def _contrasts(lists: Sequence[_List], new: NDArray[np.bool_], k: int) -> NDArra
     for column in range(MATES):
         found[:, column] = ranked[:, column + 1, column]  # all members of a group
     return found
+
+
+def _largest(similar: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return the MATES largest along the last axis, the largest first."""
+    return -np.sort(np.partition(-similar, MATES - 1, axis=2)[:, :, :MATES], axis=2)
