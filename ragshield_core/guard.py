@@ -316,10 +316,13 @@ class Guard(Writes):
         held, standing, unreachable = 0, None, None
         try:
             held = self.quarantine.count() if self.quarantine.exists() else 0
-            standing = self._recorder.standing()
         except QuarantineError as error:
             unreachable = str(error)
         with self._lock:
+            try:  # here, so that the position is that of what is known
+                standing = self._recorder.standing()
+            except QuarantineError as error:
+                unreachable = str(error)
             sample, arrivals = self._calibrator.sample, self._calibrator.arrivals
             shared: dict[str, Any] = {} if standing is None else standing._asdict()
             if not self.calibrated:

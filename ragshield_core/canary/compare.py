@@ -112,7 +112,6 @@ class Comparison:
         told = None if self._cannot_tell(then, growth) else growth
         found = [passages[: self.k] for passages in deep]
         new = [flags[: self.k] for flags in all_new]
-        usual = Usual(UsualCoverage(then, self.k), UsualResemblance(deep, all_new, self.k))
         drifts = [
             self._figures(canary, before, passages, answer, poisoned)
             for canary, before, passages, answer in zip(
@@ -123,6 +122,7 @@ class Comparison:
         if self.rule == "notebook":
             drifts = [d if d.jaccard is None else self._flagged_as_source(d) for d in drifts]
             return growth, tuple(drifts)
+        usual = Usual(UsualCoverage(then, self.k), UsualResemblance(deep, all_new, self.k))
         drifts = [
             drift
             if before is None

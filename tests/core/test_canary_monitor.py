@@ -114,7 +114,7 @@ def test_growth_is_not_flagged():
 
 
 def test_without_a_size_growth_is_estimated_from_the_calm_canaries():
-    world = World()
+    world, _ = attacked()
     world.retriever.size = lambda: None
     world.monitor.record_baseline()
     for n, query in enumerate(TARGETS):

@@ -196,16 +196,16 @@ def test_who_closes_leaves_nothing_to_replay(url, monkeypatch):
     replayed = []
     for closing in (False, True):
         (one,) = opened(url, 1)
-        one.learn(passages(200, 1, f"many{closing}"))
-        for number in range(5):
+        one.learn(passages(600, 1, f"many{closing}"))
+        for number in range(15):
             one.learn(passages(1, number, f"{closing}{number}"))
         if closing:
             one.close()
         with mock.patch.object(Guard, "apply", autospec=True, side_effect=Guard.apply) as applied:
             (late,) = opened(url, 1)
-        assert late.known([f"{closing}4-0"])
+        assert late.known([f"{closing}14-0"])
         replayed.append(applied.call_count)
-    assert replayed == [5, 0]
+    assert replayed == [15, 0]
 
 
 def test_a_row_counts_for_more_than_its_entries(url, monkeypatch):
