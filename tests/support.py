@@ -15,6 +15,15 @@ TOPICS = ("billing", "shipping", "refunds")
 LENGTH = 2.5  # vectors are not of unit length, so that a test sees when somebody normalises them
 
 
+def the_one(seen, category):
+    """Return the only recorded warning of ``category``; what else was warned of is others'.
+
+    A connection that another test left behind is warned of wherever it happens to be collected.
+    """
+    (warned,) = (one for one in seen if one.category is category)
+    return warned
+
+
 def vector_of(text, noise=0.1):
     """Return a float32 vector near the axis of the text's first word, of length ``LENGTH``."""
     words = text.split()

@@ -5,7 +5,7 @@ import warnings
 import pytest
 from langchain_core.documents import Document
 from langchain_core.vectorstores import InMemoryVectorStore
-from support import DIM, CountingEmbeddings, Scripted
+from support import DIM, CountingEmbeddings, Scripted, the_one
 
 from ragshield_core import Guard, Quarantine
 from ragshield_core.errors import QuarantineError
@@ -43,7 +43,7 @@ def test_two_stores_without_a_name_in_one_namespace_are_warned_of(on_file):
     first = GuardedVectorStore(bare(), guard=guard_of(Quarantine(on_file)))
     with pytest.warns(SharedQuarantineWarning, match="Give each a name=") as seen:
         GuardedVectorStore(bare(), guard=guard_of(Quarantine(on_file)))
-    assert seen[0].filename == __file__
+    assert the_one(seen, SharedQuarantineWarning).filename == __file__
     with warnings.catch_warnings():
         warnings.simplefilter("error", SharedQuarantineWarning)
         GuardedVectorStore(bare(), guard=guard_of(Quarantine(on_file, namespace="second")))

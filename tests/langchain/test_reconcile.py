@@ -4,7 +4,7 @@ import warnings
 
 import pytest
 from langchain_core.documents import Document
-from support import DIM, CountingEmbeddings, Scripted, vector_of
+from support import DIM, CountingEmbeddings, Scripted, the_one, vector_of
 
 from ragshield_core import Batch, Guard
 from ragshield_langchain import GuardedVectorStore, StoreDiffersWarning, UnfittedGuardWarning
@@ -49,9 +49,9 @@ def test_what_differs_is_warned_of_at_opening_and_mended(kind, make_store, url):
         inner.delete(["c"])
     with pytest.warns(StoreDiffersWarning, match=r"holds 2 .*lacks 1 .*\('c'\)") as seen:
         store = GuardedVectorStore(inner, guard=opened(url))
-    assert len([w for w in seen if w.category is StoreDiffersWarning]) == 1
-    assert seen[0].filename == __file__
-    assert "\x1b" not in str(seen[0].message)
+    warned = the_one(seen, StoreDiffersWarning)
+    assert warned.filename == __file__
+    assert "\x1b" not in str(warned.message)
     found = store.reconcile(adopt=True, forget=True)
     assert sorted(found.unguarded) == ["bad\x1b[2J", "p"]
     assert (found.adopted, found.held, found.forgotten) == (("p",), ("bad\x1b[2J",), ("c",))

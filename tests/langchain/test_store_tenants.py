@@ -5,7 +5,7 @@ import warnings
 import pytest
 from langchain_core.documents import Document
 from langchain_core.vectorstores import InMemoryVectorStore
-from support import DIM, CountingEmbeddings, Scripted
+from support import DIM, CountingEmbeddings, Scripted, the_one
 
 from ragshield_core import Guard, Quarantine
 from ragshield_core.errors import QuarantineError, StateError
@@ -119,7 +119,7 @@ def test_one_collection_in_two_frameworks_is_warned_of(url, make_store):
     guarded(url, "docs", name=name)
     with pytest.warns(SharedQuarantineWarning, match="one collection in two frameworks") as seen:
         guarded(url, "docs", inner)
-    assert seen[0].filename == __file__
+    assert the_one(seen, SharedQuarantineWarning).filename == __file__
     with warnings.catch_warnings():
         warnings.simplefilter("error", SharedQuarantineWarning)
         guarded(url, "docs", inner, name=name)

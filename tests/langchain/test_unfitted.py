@@ -5,7 +5,7 @@ import warnings
 import pytest
 from langchain_core.documents import Document
 from langchain_core.vectorstores import InMemoryVectorStore
-from support import DIM, CountingEmbeddings, Scripted, group, passages
+from support import DIM, CountingEmbeddings, Scripted, group, passages, the_one
 from test_indexing import Lookup, join
 
 from ragshield_core import Guard, Quarantine
@@ -31,7 +31,7 @@ def test_a_guard_that_knows_nothing_of_what_its_store_holds_is_warned_of(kind, m
         first.add_texts(TEXTS)
     with pytest.warns(UnfittedGuardWarning, match=r"holds 5 documents.*adopt.*Guard\.load") as seen:
         GuardedVectorStore(inner, guard=guard_of())
-    assert seen[0].filename == __file__
+    assert the_one(seen, UnfittedGuardWarning).filename == __file__
     with warnings.catch_warnings():
         warnings.simplefilter("error", UnfittedGuardWarning)
         GuardedVectorStore(inner, guard=first.guard)

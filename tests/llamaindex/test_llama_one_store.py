@@ -8,6 +8,7 @@ from llama_index.core import StorageContext, VectorStoreIndex, load_index_from_s
 from llama_index.core.ingestion import IngestionPipeline
 from llama_index.vector_stores.chroma import ChromaVectorStore
 from llama_support import TopicEmbedding, bad, good, guard_of, ids_of, known
+from support import the_one
 
 from ragshield_core import Quarantine
 from ragshield_core.errors import QuarantineError
@@ -59,7 +60,7 @@ def test_two_stores_without_a_name_in_one_namespace_are_warned_of(on_file):
         index_of(on_file, name="news")
     with pytest.warns(SharedQuarantineWarning, match="Give each a name=") as seen:
         index_of(on_file)
-    assert [one.category for one in seen].count(SharedQuarantineWarning) == 1
+    the_one(seen, SharedQuarantineWarning)
 
 
 def test_two_indexes_of_one_namespace_keep_their_nodes_apart(on_file):

@@ -7,7 +7,7 @@ import pytest
 from llama_index.core import StorageContext, VectorStoreIndex, load_index_from_storage
 from llama_index.core.schema import TextNode
 from llama_support import TopicEmbedding
-from support import Scripted, vector_of
+from support import Scripted, the_one, vector_of
 
 from ragshield_core import Guard
 from ragshield_llamaindex import (
@@ -53,8 +53,7 @@ def test_what_differs_in_a_store_is_warned_of_at_opening_and_mended(kind, make_s
     inner.delete_nodes([named("c")])
     with pytest.warns(StoreDiffersWarning, match=r"holds 2 .*lacks 1 ") as seen:
         store = GuardedVectorStore(inner, guard=opened(url))
-    assert len([w for w in seen if w.category is StoreDiffersWarning]) == 1
-    assert seen[0].filename == __file__
+    assert the_one(seen, StoreDiffersWarning).filename == __file__
     found = store.reconcile(adopt=True, forget=True)
     assert (found.adopted, found.held) == ((named("p"),), (named("x"),))
     assert found.forgotten == (named("c"),)
