@@ -17,7 +17,7 @@ from ragshield_core.errors import CalibrationError, NotFittedError
 from ragshield_core.findings import Finding, Skipped, finding_from_dict, finding_to_dict
 from ragshield_core.growth.borrowed import Lent
 from ragshield_core.growth.calibrator import Calibrator
-from ragshield_core.growth.clean_sample import CleanSample, first_size, latest
+from ragshield_core.growth.clean_sample import CleanSample, first_size, full_size, latest
 from ragshield_core.growth.knowledge import Knowledge
 from ragshield_core.screening import crash, explained, findings_of
 from ragshield_core.state import part_of
@@ -30,6 +30,10 @@ REFRESH_AFTER = 0.1
 # Of what was collected, revisions and entries that have left are dropped once all together are so
 # many times what is known.
 MOST_COLLECTED = 2
+# A first sample is small, so that clean entries are held more often than accepted, by a third as a
+# rule. Where so many times the accepted share was held, poison was, and what was held is no draw of
+# clean entries: a sample with it in would have higher thresholds than what is clean.
+MOST_HELD = 2
 
 NOTHING = Batch.of(ids=[], texts=[], embeddings=None)
 
@@ -122,6 +126,8 @@ class Recalibration:
                 return
             if clean is not None:
                 calibrator.by_clean(clean, at_most)
+                if not self.collecting:  # no sample of what came is better than one that is vetted
+                    self._collected, self._held_meanwhile, self._wanted_rate = [], [], None
             elif calibrator.held_out:
                 calibrator.by_held_out(at_most)
             elif calibrator.sample is not None:
@@ -358,6 +364,8 @@ class Recalibration:
         calibrator.sample = sample = calibrator.draw(collected, vetted=False)
         try:
             calibrator.by_sample(sample, confirmed, at_most)
+            if len(collected) < full_size(self._rate):  # a sample for now
+                self._collected = [collected]
         except CalibrationError:
             self._collect_again(collected)
             raise
@@ -388,7 +396,8 @@ class Recalibration:
     def _renewing(self) -> bool:
         """Whether a larger clean sample is to be had than the one there is, or any at all.
 
-        A small store was adopted, or an early version saved this guard without its sample.
+        The guard began with nothing, a small store was adopted, or an early version saved this
+        guard without its sample.
         """
         calibrator = self._calibrator
         if calibrator.calibration is None:
@@ -402,14 +411,32 @@ class Recalibration:
         held = {entry_id for batch in self._held_meanwhile for entry_id in batch.ids}
         collected = {entry_id for batch in self._collected for entry_id in batch.ids}
         n = len(held) + sum(entry_id in self._knowledge for entry_id in collected)
-        return n >= first_size(self._rate if self._wanted_rate is None else self._wanted_rate)
+        if self._wanted_rate is not None:
+            return n >= first_size(self._wanted_rate)
+        return n >= (full_size(self._rate) if self._began_small else first_size(self._rate))
+
+    @property
+    def _began_small(self) -> bool:
+        """Whether the sample that is to be renewed is the first one after nothing."""
+        return self._wanted_rate is None and self._calibrator.sample is not None
 
     def _renew(self, confirmed: Sequence[str]) -> None:
         """Take a new clean sample from what has come."""
         inside = self._standing
         outside = latest([NOTHING, *self._held_meanwhile])
-        outside = outside.take([r for r, i in enumerate(outside.ids) if i not in self._knowledge])
-        self._calibrator.sample = CleanSample(inside=inside, outside=outside, vetted=False)
+        judged = {*confirmed}  # as poisoned; what was released is known
+        clean = [i not in self._knowledge and i not in judged for i in outside.ids]
+        outside = outside.take(np.array(clean, dtype=np.bool_))
+        renewed = CleanSample(inside=inside, outside=outside, vetted=False)
+        if self._began_small and len(outside) > MOST_HELD * self._rate * len(renewed):
+            logger.warning(
+                "%d of %d entries are held, more than clean ones would be: thresholds are still "
+                "taken from the few that came first. calibrate(clean=...) takes them from entries "
+                "that you know to be clean",
+                *(len(outside), len(renewed)),
+            )
+        else:
+            self._calibrator.sample = renewed
         if self._wanted_rate is not None:
             self._calibrator.policy = self._calibrator.policy.accepting(self._wanted_rate)
         self._collected, self._held_meanwhile, self._wanted_rate = [], [], None
