@@ -31,8 +31,8 @@ REFRESH_AFTER = 0.1
 # many times what is known.
 MOST_COLLECTED = 2
 # A first sample is small, so that clean entries are held more often than accepted, by a third as a
-# rule. Where so many times the accepted share was held, poison was, and what was held is no draw of
-# clean entries: a sample with it in would have higher thresholds than what is clean.
+# rule. Where so many times the accepted share was held, what is far from all that is usual left
+# out, poison was: a sample with that in would have higher thresholds than what is clean.
 MOST_HELD = 2
 
 NOTHING = Batch.of(ids=[], texts=[], embeddings=None)
@@ -185,13 +185,18 @@ class Recalibration:
         if len(batch) < first_size(wanted):  # a sample for now
             self._collected, self._wanted_rate = [batch], wanted
 
-    def refresh(self, confirmed: Sequence[str]) -> None:
+    def refresh(self, confirmed: Sequence[str]) -> int:
         """Take thresholds anew, from the clean sample as it scores now.
 
         Parameters
         ----------
         confirmed
             Ids of held entries that a reviewer has confirmed as poisoned.
+
+        Returns
+        -------
+        int
+            How many entries that are not in the store count as clean.
 
         Raises
         ------
@@ -204,7 +209,7 @@ class Recalibration:
             raise NotFittedError(msg)
         gone = [i for i in calibrator.sample.inside.ids if i not in self._knowledge]
         calibrator.leave_out(gone)
-        calibrator.by_sample(calibrator.sample, confirmed)
+        return calibrator.by_sample(calibrator.sample, confirmed)
 
     def learned(self, entries: Batch, again: Sequence[str]) -> None:
         """Take note of entries that were learned just now.
@@ -428,19 +433,21 @@ class Recalibration:
         clean = [i not in self._knowledge and i not in judged for i in outside.ids]
         outside = outside.take(np.array(clean, dtype=np.bool_))
         renewed = CleanSample(inside=inside, outside=outside, vetted=False)
-        if self._began_small and len(outside) > MOST_HELD * self._rate * len(renewed):
-            logger.warning(
-                "%d of %d entries are held, more than clean ones would be: thresholds are still "
-                "taken from the few that came first. calibrate(clean=...) takes them from entries "
-                "that you know to be clean",
-                *(len(outside), len(renewed)),
-            )
-        else:
-            self._calibrator.sample = renewed
+        before, began_small = self._calibrator.sample, self._began_small
+        self._calibrator.sample = renewed
         if self._wanted_rate is not None:
             self._calibrator.policy = self._calibrator.policy.accepting(self._wanted_rate)
         self._collected, self._held_meanwhile, self._wanted_rate = [], [], None
-        self.refresh(confirmed)
+        n_held = self.refresh(confirmed)
+        if began_small and n_held > MOST_HELD * self._rate * len(renewed):
+            logger.warning(
+                "%d of %d entries were held, more than clean ones would be: thresholds are still "
+                "taken from the few that came first. calibrate(clean=...) takes them from entries "
+                "that you know to be clean",
+                *(n_held, len(renewed)),
+            )
+            self._calibrator.sample = before
+            self.refresh(confirmed)
 
     def _judge_again(self, entries: Batch, scores: Mapping[str, NDArray[np.float64]]) -> None:
         """Note findings against fitted entries; the next report names them."""
