@@ -85,7 +85,7 @@ CLEAN_START_HEAD = """
 NOTHING_HEAD = """
 ### Nothing adopted
 
-The guard begins with nothing, and takes its first thresholds from a thousand entries of this stream.
+The guard begins with nothing; its first thresholds are from a thousand entries of this stream.
 
 | stream | texts | per target | in the stream | static | clean |
 |---|---|---|---|---|---|"""
