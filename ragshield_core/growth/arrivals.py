@@ -39,9 +39,10 @@ USUAL = 1 / 3
 # had .02 to .54 (of Wikipedia: web pages, documentation, opinions), a fifth or a half of poison 1.
 MOSTLY_USUAL = 0.6
 # Where most are as usual, a source still shows in the band below that of what is held: clean entries
-# come there as often as the band is wide. Standard deviations by which they must be more: chance
-# gets there once in thirty thousand looks, and thresholds move by no more than the band says.
-BAND, HEAVIER = (LOWER, (LOWER * MIDDLE) ** 0.5), 4.0
+# come there as often as the band is wide. Standard deviations by which they must be more: fewer
+# than for all that is called a shift, since thresholds move by no more than the band says, which
+# is next to nothing where chance was at work (once in seven hundred looks).
+BAND, HEAVIER = (LOWER, (LOWER * MIDDLE) ** 0.5), 3.0
 # Of the clean scores of a detector, at least this share must differ for its p-values to be tested.
 DISTINCT = 0.25
 
@@ -254,8 +255,7 @@ class Arrivals:
         name: str,
         calibration: Calibration,
         scores: NDArray[np.float64],
-        *,
-        alone: bool = False,
+        threshold: float | None = None,
     ) -> Moved | None:
         """Return how far what comes lately is from the clean sample; mostly ``None``.
 
@@ -277,9 +277,10 @@ class Arrivals:
             Its scores for the clean sample.
         scores
             Of a batch that is judged now, NaN without an opinion.
-        alone
-            Whether a score depends on its entry and the knowledge base only, and not on what else
-            comes. Members of a group raise each other's scores, little or much.
+        threshold
+            The score above which it holds, if it judges entries one by one: by the entry and the
+            knowledge base, and not by what else comes. Members of a group raise each other's
+            scores, some little and some much, so that their tail tells nothing.
         """
         now = calibration.p_values(scores[~np.isnan(scores)]).astype(np.float32)
         before = self._p_values.get(name)
@@ -290,12 +291,14 @@ class Arrivals:
         n, usual = len(p_values), _usual_share(p_values)
         if _middle(p_values)[0] >= SHIFTED and usual < MOSTLY_USUAL:
             how = f"at most {usual:.0%} are as usual"
-        elif alone and (heavier := _between(p_values, *BAND))[0] >= HEAVIER:
+        elif threshold is not None and (band := _between(p_values, *BAND))[0] >= HEAVIER:
+            p_values = _without_excess(p_values, 1.0 / (len(calibration) + 1.0))
+            if not _held_too_often(p_values, calibration, threshold):
+                return None
             how = (
-                f"{heavier[1]:.0%} are nearly as suspicious as what is held, where "
-                f"{heavier[2]:.0%} of usual ones are"
+                f"{band[1]:.0%} are nearly as suspicious as what is held, where {band[2]:.0%} of "
+                "usual ones are"
             )
-            p_values = _without_excess(p_values)
         else:
             return None
         clean, quartiles = calibration.clean_scores, np.array([0.5, 0.75])
@@ -552,19 +555,41 @@ def _between(
     return (share - expected) / deviation, share, expected
 
 
-def _without_excess(p_values: NDArray[np.float32]) -> NDArray[np.float32]:
+def _held_too_often(
+    p_values: NDArray[np.float32], calibration: Calibration, threshold: float
+) -> bool:
+    """Return whether more p-values than those of clean entries are of scores above a threshold."""
+    (at,) = calibration.p_values(np.array([threshold]))
+    n, beyond = len(p_values), int(np.count_nonzero(p_values < np.float32(at)))
+    return bool(beyond - at * n >= HEAVIER * np.sqrt(at * (1.0 - at) * n))
+
+
+def _without_excess(p_values: NDArray[np.float32], smallest: float) -> NDArray[np.float32]:
     """Return p-values without the smallest, as far as these are more than the others tell.
 
     p-values of scores with an exponential tail of any slope follow a power law (of the clean
-    sample's slope, they are uniform). In bands each of which begins where the one above it ends
-    and is as wide on a logarithmic scale, their numbers are then a geometric series: two bands
-    tell how many there are below.
+    sample's slope, they are uniform). In bands of one width on a logarithmic scale, their numbers
+    are then a geometric series, and each band tells how many there are in the next. Where one has
+    fewer, the series goes on from there: what stands apart does not belong to it.
+
+    Parameters
+    ----------
+    p_values
+        Of arrivals.
+    smallest
+        That a p-value can be.
     """
-    low, between = BAND
-    near = int(np.count_nonzero((p_values > low) & (p_values <= between)))
-    far = int(np.count_nonzero((p_values > between) & (p_values <= MIDDLE)))
-    if near >= far:  # they do not get rarer at all
-        return p_values
-    further = int(np.ceil(near * near / (far - near)))  # near * (near / far + (near / far)**2 ...)
-    extreme = np.sort(p_values[p_values <= LOWER])[::-1]
-    return np.concatenate([p_values[p_values > LOWER], extreme[:further]])
+    edges = [MIDDLE, BAND[1], LOWER]
+    while edges[-1] > smallest:
+        edges.append(edges[-1] * LOWER / BAND[1])
+    ascending = np.sort(p_values)
+    ends = np.searchsorted(ascending, np.array(edges, dtype=np.float32), side="right")
+    far, near = float(ends[0] - ends[1]), float(ends[1] - ends[2])
+    pace, expected, kept = min(1.0, near / max(far, 1.0)), near, [ascending[ends[2] :]]
+    for above, below in zip(ends[2:-1], ends[3:], strict=True):
+        expected *= pace
+        n = min(int(above - below), int(np.ceil(expected)))
+        kept.append(ascending[above - n : above])
+        if n < expected:
+            pace, expected = pace * n / expected, float(n)
+    return np.concatenate(kept)

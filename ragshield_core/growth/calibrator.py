@@ -229,11 +229,13 @@ class Calibrator:
         clean = self._measured().get(name)
         if clean is None:
             return None
-        alone = any(d.name == name and d.scope is Scope.ENTRY for d in self._knowledge.detectors)
-        moved = self.arrivals.moved(name, clean, scores, alone=alone)
+        thresholds, detectors = self.thresholds[name], self._knowledge.detectors
+        one_by_one = any(d.name == name and d.scope is Scope.ENTRY for d in detectors)
+        threshold = thresholds.quarantine if one_by_one else None
+        moved = self.arrivals.moved(name, clean, scores, threshold)
         if moved is None:
             return None
-        return Raised(self.thresholds[name].moved(moved.offset, moved.factor), moved.why)
+        return Raised(thresholds.moved(moved.offset, moved.factor), moved.why)
 
     def _measured(self) -> dict[str, Calibration]:
         """Return the clean scores of detectors that measure what is usual."""
