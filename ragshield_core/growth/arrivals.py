@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -38,10 +39,10 @@ USUAL = 1 / 3
 # Thresholds are raised for another source where a smaller share than this is as usual: new sources
 # had .02 to .54 (of Wikipedia: web pages, documentation, opinions), a fifth or a half of poison 1.
 MOSTLY_USUAL = 0.6
-# Where most are as usual, a source still shows in the band below that of what is held: clean entries
-# come there as often as the band is wide. Standard deviations by which they must be more: fewer
-# than for all that is called a shift, since thresholds move by no more than the band says, which
-# is next to nothing where chance was at work (once in seven hundred looks).
+# Where most are as usual, a source still shows in the band next to what is held: clean entries are
+# there as often as the band is wide. Standard deviations by which they must be more: fewer than for
+# what is called a shift, since thresholds move by no more than the band says, which is next to
+# nothing where chance was at work (once in seven hundred looks).
 BAND, HEAVIER = (LOWER, (LOWER * MIDDLE) ** 0.5), 3.0
 # Of the clean scores of a detector, at least this share must differ for its p-values to be tested.
 DISTINCT = 0.25
@@ -539,9 +540,7 @@ def _middle(p_values: NDArray[np.float32]) -> tuple[float, float, float]:
     return _between(p_values, LOWER, MIDDLE)
 
 
-def _between(
-    p_values: NDArray[np.float32], low: float, high: float
-) -> tuple[float, float, float]:
+def _between(p_values: NDArray[np.float32], low: float, high: float) -> tuple[float, float, float]:
     """Return how far the share of p-values in (low, high] is off, as :func:`_middle`, and both.
 
     Of those above :data:`LOWER`: what poison leaves alone.
@@ -586,7 +585,7 @@ def _without_excess(p_values: NDArray[np.float32], smallest: float) -> NDArray[n
     ends = np.searchsorted(ascending, np.array(edges, dtype=np.float32), side="right")
     far, near = float(ends[0] - ends[1]), float(ends[1] - ends[2])
     pace, expected, kept = min(1.0, near / max(far, 1.0)), near, [ascending[ends[2] :]]
-    for above, below in zip(ends[2:-1], ends[3:], strict=True):
+    for above, below in itertools.pairwise(ends[2:]):
         expected *= pace
         n = min(int(above - below), int(np.ceil(expected)))
         kept.append(ascending[above - n : above])
