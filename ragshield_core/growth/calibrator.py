@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ragshield_core.calibration import Calibration, JointCalibration
-from ragshield_core.detectors.base import Detector
+from ragshield_core.detectors.base import Detector, Scope
 from ragshield_core.entries import Batch
 from ragshield_core.errors import CalibrationError
 from ragshield_core.growth.arrivals import Arrivals, Counted
@@ -248,10 +248,15 @@ class Calibrator:
             Of a batch that is judged, NaN without an opinion.
         """
         clean = self._measured().get(name)
-        moved = None if clean is None else self.arrivals.moved(name, clean, scores)
+        if clean is None:
+            return None
+        thresholds, detectors = self.thresholds[name], self._knowledge.detectors
+        one_by_one = any(d.name == name and d.scope is Scope.ENTRY for d in detectors)
+        threshold = thresholds.quarantine if one_by_one else None
+        moved = self.arrivals.moved(name, clean, scores, threshold)
         if moved is None:
             return None
-        return Raised(self.thresholds[name].moved(moved.offset, moved.factor), moved.why)
+        return Raised(thresholds.moved(moved.offset, moved.factor), moved.why)
 
     def _measured(self) -> dict[str, Calibration]:
         """Return the clean scores of detectors that measure what is usual."""

@@ -30,6 +30,7 @@ from ragshield_core.detectors import (
     InstructionDetector,
     LabelCentroidDetector,
 )
+from ragshield_core.detectors.base import Scope
 from ragshield_core.detectors.trigger_phrase import PATIENCE, TriggerPhraseDetector
 from ragshield_core.findings import Decision, Finding, Report, Verdict
 from ragshield_core.groups import evidence as group_evidence
@@ -644,6 +645,53 @@ def test_who_wants_to_raise_a_threshold_has_to_bring_a_large_share_of_what_comes
     assert raised(0.8)
 
 
+HELD = float(np.quantile(NORMAL.clean_scores, 0.99))
+
+
+def heavier(seed, n=1_000):
+    """Return scores of a source of which most are as usual, and a tenth is not."""
+    return np.random.default_rng(seed).normal(scale=1.6, size=n)
+
+
+def test_a_source_of_which_a_tenth_is_unusual_moves_thresholds_where_entries_are_judged_singly():
+    scores = heavier(10)
+    assert np.mean(scores > HELD) > 0.05
+    assert Arrivals().moved("d", NORMAL, scores) is None
+    moved = Arrivals().moved("d", NORMAL, scores, HELD)
+    raised = Thresholds(HELD, HELD).moved(moved.offset, moved.factor).quarantine
+    assert np.mean(heavier(11, 100_000) > raised) < 0.02
+    assert "nearly as suspicious as what is held" in moved.why
+    assert "another source" in moved.why
+
+
+@pytest.mark.parametrize("share", [0.05, 0.2, 0.5])
+def test_poison_moves_no_threshold_where_entries_are_judged_singly(share):
+    rng = np.random.default_rng(6)
+    poison = rng.random(2_000) < share
+    usual = np.where(poison, rng.normal(9.0, 0.5, 2_000), rng.normal(size=2_000))
+    assert Arrivals().moved("d", NORMAL, usual, HELD) is None
+    # Nor is it taken for the tail of a source that is more suspicious, but not held too often.
+    band = np.where(rng.random(2_000) < 0.1, rng.uniform(1.4, 2.0, 2_000), rng.normal(size=2_000))
+    assert np.mean(band > HELD) < 0.015
+    assert Arrivals().moved("d", NORMAL, np.where(poison, 9.0, band), HELD) is None
+
+
+def test_poison_among_a_source_with_a_heavier_tail_does_not_move_thresholds_to_itself():
+    rng, scores = np.random.default_rng(12), heavier(12, 2_000)
+    alone = Arrivals().moved("d", NORMAL, scores, HELD)
+    scores[rng.random(2_000) < 0.2] = 9.0
+    among = Arrivals().moved("d", NORMAL, scores, HELD)
+    raised = [Thresholds(HELD, HELD).moved(m.offset, m.factor).flag for m in (alone, among)]
+    assert raised[1] < 1.2 * raised[0] < 6.0
+
+
+def test_what_comes_a_little_too_often_just_below_moves_a_threshold_by_little():
+    rng = np.random.default_rng(13)
+    scores = np.where(rng.random(500) < 0.1, rng.uniform(1.3, 2.3, 500), rng.normal(size=500))
+    moved = Arrivals().moved("d", NORMAL, scores, HELD)
+    assert moved is None or moved.offset + moved.factor * HELD < HELD + 1.0
+
+
 def test_few_arrivals_raise_nothing_and_those_before_count():
     rng, arrivals = np.random.default_rng(8), Arrivals()
     few = rng.normal(loc=2.0, size=60)
@@ -676,6 +724,17 @@ def test_a_new_source_is_held_less_often_and_the_report_says_so(caplog):
     usual = guard.screen(scored(rng.normal(size=600), "usual"))
     assert usual.raised == {}
     assert "higher thresholds" not in usual.summary()
+
+
+@pytest.mark.parametrize("scope", [Scope.ENTRY, Scope.BATCH])
+def test_only_detectors_that_judge_entries_singly_are_held_to_their_tails(scope):
+    detector = Scripted()
+    detector.scope = scope
+    rng = np.random.default_rng(14)
+    guard = guard_of(detector, rate=0.01).fit(scored(rng.normal(size=1_500))).calibrate()
+    report = guard.screen(scored(heavier(15), "new"))
+    assert bool(report.raised) == (scope is Scope.ENTRY)
+    assert (len(report.quarantined) < 30) == (scope is Scope.ENTRY)
 
 
 def test_who_wants_to_silence_a_detector_has_to_bring_most_of_what_comes():
