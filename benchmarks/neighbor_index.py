@@ -28,7 +28,7 @@ from rich.progress import track
 from ragshield_core.neighbors.corpus import all_neighbors, pairs_above
 from ragshield_core.neighbors.hnsw import EF_CONSTRUCTION, EF_SEARCH, LINKS
 from ragshield_core.neighbors.index import EXACT_UP_TO, NeighborIndex
-from ragshield_core.neighbors.index import index as neighbors
+from ragshield_core.neighbors import hnsw as neighbors
 
 DIM = 384
 N_QUERIES = 1_000
