@@ -11,9 +11,9 @@ half an hour or more) and need no second copy of the vectors.
 
 How many lists a query looks into is not a constant: texts need many of them, clusters few. What is
 needed to find :data:`RECALL` of the nearest is measured when the lists are made, on a sample of the
-rows themselves (:meth:`InvertedLists.measure`). It is a distance, not a number of lists, and counted
-from the nearest centroid where that is far: queries and new rows of a topic for which there is no
-list yet are compared with more, up to all, until the lists are made anew. With passages of
+rows themselves (:meth:`InvertedLists.measure`). It is a distance, not a number of lists, and
+counted from the nearest centroid where that is far: queries and new rows of a topic for which there
+is no list yet are compared with more, up to all, until the lists are made anew. With passages of
 Wikipedia in lists and 9,000 pages of a manual added, .99 of the latters' nearest are found so; .65
 where only the nearest rows set the distance, and .94 by a fixed number of lists.
 
@@ -54,9 +54,10 @@ FIRST = 8
 RECALL = 0.993
 MEASURED_ROWS, MEASURED_K = 512, 16
 
-# Where rows lie in tight clusters, no reach is needed, until something comes that belongs to none of
-# them: to all centroids it is then about as near, give or take 3 / sqrt(dim), .15 for 384.
-LEAST_REACH = 0.15
+# Where rows lie in tight clusters, no reach is needed, until something comes that belongs to none
+# of them: it is about as near to all centroids, within a few of these deviations of a cosine, which
+# is 1 / sqrt(dim) by chance.
+LEAST_DEVIATIONS = 3.0
 
 # No two cosines differ by more.
 EXACT_REACH = 2.0
@@ -191,8 +192,9 @@ class InvertedLists:
         gaps = least[query] - near[query, lists]
         gaps[(first[query] == lists[:, None]).any(axis=1)] = -np.inf
         missed = int((1.0 - RECALL) * MEASURED_K * len(queries))
-        reach = -np.partition(-gaps, missed)[missed] if len(gaps) > missed else LEAST_REACH
-        self.reach = float(np.clip(reach, LEAST_REACH, EXACT_REACH))
+        least_reach = LEAST_DEVIATIONS / np.sqrt(queries.shape[1])
+        reach = -np.partition(-gaps, missed)[missed] if len(gaps) > missed else least_reach
+        self.reach = float(np.clip(reach, least_reach, EXACT_REACH))
         asked = near >= least[:, None] - self.reach
         np.put_along_axis(asked, first, values=True, axis=1)
         return float((asked @ sizes).mean() / max(1, sizes.sum()))
