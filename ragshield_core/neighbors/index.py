@@ -28,8 +28,9 @@ from ragshield_core.neighbors.rows import (
     raise_damaged,
 )
 
-# TO MEASURE
-EXACT_UP_TO = 20_000
+# A batch of 1,000 is compared with so many in a tenth of a second by two cores; lists take about a
+# third of that, and miss some (benchmarks/results/neighbor_index.md).
+EXACT_UP_TO = 25_000
 
 # Share of slots whose entries were removed at which the others are renumbered: callers' arrays are
 # a third longer than need be, at the most, and renumbering costs little for each removal.

@@ -32,7 +32,7 @@ from typing import NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.neighbors.rows import Neighbors, load_faiss, merged, none_found
+from ragshield_core.neighbors.rows import Neighbors, merged, none_found
 from ragshield_core.neighbors.threads import in_threads
 
 # Comparing with the centroids and with the rows of lists then cost about the same: half as many
@@ -103,29 +103,38 @@ class InvertedLists:
     def trained(
         cls, n: int, take: Callable[[NDArray[np.int64]], NDArray[np.float32]], seed: int
     ) -> Self:
-        """Return lists for n rows, of which some are taken by their numbers to train them."""
-        faiss = load_faiss()
+        """Return lists for n rows, of which some are taken by their numbers to train them.
+
+        Spherical k-means, by products that each have a thread of their own: threads that shared
+        them would wait for each other on a busy machine.
+        """
+        rng = np.random.default_rng(seed)
         n_lists = n_lists_for(n)
         size = min(n, ROWS_PER_LIST * n_lists)
-        sample = take(np.sort(np.random.default_rng(seed).choice(n, size, replace=False)))
-        means = faiss.Kmeans(
-            sample.shape[1],
-            n_lists,
-            niter=ROUNDS,
-            spherical=True,
-            seed=seed % 2**31,
-            min_points_per_centroid=1,
-            max_points_per_centroid=ROWS_PER_LIST,
-        )
-        means.train(sample)
-        return cls(means.centroids)
+        sample = take(np.sort(rng.choice(n, size, replace=False)))
+        lists = cls(sample[rng.choice(size, n_lists, replace=False)])
+        for _ in range(ROUNDS):
+            number = lists.nearest(sample)
+            order = np.argsort(number, kind="stable")
+            used, starts = np.unique(number[order], return_index=True)
+            # Lists that nothing fell into begin again somewhere else.
+            means = sample[rng.choice(size, n_lists, replace=False)]
+            for one, rows in zip(used.tolist(), np.split(order, starts[1:]), strict=True):
+                mean = sample[rows].sum(axis=0)
+                length = np.linalg.norm(mean)
+                if length > 0:
+                    means[one] = mean / length
+            lists = cls(means)
+        return lists
 
     def nearest(self, rows: NDArray[np.float32]) -> NDArray[np.int64]:
         """Return the list of each row, shape (n,)."""
-        found = [
-            (rows[start : start + TOGETHER] @ self.centroids.T).argmax(axis=1)
-            for start in range(0, len(rows), TOGETHER)
-        ]
+
+        def assign(start: int) -> NDArray[np.int64]:
+            near = rows[start : start + QUERIES] @ self.centroids.T
+            return np.asarray(near.argmax(axis=1), dtype=np.int64)
+
+        found = in_threads(assign, range(0, len(rows), QUERIES))
         return np.concatenate([np.empty(0, dtype=np.int64), *found])
 
     def search(

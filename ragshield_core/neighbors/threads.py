@@ -15,7 +15,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 # Fewer products are done before another thread has begun.
-LEAST_ITEMS = 64
+LEAST_ITEMS = 16
 
 
 class _Blas:
@@ -62,11 +62,12 @@ _BLAS = _Blas()
 
 
 def in_threads(do: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-    """Return what a function returns of each item; as many at once as BLAS has threads."""
+    """Return what a function returns of each item, in as many threads as BLAS has."""
     with _BLAS.single() as n_threads:
         if n_threads == 1 or len(items) < LEAST_ITEMS:
             return [do(item) for item in items]
-        shares = [items[start::n_threads] for start in range(n_threads)]
+        size = -(-len(items) // n_threads)
+        shares = [items[start : start + size] for start in range(0, len(items), size)]
         with ThreadPoolExecutor(n_threads) as pool:
             done = pool.map(lambda share: [do(item) for item in share], shares)
             return [result for share in done for result in share]

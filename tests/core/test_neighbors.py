@@ -2,15 +2,19 @@ import io
 import json
 import subprocess
 import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from ragshield_core.errors import InvalidBatchError, StateError, TooManyPairsError
-from ragshield_core.neighbors import chunks, corpus, listed, lists
+from ragshield_core.neighbors import chunks, corpus, listed, lists, threads
 from ragshield_core.neighbors import index as index_module
 from ragshield_core.neighbors import rows as rows_module
 from ragshield_core.neighbors.corpus import all_neighbors, pairs_above
@@ -405,6 +409,44 @@ def test_few_that_are_left_in_many_lists_are_all_found():
     assert not index.exact
     assert len(index._rows.lists) < 10  # sorted again
     assert_nearest(index.search(rows[:50], 40), rows[:50], rows[:30], range(30), 40)
+
+
+def blas_threads():
+    return [one["num_threads"] for one in threadpool_info() if one["user_api"] == "blas"]
+
+
+def test_small_products_get_a_thread_each_and_others_all_of_them_again():
+    with threadpool_limits(limits=3, user_api="blas"):
+        usual = blas_threads()
+        inside, threads_ = [], set()
+
+        def note(item):
+            inside.append(max(blas_threads()))
+            threads_.add(threading.get_ident())
+            time.sleep(0.001)  # lets the others begin
+            return item
+
+        assert threads.in_threads(note, range(40)) == list(range(40))
+        assert set(inside) == {1}
+        assert len(threads_) == 3
+        assert threads.in_threads(note, range(2)) == [0, 1]
+        assert blas_threads() == usual
+        with pytest.raises(ZeroDivisionError):
+            threads.in_threads(lambda item: 1 // item, range(40))
+        assert blas_threads() == usual
+
+
+def test_searches_beside_each_other_leave_blas_its_threads_and_find_the_same():
+    rows = clustered(3000)
+    index = index_of(rows, exact_up_to=0)
+    truth = index.search(rows[:200], 5)
+    with threadpool_limits(limits=2, user_api="blas"):
+        usual = blas_threads()
+        with ThreadPoolExecutor(4) as pool:
+            found = list(pool.map(lambda _: index.search(rows[:200], 5), range(12)))
+        assert blas_threads() == usual
+    for each in found:
+        np.testing.assert_array_equal(each.slots, truth.slots)
 
 
 @pytest.mark.usefixtures("small_chunks")
