@@ -503,9 +503,9 @@ def main() -> None:
     quick = arguments.quick
     rounds = 2 if quick else 5
     sections: dict[str, Callable[[], str]] = {
+        "kinds": lambda: kinds(3_000 if quick else 53_135, rounds),
         "passes": lambda: passes(3_000 if quick else 20_000, 2 if quick else 5),
         "crossover": lambda: crossover([3_000] if quick else [10_000, 30_000], rounds, quick=quick),
-        "kinds": lambda: kinds(3_000 if quick else 53_135, rounds),
         "large": lambda: large([30_000] if quick else [1_000_000]),
         "memory": lambda: memory([5_000] if quick else [100_000, 1_000_000]),
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,6 +13,9 @@ from ragshield_core.neighbors.rows import CHUNK_ROWS
 
 # Rows for which a chunk has room at least.
 LEAST_ROOM = 16
+
+# Bytes from which a chunk has a mapping of its own: the full ones of the usual lengths of vectors.
+MAPPED_FROM = 2**20
 
 
 class Chunks:
@@ -99,13 +103,25 @@ class Chunks:
         if self._chunks and len(self._chunks[0]) < CHUNK_ROWS:
             self._replace_first(CHUNK_ROWS)
         while len(self._chunks) * CHUNK_ROWS < n:
-            self._chunks.append(np.empty((CHUNK_ROWS, self.dim), dtype=np.float32))
+            self._chunks.append(_room(CHUNK_ROWS, self.dim))
 
     def _replace_first(self, size: int) -> None:
-        first = np.empty((size, self.dim), dtype=np.float32)
+        first = _room(size, self.dim)
         if self._chunks:
             first[: self._n] = self._chunks[0][: self._n]
         self._chunks = [first]
+
+
+def _room(n: int, dim: int) -> NDArray[np.float32]:
+    """Return rows to be filled, of which large ones are the system's again as soon as freed.
+
+    Memory of the C library is not, if any other was taken after it: rows that are moved from one
+    list into many would take twice their size ever after.
+    """
+    size = 4 * n * dim
+    if size < MAPPED_FROM:
+        return np.empty((n, dim), dtype=np.float32)
+    return np.frombuffer(mmap.mmap(-1, size), dtype=np.float32).reshape(n, dim)
 
 
 class Column:
