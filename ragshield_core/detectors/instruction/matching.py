@@ -21,6 +21,7 @@ from ragshield_core.detectors.instruction.rules import (
     needed_words,
     plain_of,
 )
+from ragshield_core.text.linear import narrow
 from ragshield_core.text.normalized import Readable, readable, sentences
 
 # How fast hits saturate: one of weight 1 gives .36, two .59, three .74.
@@ -166,9 +167,10 @@ def _read(view: Readable) -> tuple[Suspicion, float]:
     hits: list[tuple[int, int, Rule]] = []
     anywhere = reduce(or_, clues, 0)
     near = [reduce(or_, clues[at : at + REACH]) for at in range(len(clues))]
+    narrowed = narrow(plain)
     for needed, rule in masks():
         if needed & anywhere == needed:
-            hits += _matches(rule, needed, plain, spans, near)
+            hits += _matches(rule, needed, plain, narrowed, spans, near)
     found = [
         Hit(rule.id, rule.family, rule.weight, _stripped(view, start, end))
         for start, end, rule in (_best_window(spans, hits) if hits else ())
@@ -230,7 +232,12 @@ def _combined(hits: Sequence[Hit], by_ideas: float, idea: Idea | None) -> float:
 
 
 def _matches(
-    rule: Rule, needed: int, plain: str, spans: Sequence[tuple[int, int]], near: Sequence[int]
+    rule: Rule,
+    needed: int,
+    plain: str,
+    narrowed: bytes,
+    spans: Sequence[tuple[int, int]],
+    near: Sequence[int],
 ) -> list[tuple[int, int, Rule]]:
     """Return where a rule matches, looking only where the words that it needs are near."""
     stretches: list[tuple[int, int]] = []
@@ -245,8 +252,10 @@ def _matches(
         stretches.append((start, end))
     if not stretches:
         return []
-    matches = chain.from_iterable(rule.regex.finditer(plain, *stretch) for stretch in stretches)
-    return [(*match.span(), rule) for match in islice(matches, MAX_MATCHES)]
+    matches = chain.from_iterable(
+        rule.regex.spans(plain, narrowed, *stretch) for stretch in stretches
+    )
+    return [(*span, rule) for span in islice(matches, MAX_MATCHES)]
 
 
 def _best_window(

@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property
 from importlib.resources import files
 
+from ragshield_core.text.linear import LinearPattern
 from ragshield_core.text.normalized import CJK, words
 
 # What patterns say about the room between words, always within one sentence or clause.
 _GAPS = {
-    "g": r"[^.!?\n\u3002]{0,60}?",
+    "g": "[^.!?\\n\u3002]{0,60}?",
     "q": r"[^\n]{0,200}?",  # room for a question with its mark
     "m": r"{0,4}",
     "m1": r"{1,4}",
@@ -79,6 +80,8 @@ class Rule:
         and ``{g}``, ``{q}``, ``{w3}`` for bounded room between them.
     needs
         Lists of words; a text without a word of each cannot match.
+    unless
+        What a match must not be followed by; a pattern itself cannot look ahead.
     positive, negative
         Examples that this rule finds, and that no rule of its family does.
     """
@@ -93,16 +96,23 @@ class Rule:
     positive: Sequence[str]
     negative: Sequence[str]
     words: Mapping[str, str] = field(repr=False)
+    unless: str = ""
 
     @cached_property
-    def regex(self) -> re.Pattern[str]:
+    def regex(self) -> LinearPattern:
         """The compiled pattern."""
-        pattern = _MACRO.sub(self._expanded, self.pattern).replace("(", "(?:").replace("(?:?", "(?")
-        pattern = pattern.replace(r"\(?:", r"\(").replace(" ", r"\s")
-        edge = r"\b" if self.pattern[0].isalnum() or self.pattern[0] in "{(" else ""
-        if "(^" in self.pattern[:2] or self.language == "zh" or not edge:
-            return re.compile(pattern)
-        return re.compile(edge + pattern)
+        edge = self.pattern[0].isalnum() or self.pattern[0] in "{("
+        chinese = self.language == "zh"
+        begins = r"\b" if edge and not chinese and "(^" not in self.pattern[:2] else ""
+        return LinearPattern(
+            begins + self._spelled_out(self.pattern),
+            unless=self._spelled_out(self.unless),
+            ideographs=chinese,
+        )
+
+    def _spelled_out(self, pattern: str) -> str:
+        pattern = _MACRO.sub(self._expanded, pattern).replace("(", "(?:").replace("(?:?", "(?")
+        return pattern.replace(r"\(?:", r"\(").replace(" ", r"\s")
 
     def _expanded(self, macro: re.Match[str]) -> str:
         name = macro.group(1)
