@@ -26,6 +26,8 @@ import re2
 # are two hundred patterns, and most meet nothing.
 MAX_MEMORY = 1 << 21
 
+_BOUND = re.compile(r"\{(\d+),\d+\}\??")
+
 # Characters outside ASCII that patterns ask for, and what stands for all others: a letter that
 # small letters do not have, so that words end where they did, and a byte that is no part of one.
 _KNOWN = {"\u3002": 0x80}
@@ -46,22 +48,16 @@ class LinearPattern:
         Whether it is one of ideographs instead, in which there are no words (``\\b``, ``\\w``).
     """
 
-    __slots__ = ("_compiled", "_ideographs", "_unless", "pattern")
+    __slots__ = ("_compiled", "_endless", "_ideographs", "_unless", "pattern")
 
     def __init__(self, pattern: str, *, unless: str = "", ideographs: bool = False) -> None:
         self.pattern = pattern
         self._unless = re.compile(unless) if unless else None
         self._ideographs = ideographs
-        options = re2.Options()
-        options.max_mem = MAX_MEMORY
-        options.never_capture = True
-        options.log_errors = False
-        if ideographs:
-            spelled = pattern.encode()
-        else:
-            options.encoding = re2.Options.Encoding.LATIN1
-            spelled = narrow(pattern)
-        self._compiled = re2.compile(spelled, options)
+        self._compiled = _compiled(pattern, ideographs=ideographs)
+        # Rooms of bounded length have as many states as characters, most of them met for the first
+        # time. Without their bounds there are few, and who does not match then does not at all.
+        self._endless = _compiled(_BOUND.sub(r"{\1,}", pattern), ideographs=ideographs)
 
     def search(self, text: str) -> tuple[int, int] | None:
         """Return where the first match in a text lies."""
@@ -85,6 +81,8 @@ class LinearPattern:
         if self._ideographs:
             # UTF-8, without halves of surrogate pairs, which it does not have.
             part = text[start:end].encode("utf-8", "replace")
+            if not self._endless.search(part):
+                return
             done = 0  # bytes, which are `start` characters
             for match in self._compiled.finditer(part):
                 first, last = match.span()
@@ -94,9 +92,23 @@ class LinearPattern:
         else:
             # With the character before, which tells whether a word begins at the first one.
             shift = max(0, start - 1)
-            for match in self._compiled.finditer(narrowed[shift:end], start - shift):
+            part = narrowed[shift:end]
+            if not self._endless.search(part, start - shift):
+                return
+            for match in self._compiled.finditer(part, start - shift):
                 first, last = match.span()
                 yield shift + first, shift + last
+
+
+def _compiled(pattern: str, *, ideographs: bool) -> re2._Regexp:
+    options = re2.Options()
+    options.max_mem = MAX_MEMORY
+    options.never_capture = True
+    options.log_errors = False
+    if ideographs:
+        return re2.compile(pattern.encode(), options)
+    options.encoding = re2.Options.Encoding.LATIN1
+    return re2.compile(narrow(pattern), options)
 
 
 def narrow(text: str) -> bytes:

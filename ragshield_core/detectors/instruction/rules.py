@@ -111,16 +111,16 @@ class Rule:
         )
 
     def _spelled_out(self, pattern: str) -> str:
-        pattern = _MACRO.sub(self._expanded, pattern).replace("(", "(?:").replace("(?:?", "(?")
-        return pattern.replace(r"\(?:", r"\(").replace(" ", r"\s")
+        def expanded(macro: re.Match[str]) -> str:
+            name = macro.group(1)
+            if name in _GAPS:
+                return _GAPS[name]
+            # The longest first: "do not follow" before "do".
+            listed = sorted(self.words[name].split("|"), key=len, reverse=True)
+            return rf"\b({'|'.join(map(re.escape, listed))})\b".replace("\\ ", " ")
 
-    def _expanded(self, macro: re.Match[str]) -> str:
-        name = macro.group(1)
-        if name in _GAPS:
-            return _GAPS[name]
-        # The longest first: "do not follow" before "do".
-        listed = sorted(self.words[name].split("|"), key=len, reverse=True)
-        return rf"\b({'|'.join(map(re.escape, listed))})\b".replace("\\ ", " ")
+        pattern = _MACRO.sub(expanded, pattern).replace("(", "(?:").replace("(?:?", "(?")
+        return pattern.replace(r"\(?:", r"\(").replace(" ", r"\s")
 
 
 @cache
