@@ -22,16 +22,19 @@ from collections.abc import Iterator
 
 import re2
 
+from ragshield_core.text.normalized import CJK
+
 # Automata grow with what they meet; RE2 forgets the states beyond so many bytes and goes on. There
 # are two hundred patterns, and most meet nothing.
 MAX_MEMORY = 1 << 21
 
+_IDEOGRAPH = re.compile(f"[{CJK}]")
 _BOUND = re.compile(r"\{(\d+),\d+\}\??")
 
-# Characters outside ASCII that patterns ask for, and what stands for all others: a letter that
-# small letters do not have, so that words end where they did, and a byte that is no part of one.
+# Characters outside ASCII that patterns ask for, and what stands for all others: letters that text
+# in small letters does not have, so that words end where they did, and a byte that is part of none.
 _KNOWN = {"\u3002": 0x80}
-_LETTER, _OTHER = ord("Z"), 0xFF
+IDEOGRAPH, LETTER, _OTHER = ord("Y"), ord("Z"), 0xFF
 
 
 class LinearPattern:
@@ -119,7 +122,13 @@ def narrow(text: str) -> bytes:
 def _narrowed(error: UnicodeError) -> tuple[bytes, int]:
     assert isinstance(error, UnicodeEncodeError)  # noqa: S101
     run = error.object[error.start : error.end]
-    return bytes([_KNOWN.get(c, _LETTER if c.isalnum() else _OTHER) for c in run]), error.end
+    return bytes(map(_byte_of, run)), error.end
+
+
+def _byte_of(character: str) -> int:
+    if not character.isalnum():
+        return _KNOWN.get(character, _OTHER)
+    return IDEOGRAPH if _IDEOGRAPH.match(character) else LETTER
 
 
 _NARROWED = "ragshield.narrowed"

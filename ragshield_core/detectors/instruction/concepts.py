@@ -37,6 +37,7 @@ MIN_IDEAS = 2
 ENOUGH_VOTES = 3
 # So many words tell the language of a text.
 MAX_LANGUAGE_WORDS = 200
+_VOTE = 16  # bits of the number of function words of one language
 JOINED_LENGTH = 220
 # Sentences without an order that make the rest of a text statements.
 MIN_STATEMENTS = 2
@@ -190,6 +191,11 @@ class Model:
         self.stopwords: dict[str, frozenset[str]] = {
             language: frozenset(words.split()) for language, words in data["stopwords"].items()
         }
+        # One sum counts for all languages.
+        self.votes: dict[str, int] = {}
+        for n, stopwords in enumerate(self.stopwords.values()):
+            for word in stopwords:
+                self.votes[word] = self.votes.get(word, 0) + (1 << _VOTE * n)
         self.lexicons = {
             language: Lexicon(
                 (phrase, 1 << self.number[concept])
@@ -279,11 +285,14 @@ class Model:
 
     def language(self, words: Sequence[str], usual: str | None = None) -> str:
         """Return the language of words by how many of them are function words, then by ideas."""
-        found = set(words)
-        stopwords = self.stopwords
-        if usual == "en" and len(stopwords["en"] & found) >= ENOUGH_VOTES:
+        total = sum(map(self.votes.__getitem__, self.votes.keys() & words))
+        counts = {
+            language: total >> (_VOTE * n) & ((1 << _VOTE) - 1)
+            for n, language in enumerate(self.stopwords)
+        }
+        if usual == "en" and counts["en"] >= ENOUGH_VOTES:
             return "en"
-        votes = {language: 2 * len(known & found) for language, known in stopwords.items()}
+        votes = {language: 2 * count for language, count in counts.items()}
         if usual is not None:
             votes[usual] += 1
         most = max(votes.values())
@@ -415,15 +424,30 @@ def windows(
 
 
 def stretches(
-    known: Model, plain: str, original: str, spans: Sequence[tuple[int, int]]
+    known: Model,
+    plain: str,
+    original: str,
+    spans: Sequence[tuple[int, int]],
+    possible: Sequence[bool] | None = None,
 ) -> list[tuple[int, int, int]]:
     """Return what :func:`windows` does, of a text as :func:`strongest` is given it."""
+    possible = [True] * len(spans) if possible is None else possible
+    if not any(possible):
+        return []
     usual = known.language(_WORD.findall(plain)[:MAX_LANGUAGE_WORDS])
-    masks = [known.ideas(plain[s:e], original[s:e], usual) for s, e in spans]
+    masks = [
+        known.ideas(plain[s:e], original[s:e], usual) if may else 0
+        for may, (s, e) in zip(possible, spans, strict=True)
+    ]
     return windows(known, masks, spans)
 
 
-def strongest(plain: str, original: str, spans: Sequence[tuple[int, int]]) -> Idea | None:
+def strongest(
+    plain: str,
+    original: str,
+    spans: Sequence[tuple[int, int]],
+    possible: Sequence[bool] | None = None,
+) -> Idea | None:
     """Return the stretch of sentences that reads most like an instruction to a model.
 
     Parameters
@@ -432,6 +456,8 @@ def strongest(plain: str, original: str, spans: Sequence[tuple[int, int]]) -> Id
         A text in small letters without marks, and as it was, of equal length.
     spans
         Its sentences.
+    possible
+        Which of them may hold two ideas; all where nothing is known.
 
     Returns
     -------
@@ -440,7 +466,7 @@ def strongest(plain: str, original: str, spans: Sequence[tuple[int, int]]) -> Id
     """
     known = model()
     best, where = float("-inf"), None
-    for mask, first, last in stretches(known, plain, original, spans):
+    for mask, first, last in stretches(known, plain, original, spans, possible):
         logit = known.logit(mask)
         if logit > best:
             best, where = logit, (mask, first, last)

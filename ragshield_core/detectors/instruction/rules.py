@@ -177,6 +177,13 @@ def clues_in(plain: str) -> int:
     clues = 0
     for word in vocabulary.keys() & words(plain):
         clues |= vocabulary[word]
+    return clues | signs_in(plain)
+
+
+def signs_in(plain: str) -> int:
+    """Return which needs of rules a text fulfils that are no words, as bits."""
+    vocabulary = needed_words()
+    clues = 0
     for mark, sign in _SIGNS:
         if sign in plain:
             clues |= vocabulary[mark]
