@@ -103,6 +103,25 @@ class LinearPattern:
                 yield shift + first, shift + last
 
 
+class Hint:
+    """A quick look at a text as it is, for what another pattern looks for more closely.
+
+    Parameters
+    ----------
+    pattern
+        Of RE2, over Unicode; ``\\s``, ``\\w`` and ``\\b`` are of ASCII.
+    """
+
+    __slots__ = ("_compiled",)
+
+    def __init__(self, pattern: str) -> None:
+        self._compiled = _compiled(pattern, ideographs=True)
+
+    def __call__(self, text: str) -> bool:
+        """Return whether a text has it somewhere."""
+        return self._compiled.search(text.encode("utf-8", "replace")) is not None
+
+
 def _compiled(pattern: str, *, ideographs: bool) -> re2._Regexp:
     options = re2.Options()
     options.max_mem = MAX_MEMORY

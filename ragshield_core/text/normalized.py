@@ -54,6 +54,7 @@ _CONFUSABLE_SYMBOL = {
 # At most this many marks belong to one letter: sorting a run of them takes quadratic time.
 _MAX_MARKS = 8
 _DROPPED = re.compile(f"[{IGNORABLE}]+")
+_BEYOND_ASCII = re.compile(r"[^\x00-\x7f]+")
 _MARK = re.compile(f"[{MARKS}]")
 _CLUSTER = re.compile(rf"[^{MARKS}][{MARKS}]{{1,{_MAX_MARKS}}}|[^\x00-\x7f]")
 _WORD = re.compile(r"[^\W_]+")
@@ -203,14 +204,20 @@ def readable(text: str) -> Readable:
     """
     view = Readable(text, text)
     if not text.isascii():
-        view = view.replaced(_DROPPED, _nothing)
         # Dashes and quotation marks are most of what most texts have beyond ASCII.
-        if any(_nfkc(letter) != letter or _MARK.match(letter) for letter in set(view.text)):
+        beyond = "".join(set("".join(_BEYOND_ASCII.findall(text))))
+        if _DROPPED.search(beyond):
+            view = view.replaced(_DROPPED, _nothing)
+        if any(_nfkc(letter) != letter or _MARK.match(letter) for letter in beyond):
             view = view.replaced(_CLUSTER, _composed).replaced(_LATIN_WITH_MARKS, _nothing)
-        view = _fold_confusables(view)
+            view = _fold_confusables(view)
+        elif _CONFUSABLE_LETTER.search(beyond):
+            view = _fold_confusables(view)
     if _SPACED_HINT.search(view.text) and _SPACED.search(view.text):
         view = view.replaced(_SPACED_SHORT, _joined)
-    if view.text.isprintable() and "  " not in view.text:  # no other blanks than single spaces
+    # No other blanks than single spaces and ends of lines.
+    blanks = view.text.replace("\n", " ")
+    if blanks.isprintable() and "  " not in blanks:
         return view
     return view.replaced(_BLANK, _one_blank)
 

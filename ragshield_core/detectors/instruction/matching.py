@@ -83,6 +83,9 @@ BLOCK = 1 << 18
 _LEET = str.maketrans("0134578@$", "oieastbas")
 
 
+_LEET_SIGN = re.compile(r"[0134578@$][a-z]")  # which is found quicker
+
+
 _LEET_HINT = re.compile(r"[a-z][0134578@$][a-z]")
 
 
@@ -214,7 +217,7 @@ def _weighed(view: Readable, text: Plain, hope: Hopes) -> tuple[Suspicion, float
 def sentences_of(view: Readable) -> tuple[Readable, str, list[tuple[int, int]]]:
     """Return readable text without leetspeak, the same in small letters, and its sentences."""
     plain = plain_of(view.text)
-    if _LEET_HINT.search(plain):
+    if _LEET_SIGN.search(plain) and _LEET_HINT.search(plain):
         leet = _without_leet(view)
         if leet is not view:
             view, plain = leet, plain_of(leet.text)

@@ -61,6 +61,7 @@ _SIGNS = (
 )
 
 
+_BEYOND_ASCII = re.compile(r"[^\x00-\x7f]+")
 _CJK_LETTER = re.compile(f"[{CJK}]")
 
 
@@ -135,9 +136,13 @@ def plain_of(text: str) -> str:
     """Return small letters without marks, as many characters as before."""
     if text.isascii():
         return text.lower()
-    plain = text.translate(_PLAIN)
+    plain = _BEYOND_ASCII.sub(_without_marks, text)
     lowered = plain.lower()
     return lowered if len(lowered) == len(plain) else "".join(c.lower()[0] for c in plain)
+
+
+def _without_marks(match: re.Match[str]) -> str:
+    return match.group().translate(_PLAIN)
 
 
 @cache

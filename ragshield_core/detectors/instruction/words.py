@@ -7,6 +7,7 @@ that they would find.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from functools import cache
 from typing import NamedTuple
@@ -54,7 +55,11 @@ class _Words:
         known = model()
         required = [needed for needed, _ in masks()]
         self.n_needs = -(-max(required).bit_length() // _BITS)
-        self.required = np.array([self._parts(needed) for needed in required], dtype=np.uint64)
+        # Of each rule, the numbers of its needs, the last one again where it has fewer than most.
+        numbers = [[n for n in range(needed.bit_length()) if needed >> n & 1] for needed in required]
+        most = max(map(len, numbers))
+        padded = [each + each[-1:] * (most - len(each)) for each in numbers]
+        self.required = np.array(padded, dtype=np.intp).T
         self.firsts: dict[str, int] = {}
         self.seconds: dict[str, int] = {}
         self.always: dict[str, int] = {}  # ideas of phrases whose second word is a beginning
@@ -78,6 +83,7 @@ class _Words:
         self.kinds: dict[tuple[int, ...], int] = {
             (*self._parts(0), 0, 0, len(self.seconds) + 1): self.mark
         }
+        self._lock = threading.Lock()
         self.rows = _Rows(self)
         self.rows[_MARK] = self.mark
         self._table = np.empty((0, self.n_needs + 3), dtype=np.uint64)
@@ -90,12 +96,14 @@ class _Words:
             ideas |= lexicon.bits(word) & known.anchors
         needs = self._parts(needed_words().get(word, 0))
         kind = (*needs, ideas, self.firsts.get(word, 0), self.seconds.get(word, 0))
-        return self.kinds.setdefault(kind, len(self.kinds))
+        with self._lock:  # two threads must not give one number to two kinds
+            return self.kinds.setdefault(kind, len(self.kinds))
 
     def table(self) -> NDArray[np.uint64]:
         """Return needs, ideas, and the numbers as first and as second word, (n_kinds, n + 3)."""
         if len(self._table) < len(self.kinds):
-            self._table = np.array(list(self.kinds), dtype=np.uint64)
+            with self._lock:
+                self._table = np.array(list(self.kinds), dtype=np.uint64)
         return self._table
 
     def _parts(self, bits: int) -> list[int]:
@@ -198,23 +206,25 @@ def _candidates(
     some = np.flatnonzero(n_sentences)
     if not len(some):
         return []
-    required = words.required
-    anywhere = np.bitwise_or.reduceat(needs, first[some])
-    possible = np.ones((len(some), len(required)), dtype=np.bool_)
-    for part in range(words.n_needs):
-        wanted = required[:, part]
-        possible &= (anywhere[:, part, None] & wanted) == wanted
     near = needs.copy()
     owner = np.repeat(np.arange(len(n_sentences)), n_sentences)
     for behind in range(1, REACH):
         same = owner[:-behind] == owner[behind:]
         near[:-behind][same] |= needs[behind:][same]
-    text, rule = np.nonzero(possible)
+    anywhere = np.bitwise_or.reduceat(near, first[some])
+    has = _unpacked(anywhere)
+    text, rule = np.nonzero(np.logical_and.reduce([has[:, need] for need in words.required]))
     text = some[text]
     n = n_sentences[text]
     pair = np.repeat(np.arange(len(text)), n)
     sentence = np.arange(len(pair)) - np.repeat(np.cumsum(n) - n, n)
-    wanted = required[rule[pair]]
-    there = ((near[first[text[pair]] + sentence] & wanted) == wanted).all(axis=1)
+    has, row = _unpacked(near), first[text[pair]] + sentence
+    there = np.logical_and.reduce([has[row, need[rule[pair]]] for need in words.required])
     columns = text[pair[there]], rule[pair[there]], sentence[there]
     return list(zip(*(column.tolist() for column in columns), strict=True))
+
+
+def _unpacked(needs: NDArray[np.uint64]) -> NDArray[np.bool_]:
+    """Return bits one by one, shape (n, 64 * n_parts)."""
+    little = needs.astype("<u8", copy=False)
+    return np.unpackbits(little.view(np.uint8), axis=1, bitorder="little").view(np.bool_)
