@@ -22,7 +22,7 @@ from collections.abc import Iterator
 
 import re2
 
-from ragshield_core.text.normalized import CJK
+from ragshield_core.text.characters import CJK
 
 # Automata grow with what they meet; RE2 forgets the states beyond so many bytes and goes on. There
 # are two hundred patterns, and most meet nothing.

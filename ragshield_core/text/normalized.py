@@ -14,18 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
-# Default_Ignorable_Code_Point (DerivedCoreProperties.txt of the Unicode character database): these
-# have no glyph of their own. Soft hyphens, joiners, bidirectional controls, variation selectors and
-# tag characters are among them.
-IGNORABLE = (
-    "\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f"
-    "\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufff8\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
-    "\U000e0000-\U000e0fff"
-)
-# Combining marks that Latin letters are drawn over with.
-MARKS = "\u0300-\u036f\u0483-\u0489\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe20-\ufe2f\u3099\u309a"
-# Single-letter scripts aside, words of these have no spaces between them.
-CJK = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+from ragshield_core.text.characters import CJK, IGNORABLE, MARKS
+from ragshield_core.text.linear import Hint
 
 # Small capitals and phonetic letters: Latin letters themselves, in no alphabet.
 _SMALL = "ɡıɩɑʀɪɢɴʟᴀʙᴄᴅᴇғʜᴊᴋᴍᴏᴘꜱᴛᴜᴠᴡʏᴢ"
@@ -55,6 +45,7 @@ _CONFUSABLE_SYMBOL = {
 _MAX_MARKS = 8
 _DROPPED = re.compile(f"[{IGNORABLE}]+")
 _BEYOND_ASCII = re.compile(r"[^\x00-\x7f]+")
+_LETTER_BEYOND_ASCII = re.compile(r"[^\x00-\x7f]")
 _MARK = re.compile(f"[{MARKS}]")
 _CLUSTER = re.compile(rf"[^{MARKS}][{MARKS}]{{1,{_MAX_MARKS}}}|[^\x00-\x7f]")
 _WORD = re.compile(r"[^\W_]+")
@@ -64,9 +55,11 @@ _LATIN_WITH_MARKS = re.compile(f"(?<=[A-Za-z{''.join(map(chr, _CONFUSABLE))}])[{
 _SPACED = re.compile(r"(?<!\w)[^\W\d_]([ .*_\-|/])[^\W\d_](?:\1[^\W\d_]){2,}(?!\w)")
 # Where there is one such word, the short words around it are written the same way.
 _SPACED_SHORT = re.compile(r"(?<!\w)[^\W\d_]([ .*_\-|/])[^\W\d_](?:\1[^\W\d_])*(?!\w)")
-_SPACED_HINT = re.compile(r"[ .*_\-|/][^\W\d_][ .*_\-|/][^\W\d_][ .*_\-|/]")
+_SPACED_HINT = Hint(r"[A-Za-z\x{80}-\x{10FFFF}](?:[ .*_\-|/][A-Za-z\x{80}-\x{10FFFF}]){3}")
 # Runs of white space, any but a plain space or line break, and control characters.
-_BLANK = re.compile(r"[\s\x00-\x08\x0e-\x1b\x7f-\x9f]{2,}|[^\S \n]|[\x00-\x08\x0e-\x1b\x7f-\x9f]")
+# One class in front, because that is what the engine looks for quickly.
+_BLANKS = r"[\s\x00-\x08\x0e-\x1b\x7f-\x9f]"
+_BLANK = re.compile(rf"{_BLANKS}(?:(?<![ \n])|(?={_BLANKS})){_BLANKS}*")
 
 # The end of a sentence; an initial ("J. Smith") is none. In writing without spaces the mark alone
 # ends it. One class in front, because that is what the engine looks for quickly.
@@ -205,21 +198,30 @@ def readable(text: str) -> Readable:
     view = Readable(text, text)
     if not text.isascii():
         # Dashes and quotation marks are most of what most texts have beyond ASCII.
-        beyond = "".join(set("".join(_BEYOND_ASCII.findall(text))))
+        beyond = beyond_ascii(text)
         if _DROPPED.search(beyond):
             view = view.replaced(_DROPPED, _nothing)
-        if any(_nfkc(letter) != letter or _MARK.match(letter) for letter in beyond):
+        folded = "".join(map(_nfkc, beyond))
+        if _MARK.search(beyond + folded):
             view = view.replaced(_CLUSTER, _composed).replaced(_LATIN_WITH_MARKS, _nothing)
             view = _fold_confusables(view)
-        elif _CONFUSABLE_LETTER.search(beyond):
-            view = _fold_confusables(view)
-    if _SPACED_HINT.search(view.text) and _SPACED.search(view.text):
+        else:
+            if folded != beyond:
+                view = view.replaced(_LETTER_BEYOND_ASCII, _composed)
+            if _CONFUSABLE_LETTER.search(folded):
+                view = _fold_confusables(view)
+    if _SPACED_HINT(view.text) and _SPACED.search(view.text):
         view = view.replaced(_SPACED_SHORT, _joined)
     # No other blanks than single spaces and ends of lines.
     blanks = view.text.replace("\n", " ")
     if blanks.isprintable() and "  " not in blanks:
         return view
     return view.replaced(_BLANK, _one_blank)
+
+
+def beyond_ascii(text: str) -> str:
+    """Return the characters of a text beyond ASCII, each once, in no order."""
+    return "".join(set("".join(_BEYOND_ASCII.findall(text))))
 
 
 def sentences(text: str) -> list[tuple[int, int]]:

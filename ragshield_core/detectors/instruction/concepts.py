@@ -25,7 +25,7 @@ from operator import or_
 from typing import Any
 
 from ragshield_core.text.lexicon import Lexicon
-from ragshield_core.text.normalized import CJK
+from ragshield_core.text.characters import CJK
 
 LANGUAGES = ("en", "de", "fr", "es", "it", "pt", "zh")
 # Sentences read together: at most this many, and short ones only up to this many characters.

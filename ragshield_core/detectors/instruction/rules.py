@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property
 from importlib.resources import files
 
+from ragshield_core.text.characters import CJK
 from ragshield_core.text.linear import LinearPattern
-from ragshield_core.text.normalized import CJK, words
+from ragshield_core.text.normalized import words
 
 # What patterns say about the room between words, always within one sentence or clause.
 _GAPS = {
