@@ -310,7 +310,9 @@ def _fold_confusables(view: Readable) -> Readable:
     """Make look-alikes Latin, but neither in a word of another script nor next to one."""
     if not _CONFUSABLE_LETTER.search(view.text):
         return view
-    kinds = [_kind(match.group()) for match in _WORD.finditer(view.text)]
+    kinds = list(map(_kind, _WORD.findall(view.text)))
+    if "mixed" not in kinds and "alike" not in kinds:
+        return view
     position = -1
 
     def folded(match: re.Match[str]) -> str:

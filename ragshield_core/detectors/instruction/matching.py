@@ -89,7 +89,8 @@ _LEET_SIGN = re.compile(r"[0134578@$][a-z]")  # which is found quicker
 _LEET_HINT = re.compile(r"[a-z][0134578@$][a-z]")
 
 
-_LEET_WORD = re.compile(r"(?<![\w@$])[a-z0134578@$]{4,24}(?![\w@$])")
+# Other than of letters alone.
+_LEET_WORD = re.compile(r"(?<![\w@$])(?=[a-z]*+[0134578@$])[a-z0134578@$]{4,24}(?![\w@$])")
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,7 +321,7 @@ def _without_leet(view: Readable) -> Readable:
 
     def word(match: re.Match[str]) -> str:
         given = match.group()
-        if given.isalpha() or given.isdigit():
+        if given.isdigit():
             return given
         folded = given.translate(_LEET)
         for candidate in (folded, given.replace("1", "l").translate(_LEET)):
