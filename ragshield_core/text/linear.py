@@ -6,12 +6,13 @@ it prefers alternatives in the same order. It knows no look-around and no back r
 words are of ASCII: text is therefore given to it with one byte for each character, which also makes
 its positions those of the text.
 
-Of what was tried on prose of public corpora, two cores: RE2, pattern by pattern, reads at 2 ns a
-character and pattern, twelve times as fast as ``re``. One set of all rules (``re2.Set``) does not
-fit its automaton: with rooms open after every frequent word each stretch of text is a new state.
-Aho-Corasick finds words and no more, and a dictionary of the words of a text, which other detectors
-need as well, does that. Hyperscan counts rooms in hardware but reports no starts of matches with
-them, ends of all matches instead of the preferred one, and has wheels for few platforms.
+What was tried on 300 kB of prose of public corpora, all rules, one core: ``re`` takes 920 ms, RE2
+pattern by pattern 95 ms. One set of all rules (``re2.Set``) takes 20 ms with 256 MiB, is not
+compiled with 8 MiB, and takes 2.6 s with these and rooms without bounds: after each frequent word
+some room is open, and each stretch of text is a new state. Hyperscan refuses the rules ("Pattern is
+too large"). A dictionary of the words that rules need, split from the text, tells where to look at
+all and takes 3 ms, an Aho-Corasick automaton of the same words 14 ms. So: the dictionary first,
+then RE2, pattern by pattern.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ IDEOGRAPH, LETTER, _OTHER = ord("Y"), ord("Z"), 0xFF
 
 
 class LinearPattern:
-    """A pattern over text in small ASCII letters, and whatever else it holds.
+    r"""A pattern over text in small ASCII letters, and whatever else it holds.
 
     Parameters
     ----------
@@ -48,7 +49,7 @@ class LinearPattern:
     unless
         What a match must not be followed by, looked at with ``re``: of bounded length.
     ideographs
-        Whether it is one of ideographs instead, in which there are no words (``\\b``, ``\\w``).
+        Whether it is one of ideographs instead, in which there are no words (``\b``, ``\w``).
     """
 
     __slots__ = ("_compiled", "_endless", "_ideographs", "_unless", "pattern")
@@ -104,12 +105,12 @@ class LinearPattern:
 
 
 class Hint:
-    """A quick look at a text as it is, for what another pattern looks for more closely.
+    r"""A quick look at a text as it is, for what another pattern looks for more closely.
 
     Parameters
     ----------
     pattern
-        Of RE2, over Unicode; ``\\s``, ``\\w`` and ``\\b`` are of ASCII.
+        Of RE2, over Unicode; ``\s``, ``\w`` and ``\b`` are of ASCII.
     """
 
     __slots__ = ("_compiled",)

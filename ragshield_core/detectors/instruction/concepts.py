@@ -24,8 +24,8 @@ from importlib.resources import files
 from operator import or_
 from typing import Any
 
-from ragshield_core.text.lexicon import Lexicon
 from ragshield_core.text.characters import CJK
+from ragshield_core.text.lexicon import Lexicon
 
 LANGUAGES = ("en", "de", "fr", "es", "it", "pt", "zh")
 # Sentences read together: at most this many, and short ones only up to this many characters.

@@ -173,14 +173,15 @@ def _blocks(rows: Sequence[int], texts: Sequence[str]) -> Iterator[list[int]]:
 
 
 def _judged(texts: Sequence[str]) -> list[Suspicion]:
-    judged = []
-    for text, (best, _) in zip(texts, _read(list(map(readable, texts))), strict=True):
+    judged = [suspicion for suspicion, _ in _read(list(map(readable, texts)))]
+    for row, text in enumerate(texts):
         for concealed, decoded, span in concealed_in(text):
             [(inner, weight)] = _read([readable(decoded)])
-            if weight and _saturated(weight + CONCEALED) > best.score:
+            if weight and _saturated(weight + CONCEALED) > judged[row].score:
                 hits = tuple(Hit(hit.rule, hit.family, hit.weight, span) for hit in inner.hits)
-                best = Suspicion(_saturated(weight + CONCEALED), hits, concealed, inner.ideas)
-        judged.append(best)
+                judged[row] = Suspicion(
+                    _saturated(weight + CONCEALED), hits, concealed, inner.ideas
+                )
     return judged
 
 

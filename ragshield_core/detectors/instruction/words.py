@@ -25,7 +25,7 @@ REACH = 3
 
 _MARK = b"X"  # ends a sentence: plain text has no capital letters
 _WORDS = bytes(
-    code if chr(code).isalnum() and code < 0x80 and code != IDEOGRAPH else ord(" ")
+    ord(" ") if code == IDEOGRAPH or not (chr(code).isascii() and chr(code).isalnum()) else code
     for code in range(256)
 )
 _BITS = 64
@@ -56,7 +56,9 @@ class _Words:
         required = [needed for needed, _ in masks()]
         self.n_needs = -(-max(required).bit_length() // _BITS)
         # Of each rule, the numbers of its needs, the last one again where it has fewer than most.
-        numbers = [[n for n in range(needed.bit_length()) if needed >> n & 1] for needed in required]
+        numbers = [
+            [n for n in range(needed.bit_length()) if needed >> n & 1] for needed in required
+        ]
         most = max(map(len, numbers))
         padded = [each + each[-1:] * (most - len(each)) for each in numbers]
         self.required = np.array(padded, dtype=np.intp).T
