@@ -142,14 +142,24 @@ def narrow(text: str) -> bytes:
 def _narrowed(error: UnicodeError) -> tuple[bytes, int]:
     assert isinstance(error, UnicodeEncodeError)  # noqa: S101
     run = error.object[error.start : error.end]
-    return bytes(map(_byte_of, run)), error.end
+    return run.translate(_BYTES).encode("latin-1"), error.end
 
 
-def _byte_of(character: str) -> int:
-    if not character.isalnum():
-        return _KNOWN.get(character, _OTHER)
-    return IDEOGRAPH if _IDEOGRAPH.match(character) else LETTER
+class _Bytes(dict[int, int]):
+    """The byte that stands for each character beyond ASCII."""
+
+    def __missing__(self, code: int) -> int:
+        character = chr(code)
+        if not character.isalnum():
+            byte = _KNOWN.get(character, _OTHER)
+        else:
+            byte = IDEOGRAPH if _IDEOGRAPH.match(character) else LETTER
+        if code < _BEYOND_BASIC:  # a million others would fill the memory
+            self[code] = byte
+        return byte
 
 
+_BEYOND_BASIC = 0x10000
+_BYTES = _Bytes()
 _NARROWED = "ragshield.narrowed"
 codecs.register_error(_NARROWED, _narrowed)

@@ -144,7 +144,7 @@ def worst_cases(pattern):
     return sorted(units - {""}, key=len)
 
 
-def chosen(units, n=16):
+def chosen(units, n=10):
     """Return some of many, evenly spread."""
     step = max(1, len(units) // n)
     return units[::step]
