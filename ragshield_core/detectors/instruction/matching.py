@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import re
+import threading
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 
@@ -146,16 +147,24 @@ def suspicions(texts: Sequence[str]) -> list[Suspicion]:
     found = {row: known for row, text in enumerate(texts) if (known := _remembered.get(text))}
     new = [row for row in range(len(texts)) if row not in found]
     for block in _blocks(new, texts):
-        for row, judged in zip(block, _judged([texts[row] for row in block]), strict=True):
-            found[row] = judged
-            if len(texts[row]) <= REMEMBERED_LENGTH:
-                _remembered[texts[row]] = judged
-    while len(_remembered) > REMEMBERED:  # the oldest first; another thread may be faster
-        _remembered.pop(next(iter(_remembered)), None)
+        found.update(zip(block, _judged([texts[row] for row in block]), strict=True))
+    _remember({text: found[row] for row, text in enumerate(texts)})
     return [found[row] for row in range(len(texts))]
 
 
+def _remember(judged: Mapping[str, Suspicion]) -> None:
+    """Remember short texts, and forget those that were not asked for the longest."""
+    with _remembering:
+        for text, verdict in judged.items():
+            if len(text) <= REMEMBERED_LENGTH:
+                _remembered.pop(text, None)
+                _remembered[text] = verdict
+        while len(_remembered) > REMEMBERED:
+            del _remembered[next(iter(_remembered))]
+
+
 _remembered: dict[str, Suspicion] = {}
+_remembering = threading.Lock()
 
 
 def _blocks(rows: Sequence[int], texts: Sequence[str]) -> Iterator[list[int]]:
@@ -173,7 +182,7 @@ def _blocks(rows: Sequence[int], texts: Sequence[str]) -> Iterator[list[int]]:
 
 
 def _judged(texts: Sequence[str]) -> list[Suspicion]:
-    judged = [suspicion for suspicion, _ in _read(list(map(readable, texts)))]
+    judged = [found for found, _ in _read(list(map(readable, texts)))]
     for row, text in enumerate(texts):
         for concealed, decoded, span in concealed_in(text):
             [(inner, weight)] = _read([readable(decoded)])

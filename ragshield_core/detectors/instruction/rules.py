@@ -49,7 +49,7 @@ _PLAIN = {
 
 
 # Needs that are no words: signs that a text has somewhere.
-_SIGNS = (
+SIGNS = (
     ("<markup>", "<"),
     ("<markup>", "["),
     ("<markup>", "{"),
@@ -183,14 +183,7 @@ def clues_in(plain: str) -> int:
     clues = 0
     for word in vocabulary.keys() & words(plain):
         clues |= vocabulary[word]
-    return clues | signs_in(plain)
-
-
-def signs_in(plain: str) -> int:
-    """Return which needs of rules a text fulfils that are no words, as bits."""
-    vocabulary = needed_words()
-    clues = 0
-    for mark, sign in _SIGNS:
+    for mark, sign in SIGNS:
         if sign in plain:
             clues |= vocabulary[mark]
     if not plain.isascii() and _CJK_LETTER.search(plain):

@@ -16,12 +16,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ragshield_core.detectors.instruction.concepts import MIN_IDEAS, model
-from ragshield_core.detectors.instruction.rules import Rule, masks, needed_words, signs_in
+from ragshield_core.detectors.instruction.rules import SIGNS, Rule, masks, needed_words
 from ragshield_core.text.lexicon import MAX_KNOWN
 from ragshield_core.text.linear import IDEOGRAPH, LETTER
 
 # Sentences that one rule looks at together; a question may stand between condition and command.
 REACH = 3
+
+# Sentences whose words are looked up together, which bounds the memory: 64 bytes a word.
+TOGETHER = 4_000
 
 _MARK = b"X"  # ends a sentence: plain text has no capital letters
 _WORDS = bytes(
@@ -62,6 +65,9 @@ class _Words:
         most = max(map(len, numbers))
         padded = [each + each[-1:] * (most - len(each)) for each in numbers]
         self.required = np.array(padded, dtype=np.intp).T
+        vocabulary = needed_words()
+        self.signs = [(sign, self.parts(vocabulary[mark])) for mark, sign in SIGNS]
+        self.ideograph = self.parts(vocabulary["<cjk>"])
         self.firsts: dict[str, int] = {}
         self.seconds: dict[str, int] = {}
         self.always: dict[str, int] = {}  # ideas of phrases whose second word is a beginning
@@ -142,16 +148,9 @@ def hopes(texts: Sequence[Plain]) -> list[Hopes]:
     n_sentences = np.array([len(text.spans) for text in texts], dtype=np.intp)
     needs = np.zeros((len(pieces), words.n_needs), dtype=np.uint64)
     ideas = np.zeros(len(pieces), dtype=np.uint64)
-    if pieces:
-        joined = b" X ".join(pieces) + b" X"
-        listed = joined.translate(_WORDS).split()
-        rows = np.fromiter(map(words.rows.__getitem__, listed), np.intp, len(listed))
-        told = words.table()[rows]
-        ends = np.flatnonzero(rows == words.mark)
-        begins = np.append(0, ends[:-1] + 1)
-        either = np.bitwise_or.reduceat(told[:, : words.n_needs + 1], begins)
-        needs, ideas = either[:, :-1], either[:, -1]
-        _add_phrases(words, told, ends, ideas)
+    for start in range(0, len(pieces), TOGETHER):
+        part = slice(start, start + TOGETHER)
+        needs[part], ideas[part] = _told(words, pieces[part])
     may = np.bitwise_count(ideas) >= MIN_IDEAS
     first = np.cumsum(n_sentences) - n_sentences
     for at, text in zip(first.tolist(), texts, strict=True):
@@ -167,6 +166,19 @@ def hopes(texts: Sequence[Plain]) -> list[Hopes]:
             rules.append((listed_rules[rule][1], []))
         rules[-1][1].append(sentence)
     return found
+
+
+def _told(words: _Words, pieces: Sequence[bytes]) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+    """Return what the words of each sentence tell of needs and of ideas."""
+    listed = b" X ".join([*pieces, b""]).translate(_WORDS).split()
+    rows = np.fromiter(map(words.rows.__getitem__, listed), np.intp, len(listed))
+    told = words.table()[rows]
+    ends = np.flatnonzero(rows == words.mark)
+    begins = np.append(0, ends[:-1] + 1)
+    either = np.bitwise_or.reduceat(told[:, : words.n_needs + 1], begins)
+    ideas = np.ascontiguousarray(either[:, -1])
+    _add_phrases(words, told, ends, ideas)
+    return either[:, :-1], ideas
 
 
 def _add_phrases(
@@ -186,16 +198,19 @@ def _add_signs(
     words: _Words, text: Plain, needs: NDArray[np.uint64], may: NDArray[np.bool_], at: int
 ) -> None:
     """Add what is not told by words of small letters: signs, and words of other letters."""
-    signs = bool(signs_in(text.text))
+    signs = [(bits, sign) for sign, bits in words.signs if sign in text.text]
     foreign = LETTER in text.narrowed or IDEOGRAPH in text.narrowed
     if not (signs or foreign):
         return
     for row, (start, end) in enumerate(text.spans, at):
-        if signs and (bits := signs_in(text.text[start:end])):
-            needs[row] |= words.parts(bits)
+        for bits, sign in signs:
+            if text.text.find(sign, start, end) >= 0:
+                needs[row] |= bits
         if foreign:
-            piece = text.narrowed[start:end]
-            may[row] |= LETTER in piece or IDEOGRAPH in piece
+            ideograph = text.narrowed.find(IDEOGRAPH, start, end) >= 0
+            may[row] |= ideograph or text.narrowed.find(LETTER, start, end) >= 0
+            if ideograph:
+                needs[row] |= words.ideograph
 
 
 def _candidates(
