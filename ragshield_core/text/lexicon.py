@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import pairwise, product
+from itertools import product
 
 # Words whose ideas are remembered.
 MAX_KNOWN = 50_000
@@ -67,8 +67,7 @@ class Lexicon:
         """Return the ideas of each word, those of a phrase at its first."""
         found = list(map(self._known.__getitem__, words))
         phrases = self.phrases
-        for at, (word, second) in enumerate(pairwise(words)):
-            seconds = phrases.get(word)
+        for at, (seconds, second) in enumerate(zip(map(phrases.get, words), words[1:])):  # noqa: B905
             if seconds is None or not (second in seconds or "" in seconds):
                 continue
             for rest, bits in (*seconds.get(second, ()), *seconds.get("", ())):

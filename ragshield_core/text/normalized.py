@@ -41,6 +41,9 @@ _CONFUSABLE_SYMBOL = {
     start + i: chr(ord("A") + i) for start in (0x1F150, 0x1F170) for i in range(26)
 }
 
+# Several detectors read the same texts of a batch one after the other. So many are remembered, of
+# at most so many characters: some MB.
+REMEMBERED, REMEMBERED_LENGTH = 1024, 4000
 # At most this many marks belong to one letter: sorting a run of them takes quadratic time.
 _MAX_MARKS = 8
 _DROPPED = re.compile(f"[{IGNORABLE}]+")
@@ -198,6 +201,15 @@ def readable(text: str) -> Readable:
     >>> text[start:end] == "IGN\u039fRE"
     True
     """
+    return _remembered(text) if len(text) <= REMEMBERED_LENGTH else _readable(text)
+
+
+@lru_cache(maxsize=REMEMBERED)
+def _remembered(text: str) -> Readable:
+    return _readable(text)
+
+
+def _readable(text: str) -> Readable:
     view = Readable(text, text)
     if not text.isascii():
         # Dashes and quotation marks are most of what most texts have beyond ASCII.
