@@ -50,34 +50,45 @@ class Lexicon:
             elif first:
                 self.exact[first] = self.exact.get(first, 0) | bits
         self.lengths = sorted({len(prefix) for prefix in self.prefixes})
-        self._known: dict[str, int] = {}
+        self._known = _Known(self)
 
     def bits(self, word: str) -> int:
         """Return the ideas of one word."""
-        bits = self._known.get(word)
-        if bits is None:
-            bits = self.exact.get(word, 0)
-            for length in self.lengths:
-                bits |= self.prefixes.get(word[:length], 0) if length <= len(word) else 0
-            if len(self._known) >= MAX_KNOWN:
-                self._known.clear()
-            self._known[word] = bits
+        return self._known[word]
+
+    def looked_up(self, word: str) -> int:
+        """Return the ideas of one word that is not remembered."""
+        bits = self.exact.get(word, 0)
+        for length in self.lengths:
+            bits |= self.prefixes.get(word[:length], 0) if length <= len(word) else 0
         return bits
 
     def ideas(self, words: Sequence[str]) -> list[int]:
         """Return the ideas of each word, those of a phrase at its first."""
-        known = self._known
-        found = [known[word] if word in known else self.bits(word) for word in words]
+        found = list(map(self._known.__getitem__, words))
         phrases = self.phrases
-        for at, word in enumerate(words[:-1]):
-            if word in phrases:
-                seconds = phrases[word]
-                for rest, bits in (*seconds.get(words[at + 1], ()), *seconds.get("", ())):
-                    if len(rest) < len(words) - at and all(
-                        map(_fits, words[at + 1 : at + 1 + len(rest)], rest)
-                    ):
-                        found[at] |= bits
+        for at, (seconds, second) in enumerate(zip(map(phrases.get, words), words[1:])):  # noqa: B905
+            if seconds is None or not (second in seconds or "" in seconds):
+                continue
+            for rest, bits in (*seconds.get(second, ()), *seconds.get("", ())):
+                if len(rest) < len(words) - at and all(
+                    map(_fits, words[at + 1 : at + 1 + len(rest)], rest)
+                ):
+                    found[at] |= bits
         return found
+
+
+class _Known(dict[str, int]):
+    """The ideas of words, looked up when first asked for."""
+
+    def __init__(self, lexicon: Lexicon) -> None:
+        self._lexicon = lexicon
+
+    def __missing__(self, word: str) -> int:
+        if len(self) >= MAX_KNOWN:
+            self.clear()
+        self[word] = bits = self._lexicon.looked_up(word)
+        return bits
 
 
 def _fits(word: str, wanted: str) -> bool:

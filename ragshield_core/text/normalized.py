@@ -14,18 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
-# Default_Ignorable_Code_Point (DerivedCoreProperties.txt of the Unicode character database): these
-# have no glyph of their own. Soft hyphens, joiners, bidirectional controls, variation selectors and
-# tag characters are among them.
-IGNORABLE = (
-    "\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f"
-    "\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufff8\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
-    "\U000e0000-\U000e0fff"
-)
-# Combining marks that Latin letters are drawn over with.
-MARKS = "\u0300-\u036f\u0483-\u0489\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe20-\ufe2f\u3099\u309a"
-# Single-letter scripts aside, words of these have no spaces between them.
-CJK = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+from ragshield_core.text.characters import CJK, IGNORABLE, MARKS
+from ragshield_core.text.linear import Hint
 
 # Small capitals and phonetic letters: Latin letters themselves, in no alphabet.
 _SMALL = "ɡıɩɑʀɪɢɴʟᴀʙᴄᴅᴇғʜᴊᴋᴍᴏᴘꜱᴛᴜᴠᴡʏᴢ"
@@ -51,9 +41,14 @@ _CONFUSABLE_SYMBOL = {
     start + i: chr(ord("A") + i) for start in (0x1F150, 0x1F170) for i in range(26)
 }
 
+# Several detectors read the same texts of a batch one after the other. So many are remembered, of
+# at most so many characters: some MB.
+REMEMBERED, REMEMBERED_LENGTH = 1024, 4000
 # At most this many marks belong to one letter: sorting a run of them takes quadratic time.
 _MAX_MARKS = 8
 _DROPPED = re.compile(f"[{IGNORABLE}]+")
+_BEYOND_ASCII = re.compile(r"[^\x00-\x7f]+")
+_LETTER_BEYOND_ASCII = re.compile(r"[^\x00-\x7f]")
 _MARK = re.compile(f"[{MARKS}]")
 _CLUSTER = re.compile(rf"[^{MARKS}][{MARKS}]{{1,{_MAX_MARKS}}}|[^\x00-\x7f]")
 _WORD = re.compile(r"[^\W_]+")
@@ -63,9 +58,11 @@ _LATIN_WITH_MARKS = re.compile(f"(?<=[A-Za-z{''.join(map(chr, _CONFUSABLE))}])[{
 _SPACED = re.compile(r"(?<!\w)[^\W\d_]([ .*_\-|/])[^\W\d_](?:\1[^\W\d_]){2,}(?!\w)")
 # Where there is one such word, the short words around it are written the same way.
 _SPACED_SHORT = re.compile(r"(?<!\w)[^\W\d_]([ .*_\-|/])[^\W\d_](?:\1[^\W\d_])*(?!\w)")
-_SPACED_HINT = re.compile(r"[ .*_\-|/][^\W\d_][ .*_\-|/][^\W\d_][ .*_\-|/]")
+_SPACED_HINT = Hint(r"[A-Za-z\x{80}-\x{10FFFF}](?:[ .*_\-|/][A-Za-z\x{80}-\x{10FFFF}]){3}")
 # Runs of white space, any but a plain space or line break, and control characters.
-_BLANK = re.compile(r"[\s\x00-\x08\x0e-\x1b\x7f-\x9f]{2,}|[^\S \n]|[\x00-\x08\x0e-\x1b\x7f-\x9f]")
+# One class in front, because that is what the engine looks for quickly.
+_BLANKS = r"[\s\x00-\x08\x0e-\x1b\x7f-\x9f]"
+_BLANK = re.compile(rf"{_BLANKS}(?:(?<![ \n])|(?={_BLANKS})){_BLANKS}*")
 
 # The end of a sentence; an initial ("J. Smith") is none. In writing without spaces the mark alone
 # ends it. One class in front, because that is what the engine looks for quickly.
@@ -78,6 +75,9 @@ MAX_SENTENCE = 600
 
 _TOKEN = re.compile(rf"[{CJK}]|[^\W_{CJK}]+")
 _ASCII_TOKEN = re.compile(r"[a-z0-9]+")
+_ASCII_WORDS = bytes(
+    code if chr(code).isascii() and chr(code).isalnum() else ord(" ") for code in range(256)
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,18 +201,42 @@ def readable(text: str) -> Readable:
     >>> text[start:end] == "IGN\u039fRE"
     True
     """
+    return _remembered(text) if len(text) <= REMEMBERED_LENGTH else _readable(text)
+
+
+@lru_cache(maxsize=REMEMBERED)
+def _remembered(text: str) -> Readable:
+    return _readable(text)
+
+
+def _readable(text: str) -> Readable:
     view = Readable(text, text)
     if not text.isascii():
-        view = view.replaced(_DROPPED, _nothing)
         # Dashes and quotation marks are most of what most texts have beyond ASCII.
-        if any(_nfkc(letter) != letter or _MARK.match(letter) for letter in set(view.text)):
+        beyond = beyond_ascii(text)
+        if _DROPPED.search(beyond):
+            view = view.replaced(_DROPPED, _nothing)
+        folded = "".join(map(_nfkc, beyond))
+        if _MARK.search(beyond + folded):
             view = view.replaced(_CLUSTER, _composed).replaced(_LATIN_WITH_MARKS, _nothing)
-        view = _fold_confusables(view)
-    if _SPACED_HINT.search(view.text) and _SPACED.search(view.text):
+            view = _fold_confusables(view)
+        else:
+            if folded != beyond:
+                view = view.replaced(_LETTER_BEYOND_ASCII, _composed)
+            if _CONFUSABLE_LETTER.search(folded):
+                view = _fold_confusables(view)
+    if _SPACED_HINT(view.text) and _SPACED.search(view.text):
         view = view.replaced(_SPACED_SHORT, _joined)
-    if view.text.isprintable() and "  " not in view.text:  # no other blanks than single spaces
+    # No other blanks than single spaces and ends of lines.
+    blanks = view.text.replace("\n", " ")
+    if blanks.isprintable() and "  " not in blanks:
         return view
     return view.replaced(_BLANK, _one_blank)
+
+
+def beyond_ascii(text: str) -> str:
+    """Return the characters of a text beyond ASCII, each once, in no order."""
+    return "".join(set("".join(_BEYOND_ASCII.findall(text))))
 
 
 def sentences(text: str) -> list[tuple[int, int]]:
@@ -252,6 +276,13 @@ def words(text: str) -> list[str]:
     if text.isascii():
         return _ASCII_TOKEN.findall(text.lower())
     return _TOKEN.findall(text.casefold())
+
+
+def encoded_words(text: str) -> list[bytes]:
+    """Return what :func:`words` does, in UTF-8; of ASCII, in half the time."""
+    if text.isascii():
+        return text.lower().encode().translate(_ASCII_WORDS).split()
+    return [word.encode() for word in _TOKEN.findall(text.casefold())]
 
 
 def _add_sentence(text: str, start: int, end: int, spans: list[tuple[int, int]]) -> None:
@@ -301,7 +332,9 @@ def _fold_confusables(view: Readable) -> Readable:
     """Make look-alikes Latin, but neither in a word of another script nor next to one."""
     if not _CONFUSABLE_LETTER.search(view.text):
         return view
-    kinds = [_kind(match.group()) for match in _WORD.finditer(view.text)]
+    kinds = list(map(_kind, _WORD.findall(view.text)))
+    if "mixed" not in kinds and "alike" not in kinds:
+        return view
     position = -1
 
     def folded(match: re.Match[str]) -> str:

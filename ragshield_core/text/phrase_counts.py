@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ragshield_core.entries import Batch
-from ragshield_core.text.normalized import readable, words
+from ragshield_core.text.normalized import encoded_words, readable, words
 
 # By order: how far behind the first word the further words of an n-gram stand.
 PATTERNS: tuple[tuple[int, tuple[int, ...]], ...] = (
@@ -62,7 +63,7 @@ class Grams(NamedTuple):
     @classmethod
     def of(cls, texts: Sequence[str]) -> Grams:
         """Return the distinct n-grams of each text, at most :data:`MAX_GRAMS` of each."""
-        rows, hashes = _grams_of([words_of(text) for text in texts])[:2]
+        rows, hashes = _grams_of([encoded_words(readable(text).text) for text in texts])[:2]
         keys = np.sort((rows.astype(np.uint64) << np.uint64(32)) | hashes)
         distinct = np.ones(len(keys), dtype=np.bool_)
         np.not_equal(keys[1:], keys[:-1], out=distinct[1:])
@@ -113,7 +114,7 @@ def words_of(text: str) -> list[str]:
 
 def places_of(listed: Sequence[str], wanted: Sequence[int]) -> NDArray[np.bool_]:
     """Mark the words of one text that belong to one of the n-grams, shape (n_words,)."""
-    _, hashes, places, patterns = _grams_of([listed])
+    _, hashes, places, patterns = _grams_of([[word.encode() for word in listed]])
     marked = np.zeros(len(listed), dtype=np.bool_)
     for at in np.flatnonzero(np.isin(hashes, np.array(wanted, dtype=np.uint32))).tolist():
         marked[places[at] + np.array(PATTERNS[patterns[at]][1])] = True
@@ -121,14 +122,12 @@ def places_of(listed: Sequence[str], wanted: Sequence[int]) -> NDArray[np.bool_]
 
 
 def _grams_of(
-    listed: Sequence[Sequence[str]],
+    listed: Sequence[Sequence[bytes]],
 ) -> tuple[NDArray[np.int64], NDArray[np.uint32], NDArray[np.int64], NDArray[np.int64]]:
     """Return text, hash, place of the first word and pattern of every n-gram in lists of words."""
     sizes = np.fromiter(map(len, listed), np.int64, len(listed))
     owners = np.repeat(np.arange(len(listed)), sizes)
-    # One call for all words: a word holds no line break.
-    encoded = "\n".join(["\n".join(each) for each in listed if each]).encode()
-    sequence = np.fromiter(map(zlib.crc32, encoded.split(b"\n")), np.uint64)[: len(owners)]
+    sequence = np.fromiter(map(zlib.crc32, chain.from_iterable(listed)), np.uint64, len(owners))
     sequence += np.uint64(1)  # no word is nothing
     places, hashes = [], []
     for order, offsets in PATTERNS:

@@ -3,7 +3,6 @@ import json
 import subprocess
 import sys
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
@@ -419,11 +418,13 @@ def test_small_products_get_a_thread_each_and_others_all_of_them_again():
     with threadpool_limits(limits=3, user_api="blas"):
         usual = blas_threads()
         inside, threads_ = [], set()
+        all_there = threading.Barrier(3)
 
         def note(item):
             inside.append(max(blas_threads()))
-            threads_.add(threading.get_ident())
-            time.sleep(0.001)  # lets the others begin
+            if threading.get_ident() not in threads_:
+                threads_.add(threading.get_ident())
+                all_there.wait(timeout=60)  # lets the others begin
             return item
 
         assert threads.in_threads(note, range(40)) == list(range(40))

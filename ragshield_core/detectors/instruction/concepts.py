@@ -17,15 +17,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache, reduce
 from importlib.resources import files
 from operator import or_
 from typing import Any
 
+from ragshield_core.text.characters import CJK
 from ragshield_core.text.lexicon import Lexicon
-from ragshield_core.text.normalized import CJK
 
 LANGUAGES = ("en", "de", "fr", "es", "it", "pt", "zh")
 # Sentences read together: at most this many, and short ones only up to this many characters.
@@ -37,6 +37,7 @@ MIN_IDEAS = 2
 ENOUGH_VOTES = 3
 # So many words tell the language of a text.
 MAX_LANGUAGE_WORDS = 200
+_VOTE = 16  # bits of the number of function words of one language
 JOINED_LENGTH = 220
 # Sentences without an order that make the rest of a text statements.
 MIN_STATEMENTS = 2
@@ -72,34 +73,31 @@ _LABEL = re.compile(
 _PLACEHOLDER = re.compile(
     r"[?&/][\w.-]{0,24}=?(?:[{<\[$%]|[a-z_]{0,8}[A-Z][A-Z_]{3,})|\{\{|\$\{|=[\"']?\s?(?:$|\s|\uff1f)"
 )
-# Each with what a sentence must have somewhere, looked for first because it is quicker.
-_SIGNS: tuple[tuple[str, str, re.Pattern[str]], ...] = (
-    (
-        "url",
-        ".",
-        re.compile(
-            r"https?://|www\.|//[a-z0-9-]{2,40}\.|\b[a-z0-9-]{2,40}\.[a-z]{2,12}/"
-            r"|\b[a-z0-9-]{2,40}\.(?:com|net|org|io|dev|app|info|example|test)\b"
-        ),
-    ),
-    ("query_string", "?", re.compile(r"\?[\w-]{1,24}=")),
-    ("image", "!", re.compile(r"!\[")),
-    ("image", "<", re.compile(r"<img")),
-    ("label", ":", _LABEL),
-    ("label", "]", _LABEL),
-    ("label", ">", _LABEL),
-    ("label", "\uff1a", _LABEL),
-    ("label", "\u3011", _LABEL),
-    ("key", ":", re.compile(r"(?:^|\n|[{,])\s?[\"']?[a-z_]{2,24}[\"']?\s?:\s")),
-    ("tag", "<", re.compile(r"<[|/\[<]?[a-z\u4e00-\u9fff_]{2,24}")),
-    ("comment", "<!--", re.compile("<!--")),
-    ("comment", "# ", re.compile("^#")),
-    ("comment", "// ", re.compile("^//")),
-    ("bracket", "", re.compile(r"^[\[(*=<-]")),
-    ("identifier", "_", re.compile(r"\b[a-z]{2,20}_[a-z_]{2,30}\b")),
-    ("address", "@", re.compile(r"[\w.-]{1,40}@[\w-]{1,40}\.")),
-    ("question_mark", "?", re.compile(r"\?")),
-    ("question_mark", "\uff1f", re.compile("\uff1f")),
+_URL = re.compile(
+    r"https?://|www\.|//[a-z0-9-]{2,40}\.|\b[a-z0-9-]{2,40}\.[a-z]{2,12}/"
+    r"|\b[a-z0-9-]{2,40}\.(?:com|net|org|io|dev|app|info|example|test)\b"
+)
+_PART_OF_URL = re.compile(r"\.[a-z]|//|www\.")  # which is found quicker
+
+
+def _url(plain: str) -> bool:
+    return bool(_PART_OF_URL.search(plain) and _URL.search(plain))
+
+
+# Each with what a sentence must have some of, looked for first because it is quicker.
+_SIGNS: tuple[tuple[str, tuple[str, ...], Callable[[str], object]], ...] = (
+    ("url", (".",), _url),
+    ("query_string", ("?",), re.compile(r"\?[\w-]{1,24}=").search),
+    ("image", ("!", "<"), re.compile(r"!\[|<img").search),
+    ("label", (":", "]", ">", "\uff1a", "\u3011"), _LABEL.search),
+    ("key", (":",), re.compile(r"(?:^|\n|[{,])\s?[\"']?[a-z_]{2,24}[\"']?\s?:\s").search),
+    ("tag", ("<",), re.compile(r"<[|/\[<]?[a-z\u4e00-\u9fff_]{2,24}").search),
+    ("comment", ("<!--",), re.compile("<!--").search),
+    ("comment", ("# ", "// "), re.compile("#|//").match),
+    ("bracket", ("",), re.compile(r"[\[(*=<-]").match),
+    ("identifier", ("_",), re.compile(r"\b[a-z]{2,20}_[a-z_]{2,30}\b").search),
+    ("address", ("@",), re.compile(r"[\w.-]{1,40}@[\w-]{1,40}\.").search),
+    ("question_mark", ("?", "\uff1f"), re.compile("[?\uff1f]").search),
 )
 _CALLING = frozenset(",:\uff0c\uff1a")
 _QUOTE = frozenset("\"'\u201c\u300c`\u300e\u201d")
@@ -187,9 +185,15 @@ class Model:
             *(f"{first} then {second}" for first, second, _ in ORDERED),
         ]
         self.number = {name: number for number, name in enumerate(self.names)}
+        self.signs = [(1 << self.number[name], hints, found) for name, hints, found in _SIGNS]
         self.stopwords: dict[str, frozenset[str]] = {
             language: frozenset(words.split()) for language, words in data["stopwords"].items()
         }
+        # One sum counts for all languages.
+        self.votes: dict[str, int] = {}
+        for n, stopwords in enumerate(self.stopwords.values()):
+            for word in stopwords:
+                self.votes[word] = self.votes.get(word, 0) + (1 << _VOTE * n)
         self.lexicons = {
             language: Lexicon(
                 (phrase, 1 << self.number[concept])
@@ -279,11 +283,14 @@ class Model:
 
     def language(self, words: Sequence[str], usual: str | None = None) -> str:
         """Return the language of words by how many of them are function words, then by ideas."""
-        found = set(words)
-        stopwords = self.stopwords
-        if usual == "en" and len(stopwords["en"] & found) >= ENOUGH_VOTES:
+        total = sum(map(self.votes.__getitem__, self.votes.keys() & words))
+        counts = {
+            language: total >> (_VOTE * n) & ((1 << _VOTE) - 1)
+            for n, language in enumerate(self.stopwords)
+        }
+        if usual == "en" and counts["en"] >= ENOUGH_VOTES:
             return "en"
-        votes = {language: 2 * len(known & found) for language, known in stopwords.items()}
+        votes = {language: 2 * count for language, count in counts.items()}
         if usual is not None:
             votes[usual] += 1
         most = max(votes.values())
@@ -330,9 +337,11 @@ class Model:
 
     def _signs(self, plain: str, original: str) -> int:
         bits = 0
-        for name, hint, pattern in _SIGNS:
-            if hint in plain and pattern.search(plain):
-                bits |= 1 << self.number[name]
+        for bit, hints, found in self.signs:
+            for hint in hints:
+                if hint in plain:
+                    bits |= bit if found(plain) else 0
+                    break
         if ("=" in plain or "{" in plain) and _PLACEHOLDER.search(original):
             bits |= 1 << self.number["placeholder"]
         return bits
@@ -415,15 +424,30 @@ def windows(
 
 
 def stretches(
-    known: Model, plain: str, original: str, spans: Sequence[tuple[int, int]]
+    known: Model,
+    plain: str,
+    original: str,
+    spans: Sequence[tuple[int, int]],
+    possible: Sequence[bool] | None = None,
 ) -> list[tuple[int, int, int]]:
     """Return what :func:`windows` does, of a text as :func:`strongest` is given it."""
+    possible = [True] * len(spans) if possible is None else possible
+    if not any(possible):
+        return []
     usual = known.language(_WORD.findall(plain)[:MAX_LANGUAGE_WORDS])
-    masks = [known.ideas(plain[s:e], original[s:e], usual) for s, e in spans]
+    masks = [
+        known.ideas(plain[s:e], original[s:e], usual) if may else 0
+        for may, (s, e) in zip(possible, spans, strict=True)
+    ]
     return windows(known, masks, spans)
 
 
-def strongest(plain: str, original: str, spans: Sequence[tuple[int, int]]) -> Idea | None:
+def strongest(
+    plain: str,
+    original: str,
+    spans: Sequence[tuple[int, int]],
+    possible: Sequence[bool] | None = None,
+) -> Idea | None:
     """Return the stretch of sentences that reads most like an instruction to a model.
 
     Parameters
@@ -432,6 +456,8 @@ def strongest(plain: str, original: str, spans: Sequence[tuple[int, int]]) -> Id
         A text in small letters without marks, and as it was, of equal length.
     spans
         Its sentences.
+    possible
+        Which of them may hold two ideas; all where nothing is known.
 
     Returns
     -------
@@ -440,7 +466,7 @@ def strongest(plain: str, original: str, spans: Sequence[tuple[int, int]]) -> Id
     """
     known = model()
     best, where = float("-inf"), None
-    for mask, first, last in stretches(known, plain, original, spans):
+    for mask, first, last in stretches(known, plain, original, spans, possible):
         logit = known.logit(mask)
         if logit > best:
             best, where = logit, (mask, first, last)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from urllib.parse import unquote
 
 from ragshield_core.text.hidden.payloads import payloads
+from ragshield_core.text.linear import Hint
 
 # Blobs decoded in one text, and characters of each.
 MAX_BLOBS = 20
@@ -47,10 +48,11 @@ def concealed_in(text: str) -> Iterator[tuple[str, str, tuple[int, int]]]:
             if payload.decoded:
                 yield payload.kind, payload.decoded, payload.span
     # Most texts have no word so long and none of the marks; looking for blobs costs more.
-    longest = max(map(len, text.split()), default=0)
+    if not _LONG(text) or max(map(len, text.split()), default=0) < MIN_BLOB:
+        return
     found = 0
     for name, hint, pattern, decode in _ENCODINGS:
-        if hint not in text or longest < MIN_BLOB:
+        if not hint(text):
             continue
         for match in pattern.finditer(text):
             decoded = decode(match.group())
@@ -100,10 +102,16 @@ def _as_prose(decoded: bytes) -> str | None:
     return text if text.replace("\n", " ").replace("\t", " ").isprintable() else None
 
 
-_ENCODINGS: tuple[tuple[str, str, re.Pattern[str], Callable[[str], str | None]], ...] = (
-    ("base64", "", _BASE64, _from_base64),
-    ("hexadecimal", "", _HEX, _from_hex),
-    ("percent encoding", "%", _PERCENT, _from_percent),
-    ("character entities", "&#", _ENTITIES, _from_entities),
-    ("character escapes", "\\u", _ESCAPES, _from_escapes),
+_LONG = Hint(rf"\S{{{MIN_BLOB}}}")
+
+
+# How each is called, a quick look for it, where it lies, what it says.
+_ENCODINGS: tuple[
+    tuple[str, Callable[[str], bool], re.Pattern[str], Callable[[str], str | None]], ...
+] = (
+    ("base64", Hint(rf"[A-Za-z0-9+/_-]{{{MIN_BLOB}}}"), _BASE64, _from_base64),
+    ("hexadecimal", Hint(r"(?:(?:0x|\\x)?[0-9A-Fa-f]{2}[ :,]?){12}"), _HEX, _from_hex),
+    ("percent encoding", Hint(r"%[0-9A-Fa-f]{2}\S{6}"), _PERCENT, _from_percent),
+    ("character entities", Hint("&#"), _ENTITIES, _from_entities),
+    ("character escapes", Hint(r"\\u"), _ESCAPES, _from_escapes),
 )

@@ -11,11 +11,13 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property
 from importlib.resources import files
 
-from ragshield_core.text.normalized import CJK, words
+from ragshield_core.text.characters import CJK
+from ragshield_core.text.linear import LinearPattern
+from ragshield_core.text.normalized import words
 
 # What patterns say about the room between words, always within one sentence or clause.
 _GAPS = {
-    "g": r"[^.!?\n\u3002]{0,60}?",
+    "g": "[^.!?\\n\u3002]{0,60}?",
     "q": r"[^\n]{0,200}?",  # room for a question with its mark
     "m": r"{0,4}",
     "m1": r"{1,4}",
@@ -47,7 +49,7 @@ _PLAIN = {
 
 
 # Needs that are no words: signs that a text has somewhere.
-_SIGNS = (
+SIGNS = (
     ("<markup>", "<"),
     ("<markup>", "["),
     ("<markup>", "{"),
@@ -60,6 +62,7 @@ _SIGNS = (
 )
 
 
+_BEYOND_ASCII = re.compile(r"[^\x00-\x7f]+")
 _CJK_LETTER = re.compile(f"[{CJK}]")
 
 
@@ -79,6 +82,8 @@ class Rule:
         and ``{g}``, ``{q}``, ``{w3}`` for bounded room between them.
     needs
         Lists of words; a text without a word of each cannot match.
+    unless
+        What a match must not be followed by; a pattern itself cannot look ahead.
     positive, negative
         Examples that this rule finds, and that no rule of its family does.
     """
@@ -93,24 +98,31 @@ class Rule:
     positive: Sequence[str]
     negative: Sequence[str]
     words: Mapping[str, str] = field(repr=False)
+    unless: str = ""
 
     @cached_property
-    def regex(self) -> re.Pattern[str]:
+    def regex(self) -> LinearPattern:
         """The compiled pattern."""
-        pattern = _MACRO.sub(self._expanded, self.pattern).replace("(", "(?:").replace("(?:?", "(?")
-        pattern = pattern.replace(r"\(?:", r"\(").replace(" ", r"\s")
-        edge = r"\b" if self.pattern[0].isalnum() or self.pattern[0] in "{(" else ""
-        if "(^" in self.pattern[:2] or self.language == "zh" or not edge:
-            return re.compile(pattern)
-        return re.compile(edge + pattern)
+        edge = self.pattern[0].isalnum() or self.pattern[0] in "{("
+        chinese = self.language == "zh"
+        begins = r"\b" if edge and not chinese and "(^" not in self.pattern[:2] else ""
+        return LinearPattern(
+            begins + self._spelled_out(self.pattern),
+            unless=self._spelled_out(self.unless),
+            ideographs=chinese,
+        )
 
-    def _expanded(self, macro: re.Match[str]) -> str:
-        name = macro.group(1)
-        if name in _GAPS:
-            return _GAPS[name]
-        # The longest first: "do not follow" before "do".
-        listed = sorted(self.words[name].split("|"), key=len, reverse=True)
-        return rf"\b({'|'.join(map(re.escape, listed))})\b".replace("\\ ", " ")
+    def _spelled_out(self, pattern: str) -> str:
+        def expanded(macro: re.Match[str]) -> str:
+            name = macro.group(1)
+            if name in _GAPS:
+                return _GAPS[name]
+            # The longest first: "do not follow" before "do".
+            listed = sorted(self.words[name].split("|"), key=len, reverse=True)
+            return rf"\b({'|'.join(map(re.escape, listed))})\b".replace("\\ ", " ")
+
+        pattern = _MACRO.sub(expanded, pattern).replace("(", "(?:").replace("(?:?", "(?")
+        return pattern.replace(r"\(?:", r"\(").replace(" ", r"\s")
 
 
 @cache
@@ -125,9 +137,13 @@ def plain_of(text: str) -> str:
     """Return small letters without marks, as many characters as before."""
     if text.isascii():
         return text.lower()
-    plain = text.translate(_PLAIN)
+    plain = _BEYOND_ASCII.sub(_without_marks, text)
     lowered = plain.lower()
     return lowered if len(lowered) == len(plain) else "".join(c.lower()[0] for c in plain)
+
+
+def _without_marks(match: re.Match[str]) -> str:
+    return match.group().translate(_PLAIN)
 
 
 @cache
@@ -167,7 +183,7 @@ def clues_in(plain: str) -> int:
     clues = 0
     for word in vocabulary.keys() & words(plain):
         clues |= vocabulary[word]
-    for mark, sign in _SIGNS:
+    for mark, sign in SIGNS:
         if sign in plain:
             clues |= vocabulary[mark]
     if not plain.isascii() and _CJK_LETTER.search(plain):

@@ -143,6 +143,13 @@ class _Letters(dict[int, str]):
 _LETTERS = _Letters()
 
 
+_BEYOND_ASCII = re.compile(r"[^\x00-\x7f]+")
+
+
 def _plain(text: str) -> str:
     lower = text.lower()
-    return lower if lower.isascii() else lower.translate(_LETTERS)
+    return lower if lower.isascii() else _BEYOND_ASCII.sub(_without_marks, lower)
+
+
+def _without_marks(match: re.Match[str]) -> str:
+    return match.group().translate(_LETTERS)

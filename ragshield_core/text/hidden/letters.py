@@ -109,7 +109,8 @@ FOREIGN = "".join(map(chr, _LOOK_ALIKE))
 _HAS_FOREIGN = re.compile(f"[{FOREIGN}]")
 
 
-_WORD = re.compile(r"[^\W\d_]+")
+# A word with a letter beyond ASCII. Others are the most, and told at their first letters.
+_WORD_BEYOND_ASCII = re.compile(r"(?<![^\W\d_])[A-Za-z]*+[^\x00-\x7f\W\d_][^\W\d_]*")
 
 
 # A foreign letter in a Latin word: before or after a lower-case letter of it, or between two.
@@ -174,9 +175,9 @@ def _foreign_words(text: str) -> tuple[list[tuple[int, int]], list[tuple[int, in
     mixed: list[tuple[int, int]] = []
     whole: list[tuple[int, int]] = []
     proper = 0
-    for match in _WORD.finditer(text):
+    for match in _WORD_BEYOND_ASCII.finditer(text):
         word = match[0]
-        foreign = [] if word.isascii() else _HAS_FOREIGN.findall(word)
+        foreign = _HAS_FOREIGN.findall(word)
         latin = any(c < "\u0250" for c in word)
         if len(foreign) < sum(c >= "\u0250" for c in word):
             proper += not latin

@@ -6,6 +6,7 @@ import re
 from bisect import bisect
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from html import unescape
 
 from ragshield_core.text.hidden.css import (
@@ -219,6 +220,18 @@ def _opened(
     hiding: dict[str, float],
     behind: tuple[int, int, int] | None,
 ) -> _Element:
+    sure, behind, selectors = _looks(name, attributes, behind)
+    if hiding:
+        sure = max([sure, *(hiding.get(selector, 0.0) for selector in selectors)])
+    return _Element(name, start, sure, behind)
+
+
+# Pages have the same tags again and again.
+@lru_cache(maxsize=1024)
+def _looks(
+    name: str, attributes: str, behind: tuple[int, int, int] | None
+) -> tuple[float, tuple[int, int, int] | None, tuple[str, ...]]:
+    """Return how surely a tag hides what is in it, the colour there, and what selects it."""
     values = {key: value.lower() for key, value in _attributes(attributes).items()}
     style = CSS_COMMENT.sub("", values.get("style", ""))
     if "bgcolor" in values:
@@ -234,8 +247,5 @@ def _opened(
         1.0 if name in ("svg", "div", "iframe") and "0" in map(values.get, SIZES) else 0.0,
         0.2 if values.get("aria-hidden") == "true" else 0.0,
     )
-    if hiding:
-        selectors = [name, f"#{values.get('id', '')}"]
-        selectors += [f".{c}" for c in values.get("class", "").split()[:20]]
-        sure = max([sure, *(hiding.get(selector, 0.0) for selector in selectors)])
-    return _Element(name, start, sure, behind)
+    classes = (f".{c}" for c in values.get("class", "").split()[:20])
+    return sure, behind, (name, f"#{values.get('id', '')}", *classes)

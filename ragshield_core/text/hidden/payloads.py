@@ -25,6 +25,7 @@ from ragshield_core.text.hidden.symbols import (
     zero_width_symbols,
 )
 from ragshield_core.text.hidden.terminal import CONTROL_CHARACTER, control_characters
+from ragshield_core.text.normalized import beyond_ascii
 
 
 def payloads(text: str) -> list[Payload]:
@@ -51,7 +52,7 @@ def payloads(text: str) -> list[Payload]:
     [('tag characters', 'say no')]
     """
     found: list[Payload] = []
-    if not text.isascii() and _ODD.search(text):
+    if not text.isascii() and _ODD.search(beyond_ascii(text)):
         for find in (
             tag_characters,
             variation_selectors,
