@@ -28,12 +28,13 @@ from ragshield_core.detectors.registry import BUILT_IN, built_in_detectors, dete
 from ragshield_core.errors import RAGShieldError, SourceError
 from ragshield_core.findings import printable
 from ragshield_core.quarantine import Quarantine
-from ragshield_core.scan.audit import ScanReport, scan
+from ragshield_core.scan.audit import scan
 from ragshield_core.scan.embedding_cache import CachedEmbedder
 from ragshield_core.scan.knowledge_base import KnowledgeBase, load
 from ragshield_core.scan.output import findings_table, write_csv
 from ragshield_core.scan.readers.kinds import open_source, read_ids
 from ragshield_core.scan.readers.source import Columns
+from ragshield_core.scan.report import ScanReport
 
 # A package that brings a model names here a function without parameters, which returns a function
 # from a list of texts to one vector each.
@@ -159,7 +160,7 @@ def _show(report: ScanReport, limit: int) -> None:
     for skipped in report.skipped:
         line = printable(f"skipped {skipped.detector}: {skipped.reason}")
         console.print(Text(line, style="red" if skipped.detector in report.failed else "yellow"))
-    if not any(report.batch.texts):
+    if not report.has_texts:
         line = "No entry has a text: copies cannot be told from paraphrases."
         console.print(Text(line, style="yellow"))
     if report.thresholds:
