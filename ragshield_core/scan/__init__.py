@@ -2,7 +2,18 @@
 
 from ragshield_core.scan.audit import scan
 from ragshield_core.scan.knowledge_base import load
+from ragshield_core.scan.partitioned.engines import Engine, LocalEngine, RayEngine
+from ragshield_core.scan.partitioned.plan import Parts
 from ragshield_core.scan.readers.kinds import open_source
 from ragshield_core.scan.report import ScanReport
 
-__all__ = ["ScanReport", "load", "open_source", "scan"]
+__all__ = [
+    "Engine",
+    "LocalEngine",
+    "Parts",
+    "RayEngine",
+    "ScanReport",
+    "load",
+    "open_source",
+    "scan",
+]

@@ -13,12 +13,14 @@ from ragshield_core.calibration import Calibration
 from ragshield_core.detectors.base import Detector, Need
 from ragshield_core.detectors.registry import check_detectors
 from ragshield_core.entries import Batch
-from ragshield_core.errors import InvalidBatchError
 from ragshield_core.findings import (
     Finding,
     Skipped,
 )
 from ragshield_core.policy import Policy
+from ragshield_core.scan.partitioned.audit import PartitionedAudit
+from ragshield_core.scan.partitioned.engines import Engine, LocalEngine, engine_of
+from ragshield_core.scan.partitioned.plan import Parts
 from ragshield_core.scan.report import ScanReport
 from ragshield_core.scan.thresholds import (
     Audited,
@@ -26,6 +28,7 @@ from ragshield_core.scan.thresholds import (
     calibration_of,
     judged_too_few,
     thresholds_of,
+    unknown_ids,
     with_clean_scores,
 )
 from ragshield_core.screening import checked, crash, explained, findings_of
@@ -38,20 +41,22 @@ Progress = Callable[[str, int, int], object]
 
 
 def scan(
-    batch: Batch,
+    batch: Batch | Parts,
     detectors: Sequence[Detector],
     *,
     fpr: float = 0.01,
     clean_ids: Iterable[str] | None = None,
     seed: int = 0,
     progress: Progress | None = None,
+    engine: str | Engine | None = None,
 ) -> ScanReport:
     """Judge every entry of a knowledge base against the others.
 
     Parameters
     ----------
     batch
-        The knowledge base; some of it may be poisoned.
+        The knowledge base; some of it may be poisoned. One that no memory holds is given as
+        :class:`~ragshield_core.scan.Parts`: its groups are looked for by partitions.
     detectors
         Are fitted anew, so pass none that guard something. Those whose needs are not met are
         skipped and named.
@@ -65,6 +70,9 @@ def scan(
         Of random choices.
     progress
         Told before each detector, and when all are done.
+    engine
+        Who runs the tasks of an audit by partitions: ``"ray"``, ``"local"`` (the default: one after
+        the other, in this process), or an :class:`~ragshield_core.scan.Engine`.
 
     Returns
     -------
@@ -74,7 +82,8 @@ def scan(
     Raises
     ------
     TypeError
-        If a class, or anything else, is given in place of a detector.
+        If a class, or anything else, is given in place of a detector, or an engine together with
+        entries that are in memory.
     InvalidBatchError
         If one of ``clean_ids`` is not in the batch.
     CalibrationError
@@ -100,9 +109,25 @@ def scan(
     ['e7']
     """
     check_detectors(detectors)
+    if isinstance(batch, Parts):
+        return PartitionedAudit(
+            batch,
+            detectors,
+            engine=engine_of(engine or LocalEngine.name),
+            fpr=fpr,
+            clean_ids=clean_ids,
+            seed=seed,
+            progress=progress or _silent,
+        ).run()
+    if engine is not None:
+        msg = (
+            f"the engine {engine!r} reads parquet files itself, expected Parts(path=...) in place "
+            "of a batch; entries that are in memory are audited without an engine."
+        )
+        raise TypeError(msg)
     policy = Policy().accepting(fpr)
     trusted = _rows_of(batch, clean_ids)
-    tell = progress or (lambda _what, _done, _total: None)
+    tell = progress or _silent
     audited, skipped, failed = _audits(batch, detectors, seed, tell)
     if trusted is not None:
         audited, unjudged = with_clean_scores(audited, trusted)
@@ -137,6 +162,10 @@ def scan(
         failed=tuple(failed),
         by_rule=by_rule(audited, calibration),
     )
+
+
+def _silent(_what: str, _done: int, _total: int) -> None:
+    pass
 
 
 def _audits(
@@ -188,13 +217,7 @@ def _rows_of(batch: Batch, ids: Iterable[str] | None) -> NDArray[np.intp] | None
     row_of = {entry_id: row for row, entry_id in enumerate(batch.ids) if entry_id in wanted}
     unknown = [entry_id for entry_id in wanted if entry_id not in row_of]
     if unknown:
-        shown = ", ".join(map(repr, unknown[:5])) + (", ..." if unknown[5:] else "")
-        msg = (
-            f"{len(unknown)} of {len(wanted)} trusted ids are not in the knowledge base ({shown}), "
-            "expected ids of entries that are scanned; trust is in entries of this knowledge base, "
-            "scored in its midst."
-        )
-        raise InvalidBatchError(msg)
+        raise unknown_ids(unknown, len(wanted))
     return np.array(sorted(row_of.values()), dtype=np.intp)
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ragshield_core.calibration import JointCalibration
 from ragshield_core.detectors.base import Detector
-from ragshield_core.errors import CalibrationError
+from ragshield_core.errors import CalibrationError, InvalidBatchError
 from ragshield_core.findings import Skipped
 from ragshield_core.policy import Policy
 
@@ -31,6 +31,16 @@ class Audited(NamedTuple):
     def has_estimate(self) -> bool:
         """Whether its threshold follows the rate without trusted entries."""
         return type(self.detector).audit_threshold is not Detector.audit_threshold
+
+
+def unknown_ids(unknown: Sequence[str], n_wanted: int) -> InvalidBatchError:
+    """Return the error of trusted ids that are not there."""
+    shown = ", ".join(map(repr, unknown[:5])) + (", ..." if unknown[5:] else "")
+    return InvalidBatchError(
+        f"{len(unknown)} of {n_wanted} trusted ids are not in the knowledge base ({shown}), "
+        "expected ids of entries that are scanned; trust is in entries of this knowledge base, "
+        "scored in its midst."
+    )
 
 
 def with_clean_scores(
