@@ -107,7 +107,7 @@ def scan_command(  # noqa: PLR0913 - options of a command line
         typer.Option(help='Of a Ray cluster, e.g. "auto"; default: one on this machine.'),
     ] = None,
     partition_rows: Annotated[
-        int, typer.Option(min=2, help="With --engine: entries compared at once, about.")
+        int, typer.Option(min=2, help="With --engine: entries of a partition, about.")
     ] = PARTITION_ROWS,
     id_column: Column = None,
     text_column: Column = None,

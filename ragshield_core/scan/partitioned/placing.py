@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,9 +17,10 @@ from numpy.typing import NDArray
 from ragshield_core.entries import Batch
 from ragshield_core.errors import InvalidBatchError, SourceError
 from ragshield_core.groups.graph import NO_LINEAGE
+from ragshield_core.neighbors.corpus import CLUSTER_ROUNDS, SAMPLE_PER_CLUSTER
 from ragshield_core.neighbors.rows import load_faiss
 from ragshield_core.scan.knowledge_base import to_unit_length
-from ragshield_core.scan.partitioned.plan import PIECE_ROWS, Piece, Plan
+from ragshield_core.scan.partitioned.plan import LOOKED_INTO, PIECE_ROWS, Piece, Plan
 from ragshield_core.scan.partitioned.rows import Partitions
 from ragshield_core.scan.partitioned.store import as_bytes, divided, joined
 from ragshield_core.scan.readers.parquet import Parquet
@@ -26,9 +28,6 @@ from ragshield_core.scan.readers.source import Columns, Rows
 from ragshield_core.screening import checked, crash
 from ragshield_core.text.copies import word_hashes
 
-# Entries of the sample per centre, and rounds of k-means on them: as for the clusters of an audit
-# in memory (ragshield_core.neighbors.corpus), where more of either found no more neighbours.
-SAMPLE_PER_CENTRE, CENTRE_ROUNDS = 64, 8
 # A partition that would be larger than this many usual ones is divided, so often at most: copies
 # of one text cannot be.
 LARGEST, SPLITS = 2, 8
@@ -51,7 +50,7 @@ class Slice(NamedTuple):
 def sample(plan: Plan, number: int) -> None:
     """Draw entries of a piece, as many as fall to it."""
     piece = plan.pieces[number]
-    share = SAMPLE_PER_CENTRE * plan.n_partitions / plan.n_rows
+    share = SAMPLE_PER_CLUSTER * plan.n_partitions / plan.n_rows
     wanted = min(piece.n_rows, math.ceil(share * piece.n_rows))
     rng = np.random.default_rng([plan.seed, number])
     chosen = np.sort(rng.choice(piece.n_rows, wanted, replace=False))
@@ -59,12 +58,13 @@ def sample(plan: Plan, number: int) -> None:
     only = Columns(
         id=plan.columns.id, text="", label="", lineage="", embedding=plan.columns.embedding
     )
-    for chunk in _chunks(piece, only):
-        inside = chosen[(chosen >= start) & (chosen < start + len(chunk))] - start
-        found.append(_vectors(chunk, piece)[inside])
-        start += len(chunk)
-    vectors = np.concatenate(found)
-    with np.errstate(invalid="ignore"):  # what is wrong with a vector is said when it is placed
+    with suppress(SourceError):  # what is wrong with an entry is said when it is placed
+        for chunk in _chunks(piece, only):
+            inside = chosen[(chosen >= start) & (chosen < start + len(chunk))] - start
+            found.append(_vectors(chunk, piece)[inside])
+            start += len(chunk)
+    vectors = np.concatenate(found) if found else np.empty((0, 0), dtype=np.float32)
+    with np.errstate(invalid="ignore"):
         usable = np.abs(np.linalg.norm(vectors, axis=1) - 1.0) < UNIT
     plan.store.write(f"sample/{number}", {"vectors": vectors[usable]})
 
@@ -72,21 +72,25 @@ def sample(plan: Plan, number: int) -> None:
 def train(plan: Plan) -> None:
     """Find the centres of the partitions from what was sampled; on the driver."""
     parts = [plan.store.read(f"sample/{i}")["vectors"] for i in range(len(plan.pieces))]
-    vectors = np.concatenate(parts)
-    if not len(vectors):
-        msg = f"{plan.pieces[0].path} has no vectors that could be compared."
+    if not any(map(len, parts)):
+        wanted = " or ".join(map(repr, plan.columns.names("embedding")))
+        msg = (
+            f"{plan.pieces[0].path} has no vectors under {wanted}, expected one for each entry; "
+            "name their column with --embedding-column, or audit without an engine."
+        )
         raise SourceError(msg)
+    vectors = np.concatenate([part for part in parts if len(part)])
     centres = _centres(vectors, min(plan.n_partitions, len(vectors)), plan.seed)
     for _ in range(SPLITS):
-        nearest = _nearest_centres(vectors, centres)
-        sizes = np.bincount(nearest.ravel(), minlength=len(centres)) * plan.n_rows / len(vectors)
+        nearest = _nearest_centres(vectors, centres, 1)[:, 0]
+        sizes = np.bincount(nearest, minlength=len(centres)) * plan.n_rows / len(vectors)
         large = np.flatnonzero(sizes > LARGEST * plan.partition_rows)
         if not large.size or len(centres) == 1:
             break
         divided_ones = [
             _centres(inside, min(math.ceil(sizes[one] / plan.partition_rows), len(inside)), one)
             for one in large.tolist()
-            if len(inside := np.unique(vectors[nearest[:, 0] == one], axis=0)) > 1
+            if len(inside := np.unique(vectors[nearest == one], axis=0)) > 1
         ]
         if not divided_ones:
             break
@@ -103,12 +107,10 @@ def place(plan: Plan, number: int) -> None:
     failed: dict[int, str] = {}
     start = n_slices = 0
     for part in _slices(plan, piece, failed):
-        nearest = _nearest_centres(part.vectors, centres)
+        nearest = _nearest_centres(part.vectors, centres, min(LOOKED_INTO, n))
         order = np.argsort(nearest[:, 0], kind="stable")
-        first, second = nearest[order, 0], nearest[order, -1]
-        if n == 1:
-            second = np.full(len(order), -1, dtype=np.int64)
-        guests = np.argsort(second, kind="stable")
+        first, others = nearest[order, 0], nearest[order, 1:]
+        guests = np.argsort(others.ravel(), kind="stable")
         words, word_ends = joined([part.words[row] for row in order.tolist()], np.uint32)
         ids = [as_bytes(part.ids[row]) for row in order.tolist()]
         names, name_ends = joined(ids, np.uint8)
@@ -122,10 +124,10 @@ def place(plan: Plan, number: int) -> None:
             "lineage": np.array(part.lineages, dtype=np.int64)[order],
             "piece": np.full(len(order), number, dtype=np.int32),
             "row": start + order,
-            "second": second.astype(np.int32),
+            "others": others.astype(np.int32),
             "starts": np.searchsorted(first, np.arange(n + 1)),
-            "guests": guests,
-            "guest_starts": np.searchsorted(second[guests], np.arange(n + 1)),
+            "guests": (guests // max(1, others.shape[1])).astype(np.int32),
+            "guest_starts": np.searchsorted(others.ravel()[guests], np.arange(n + 1)),
         } | {f"score.{i}": scores[order] for i, scores in enumerate(part.scores)}
         arrays |= {f"{n_slices}.{name}": array for name, array in columns.items()}
         start += len(order)
@@ -181,7 +183,7 @@ def gather(plan: Plan, partition: int) -> None:
         rows = np.arange(start, stop)
         words += divided(arrays["words"], arrays["word_ends"], rows)
         ids += divided(arrays["ids"], arrays["id_ends"], rows)
-        for name in ("vectors", "id_hash", "lineage", "piece", "row", "second"):
+        for name in ("vectors", "id_hash", "lineage", "piece", "row", "others"):
             columns.setdefault(name, []).append(arrays[name][start:stop])
         for name in (f"score.{i}" for i in range(len(plan.by_text))):
             columns.setdefault(name, []).append(arrays[name][start:stop])
@@ -346,7 +348,7 @@ def _centres(vectors: NDArray[np.float32], n: int, seed: int) -> NDArray[np.floa
     means = faiss.Kmeans(
         vectors.shape[1],
         n,
-        niter=CENTRE_ROUNDS,
+        niter=CLUSTER_ROUNDS,
         spherical=True,
         seed=seed + 1,  # 0 would be another one every time
         min_points_per_centroid=1,
@@ -357,11 +359,10 @@ def _centres(vectors: NDArray[np.float32], n: int, seed: int) -> NDArray[np.floa
 
 
 def _nearest_centres(
-    vectors: NDArray[np.float32], centres: NDArray[np.float32]
+    vectors: NDArray[np.float32], centres: NDArray[np.float32], wanted: int
 ) -> NDArray[np.int64]:
-    """Return the two nearest centres of each vector, the only one if there is no other."""
+    """Return the nearest centres of each vector, shape (n, wanted), the nearest first."""
     faiss = load_faiss()
 
-    wanted = min(2, len(centres))
     found = faiss.knn(vectors, centres, wanted, metric=faiss.METRIC_INNER_PRODUCT)[1]
     return np.asarray(found, dtype=np.int64)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from ragshield_core.scan.partitioned.plan import LOOKED_INTO
 from ragshield_core.scan.report import ScanReport
 
 
@@ -31,7 +32,8 @@ class PartitionedReport(ScanReport):
     texts
         Whether any entry has a text.
     n_partitions
-        How many partitions there are; each entry was compared within two of them.
+        How many partitions there are; each entry was compared with those of the
+        :data:`~ragshield_core.scan.partitioned.plan.LOOKED_INTO` that it is nearest to.
     neighbors_found
         Share of the nearest neighbours that were found so, by how many of them are meant, measured
         on entries drawn at random.
@@ -63,14 +65,14 @@ class PartitionedReport(ScanReport):
     @property
     def note(self) -> str:
         """What the findings are worth, and what the partitions miss."""
-        if not self.neighbors_found:
+        if not self.neighbors_found or self.n_partitions <= LOOKED_INTO:
             return super().note
         shares = " and ".join(
             f"{share:.1%} of the {k} nearest" for k, share in self.neighbors_found.items()
         )
         return (
-            f"{super().note} Groups were looked for in {self.n_partitions} partitions, each entry "
-            f"in its nearest two: {shares} neighbours were found, by a sample."
+            f"{super().note} Each entry was compared with those of {LOOKED_INTO} of "
+            f"{self.n_partitions} partitions: {shares} neighbours were found so, by a sample."
         )
 
     def share_as_high(self, detector: str, score: float) -> float:

@@ -37,12 +37,12 @@ class Partitions:
 
     @cached_property
     def filled(self) -> list[int]:
-        """Those that have entries of their own; others may have guests only."""
+        """Those that have entries, by whom others could be found."""
         return list(map(int, np.flatnonzero(np.diff(self.starts))))
 
     @cached_property
-    def n_compared(self) -> NDArray[np.int64]:
-        """How many entries are compared in each partition, guests included; shape (n,)."""
+    def n_searched(self) -> NDArray[np.int64]:
+        """For how many entries neighbours are looked for in each partition; shape (n,)."""
         return np.asarray(np.diff(self.starts) + self._layout["n_guests"])
 
     def own(self, partition: int) -> NDArray[np.int64]:

@@ -1,4 +1,4 @@
-"""The nearest neighbours of every entry, within the two partitions that it belongs to."""
+"""The nearest neighbours of every entry, within the partitions that it is nearest to."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from ragshield_core.groups.evidence import K
 from ragshield_core.groups.graph import ROUNDING, Lists
 from ragshield_core.groups.usual import COPIES, new_copies
 from ragshield_core.neighbors.rows import Neighbors, load_faiss, merged, none_found
-from ragshield_core.scan.partitioned.placing import LARGEST
-from ragshield_core.scan.partitioned.plan import Plan
+from ragshield_core.scan.partitioned.plan import LOOKED_INTO, Plan
 from ragshield_core.scan.partitioned.rows import Partitions
 from ragshield_core.scan.partitioned.window import Window
 
@@ -24,7 +23,7 @@ TOLD = (2, K)
 
 
 class Block(NamedTuple):
-    """The part of a partition, guests behind, whose neighbours one task looks for."""
+    """The entries for which one task looks in a partition: of its own first, then of its guests."""
 
     partition: int
     number: int
@@ -36,59 +35,60 @@ class Block(NamedTuple):
 
 
 def block_rows(plan: Plan) -> int:
-    """Return how many entries are searched for, and among, at once."""
-    return LARGEST * plan.partition_rows
+    """Return how many entries a task looks for, and among how many at once, at most.
+
+    As many as look into a usual partition: 123 MB of 384 dimensions.
+    """
+    return LOOKED_INTO * plan.partition_rows
 
 
 def blocks_of(plan: Plan) -> list[Block]:
-    """Return the blocks of all partitions: one of each, unless it could not be divided."""
-    sizes = Partitions(plan).n_compared
+    """Return the blocks of all partitions, one of each unless there are many to look for."""
+    partitions = Partitions(plan)
+    sizes = partitions.n_searched
     return [
         Block(partition, number)
-        for partition, size in enumerate(sizes.tolist())
-        for number in range(-(-size // block_rows(plan)))
+        for partition in partitions.filled
+        for number in range(-(-int(sizes[partition]) // block_rows(plan)))
     ]
 
 
 def search(plan: Plan, partition: int, number: int) -> None:
-    """Find the nearest of each entry of a block among all of its partition, exactly.
+    """Find the nearest of each entry of a block among all of a partition, exactly.
 
     Memory is bounded by the block, whatever the size of the partition.
     """
     partitions, size = Partitions(plan), block_rows(plan)
-    everybody = _compared(partitions, partition)
+    own = partitions.own(partition)
+    everybody = np.concatenate([own, partitions.rows(partition)["guests"]])
     numbers = everybody[number * size : (number + 1) * size]
     queries = _vectors(partitions, partition, numbers)
     parts = []
-    for start in range(0, len(everybody), size):
-        others = everybody[start : start + size]
-        # The usual partition is one block: its vectors are there already.
-        vectors = queries if len(others) == len(everybody) else None
-        if vectors is None:
-            vectors = _vectors(partitions, partition, others)
+    for start in range(0, len(own), size):
+        others = own[start : start + size]
+        vectors = _vectors(partitions, partition, others)
         parts.append(_nearest(queries, numbers, vectors, others))
-    found = merged(parts, K)
-    plan.store.write(
-        Block(partition, number).name,
-        {"slots": found.slots, "similarities": found.similarities},
-    )
+    plan.store.write(Block(partition, number).name, merged(parts, K)._asdict())
 
 
 def merge(plan: Plan, partition: int) -> None:
-    """Join what was found in both partitions of each entry, and compare the texts along that."""
+    """Join what was found of each entry in all partitions, and compare the texts along that."""
     partitions = Partitions(plan)
-    own, rows = partitions.own(partition), partitions.rows(partition)
-    lists = [_found(plan, partition, 0, len(own))]
-    there = none_found(len(own), K)
-    second = np.asarray(rows["second"])
-    for other in np.unique(second[second >= 0]).tolist():
-        mine = np.flatnonzero(second == other)
+    own, others = partitions.own(partition), np.asarray(partitions.rows(partition)["others"])
+    found = [_found(plan, partition, 0, len(own))]
+    there = none_found(len(own) * others.shape[1], K)
+    filled = np.intersect1d(others, partitions.filled)
+    for other in filled.tolist():
+        mine, column = np.nonzero(others == other)
         guests = partitions.rows(other)["guests"]
         start, stop = np.searchsorted(guests, [own[0], own[-1] + 1]).tolist()
         behind = len(partitions.own(other))
-        found = _found(plan, other, behind + start, behind + stop)
-        there.slots[mine], there.similarities[mine] = found
-    best = _without_repeats([*lists, there])
+        lists = _found(plan, other, behind + start, behind + stop)
+        where = mine * others.shape[1] + column
+        there.slots[where], there.similarities[where] = lists
+    shape = (len(own), others.shape[1] * K)
+    found.append(Neighbors(there.slots.reshape(shape), there.similarities.reshape(shape)))
+    best = _best(found)
     window = Window.around(
         partitions, own, Lists(*best, np.zeros(best.slots.shape, dtype=np.float32)), vectors=False
     )
@@ -132,21 +132,19 @@ def share_found(plan: Plan) -> dict[int, float]:
         more = partitions.rows(partition, "probed")["similarities"]
         true = -np.sort(-np.concatenate([true, more], axis=1), axis=1)[:, :K]
     found = partitions.gather(numbers, "similarities", "lists")
-    there = np.isfinite(true)
-    hit = (found > true - ROUNDING) & there
-    return {k: float(hit[:, :k].sum() / max(1, there[:, :k].sum())) for k in TOLD}
-
-
-def _compared(partitions: Partitions, partition: int) -> NDArray[np.int64]:
-    """Return the numbers of all that are compared in a partition: its own, then its guests."""
-    own = partitions.own(partition)
-    return np.concatenate([own, partitions.rows(partition)["guests"]])
+    shares = {}
+    for k in TOLD:
+        there = np.isfinite(true[:, :k]).sum(axis=1)
+        least = true[np.arange(len(true)), np.maximum(there, 1) - 1]
+        hit = np.minimum((found > (least - ROUNDING)[:, None]).sum(axis=1), there)
+        shares[k] = float(hit.sum() / max(1, there.sum()))
+    return shares
 
 
 def _vectors(
     partitions: Partitions, partition: int, numbers: NDArray[np.int64]
 ) -> NDArray[np.float32]:
-    """Return vectors of a partition's own entries and, behind them, of guests."""
+    """Return vectors of a partition's own entries and of guests."""
     start, stop = partitions.starts[partition : partition + 2]
     inside = (numbers >= start) & (numbers < stop)
     own = partitions.rows(partition)["vectors"]
@@ -190,16 +188,10 @@ def _found(plan: Plan, partition: int, start: int, stop: int) -> Neighbors:
     )
 
 
-def _without_repeats(parts: list[Neighbors]) -> Neighbors:
-    """Return the best of lists that may name the same entries; of equals the lowest number."""
+def _best(parts: list[Neighbors]) -> Neighbors:
+    """Return the best of several lists; of equals those with the lowest numbers."""
     slots = np.concatenate([part.slots for part in parts], axis=1)
     similarities = np.concatenate([part.similarities for part in parts], axis=1)
-    order = np.lexsort((-similarities, slots), axis=1)
-    slots = np.take_along_axis(slots, order, 1)
-    similarities = np.take_along_axis(similarities, order, 1)
-    again = np.zeros(slots.shape, dtype=np.bool_)
-    again[:, 1:] = slots[:, 1:] == slots[:, :-1]
-    similarities[again], slots[again] = -np.inf, -1
     order = np.lexsort((slots, -similarities), axis=1)[:, :K]
     return Neighbors(
         np.take_along_axis(slots, order, 1), np.take_along_axis(similarities, order, 1)
