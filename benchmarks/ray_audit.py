@@ -2,6 +2,7 @@
 
     python benchmarks/ray_audit.py            # writes benchmarks/results/ray_audit.md
     python benchmarks/ray_audit.py --quick    # small sizes, writes nothing
+    python benchmarks/ray_audit.py --real     # real passages, writes results/ray_audit_real.md
 
 Synthetic entries with planted groups, as parquet files. Sizes of one, two and four shares of the
 entries in partitions of one size, so that there are as many times the tasks; then the same with a
@@ -28,6 +29,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from corpora import CLEAN, load
+from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import Progress
 
@@ -77,18 +80,23 @@ def write(folder: Path, n: int) -> int:
     """Write n entries as parquet files; return how many of them are planted."""
     planted = 0
     for number, part in enumerate(synthetic(n)):
-        flat = pa.array(part["vectors"].ravel())
-        table = pa.table(
-            {
-                "id": part["ids"],
-                "text": part["texts"],
-                "lineage": part["lineages"],
-                "embedding": pa.FixedSizeListArray.from_arrays(flat, DIM),
-            }
-        )
+        table = _table(part["ids"], part["texts"], part["lineages"], part["vectors"])
         pq.write_table(table, folder / f"part-{number:05d}.parquet", compression="none")
         planted += sum(name.startswith("p") for name in part["ids"])
     return planted
+
+
+def _table(
+    ids: Sequence[str],
+    texts: Sequence[str],
+    lineages: Sequence[str | None],
+    vectors: NDArray[np.float32],
+) -> pa.Table:
+    """Return entries as a table of parquet."""
+    flat = pa.array(vectors.ravel())
+    columns = {"id": list(ids), "text": list(texts), "lineage": list(lineages)}
+    embedding = pa.FixedSizeListArray.from_arrays(flat, vectors.shape[1])
+    return pa.table({**columns, "embedding": embedding})
 
 
 def measured(folder: str, kill: str | None, function: Callable[..., None], *task: Any) -> None:
@@ -199,15 +207,63 @@ def against_memory(n: int, rows: int, cores: int) -> str:
     )
 
 
+def real(cores: int) -> str:
+    """Return what audits by partitions find of real passages and poison, beside one in memory."""
+    clean = [load(name, lineage=lineage) for name, lineage in CLEAN.items()]
+    corpora = [*clean, load("poisonedrag_nq")]
+    batch = Batch.of(
+        ids=[
+            f"{'bad' if number == len(clean) else 'e'} {number} {entry_id}"
+            for number, corpus in enumerate(corpora)
+            for entry_id in corpus.ids
+        ],
+        texts=[text for corpus in corpora for text in corpus.texts],
+        lineages=[lineage for corpus in corpora for lineage in corpus.lineages],
+        embeddings=np.concatenate([corpus.embeddings for corpus in corpora]),
+    )
+    batch = batch.take(np.random.default_rng(0).permutation(len(batch)))
+
+    def row(name: str, report: ScanReport, whole: ScanReport) -> str:
+        found, there = ({d.entry_id for d in one.found} for one in (report, whole))
+        poison = sum(name.startswith("bad") for name in found)
+        shares = [f"{v:.3f}" for v in report.neighbors_found.values()] if name else ["1", "1"]
+        cells = [name or "in memory", len(found), len(found & there), poison, *shares]
+        return f"| {' | '.join(map(str, cells))} |"
+
+    whole = scan(batch, [CliqueDetector()])
+    lines = [
+        "# What partitions miss among real passages\n",
+        f"Written by `benchmarks/ray_audit.py --real`. {len(batch):,} entries,",
+        f"{len(corpora[-1])} of them poison (poisonedrag_nq); groups only.\n",
+        "| partitions | found | of these in memory too | poison | of the 2 nearest | of the 16 |",
+        "|---|---|---|---|---|---|",
+        row("", whole, whole),
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        table = _table(batch.ids, batch.texts, list(batch.lineages), batch.embeddings)
+        pq.write_table(table, Path(folder) / "part.parquet", row_group_size=FILE_ROWS)
+        for rows in (10_000, 4_000, 2_000, 1_000, 500):
+            report, _ = audit(Path(folder), rows, cores)
+            lines.append(row(f"{report.n_partitions} of {rows:,}", report, whole))
+            console.print(lines[-1], markup=False)
+    return "\n".join(lines) + "\n"
+
+
 def main() -> None:
     """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="small sizes, writes nothing")
+    parser.add_argument("--real", action="store_true", help="real passages")
     parser.add_argument("--entries", type=int, default=2_000_000, help="in the largest size")
     parser.add_argument("--rows", type=int, default=2_000, help="of a partition")
     parser.add_argument("--cores", type=int, default=2)
     arguments = parser.parse_args()
     entries, rows, cores = arguments.entries, arguments.rows, arguments.cores
+    if arguments.real:
+        table = real(cores)
+        print(table)
+        (RESULTS / "ray_audit_real.md").write_text(table, encoding="utf-8")
+        return
     if arguments.quick:
         entries, rows = 20_000, 500
     lines = [

@@ -158,9 +158,10 @@ class Watching(LocalEngine):
 # The same as in one memory
 
 
-def test_in_one_partition_it_is_the_audit_in_memory(folder, in_memory):
-    report = audited(folder, rows=N)
-    assert report.n_partitions == 1
+@pytest.mark.parametrize(("rows", "n_partitions"), [(N, 1), (N // 6, 6)])
+def test_in_few_partitions_it_is_the_audit_in_memory(folder, in_memory, rows, n_partitions):
+    report = audited(folder, rows=rows)
+    assert report.n_partitions == n_partitions
     assert {d.entry_id[:3] for d in in_memory.found} >= {"bad", "cop", "e5"}
     assert alike(report) == alike(in_memory)
     assert report.thresholds == in_memory.thresholds
@@ -347,6 +348,7 @@ class Killed(RayEngine):
         yield from super().run(partial(died_once, self._marker), tasks[half:])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", ["place", "search", "tie"])
 def test_a_killed_worker_changes_nothing(folder, partitioned, tmp_path, step):
     marker = tmp_path / "killed"
@@ -360,6 +362,7 @@ class Deadly(RayEngine):
         return super().run(lambda *_: os._exit(1), tasks)
 
 
+@pytest.mark.slow
 def test_what_always_kills_its_worker_is_told(folder, tmp_path):
     with pytest.raises(SourceError, match=r"died 4 times.*goes on where it stopped"):
         audited(folder, engine=Deadly(), work_dir=tmp_path)
@@ -392,6 +395,7 @@ def test_engines_that_are_none_are_refused(batch):
 # Going on
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stop", [("place", 1), ("gather", 2), ("search", 3), ("tie", 1)])
 def test_an_interrupted_audit_goes_on(folder, partitioned, tmp_path, stop):
     first = Watching(stop=stop)
