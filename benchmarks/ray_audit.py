@@ -4,10 +4,9 @@
     python benchmarks/ray_audit.py --quick    # small sizes, writes nothing
     python benchmarks/ray_audit.py --real     # real passages, writes results/ray_audit_real.md
 
-Synthetic entries with planted groups, as parquet files. Sizes of one, two and four shares of the
-entries in partitions of one size, so that there are as many times the tasks; then the same with a
-worker killed half-way. Processor time is that of the tasks themselves: other work on the machine
-makes an audit wait, and not compute.
+Synthetic entries with planted groups, as parquet files, in partitions of one size, so that twice
+the entries are twice the tasks; the smallest size again, with a worker killed half-way. Processor
+time is that of the tasks themselves: other work on the machine makes an audit wait, not compute.
 """
 
 from __future__ import annotations
@@ -43,8 +42,8 @@ from ragshield_core.scan.partitioned.rows import Partitions
 DIM, FILE_ROWS, GROUP_SIZE = 384, 50_000, 5
 # Entries around one direction, as in audit_speed.py: about as alike as texts on one subject.
 PER_TOPIC = 2_000
-# Of the largest size.
-SHARES = (4, 2, 1)
+# One, two, four and twenty times the work.
+SIZES, QUICK = (100_000, 200_000, 400_000, 2_000_000), (5_000, 10_000, 20_000)
 RESULTS = Path(__file__).parent / "results"
 console = Console(stderr=True)
 
@@ -254,18 +253,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="small sizes, writes nothing")
     parser.add_argument("--real", action="store_true", help="real passages")
-    parser.add_argument("--entries", type=int, default=2_000_000, help="in the largest size")
+    parser.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="numbers of entries")
     parser.add_argument("--rows", type=int, default=2_000, help="of a partition")
     parser.add_argument("--cores", type=int, default=2)
     arguments = parser.parse_args()
-    entries, rows, cores = arguments.entries, arguments.rows, arguments.cores
+    sizes, rows, cores = arguments.sizes, arguments.rows, arguments.cores
     if arguments.real:
         table = real(cores)
         print(table)
         (RESULTS / "ray_audit_real.md").write_text(table, encoding="utf-8")
         return
     if arguments.quick:
-        entries, rows = 20_000, 500
+        sizes, rows = QUICK, 500
     lines = [
         "# An audit by partitions, on Ray\n",
         f"Written by `benchmarks/ray_audit.py`. {cores} cores, one task on each; {DIM} dimensions,",
@@ -277,12 +276,11 @@ def main() -> None:
         "|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     per_pair, per_entry, notes = [], [], []
-    for share in SHARES:
-        n = entries // share
+    for n in sizes:
         with tempfile.TemporaryDirectory() as folder:
             planted = write(Path(folder), n)
             report, took = audit(Path(folder), rows, cores)
-            if share == SHARES[0]:  # once: it takes as long again
+            if n == sizes[0] and len(sizes) > 1:  # once: it takes as long again
                 killed, _ = audit(Path(folder), rows, cores, kill="search")
                 same = found_in(killed) == found_in(report)
                 notes.append(
@@ -317,7 +315,7 @@ def main() -> None:
         ),
         "",
         *itertools.chain.from_iterable((note, "") for note in notes),
-        against_memory(entries // 20, rows, cores),
+        against_memory(sizes[0] // 5, rows, cores),
     ]
     table = "\n".join(lines) + "\n"
     print(table)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 import sys
 from functools import partial
 from pathlib import Path
@@ -381,6 +382,14 @@ def test_without_the_extra_it_is_named(folder, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(SourceError, match=r"pip install 'ragshield\[ray\]'"):
         audited(folder, engine="ray")
+
+
+def test_ray_is_imported_only_where_it_is_asked_for():
+    script = "import sys, ragshield_core.cli, ragshield_core.scan; print('ray' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "False\n"
 
 
 def test_engines_that_are_none_are_refused(batch):
