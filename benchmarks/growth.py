@@ -82,6 +82,13 @@ CLEAN_START_HEAD = """
 
 | stream | texts | per target | in the stream | static | clean |
 |---|---|---|---|---|---|"""
+NOTHING_HEAD = """
+### Nothing adopted
+
+The guard begins with nothing; its first thresholds are from a thousand entries of this stream.
+
+| stream | texts | per target | in the stream | static | clean |
+|---|---|---|---|---|---|"""
 IMITATION_HEAD = """
 ## Imitations of good entries
 
@@ -397,9 +404,12 @@ def clean(longest: int | None, pool: ProcessPoolExecutor) -> list[str]:
 
 
 def attacked_stream(
-    base: str, source: str, text: str, k: int, longest: int | None, *, clean_start: bool = False
+    base: str, source: str, text: str, k: int, longest: int | None, start: str = "as it comes"
 ) -> str:
-    """Return a line about a stream with poison in it; with a clean start, none is adopted."""
+    """Return a line about a stream with poison in it.
+
+    What is adopted is as it comes, with poison in it, or "clean", or "nothing".
+    """
     logging.getLogger("ragshield").setLevel(logging.CRITICAL)
     corpus = shuffled(knowledge_base(base))
     corpus = corpus.take(range(min(len(corpus), longest or 9_000)))
@@ -409,12 +419,13 @@ def attacked_stream(
     targets = rng.permutation(len(poison) // k)[:n]
     poison = own_lineages(poison.take([k * t + i for t in targets for i in range(k)]))
     stream = shuffled(together([corpus, poison]), 1)
-    if clean_start:
+    if start == "clean":
         rest = corpus.take(range(ADOPTED, len(corpus)))
         first = corpus.take(range(ADOPTED))
         stream = together([first, shuffled(together([rest, poison]), 1)])
-    found = grow(default_guard(), stream, ADOPTED)
-    bad = np.array([i.startswith("poison-") for i in stream.ids[ADOPTED:]])
+    adopted = 0 if start == "nothing" else ADOPTED
+    found = grow(default_guard(), stream, adopted)
+    bad = np.array([i.startswith("poison-") for i in stream.ids[adopted:]])
     guard = default_guard().fit(corpus.take(range(len(corpus) - 1000))).calibrate()
     late = corpus.take(range(len(corpus) - 1000, len(corpus)))
     static = ~guard.screen(together([poison, late])).admitted[: len(poison)]
@@ -445,20 +456,26 @@ def attacks(longest: int | None, pool: ProcessPoolExecutor) -> list[str]:
     return [ATTACK_HEAD, *progress(pool, attacked_stream, jobs, "attacks")]
 
 
-def cleanly_attacked_stream(*job: Any) -> str:
-    """Return a line about a stream with poison in it, but for what is adopted."""
-    return attacked_stream(*job, clean_start=True)
-
-
-def clean_starts(longest: int | None, pool: ProcessPoolExecutor) -> list[str]:
-    """Return the table of streams with poison that adopted none."""
-    jobs = [
-        (base, "poisonedrag_nq", text, k, longest)
+def starts(start: str, longest: int | None) -> list[tuple[Any, ...]]:
+    """Return the jobs of streams with poison that start in another way."""
+    return [
+        (base, "poisonedrag_nq", text, k, longest, start)
         for base in ("wikipedia", "web + nq")
         for text in ("text_blackbox", "text")
         for k in (5, 3, 2)
     ]
-    return [CLEAN_START_HEAD, *progress(pool, cleanly_attacked_stream, jobs, "clean starts")]
+
+
+def clean_starts(longest: int | None, pool: ProcessPoolExecutor) -> list[str]:
+    """Return the table of streams with poison that adopted none."""
+    jobs = starts("clean", longest)
+    return [CLEAN_START_HEAD, *progress(pool, attacked_stream, jobs, "clean starts")]
+
+
+def from_nothing(longest: int | None, pool: ProcessPoolExecutor) -> list[str]:
+    """Return the table of streams with poison before which nothing was adopted."""
+    jobs = starts("nothing", longest)
+    return [NOTHING_HEAD, *progress(pool, attacked_stream, jobs, "from nothing")]
 
 
 # Imitations
@@ -703,6 +720,7 @@ PARTS: dict[str, Callable[[int | None, ProcessPoolExecutor], list[str]]] = {
     "clean": clean,
     "attacks": attacks,
     "clean_starts": clean_starts,
+    "from_nothing": from_nothing,
     "imitations": imitations,
     "slow": slow_poisoner,
     "topics": topics,

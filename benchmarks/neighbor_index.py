@@ -1,11 +1,12 @@
-"""What nearest neighbours cost: whole-corpus passes, exact search against HNSW, memory.
+"""What nearest neighbours cost: whole-corpus passes, lists against exact search and others, memory.
 
     python benchmarks/neighbor_index.py            # writes benchmarks/results/neighbor_index.md
     python benchmarks/neighbor_index.py --quick    # small, writes nothing
+    python benchmarks/neighbor_index.py --only kinds    # one section, writes nothing
 
 Passes alternate with `IndexFlatIP.search` over the same vectors, and ratios are taken round by
-round. Memory is the growth of the peak resident size of a process of its own that is fed piece by
-piece.
+round. Other libraries (usearch, hnswlib) are measured where they are installed. A million vectors
+are searched in a process of its own, whose peak resident size grows by what the index takes.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import faiss
 import numpy as np
@@ -26,17 +29,15 @@ from numpy.typing import NDArray
 from rich.progress import track
 
 from ragshield_core.neighbors.corpus import all_neighbors, pairs_above
-from ragshield_core.neighbors.hnsw import EF_CONSTRUCTION, EF_SEARCH, LINKS
-from ragshield_core.neighbors.index import EXACT_UP_TO, NeighborIndex
-from ragshield_core.neighbors.index import index as neighbors
+from ragshield_core.neighbors.index import NeighborIndex
+from ragshield_core.neighbors.lists import n_lists_for
 
 DIM = 384
 N_QUERIES = 1_000
 BATCH = 100
-K = 10
+K = 16
 PIECE = 10_000
 PER_CLUSTER = 100
-EF_CONSTRUCTION_FOR_SIZE = 40
 # Clean corpora of passages; shuffled, so that queries are held out.
 CORPORA = (
     *("wiki_passages", "nq_target_contexts", "hotpotqa_target_contexts"),
@@ -135,44 +136,251 @@ def passes(n: int, rounds: int) -> str:
     )
 
 
+def noisy(n: int) -> NDArray[np.float32]:
+    """Return n real vectors, shuffled; past those that there are, the same with noise of .6."""
+    rows, rng = real(), np.random.default_rng(1)
+    source = np.resize(np.arange(len(rows)), n)
+    order = rng.permutation(n)
+    taken = np.empty((n, DIM), dtype=np.float32)
+    for start in range(0, n, PIECE):
+        chosen = order[start : start + PIECE]
+        noise = rng.standard_normal((len(chosen), DIM), dtype=np.float32) / np.float32(DIM**0.5)
+        noise[chosen < len(rows)] = 0
+        taken[start : start + len(chosen)] = unit(rows[source[chosen]] + np.float32(0.6) * noise)
+    return taken
+
+
+def found_of(similarities: NDArray[np.float32], truth: NDArray[np.float32]) -> float:
+    """Return which share of the K nearest was found."""
+    return float(np.mean(similarities[:, :K] >= truth[:, K - 1 : K] - TIE))
+
+
 def crossover(sizes: list[int], rounds: int, *, quick: bool) -> str:
-    """Return the table of exact search against HNSW."""
+    """Return the table of exact search against lists."""
     corpora = [("synthetic", np.concatenate(list(clustered(n)))) for n in sizes]
-    corpora.insert(0, ("real", real()[: 4_000 if quick else None]))
+    corpora += [("real", real()[: n + N_QUERIES]) for n in sizes if n < len(real())]
+    if not quick:
+        corpora += [("real", real()), ("real, with noise", noisy(100_000 + N_QUERIES))]
     lines = []
     for name, rows in track(corpora, description="crossover"):
         queries, known = rows[:N_QUERIES], rows[N_QUERIES:]
         exact = NeighborIndex(DIM, exact_up_to=len(rows) + 1)
-        hnsw = NeighborIndex(DIM, exact_up_to=0)
-        building = [seconds(lambda index=index: filled(index, known)) for index in (exact, hnsw)]
-        truth = exact.search(queries, K).similarities
-        found = hnsw.search(queries, K).similarities
+        lists = NeighborIndex(DIM, exact_up_to=0)
+        building = [seconds(lambda index=index: filled(index, known)) for index in (exact, lists)]
+        truth, found = (index.search(queries, K).similarities for index in (exact, lists))
         recall = [np.mean(found[:, :at] >= truth[:, at - 1 : at] - TIE) for at in (1, K)]
         times = [
             [
                 1e3 * median(lambda index=index, m=m: index.search(queries[:m], K), rounds)
-                for m in (1, BATCH)
+                for m in (1, BATCH, N_QUERIES)
             ]
-            for index in (exact, hnsw)
+            for index in (exact, lists)
         ]
-        adding = 1e3 * seconds(
-            lambda: hnsw.add([f"new {i}" for i in range(BATCH)], queries[:BATCH])
-        )
         lines.append(
-            f"| {name} | {len(known):,} | {times[0][0]:.1f} | {times[0][1]:.0f} | "
-            f"{times[1][0]:.1f} | {times[1][1]:.0f} | {adding:.0f} | {building[1]:.1f} | "
-            f"{recall[0]:.4f} | {recall[1]:.4f} |"
+            f"| {name} | {len(known):,} | {times[0][0]:.1f} / {times[1][0]:.1f} | "
+            f"{times[0][1]:.0f} / {times[1][1]:.0f} | {times[0][2]:.0f} / {times[1][2]:.0f} | "
+            f"{building[1]:.1f} | {recall[0]:.4f} | {recall[1]:.4f} |"
         )
+    return f"""## Exact against lists
+
+k = {K}; queries are held out. Recall of {N_QUERIES:,} queries: of the nearest, and of the {K}
+nearest. Times are medians of {rounds} runs, exact / lists, in ms: a single query, batches of
+{BATCH} and of {N_QUERIES:,}; seconds to sort the entries into lists.
+
+| corpus | entries | 1 | {BATCH} | {N_QUERIES:,} | build (s) | recall@1 | recall@{K} |
+|---|---|---|---|---|---|---|---|
+""" + "\n".join(lines)
+
+
+class Ours:
+    """The index of this package, in lists."""
+
+    def __init__(self, rows: NDArray[np.float32]) -> None:
+        self.index = filled(NeighborIndex(DIM, exact_up_to=0), rows)
+        self.size = self.index.bytes_per_entry / (4 * DIM)
+
+    def search(self, queries: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return similarities of the nearest."""
+        return self.index.search(queries, K).similarities
+
+    def add(self, rows: NDArray[np.float32]) -> None:
+        """Add rows."""
+        self.index.add([f"new {i}" for i in range(len(rows))], rows)
+
+    def remove(self, n: int) -> None:
+        """Remove the n rows that were added last."""
+        self.index.remove([f"new {i}" for i in range(n)])
+
+
+class Reranked:
+    """Another index, whose candidates are ranked by the vectors, which it needs besides."""
+
+    size: float
+
+    def __init__(self, rows: NDArray[np.float32], room: int = BATCH) -> None:
+        self.n = len(rows)
+        self.rows = np.concatenate([rows, np.zeros((room, DIM), dtype=np.float32)])
+
+    def candidates(self, queries: NDArray[np.float32]) -> NDArray[np.int64]:
+        """Return numbers of rows, shape (n, some)."""
+        raise NotImplementedError
+
+    def search(self, queries: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return similarities of the nearest."""
+        found = self.candidates(queries)
+        best = np.empty((len(queries), K), dtype=np.float32)
+        for start in range(0, len(queries), 64):  # what fits into a cache
+            part = slice(start, start + 64)
+            near = np.einsum("ijk,ik->ij", self.rows[np.maximum(found[part], 0)], queries[part])
+            near[found[part] < 0] = -np.inf
+            best[part] = -np.sort(-near, axis=1)[:, :K]
+        return best
+
+
+class Faiss(Reranked):
+    """Inverted lists or a graph of FAISS."""
+
+    def __init__(self, rows: NDArray[np.float32], kind: str, probes: int, spare: int) -> None:
+        super().__init__(rows)
+        lists = n_lists_for(len(rows))
+        self.flat = faiss.IndexFlatIP(DIM)
+        quantizer, product = faiss.ScalarQuantizer, faiss.METRIC_INNER_PRODUCT
+        if kind == "HNSW":
+            self.index = faiss.IndexHNSWSQ(DIM, quantizer.QT_fp16, 32, product)
+            self.index.hnsw.efConstruction, self.index.hnsw.efSearch = 160, 96
+        elif kind == "fast scan":
+            self.index = faiss.IndexIVFPQFastScan(self.flat, DIM, lists, DIM // 2, 4, product)
+        else:
+            code = {"float16": quantizer.QT_fp16, "8 bits": quantizer.QT_8bit}[kind]
+            self.index = faiss.IndexIVFScalarQuantizer(self.flat, DIM, lists, code, product)
+            self.index.by_residual = False
+        if kind != "HNSW":
+            self.index.cp.niter, self.index.cp.spherical = 5, True
+            self.index.cp.max_points_per_centroid, self.index.cp.min_points_per_centroid = 32, 1
+            self.index.nprobe = probes
+        self.index.train(rows)
+        self.index.add(rows)
+        self.fetched = K + spare
+        code_size = 2 * DIM + 4 * 66 if kind == "HNSW" else self.index.code_size + 8
+        self.size = 1 + code_size / (4 * DIM)
+
+    def candidates(self, queries: NDArray[np.float32]) -> NDArray[np.int64]:
+        """Return numbers of rows."""
+        return self.index.search(queries, self.fetched)[1]
+
+    def add(self, rows: NDArray[np.float32]) -> None:
+        """Add rows."""
+        self.rows[self.n : self.n + len(rows)] = rows
+        self.index.add(rows)
+
+    def remove(self, n: int) -> None:
+        """Remove the n rows that were added last."""
+        if isinstance(self.index, faiss.IndexHNSWSQ):
+            raise NotImplementedError
+        self.index.remove_ids(np.arange(self.n, self.n + n))
+
+
+class Usearch(Reranked):
+    """A graph of usearch."""
+
+    def __init__(self, rows: NDArray[np.float32], dtype: str) -> None:
+        from usearch.index import Index  # noqa: PLC0415 - not a dependency
+
+        super().__init__(rows)
+        self.index: Any = Index(
+            ndim=DIM, metric="ip", dtype=dtype, connectivity=32, expansion_add=160
+        )
+        self.index.expansion_search = 96
+        self.index.add(np.arange(len(rows)), rows)
+        self.size = 1 + self.index.memory_usage / rows.nbytes
+
+    def candidates(self, queries: NDArray[np.float32]) -> NDArray[np.int64]:
+        """Return numbers of rows."""
+        keys = np.atleast_2d(self.index.search(queries, K + 8).keys)
+        return keys.astype(np.int64)
+
+    def add(self, rows: NDArray[np.float32]) -> None:
+        """Add rows."""
+        self.rows[self.n : self.n + len(rows)] = rows
+        self.index.add(np.arange(self.n, self.n + len(rows)), rows)
+
+    def remove(self, n: int) -> None:
+        """Remove the n rows that were added last."""
+        self.index.remove(np.arange(self.n, self.n + n))
+
+
+class Hnswlib(Reranked):
+    """A graph of hnswlib, which knows float32 only."""
+
+    def __init__(self, rows: NDArray[np.float32]) -> None:
+        import hnswlib  # noqa: PLC0415 - not a dependency
+
+        super().__init__(rows)
+        self.index: Any = hnswlib.Index(space="ip", dim=DIM)
+        self.index.init_index(max_elements=len(self.rows), M=32, ef_construction=160)
+        self.index.set_ef(96)
+        self.index.add_items(rows, np.arange(len(rows)))
+        self.size = 1 + 64 * 4 / (4 * DIM)  # it holds the vectors themselves
+
+    def candidates(self, queries: NDArray[np.float32]) -> NDArray[np.int64]:
+        """Return numbers of rows."""
+        return self.index.knn_query(queries, k=K)[0].astype(np.int64)
+
+    def add(self, rows: NDArray[np.float32]) -> None:
+        """Add rows."""
+        self.rows[self.n : self.n + len(rows)] = rows
+        self.index.add_items(rows, np.arange(self.n, self.n + len(rows)))
+
+    def remove(self, n: int) -> None:
+        """Mark the n rows that were added last."""
+        for number in range(self.n, self.n + n):
+            self.index.mark_deleted(number)
+
+
+def kinds(n: int, rounds: int) -> str:
+    """Return the table of kinds of indexes."""
+    rows = noisy(n + N_QUERIES)
+    queries, known = rows[:N_QUERIES], rows[N_QUERIES:]
+    truth = faiss.knn(queries, known, K, metric=faiss.METRIC_INNER_PRODUCT)[0]
+    probes = min(128, n_lists_for(len(known)))
+    made: dict[str, Callable[[], Any]] = {
+        "lists of this package": lambda: Ours(known),
+        "FAISS lists, float16": lambda: Faiss(known, "float16", probes, 8),
+        "FAISS lists, 8 bits": lambda: Faiss(known, "8 bits", probes, 8),
+        "FAISS lists, 4-bit fast scan": lambda: Faiss(known, "fast scan", probes, 84),
+        "FAISS HNSW 32/160, float16": lambda: Faiss(known, "HNSW", 0, 8),
+    }
+    missing = [name for name in ("usearch", "hnswlib") if find_spec(name) is None]
+    if "usearch" not in missing:
+        made["usearch 32/160, float16"] = lambda: Usearch(known, "f16")
+        made["usearch 32/160, 8 bits"] = lambda: Usearch(known, "i8")
+    if "hnswlib" not in missing:
+        made["hnswlib 32/160, float32"] = lambda: Hnswlib(known)
+    lines = []
+    for name, make in track(made.items(), description="kinds"):
+        start = time.perf_counter()
+        index = make()
+        cells = [f"{time.perf_counter() - start:.1f}"]
+        recall = found_of(index.search(queries), truth)
+        for m in (1, BATCH, N_QUERIES):
+            taken = 1e3 * median(lambda index=index, m=m: index.search(queries[:m]), rounds)
+            cells.append(f"{taken:.1f}" if m == 1 else f"{taken:.0f}")
+        cells.append(f"{1e3 * seconds(lambda index=index: index.add(queries[:BATCH])):.0f}")
+        try:
+            cells.append(f"{1e3 * seconds(lambda index=index: index.remove(BATCH)):.1f}")
+        except (NotImplementedError, RuntimeError):
+            cells.append("cannot")
+        lines.append(f"| {name} | {' | '.join(cells)} | {index.size:.2f} | {recall:.4f} |")
+    note = f" Not installed, so not measured: {', '.join(missing)}." if missing else ""
     return (
-        f"""## Exact against HNSW
+        f"""## Kinds of indexes
 
-M = {LINKS}, efConstruction = {EF_CONSTRUCTION}, efSearch = {EF_SEARCH}; k = {K}. Queries are held
-out. Recall of {N_QUERIES:,} queries: of the nearest, and of the {K} nearest. Times are medians of
-{rounds} runs, in ms: a single query, a batch of {BATCH}; what adding that batch to the graph costs;
-seconds to build it.
+{len(known):,} real vectors, past {len(real()):,} with noise; {N_QUERIES:,} held-out queries,
+k = {K}. FAISS looks into {probes} of its {n_lists_for(len(known)):,} lists. Candidates of all
+others are ranked by the float32 vectors, which are counted as memory, as a multiple of them.{note}
 
-| corpus | entries | exact, 1 | exact, {BATCH} | HNSW, 1 | HNSW, {BATCH} | add {BATCH} | """
-        "build (s) | recall@1 | recall@10 |\n|---|---|---|---|---|---|---|---|---|---|\n"
+| index | build (s) | search 1 (ms) | {BATCH} (ms) | {N_QUERIES:,} (ms) | add {BATCH} (ms) | """
+        f"remove {BATCH} (ms) | memory | recall@{K} |\n|---|---|---|---|---|---|---|---|---|\n"
         + "\n".join(lines)
     )
 
@@ -188,8 +396,6 @@ def resident(which: str) -> int:
 
 def measure_memory(n: int, exact_up_to: int) -> None:
     """Fill an index piece by piece and print figures for one row of the table of memory."""
-    # The size of a graph does not depend on how carefully its links are chosen.
-    neighbors.EF_CONSTRUCTION = EF_CONSTRUCTION_FOR_SIZE
     index = NeighborIndex(DIM, exact_up_to=exact_up_to)
     # FAISS and BLAS are loaded, and their buffers there, before the counting starts.
     warm = next(clustered(PIECE))
@@ -207,26 +413,73 @@ def measure_memory(n: int, exact_up_to: int) -> None:
     vectors = 4 * DIM * len(index)
     size = index.bytes_per_entry
     print(
-        f"| {'exact' if index.exact else 'HNSW'} | {len(index):,} | {size:,.0f} | "
+        f"| {'exact' if index.exact else 'lists'} | {len(index):,} | {size:,.0f} | "
         f"{size * len(index) / vectors:.2f} | {grown / vectors:.2f} | {took:.0f} | {search:.0f} |"
+    )
+
+
+def measure_large(n: int) -> None:
+    """Fill an index at once and print one row of the table of large ones."""
+    rows = noisy(n + N_QUERIES)
+    queries, known = rows[:N_QUERIES], rows[N_QUERIES:]
+    before = resident("VmRSS")
+    index = NeighborIndex(DIM)
+    building = seconds(lambda: filled(index, known))
+    peak = (resident("VmHWM") - before) / known.nbytes
+    flat = lambda: faiss.knn(queries[:BATCH], known, K, metric=faiss.METRIC_INNER_PRODUCT)  # noqa: E731
+    exact = [1e3 * seconds(flat) for _ in range(3)]
+    times = [
+        1e3 * median(lambda m=m: index.search(queries[:m], K), 5) for m in (1, BATCH, N_QUERIES)
+    ]
+    truth = faiss.knn(queries, known, K, metric=faiss.METRIC_INNER_PRODUCT)[0]
+    recall = found_of(index.search(queries, K).similarities, truth)
+    ids = [f"new {i}" for i in range(BATCH)]
+    adding = 1e3 * seconds(lambda: index.add(ids, queries[:BATCH]))
+    removing = 1e3 * seconds(lambda: index.remove(ids))
+    print(
+        f"| {n:,} | {building:.0f} | {statistics.median(exact):.0f} | {times[0]:.1f} | "
+        f"{times[1]:.0f} | {times[2]:.0f} | {adding:.0f} | {removing:.1f} | {peak:.2f} | "
+        f"{recall:.4f} |"
+    )
+
+
+def in_a_process(option: str, *sizes: int) -> str:
+    """Return the row that this script prints in a process of its own."""
+    command = [sys.executable, __file__, option, *map(str, sizes)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)  # noqa: S603 - this script
+    return done.stdout.strip()
+
+
+def large(sizes: list[int]) -> str:
+    """Return the table of large indexes."""
+    return (
+        f"""## Large
+
+Real vectors, past {len(real()):,} with noise, added at once; {N_QUERIES:,} held-out queries,
+k = {K}. The exact search is that of FAISS. Peak growth is beside the vectors given, as a
+multiple of them.
+
+| entries | build (s) | exact, {BATCH} (ms) | 1 (ms) | {BATCH} (ms) | {N_QUERIES:,} (ms) | """
+        f"add {BATCH} (ms) | remove {BATCH} (ms) | peak | recall@{K} |\n"
+        "|---|---|---|---|---|---|---|---|---|---|\n"
+        + "\n".join(in_a_process("--large", n) for n in sizes)
     )
 
 
 def memory(sizes: list[int]) -> str:
     """Return the table of memory, each row measured in a process of its own."""
-    lines = []
-    for n in sizes:
-        for exact_up_to in (n, min(n // 2, EXACT_UP_TO)):
-            command = [sys.executable, __file__, "--memory", str(n), str(exact_up_to)]
-            done = subprocess.run(command, check=True, capture_output=True, text=True)  # noqa: S603 - this script
-            lines.append(done.stdout.strip())
+    lines = [
+        in_a_process("--memory", n, exact_up_to)
+        for n in sizes
+        for exact_up_to in (n, min(n // 2, 100_000))
+    ]
     return (
         f"""## Memory
 
-Filled in pieces of {PIECE:,}. `bytes_per_entry` as reported and as a multiple of the vectors; peak
-growth of the process, the ids and one piece included, as a multiple of the vectors; seconds to fill
-it, making the vectors included; ms to search {BATCH}. efConstruction is
-{EF_CONSTRUCTION_FOR_SIZE} here: it changes the time, not the size.
+Synthetic vectors, filled in pieces of {PIECE:,}. `bytes_per_entry` as reported and as a multiple of
+the vectors; peak growth of the process, the ids and one piece included, as a multiple of the
+vectors; seconds to fill it, making the vectors and sorting them again as they outgrow their lists
+included; ms to search {BATCH}.
 
 | index | entries | bytes per entry | of the vectors | peak, of the vectors | fill (s) | """
         f"search {BATCH} (ms) |\n|---|---|---|---|---|---|---|\n" + "\n".join(lines)
@@ -237,25 +490,35 @@ def main() -> None:
     """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="small sizes, writes nothing")
+    parser.add_argument("--only", help="one section: passes, crossover, kinds, large or memory")
     parser.add_argument("--memory", nargs=2, type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--large", type=int, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.memory:
         measure_memory(*arguments.memory)
         return
+    if arguments.large:
+        measure_large(arguments.large)
+        return
     quick = arguments.quick
-    rounds = 2 if quick else 7
-    sections: list[Callable[[], str]] = [
-        lambda: passes(3_000 if quick else 20_000, 2 if quick else 9),
-        lambda: crossover([3_000] if quick else [10_000, 30_000, 100_000], rounds, quick=quick),
-        lambda: memory([5_000] if quick else [100_000, 1_000_000]),
-    ]
+    rounds = 2 if quick else 5
+    sections: dict[str, Callable[[], str]] = {
+        "kinds": lambda: kinds(3_000 if quick else 53_135, rounds),
+        "passes": lambda: passes(3_000 if quick else 20_000, 2 if quick else 5),
+        "crossover": lambda: crossover([3_000] if quick else [10_000, 30_000], rounds, quick=quick),
+        "large": lambda: large([30_000] if quick else [1_000_000]),
+        "memory": lambda: memory([5_000] if quick else [100_000, 1_000_000]),
+    }
+    if arguments.only:
+        print(sections[arguments.only]())
+        return
     text = f"""# Nearest neighbours
 
 Written by `benchmarks/neighbor_index.py`. Median (minimum–maximum). Python
 {platform.python_version()}, FAISS {faiss.__version__}, {faiss.omp_get_max_threads()} threads, a
 machine shared with others.
 """
-    for section in sections:
+    for section in sections.values():
         text += f"\n{section()}\n"
         if not quick:  # after every section: the last one takes longest
             RESULTS.mkdir(exist_ok=True)

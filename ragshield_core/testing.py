@@ -359,11 +359,13 @@ def trusts_whom_people_trust(case: DetectorCase) -> None:
 
 
 def says_of_each_what_it_is_asked(case: DetectorCase) -> None:
-    """Ask that outliers and latecomers are told by one truth value per entry."""
+    """Ask that outliers, of either kind, and latecomers are told by one truth value per entry."""
     detector = case.fitted()
     outliers = np.asarray(detector.outliers(case.known))
+    scores = detector.held_out_scores(case.known, 0)
+    held = np.asarray(detector.outlying(case.known, scores))
     late = np.asarray(detector.latecomers(list(case.known.ids)))
-    for found, what in ((outliers, "outliers"), (late, "latecomers")):
+    for found, what in ((outliers, "outliers"), (held, "outlying ones"), (late, "latecomers")):
         _ask(found.shape == (len(case.known),), f"{what} have shape {found.shape}")
         _ask(found.dtype == np.bool_, f"{what} are {found.dtype}")
 

@@ -272,6 +272,26 @@ class Detector(ABC):
         """
         return np.zeros(len(reference), dtype=np.bool_)
 
+    def outlying(self, entries: Batch, scores: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """Return which entries that are not known are far from all that is usual.
+
+        Asked for what was held of a sample that nobody has vouched for, after :meth:`refresh`.
+
+        Parameters
+        ----------
+        entries
+            n of them.
+        scores
+            Shape (n,): theirs, NaN without an opinion.
+
+        Returns
+        -------
+        NDArray[np.bool_]
+            Shape (n,); none by default.
+        """
+        del scores
+        return np.zeros(len(entries), dtype=np.bool_)
+
     def distrust(self, ids: Sequence[str]) -> None:  # noqa: B027
         """Watch entries that were fitted: nobody has vouched for them, and they look poisoned."""
 

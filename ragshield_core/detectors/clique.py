@@ -307,6 +307,12 @@ class CliqueDetector(Detector, Lender):
             found[known] = scores > self.audit_threshold(EXTREME)
         return found
 
+    def outlying(self, entries: Batch, scores: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """Return which entries are so suspicious that one clean one in ten thousand would be."""
+        if not self._ready or self.rule != "groups":
+            return super().outlying(entries, scores)
+        return scores > self.audit_threshold(EXTREME)
+
     def trust(self, ids: Sequence[str]) -> None:
         """Watch entries no longer: a person has judged them good."""
         if self._ready:  # before, all of them will be

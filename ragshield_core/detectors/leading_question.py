@@ -162,6 +162,10 @@ class LeadingQuestionDetector(Detector):
         self._doubtful = doubtful
         return np.asarray(doubtful[sample])
 
+    def outlying(self, entries: Batch, scores: NDArray[np.float64]) -> NDArray[np.bool_]:  # noqa: ARG002
+        """Return which entries open with the malformed questions that count no more."""
+        return np.asarray(self._doubtful[tuple(_questions(entries)[0].T)])
+
     def _malformed(self, shapes: NDArray[np.intp], known: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Return which shapes are suspicious where neither they nor known ones are counted."""
         found = known.copy()

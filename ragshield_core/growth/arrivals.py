@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -38,6 +39,11 @@ USUAL = 1 / 3
 # Thresholds are raised for another source where a smaller share than this is as usual: new sources
 # had .02 to .54 (of Wikipedia: web pages, documentation, opinions), a fifth or a half of poison 1.
 MOSTLY_USUAL = 0.6
+# Where most are as usual, a source still shows in the band next to what is held: clean entries are
+# there as often as the band is wide. Standard deviations by which they must be more: fewer than for
+# what is called a shift, since thresholds move by no more than the band says, which is next to
+# nothing where chance was at work (once in seven hundred looks).
+BAND, HEAVIER = (LOWER, (LOWER * MIDDLE) ** 0.5), 3.0
 # Of the clean scores of a detector, at least this share must differ for its p-values to be tested.
 DISTINCT = 0.25
 
@@ -246,9 +252,13 @@ class Arrivals:
         return [name for name in hits if name in calibrations and self._runs_away(name, rate)]
 
     def moved(
-        self, name: str, calibration: Calibration, scores: NDArray[np.float64]
+        self,
+        name: str,
+        calibration: Calibration,
+        scores: NDArray[np.float64],
+        threshold: float | None = None,
     ) -> Moved | None:
-        """Return how far what comes lately is from the clean sample, as a whole; mostly ``None``.
+        """Return how far what comes lately is from the clean sample; mostly ``None``.
 
         A new source, in which all is a little more suspicious, would be held far too often by the
         thresholds of the clean sample. Its scores are taken for those of the sample, stretched and
@@ -256,6 +266,9 @@ class Arrivals:
 
         Poison does not move what it is not: the shift is told by the middling p-values, which it
         leaves alone, and where most arrivals are as usual, the others do not speak for a source.
+        Unless entries are judged one by one: those of a source then get rarer towards the extremes
+        at an even pace, and what is held belongs to it as far as that pace says
+        (:func:`_without_excess`). Poison stands apart.
 
         Parameters
         ----------
@@ -265,15 +278,29 @@ class Arrivals:
             Its scores for the clean sample.
         scores
             Of a batch that is judged now, NaN without an opinion.
+        threshold
+            The score above which it holds, if it judges entries one by one: by the entry and the
+            knowledge base, and not by what else comes. Members of a group raise each other's
+            scores, some little and some much, so that their tail tells nothing.
         """
         now = calibration.p_values(scores[~np.isnan(scores)]).astype(np.float32)
         before = self._p_values.get(name)
         p_values = now if before is None else np.concatenate([before, now])
         p_values = p_values[-max(WINDOW, len(now)) :]
-        if len(p_values) < FEWEST or _middle(p_values)[0] < SHIFTED:
+        if len(p_values) < FEWEST or not _distinct(calibration):
             return None
-        usual = _usual_share(p_values)
-        if usual >= MOSTLY_USUAL or not _distinct(calibration):
+        n, usual = len(p_values), _usual_share(p_values)
+        if _middle(p_values)[0] >= SHIFTED and usual < MOSTLY_USUAL:
+            how = f"at most {usual:.0%} are as usual"
+        elif threshold is not None and (band := _between(p_values, *BAND))[0] >= HEAVIER:
+            p_values = _without_excess(p_values, 1.0 / (len(calibration) + 1.0))
+            if not _held_too_often(p_values, calibration, threshold):
+                return None
+            how = (
+                f"{band[1]:.0%} are nearly as suspicious as what is held, where {band[2]:.0%} of "
+                "usual ones are"
+            )
+        else:
             return None
         clean, quartiles = calibration.clean_scores, np.array([0.5, 0.75])
         there = np.quantile(clean, quartiles)
@@ -281,9 +308,9 @@ class Arrivals:
         spread = float(there[1] - there[0])
         factor = max(1.0, float(here[1] - here[0]) / spread) if spread > 0.0 else 1.0
         why = (
-            f"thresholds are higher for now: of the latest {len(p_values)} entries at most "
-            f"{usual:.0%} are as usual, so that they are taken for another source than it was "
-            "calibrated on; review some of them, and adopt anew if they are good"
+            f"thresholds are higher for now: of the latest {n} entries {how}, so that they are "
+            "taken for another source than it was calibrated on; review some of them, and adopt "
+            "anew if they are good"
         )
         return Moved(float(here[0]) - factor * float(there[0]), factor, why)
 
@@ -510,10 +537,58 @@ def _usual_share(p_values: NDArray[np.float32]) -> float:
 
 def _middle(p_values: NDArray[np.float32]) -> tuple[float, float, float]:
     """Return how far the share of middling p-values is off, in standard deviations, and both."""
+    return _between(p_values, LOWER, MIDDLE)
+
+
+def _between(p_values: NDArray[np.float32], low: float, high: float) -> tuple[float, float, float]:
+    """Return how far the share of p-values in (low, high] is off, as :func:`_middle`, and both.
+
+    Of those above :data:`LOWER`: what poison leaves alone.
+    """
     rest = p_values[p_values > LOWER]
-    expected = (MIDDLE - LOWER) / (1.0 - LOWER)
+    expected = (high - low) / (1.0 - LOWER)
     if not len(rest):
         return 0.0, 0.0, expected
-    share = float(np.mean(rest <= MIDDLE))
+    share = float(np.mean((rest > low) & (rest <= high)))
     deviation = float(np.sqrt(expected * (1.0 - expected) / len(rest)))
     return (share - expected) / deviation, share, expected
+
+
+def _held_too_often(
+    p_values: NDArray[np.float32], calibration: Calibration, threshold: float
+) -> bool:
+    """Return whether more p-values than those of clean entries are of scores above a threshold."""
+    (at,) = calibration.p_values(np.array([threshold]))
+    n, beyond = len(p_values), int(np.count_nonzero(p_values < np.float32(at)))
+    return bool(beyond - at * n >= HEAVIER * np.sqrt(at * (1.0 - at) * n))
+
+
+def _without_excess(p_values: NDArray[np.float32], smallest: float) -> NDArray[np.float32]:
+    """Return p-values without the smallest, as far as these are more than the others tell.
+
+    p-values of scores with an exponential tail of any slope follow a power law (of the clean
+    sample's slope, they are uniform). In bands of one width on a logarithmic scale, their numbers
+    are then a geometric series, and each band tells how many there are in the next. Where one has
+    fewer, the series goes on from there: what stands apart does not belong to it.
+
+    Parameters
+    ----------
+    p_values
+        Of arrivals.
+    smallest
+        That a p-value can be.
+    """
+    edges = [MIDDLE, BAND[1], LOWER]
+    while edges[-1] > smallest:
+        edges.append(edges[-1] * LOWER / BAND[1])
+    ascending = np.sort(p_values)
+    ends = np.searchsorted(ascending, np.array(edges, dtype=np.float32), side="right")
+    far, near = float(ends[0] - ends[1]), float(ends[1] - ends[2])
+    pace, expected, kept = min(1.0, near / max(far, 1.0)), near, [ascending[ends[2] :]]
+    for above, below in itertools.pairwise(ends[2:]):
+        expected *= pace
+        n = min(int(above - below), int(np.ceil(expected)))
+        kept.append(ascending[above - n : above])
+        if n < expected:
+            pace, expected = pace * n / expected, float(n)
+    return np.concatenate(kept)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ragshield_core.calibration import Calibration, JointCalibration
-from ragshield_core.detectors.base import Detector
+from ragshield_core.detectors.base import Detector, Scope
 from ragshield_core.entries import Batch
 from ragshield_core.errors import CalibrationError
 from ragshield_core.growth.arrivals import Arrivals, Counted
@@ -162,7 +162,7 @@ class Calibrator:
 
     def by_sample(
         self, sample: CleanSample, confirmed: Sequence[str], at_most: float | None = None
-    ) -> None:
+    ) -> int:
         """Measure what is usual now, score a clean sample by that, and take thresholds.
 
         Parameters
@@ -173,6 +173,11 @@ class Calibrator:
             Ids of held entries that a reviewer has confirmed as poisoned.
         at_most
             As of :meth:`ragshield_core.Guard.calibrate`.
+
+        Returns
+        -------
+        int
+            How many of those outside count as clean.
         """
         doubtful = self.measure(sample, confirmed)
         scores = self._held_out_scores(sample.inside)
@@ -183,13 +188,16 @@ class Calibrator:
                 name: np.concatenate([scores.get(name, nothing), column])
                 for name, column in outside.items()
             }
-        counting = np.concatenate([~doubtful, np.ones(len(sample.outside), dtype=np.bool_)])
+            doubtful = np.concatenate([doubtful, self._doubtful(sample, outside)])
+        counting = ~doubtful
         counted = {name: column[counting] for name, column in scores.items()}
         self._check_judged(counted)
         entries = (*sample.inside.ids, *sample.outside.ids)
         ids = [entry_id for entry_id, counts in zip(entries, counting, strict=True) if counts]
         self._take(counted, at_most, int(np.count_nonzero(doubtful)), ids)
-        self.sample_scores = {name: column[: len(sample.inside)] for name, column in scores.items()}
+        n = len(sample.inside)
+        self.sample_scores = {name: column[:n] for name, column in scores.items()}
+        return int(np.count_nonzero(counting[n:]))
 
     def measure(self, sample: CleanSample, confirmed: Sequence[str]) -> NDArray[np.bool_]:
         """Measure what is usual now, by what is inside of a clean sample.
@@ -211,6 +219,19 @@ class Calibrator:
             detector.refresh(reference)
         return doubtful
 
+    def _doubtful(
+        self, sample: CleanSample, outside: Mapping[str, NDArray[np.float64]]
+    ) -> NDArray[np.bool_]:
+        """Return which entries outside of a sample are far from all that is usual inside.
+
+        What is poisoned does not become clean by being held.
+        """
+        doubtful = np.zeros(len(sample.outside), dtype=np.bool_)
+        for detector in () if sample.vetted else self._knowledge.detectors:
+            if detector.name in outside:
+                doubtful |= detector.outlying(sample.outside, outside[detector.name])
+        return doubtful
+
     def leave_out(self, ids: Collection[str]) -> None:
         """Take entries out of the sample: they have left, or are not what was drawn any more."""
         if self.sample is not None and ids:
@@ -227,10 +248,15 @@ class Calibrator:
             Of a batch that is judged, NaN without an opinion.
         """
         clean = self._measured().get(name)
-        moved = None if clean is None else self.arrivals.moved(name, clean, scores)
+        if clean is None:
+            return None
+        thresholds, detectors = self.thresholds[name], self._knowledge.detectors
+        one_by_one = any(d.name == name and d.scope is Scope.ENTRY for d in detectors)
+        threshold = thresholds.quarantine if one_by_one else None
+        moved = self.arrivals.moved(name, clean, scores, threshold)
         if moved is None:
             return None
-        return Raised(self.thresholds[name].moved(moved.offset, moved.factor), moved.why)
+        return Raised(thresholds.moved(moved.offset, moved.factor), moved.why)
 
     def _measured(self) -> dict[str, Calibration]:
         """Return the clean scores of detectors that measure what is usual."""

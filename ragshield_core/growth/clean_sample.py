@@ -65,7 +65,7 @@ class CleanSample:
         vetted
             As of the class.
         """
-        size = min(len(batch), math.ceil(BEYOND / rate))
+        size = min(len(batch), full_size(rate))
         order = np.random.default_rng(seed).permutation(len(batch))
         if size < len(batch):
             order = order[_of_many_sources([batch.lineages[row] for row in order], size)]
@@ -162,3 +162,8 @@ def latest(batches: Sequence[Batch], known: Collection[str] | None = None) -> Ba
 def first_size(rate: float) -> int:
     """Return how many entries a guard that began with nothing needs before it calibrates itself."""
     return math.ceil(FEWEST_BEYOND / rate)
+
+
+def full_size(rate: float) -> int:
+    """Return how many entries a sample has where there are enough of them."""
+    return math.ceil(BEYOND / rate)

@@ -17,7 +17,7 @@ from ragshield_core.errors import CalibrationError, NotFittedError
 from ragshield_core.findings import Finding, Skipped, finding_from_dict, finding_to_dict
 from ragshield_core.growth.borrowed import Lent
 from ragshield_core.growth.calibrator import Calibrator
-from ragshield_core.growth.clean_sample import CleanSample, first_size, latest
+from ragshield_core.growth.clean_sample import CleanSample, first_size, full_size, latest
 from ragshield_core.growth.knowledge import Knowledge
 from ragshield_core.screening import crash, explained, findings_of
 from ragshield_core.state import part_of
@@ -30,6 +30,10 @@ REFRESH_AFTER = 0.1
 # Of what was collected, revisions and entries that have left are dropped once all together are so
 # many times what is known.
 MOST_COLLECTED = 2
+# A first sample is small, so that clean entries are held more often than accepted, by a third as a
+# rule. Where so many times the accepted share was held, what is far from all that is usual left
+# out, poison was: a sample with that in would have higher thresholds than what is clean.
+MOST_HELD = 2
 
 NOTHING = Batch.of(ids=[], texts=[], embeddings=None)
 
@@ -122,6 +126,8 @@ class Recalibration:
                 return
             if clean is not None:
                 calibrator.by_clean(clean, at_most)
+                if not self.collecting:  # no sample of what came is better than one that is vetted
+                    self._collected, self._held_meanwhile, self._wanted_rate = [], [], None
             elif calibrator.held_out:
                 calibrator.by_held_out(at_most)
             elif calibrator.sample is not None:
@@ -179,13 +185,18 @@ class Recalibration:
         if len(batch) < first_size(wanted):  # a sample for now
             self._collected, self._wanted_rate = [batch], wanted
 
-    def refresh(self, confirmed: Sequence[str]) -> None:
+    def refresh(self, confirmed: Sequence[str]) -> int:
         """Take thresholds anew, from the clean sample as it scores now.
 
         Parameters
         ----------
         confirmed
             Ids of held entries that a reviewer has confirmed as poisoned.
+
+        Returns
+        -------
+        int
+            How many entries that are not in the store count as clean.
 
         Raises
         ------
@@ -198,7 +209,7 @@ class Recalibration:
             raise NotFittedError(msg)
         gone = [i for i in calibrator.sample.inside.ids if i not in self._knowledge]
         calibrator.leave_out(gone)
-        calibrator.by_sample(calibrator.sample, confirmed)
+        return calibrator.by_sample(calibrator.sample, confirmed)
 
     def learned(self, entries: Batch, again: Sequence[str]) -> None:
         """Take note of entries that were learned just now.
@@ -358,6 +369,8 @@ class Recalibration:
         calibrator.sample = sample = calibrator.draw(collected, vetted=False)
         try:
             calibrator.by_sample(sample, confirmed, at_most)
+            if len(collected) < full_size(self._rate):  # a sample for now
+                self._collected = [collected]
         except CalibrationError:
             self._collect_again(collected)
             raise
@@ -388,7 +401,8 @@ class Recalibration:
     def _renewing(self) -> bool:
         """Whether a larger clean sample is to be had than the one there is, or any at all.
 
-        A small store was adopted, or an early version saved this guard without its sample.
+        The guard began with nothing, a small store was adopted, or an early version saved this
+        guard without its sample.
         """
         calibrator = self._calibrator
         if calibrator.calibration is None:
@@ -402,18 +416,38 @@ class Recalibration:
         held = {entry_id for batch in self._held_meanwhile for entry_id in batch.ids}
         collected = {entry_id for batch in self._collected for entry_id in batch.ids}
         n = len(held) + sum(entry_id in self._knowledge for entry_id in collected)
-        return n >= first_size(self._rate if self._wanted_rate is None else self._wanted_rate)
+        if self._wanted_rate is not None:
+            return n >= first_size(self._wanted_rate)
+        return n >= (full_size(self._rate) if self._began_small else first_size(self._rate))
+
+    @property
+    def _began_small(self) -> bool:
+        """Whether the sample that is to be renewed is the first one after nothing."""
+        return self._wanted_rate is None and self._calibrator.sample is not None
 
     def _renew(self, confirmed: Sequence[str]) -> None:
         """Take a new clean sample from what has come."""
         inside = self._standing
         outside = latest([NOTHING, *self._held_meanwhile])
-        outside = outside.take([r for r, i in enumerate(outside.ids) if i not in self._knowledge])
-        self._calibrator.sample = CleanSample(inside=inside, outside=outside, vetted=False)
+        judged = {*confirmed}  # as poisoned; what was released is known
+        clean = [i not in self._knowledge and i not in judged for i in outside.ids]
+        outside = outside.take(np.array(clean, dtype=np.bool_))
+        renewed = CleanSample(inside=inside, outside=outside, vetted=False)
+        before, began_small = self._calibrator.sample, self._began_small
+        self._calibrator.sample = renewed
         if self._wanted_rate is not None:
             self._calibrator.policy = self._calibrator.policy.accepting(self._wanted_rate)
         self._collected, self._held_meanwhile, self._wanted_rate = [], [], None
-        self.refresh(confirmed)
+        n_held = self.refresh(confirmed)
+        if began_small and n_held > MOST_HELD * self._rate * len(renewed):
+            logger.warning(
+                "%d of %d entries were held, more than clean ones would be: thresholds are still "
+                "taken from the few that came first. calibrate(clean=...) takes them from entries "
+                "that you know to be clean",
+                *(n_held, len(renewed)),
+            )
+            self._calibrator.sample = before
+            self.refresh(confirmed)
 
     def _judge_again(self, entries: Batch, scores: Mapping[str, NDArray[np.float64]]) -> None:
         """Note findings against fitted entries; the next report names them."""

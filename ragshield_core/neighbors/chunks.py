@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,14 +11,29 @@ from numpy.typing import NDArray
 
 from ragshield_core.neighbors.rows import CHUNK_ROWS
 
+# Rows for which a chunk has room at least.
+LEAST_ROOM = 16
+
+# Bytes from which a chunk has a mapping of its own: the full ones of the usual lengths of vectors.
+MAPPED_FROM = 2**20
+
 
 class Chunks:
-    """Rows of float32 that grow without copying what is there: chunks of a fixed size."""
+    """Rows of float32 that grow without copying what is there: chunks of a fixed size.
 
-    def __init__(self, dim: int) -> None:
+    Parameters
+    ----------
+    dim
+        Length of a row.
+    reserve
+        Rows for which there is room from the beginning.
+    """
+
+    def __init__(self, dim: int, *, reserve: int = 0) -> None:
         self.dim = dim
         self._chunks: list[NDArray[np.float32]] = []
         self._n = 0
+        self._reserve(reserve)
 
     def __len__(self) -> int:
         return self._n
@@ -56,6 +72,12 @@ class Chunks:
         for start in range(0, self._n, CHUNK_ROWS):
             yield start, self._chunks[start // CHUNK_ROWS][: self._n - start]
 
+    def drained(self) -> Iterator[NDArray[np.float32]]:
+        """Yield the rows of each chunk, which is gone then."""
+        while self._n:
+            yield self._chunks.pop(0)[: self._n]
+            self._n = max(0, self._n - CHUNK_ROWS)
+
     def take(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
         """Return copies of rows, shape (n, dim)."""
         if len(self._chunks) == 1:
@@ -72,22 +94,34 @@ class Chunks:
 
     def _reserve(self, n: int) -> None:
         if len(self._chunks) <= 1 and n <= CHUNK_ROWS:
-            # A small index takes little: the first chunk doubles until it is of full size.
+            # Few rows take little: the first chunk grows by a quarter until it is of full size.
             have = len(self._chunks[0]) if self._chunks else 0
             if n > have:
-                size = min(CHUNK_ROWS, max(n, 2 * have, 64))
+                size = min(CHUNK_ROWS, max(n, have * 5 // 4, LEAST_ROOM))
                 self._replace_first(size)
             return
         if self._chunks and len(self._chunks[0]) < CHUNK_ROWS:
             self._replace_first(CHUNK_ROWS)
         while len(self._chunks) * CHUNK_ROWS < n:
-            self._chunks.append(np.empty((CHUNK_ROWS, self.dim), dtype=np.float32))
+            self._chunks.append(_room(CHUNK_ROWS, self.dim))
 
     def _replace_first(self, size: int) -> None:
-        first = np.empty((size, self.dim), dtype=np.float32)
+        first = _room(size, self.dim)
         if self._chunks:
             first[: self._n] = self._chunks[0][: self._n]
         self._chunks = [first]
+
+
+def _room(n: int, dim: int) -> NDArray[np.float32]:
+    """Return rows to be filled, of which large ones are the system's again as soon as freed.
+
+    Memory of the C library is not, if any other was taken after it: rows that are moved from one
+    list into many would take twice their size ever after.
+    """
+    size = 4 * n * dim
+    if size < MAPPED_FROM:
+        return np.empty((n, dim), dtype=np.float32)
+    return np.frombuffer(mmap.mmap(-1, size), dtype=np.float32).reshape(n, dim)
 
 
 class Column:

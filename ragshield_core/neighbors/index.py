@@ -1,13 +1,12 @@
 """Nearest entries by cosine: an index for a knowledge base that changes, and whole-corpus passes.
 
-:class:`NeighborIndex` answers for new entries, exactly up to a size and through an HNSW graph above
-it; :func:`all_neighbors` and :func:`pairs_above` compare a whole corpus with itself, exactly. All
-take float32 rows of unit length, so that an inner product is a cosine.
+:class:`NeighborIndex` answers for new entries, exactly up to a size and through inverted lists
+above it; :func:`all_neighbors` and :func:`pairs_above` compare a whole corpus with itself. All take
+float32 rows of unit length, so that an inner product is a cosine.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Self
 
@@ -15,13 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ragshield_core.errors import InvalidBatchError, StateError
-from ragshield_core.neighbors.chunks import Chunks, Column
-from ragshield_core.neighbors.hnsw import REBUILD_AT, Graph
+from ragshield_core.neighbors.listed import ListedRows
+from ragshield_core.neighbors.lists import EXACT_REACH, InvertedLists
 from ragshield_core.neighbors.rows import (
     DAMAGE,
     MERGED_CHUNKS,
-    RERANK_CANDIDATES,
-    RERANK_ROWS,
     Neighbors,
     check_k,
     check_rows,
@@ -31,10 +28,9 @@ from ragshield_core.neighbors.rows import (
     raise_damaged,
 )
 
-# Two cores search a batch of 100 among 100,000 entries exactly in about the time in which they
-# search it in a graph and add it there (benchmarks/results/neighbor_index.md); below, the graph
-# costs more than it saves, and misses some.
-EXACT_UP_TO = 100_000
+# A batch of 1,000 is compared with so many in a tenth of a second by two cores; lists take about a
+# third of that, and miss some (benchmarks/results/neighbor_index.md).
+EXACT_UP_TO = 25_000
 
 # Share of slots whose entries were removed at which the others are renumbered: callers' arrays are
 # a third longer than need be, at the most, and renumbering costs little for each removal.
@@ -72,7 +68,7 @@ class FixedVectors:
 
 
 class NeighborIndex:
-    """Nearest entries by cosine: exact (flat inner product) up to a size, HNSW above it.
+    """Nearest entries by cosine: exact (flat inner product) up to a size, inverted lists above it.
 
     Every entry gets a slot: slots are counted up, so that they tell who came first, and callers may
     keep arrays of their own by slot (``capacity`` long). Those of entries that were removed are not
@@ -83,20 +79,19 @@ class NeighborIndex:
     dim
         Length of a vector.
     exact_up_to
-        Number of entries up to which every search compares with every entry. Above, a graph is
-        built (once, by the :meth:`add` that crosses the line, which takes about a minute at the
-        default) and searches are approximate; below half of it the graph is dropped again.
+        Number of entries up to which every search compares with every entry. Above, they are sorted
+        into lists (by the :meth:`add` that crosses the line, and again when they have outgrown
+        them, which takes seconds for 100,000 and about a minute for a million), and searches are
+        approximate; below half of it they are put together again.
     seed
-        Of the levels of the graph. With more than one thread the links still depend on timing.
+        Of the sample by which lists are made.
 
     Notes
     -----
-    Vectors are kept once, in float32, in chunks that are never copied to grow. The graph keeps
-    float16 copies and finds candidates only: similarities are always those of the float32 vectors.
-    Vectors that are equal in float16 share one node, because a graph falls apart into islands
-    where more entries coincide than a node has links; clones are an attack, so they must not
-    unhinge the index. Entries that were removed stay in the graph as way-points until they are a
-    quarter of it. Queries for which the graph finds too few entries are answered exactly.
+    Vectors are kept once, in float32. Lists decide only which entries a query is compared with:
+    similarities are always those of the float32 vectors, and clones, which share a list, are all
+    compared. :class:`~ragshield_core.neighbors.lists.InvertedLists` says how many are missed.
+    Queries for which lists hold too few entries are answered exactly.
 
     Searches may run beside each other, but not beside :meth:`add` or :meth:`remove`.
 
@@ -120,15 +115,11 @@ class NeighborIndex:
         self.exact_up_to = exact_up_to
         self.seed = seed
         self._slots: dict[str, int] = {}
-        # Rows are dense, the last one moves into the gap of one that is removed; slots are not.
-        self._rows = Chunks(dim)
-        self._ids: list[str] = []  # by row
-        self._slot_of_row = Column(np.int64)
-        self._row_of_slot = Column(np.int64)  # -1 where removed
-        self._graph: Graph | None = None
+        self._ids: list[str] = []  # by slot; those of entries that were removed stay
+        self._rows = ListedRows(dim, seed)
 
     def __len__(self) -> int:
-        return len(self._ids)
+        return len(self._slots)
 
     def __contains__(self, entry_id: object) -> bool:
         return entry_id in self._slots
@@ -136,7 +127,7 @@ class NeighborIndex:
     @property
     def capacity(self) -> int:
         """Number of slots handed out so far: every slot is below it."""
-        return len(self._row_of_slot)
+        return self._rows.capacity
 
     @property
     def sparse(self) -> bool:
@@ -146,22 +137,19 @@ class NeighborIndex:
     @property
     def exact(self) -> bool:
         """Whether searches compare with every entry."""
-        return self._graph is None
+        return self._rows.lists is None
 
     @property
     def bytes_per_entry(self) -> float:
-        """Memory per entry present, in bytes: vectors, graph and tables; 0.0 if there is none.
+        """Memory per entry present, in bytes: vectors, lists and tables; 0.0 if there is none.
 
         The ids themselves are not counted: they are the caller's strings. Tables of Python objects
         are estimated.
         """
-        if not self._ids:
+        if not self._slots:
             return 0.0
         # An entry of a dict with its int value takes about 130 bytes, a pointer in a list 8.
-        total = 138 * len(self)
-        total += self._rows.nbytes + self._slot_of_row.nbytes + self._row_of_slot.nbytes
-        total += 0 if self._graph is None else self._graph.nbytes
-        return total / len(self)
+        return (130 * len(self) + 8 * self.capacity + self._rows.nbytes) / len(self)
 
     def add(self, ids: Sequence[str], embeddings: NDArray[np.float32]) -> NDArray[np.int64]:
         """Add entries and return their slots.
@@ -189,17 +177,12 @@ class NeighborIndex:
             raise InvalidBatchError(msg)
         check_rows("embeddings", embeddings, self.dim, ids)
         self._check_new(ids)
-        first_row, first_slot = len(self), self.capacity
-        slots = np.arange(first_slot, first_slot + len(ids), dtype=np.int64)
-        self._rows.append(embeddings)
+        slots = self._rows.append(embeddings)
         self._ids.extend(ids)
-        self._slot_of_row.append(slots)
-        self._row_of_slot.append(np.arange(first_row, first_row + len(ids), dtype=np.int64))
         self._slots.update(zip(ids, slots.tolist(), strict=True))
-        if self._graph is not None:
-            self._graph.add(slots, embeddings)
-        elif len(self) > self.exact_up_to:
-            self._build()
+        outgrown = len(self) > self.exact_up_to if self.exact else self._rows.outgrown
+        if outgrown:
+            self._rows.sort()
         return slots
 
     def remove(self, ids: Sequence[str]) -> NDArray[np.int64]:
@@ -224,17 +207,15 @@ class NeighborIndex:
             msg = f"id {unknown!r} is not in this index, expected ids that were added."
             raise InvalidBatchError(msg)
         slots = self.slots_of(ids)
-        for entry_id, slot in zip(ids, slots.tolist(), strict=True):
-            self._drop_row(int(self._row_of_slot.values[slot]))
-            self._row_of_slot.values[slot] = -1
+        for entry_id in ids:
             del self._slots[entry_id]
-        if self._graph is not None:
-            self._graph.remove(slots)
-            # Half, not all of it, so that a size that swings around the line does not rebuild.
-            if 2 * len(self) <= self.exact_up_to or not self._ids:
-                self._graph = None
-            elif self._graph.share_gone > REBUILD_AT:
-                self._build()
+        self._rows.remove(slots)
+        if not self.exact:
+            # Half, not all of it, so that a size that swings around the line does not sort again.
+            if 2 * len(self) <= self.exact_up_to or not self._slots:
+                self._rows.unsort()
+            elif self._rows.outgrown:
+                self._rows.sort()
         return slots
 
     def compact(self) -> NDArray[np.int64]:
@@ -246,16 +227,12 @@ class NeighborIndex:
             Shape (n,): the slots that they had, by the new ones. Of an array by slot, callers keep
             these rows.
         """
-        before = np.flatnonzero(self._row_of_slot.values >= 0)
+        before = np.flatnonzero(self._rows.present)
         numbers = np.full(self.capacity, -1, dtype=np.int64)
         numbers[before] = np.arange(len(before))
-        rows = self._row_of_slot.values[before]
-        self._row_of_slot = Column(np.int64)
-        self._row_of_slot.append(rows)
-        self._slot_of_row.values[:] = numbers[self._slot_of_row.values]
-        self._slots = dict(zip(self._ids, self._slot_of_row.values.tolist(), strict=True))
-        if self._graph is not None:
-            self._graph.renumber(before, numbers)
+        self._ids = [self._ids[slot] for slot in before.tolist()]
+        self._slots = {entry_id: slot for slot, entry_id in enumerate(self._ids)}
+        self._rows.renumber(before, numbers)
         return before
 
     def slots_of(self, ids: Iterable[str]) -> NDArray[np.int64]:
@@ -272,7 +249,7 @@ class NeighborIndex:
             A :class:`ValueError`, if a slot was never handed out or its entry was removed.
         """
         ids = self._ids
-        return [ids[row] for row in self._rows_of(slots).tolist()]
+        return [ids[slot] for slot in self._known(slots).tolist()]
 
     def vectors(self, slots: Sequence[int] | NDArray[Any]) -> NDArray[np.float32]:
         """Return copies of the vectors of the given slots, shape (n, dim), float32.
@@ -282,7 +259,7 @@ class NeighborIndex:
         InvalidBatchError
             A :class:`ValueError`, if a slot was never handed out or its entry was removed.
         """
-        return self._rows.take(self._rows_of(slots))
+        return self._rows.take(self._known(slots))
 
     def search(self, embeddings: NDArray[np.float32], k: int) -> Neighbors:
         """Return the k nearest entries of each query.
@@ -302,35 +279,21 @@ class NeighborIndex:
         check_k(k)
         check_rows("embeddings", embeddings, self.dim)
         queries = np.ascontiguousarray(embeddings)
-        if self._graph is None:
-            return self._search_rows(queries, k)
-        parts = [
-            self._search_graph(self._graph, queries[start : start + RERANK_ROWS], k)
-            for start in range(0, len(queries), RERANK_ROWS)
-        ]
-        if not parts:
-            return none_found(0, k)
-        return Neighbors(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+        return self._search_exactly(queries, k) if self.exact else self._rows.search(queries, k)
 
     def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """Return the index as JSON-ready values and arrays without objects."""
-        rows = np.arange(len(self))
+        arrays = self._rows.state()
         values: dict[str, Any] = {
             "format": FORMAT,
             "dim": self.dim,
             "exact_up_to": self.exact_up_to,
             "seed": self.seed,
             "capacity": self.capacity,
-            "ids": list(self._ids),
+            "ids": [self._ids[slot] for slot in arrays["slots"].tolist()],
         }
-        arrays: dict[str, NDArray[Any]] = {
-            "vectors": self._rows.take(rows),
-            "slots": self._slot_of_row.values.copy(),
-        }
-        if self._graph is not None:
-            graph_values, graph_arrays = self._graph.state(arrays["slots"])
-            values["graph"] = {**graph_values, "sha256": _checksum(graph_arrays)}
-            arrays |= graph_arrays
+        if self._rows.lists is not None:
+            values["lists"] = {"reach": self._rows.lists.reach}
         return values, arrays
 
     @classmethod
@@ -341,8 +304,7 @@ class NeighborIndex:
         ------
         StateError
             A :class:`ValueError`, if something is missing, damaged, does not fit together or is of
-            a newer format. Links of the graph are checked before FAISS follows them: wrong ones
-            would end the process.
+            a newer format. A graph, which was saved in place of lists before, is left unread.
         """
         try:
             return cls._restored(values, arrays)
@@ -376,22 +338,16 @@ class NeighborIndex:
         if len(set(ids)) != len(ids):
             raise_damaged(f"id {_repeated(ids)!r} stands in it more than once")
         check_rows("vectors", vectors, index.dim, ids)
-        index._rows.append(vectors)
-        index._ids = list(ids)
+        if "places" in arrays and _integers(arrays["places"]).shape != slots.shape:
+            raise_damaged("its places are not one whole number per entry")
+        lists = _saved_lists(values, arrays, vectors.shape)
+        index._rows = ListedRows.restored(index.seed, capacity, arrays, lists)
         index._slots = dict(zip(ids, slots.tolist(), strict=True))
-        index._slot_of_row.append(slots)
-        row_of_slot = np.full(capacity, -1, dtype=np.int64)
-        row_of_slot[slots] = np.arange(len(ids))
-        index._row_of_slot.append(row_of_slot)
-        if "graph" in values:
-            saved = {name: arrays[name] for name in Graph.ARRAYS}
-            if _checksum(saved) != values["graph"]["sha256"]:
-                raise_damaged("its graph does not match its checksum")
-            index._graph = Graph.restored(
-                _whole(values["graph"]["entry"]), saved, slots, index._rows, index.seed
-            )
-        elif len(index) > index.exact_up_to:
-            index._build()
+        index._ids = [""] * capacity
+        for entry_id, slot in index._slots.items():
+            index._ids[slot] = entry_id
+        if lists is None and len(index) > index.exact_up_to:
+            index._rows.sort()
         return index
 
     def _check_new(self, ids: Sequence[str]) -> None:
@@ -403,84 +359,52 @@ class NeighborIndex:
             msg = f"id {_repeated(ids)!r} is duplicated in ids, expected unique ids."
             raise InvalidBatchError(msg)
 
-    def _rows_of(self, slots: Sequence[int] | NDArray[Any]) -> NDArray[np.int64]:
+    def _known(self, slots: Sequence[int] | NDArray[Any]) -> NDArray[np.int64]:
+        """Return slots as an array, or raise if one of them holds no entry."""
         chosen = np.asarray(slots, dtype=np.int64)
         known = (chosen >= 0) & (chosen < self.capacity)
-        rows = np.full(chosen.shape, -1, dtype=np.int64)
-        rows[known] = self._row_of_slot.values[chosen[known]]
-        if (rows < 0).any():
-            slot = int(chosen[rows < 0][0])
+        known[known] = self._rows.present[chosen[known]]
+        if not known.all():
+            slot = int(chosen[~known][0])
             msg = f"slot {slot} holds no entry, expected slots of entries that are present."
             raise InvalidBatchError(msg)
-        return rows
+        return chosen
 
-    def _drop_row(self, row: int) -> None:
-        last = len(self._ids) - 1
-        if row != last:
-            slot = int(self._slot_of_row.values[last])
-            self._ids[row] = self._ids[last]
-            self._slot_of_row.values[row] = slot
-            self._row_of_slot.values[slot] = row
-            self._rows.move(last, row)
-        self._ids.pop()
-        self._slot_of_row.pop()
-        self._rows.pop()
-
-    def _build(self) -> None:
-        self._graph = None  # frees the old one first
-        graph = Graph(self.dim, self.seed)
-        for start, rows in self._rows.filled():
-            graph.add(self._slot_of_row.values[start : start + len(rows)], rows)
-        self._graph = graph
-
-    def _search_rows(self, queries: NDArray[np.float32], k: int) -> Neighbors:
+    def _search_exactly(self, queries: NDArray[np.float32], k: int) -> Neighbors:
         faiss = load_faiss()
 
         best = none_found(len(queries), k)
         if not len(queries):
             return best
         parts = []  # of several chunks, so that they are sorted once
-        for start, rows in self._rows.filled():
+        for slots, rows in self._rows.filled():
             similarities, found = faiss.knn(
                 queries, rows, min(k, len(rows)), metric=faiss.METRIC_INNER_PRODUCT
             )
-            parts.append(Neighbors(found + start, similarities))
+            parts.append(Neighbors(slots[found], similarities))
             if len(parts) == MERGED_CHUNKS:
                 best, parts = merged([best, *parts], k), []
-        best = merged([best, *parts], k)
-        slots = np.full(best.slots.shape, -1, dtype=np.int64)
-        there = best.slots >= 0
-        slots[there] = self._slot_of_row.values[best.slots[there]]
-        return Neighbors(slots, best.similarities)
-
-    def _search_graph(self, graph: Graph, queries: NDArray[np.float32], k: int) -> Neighbors:
-        query, slots = graph.candidates(queries, k)
-        similarities = np.empty(len(slots), dtype=np.float32)
-        for start in range(0, len(slots), RERANK_CANDIDATES):
-            part = slice(start, start + RERANK_CANDIDATES)
-            vectors = self._rows.take(self._row_of_slot.values[slots[part]])
-            similarities[part] = np.einsum("ij,ij->i", queries[query[part]], vectors)
-        order = np.lexsort((-similarities, query))
-        query, slots, similarities = query[order], slots[order], similarities[order]
-        rank = np.arange(len(query)) - np.searchsorted(query, query)
-        top = rank < k
-        best = none_found(len(queries), k)
-        best.slots[query[top], rank[top]] = slots[top]
-        best.similarities[query[top], rank[top]] = similarities[top]
-        wanted = min(k, len(self))
-        short = np.flatnonzero(best.slots[:, wanted - 1] < 0)
-        if len(short):
-            exact = self._search_rows(queries[short], k)
-            best.slots[short], best.similarities[short] = exact
-        return best
+        return merged([best, *parts], k)
 
 
-def _checksum(arrays: Mapping[str, NDArray[Any]]) -> str:
-    digest = hashlib.sha256()
-    for name in sorted(arrays):
-        digest.update(f"{name} {arrays[name].dtype} {arrays[name].shape}".encode())
-        digest.update(np.ascontiguousarray(arrays[name]).data)
-    return digest.hexdigest()
+def _saved_lists(
+    values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], shape: tuple[int, ...]
+) -> InvertedLists | None:
+    """Return saved lists, once rows are known to stand in them; None if there are none."""
+    if "lists" not in values:
+        return None
+    reach, numbers, centroids = values["lists"]["reach"], arrays["lists"], arrays["centroids"]
+    if centroids.dtype != np.float32 or centroids.ndim != 2 or centroids.shape[1:] != shape[1:]:  # noqa: PLR2004
+        raise_damaged("its centroids are not rows of float32, as long as its vectors")
+    if not np.isfinite(centroids).all():
+        raise_damaged("its centroids hold NaN or infinite values")
+    if numbers.dtype != np.int32 or numbers.shape != shape[:1]:
+        raise_damaged("its lists are not one whole number per entry")
+    if len(numbers) and (numbers.min() < 0 or numbers.max() >= len(centroids)):
+        raise_damaged("its lists are out of range")
+    if not isinstance(reach, float) or not 0.0 <= reach <= EXACT_REACH:
+        raise_damaged(f"the reach of its lists is {reach!r}, not a difference of cosines")
+    return InvertedLists(centroids, reach)
 
 
 def _repeated(ids: Sequence[str]) -> str:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,16 +23,8 @@ CHUNK_ROWS = 8_192
 QUERY_ROWS = 4_096
 
 
-# So many queries go through the graph at once, and exact similarities are computed for so many
-# candidates at once: 50 MB of 384 dimensions, however many clones there are among them.
-RERANK_ROWS = 1_024
-
-
 # Chunks whose best rows are sorted together.
 MERGED_CHUNKS = 16
-
-
-RERANK_CANDIDATES = 32_768
 
 
 # What reading damaged values and arrays raises.
@@ -66,16 +57,7 @@ def load_faiss() -> Any:
     return faiss  # its stubs do not know half of what it has
 
 
-def keys_of(rows: NDArray[np.float32]) -> Iterator[bytes]:
-    """Yield a key of each row that is the same for rows that are equal in float16."""
-    # Adding zero makes the two zeros one.
-    half = rows.astype(np.float16) + np.float16(0)
-    for row in half:
-        yield hashlib.blake2b(row, digest_size=16).digest()
-
-
 def merged(parts: Sequence[Neighbors], k: int) -> Neighbors:
-    """Return the k best of several answers."""
     """Return the k best of several lists of neighbours; among equals the first."""
     slots = np.concatenate([part.slots for part in parts], axis=1)
     similarities = np.concatenate([part.similarities for part in parts], axis=1)

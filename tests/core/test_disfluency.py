@@ -13,6 +13,7 @@ from made_up_language import (
     ADJECTIVES,
     FOREIGN,
     NOUNS,
+    SYLLABLES,
     VERBS,
     article,
     articles,
@@ -20,8 +21,9 @@ from made_up_language import (
     poisoned,
     salad,
 )
+from support import join
 
-from ragshield_core import Batch
+from ragshield_core import Batch, Guard, Policy
 from ragshield_core.detectors.disfluency import DisfluencyDetector
 from ragshield_core.errors import NotFittedError
 from ragshield_core.testing import DetectorCase
@@ -109,6 +111,32 @@ def test_unknown_words_that_do_not_recur_are_no_language(fitted):
     assert fitted.score(entries([keys]))[0] > fitted.default_threshold
     few = " ".join(keys.split()[:8])
     assert "too short" in fitted.unjudged(entries([few]))[0]
+
+
+def pages(n, seed, prefix, names):
+    """Return prose with lists of new names behind it, of so many on average."""
+    rng = np.random.default_rng(seed)
+    texts = []
+    for _ in range(n):
+        n_names = min(12, int(rng.exponential(names)))
+        listed = ["".join(rng.choice(SYLLABLES.split(), 3)).title() for _ in range(n_names)]
+        texts.append(" ".join([article(rng, 2), *listed]))
+    return entries(texts, prefix)
+
+
+def test_lists_of_names_from_a_new_source_are_not_held_and_gibberish_among_usual_pages_is():
+    guard = Guard([DisfluencyDetector()], policy=Policy(quarantine_at=0.01))
+    guard.fit(pages(2_000, 1, "kb", 2)).calibrate()
+    lists, usual, gibberish = pages(1_000, 3, "new", 5), pages(1_000, 4, "u", 2), poisoned(200, 5)
+    report = guard.screen(lists)
+    assert np.mean(report.scores["disfluency"] > guard.thresholds["disfluency"]) > 0.05
+    assert len(report.quarantined) < 20
+    assert "another source" in report.raised["disfluency"]
+    for n in (1, 40, 200):  # however many there are
+        report = guard.screen(join(gibberish.take(range(n)), usual))
+        assert report.raised == {}
+        assert np.mean(~report.admitted[:n]) > 0.95  # a few are too short to judge
+    assert len(report.quarantined) - 200 < 20
 
 
 def test_a_small_knowledge_base_judges_nothing():

@@ -2,16 +2,19 @@ import io
 import json
 import subprocess
 import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from ragshield_core.errors import InvalidBatchError, StateError, TooManyPairsError
-from ragshield_core.neighbors import chunks, corpus
-from ragshield_core.neighbors import hnsw as hnsw_module
+from ragshield_core.neighbors import chunks, corpus, listed, lists, threads
 from ragshield_core.neighbors import index as index_module
 from ragshield_core.neighbors import rows as rows_module
 from ragshield_core.neighbors.corpus import all_neighbors, pairs_above
@@ -75,7 +78,7 @@ def saved(index):
         return json.loads(json.dumps(values)), {name: file[name] for name in file.files}
 
 
-@pytest.fixture(params=["exact", "hnsw"])
+@pytest.fixture(params=["exact", "lists"])
 def kind(request):
     return {"exact_up_to": 10**6 if request.param == "exact" else 0}
 
@@ -85,14 +88,16 @@ def small_chunks(monkeypatch):
     small = {
         "CHUNK_ROWS": 32,
         "QUERY_ROWS": 32,
-        "RERANK_ROWS": 32,
-        "RERANK_CANDIDATES": 100,
+        "TOGETHER": 32,
+        "QUERIES": 8,
         "LEFT_ROWS": 16,
         "RIGHT_ROWS": 48,
     }
     for name, value in small.items():
         holders = [
-            m for m in (chunks, corpus, hnsw_module, index_module, rows_module) if hasattr(m, name)
+            m
+            for m in (chunks, corpus, listed, lists, index_module, rows_module)
+            if hasattr(m, name)
         ]
         assert holders, name
         for module in holders:
@@ -174,20 +179,20 @@ def test_rows_in_many_chunks_are_found_like_rows_in_one(kind):
     assert_nearest(index.search(queries, 30), queries, rows[alive[:20]], alive[:20].tolist(), 30)
 
 
-def test_the_graph_finds_nearly_all_neighbours_in_clusters():
+def test_lists_hold_nearly_all_neighbours_in_clusters():
     rows = clustered(4000)
     queries, rows = rows[:300], rows[300:]
-    exact, hnsw = index_of(rows), index_of(rows, exact_up_to=1000)
+    exact, sorted_ = index_of(rows), index_of(rows, exact_up_to=1000)
     assert exact.exact
-    assert not hnsw.exact
+    assert not sorted_.exact
     for _ in range(2):
-        truth, found = exact.search(queries, 10), hnsw.search(queries, 10)
+        truth, found = exact.search(queries, 10), sorted_.search(queries, 10)
         assert (found.similarities >= truth.similarities[:, -1:] - 1e-6).mean() >= 0.95
-        gone = names(1300)  # more than a quarter: the graph is built again
-        for index in (exact, hnsw):
+        gone = names(1300)
+        for index in (exact, sorted_):
             if gone[0] in index:
                 index.remove(gone)
-    assert not hnsw.exact
+    assert not sorted_.exact
 
 
 def test_the_nearest_are_found_where_everything_around_the_query_was_removed():
@@ -201,7 +206,7 @@ def test_the_nearest_are_found_where_everything_around_the_query_was_removed():
     assert (found.similarities >= truth.similarities[:, -1:] - 1e-6).mean() >= 0.95
 
 
-def test_thousands_of_clones_do_not_cut_the_graph_into_islands():
+def test_thousands_of_clones_do_not_unhinge_the_lists():
     rows = clustered(3000)
     rows[500:2500] = rows[500] + np.float32(1e-6) * rows_of(2000, seed=3)
     index = index_of(rows, exact_up_to=100)
@@ -311,16 +316,20 @@ def tampered(change):
         lambda s: s.arrays["slots"].__setitem__(0, 1),
         lambda s: s.arrays["slots"].__setitem__(0, 10**12),
         lambda s: s.arrays.update(slots=s.arrays["slots"].astype(np.float64)),
-        lambda s: s.arrays["nodes"].__setitem__(0, 60),
-        lambda s: s.arrays["nodes"].__setitem__(0, -1),
-        lambda s: s.arrays.update(nodes=s.arrays["nodes"][1:]),
-        lambda s: s.arrays.pop("nodes"),
-        lambda s: s.arrays.pop("links"),
-        lambda s: s.arrays["links"].__setitem__(5, 7),
-        lambda s: s.values["graph"].pop("sha256"),
-        lambda s: s.values["graph"].update(entry=-1),
-        lambda s: s.values["graph"].update(entry=60),
-        lambda s: s.values.update(graph=[]),
+        lambda s: s.arrays["lists"].__setitem__(0, 60),
+        lambda s: s.arrays["lists"].__setitem__(0, -1),
+        lambda s: s.arrays.update(lists=s.arrays["lists"][1:]),
+        lambda s: s.arrays.update(lists=s.arrays["lists"].astype(np.float32)),
+        lambda s: s.arrays.pop("lists"),
+        lambda s: s.arrays.pop("centroids"),
+        lambda s: s.arrays.update(centroids=s.arrays["centroids"][:, 1:]),
+        lambda s: s.arrays.update(centroids=s.arrays["centroids"].astype(np.float64)),
+        lambda s: s.arrays.update(centroids=s.arrays["centroids"][:0]),
+        lambda s: s.arrays["centroids"].__setitem__((0, 0), np.nan),
+        lambda s: s.values["lists"].pop("reach"),
+        lambda s: s.values["lists"].update(reach="far"),
+        lambda s: s.values["lists"].update(reach=float("nan")),
+        lambda s: s.values.update(lists=[]),
     ],
 )
 def test_a_damaged_state_is_refused(change):
@@ -328,60 +337,144 @@ def test_a_damaged_state_is_refused(change):
         NeighborIndex.restored(*tampered(change))
 
 
-ROWS = rows_of(2000, dim=4)
+def test_a_saved_graph_of_before_is_left_aside_and_the_entries_sorted_anew():
+    rows = clustered(600)
+    values, arrays = index_of(rows).state()
+    values |= {"exact_up_to": 100, "graph": {"entry": 0, "sha256": ""}}
+    arrays |= {"nodes": np.zeros(600, np.int64), "links": np.array([10**6], np.int32)}
+    restored = NeighborIndex.restored(values, arrays)
+    assert not restored.exact
+    found = restored.search(rows[:50], 5)
+    truth = index_of(rows).search(rows[:50], 5)
+    assert (found.similarities >= truth.similarities[:, -1:] - 1e-6).mean() >= 0.95
 
 
-@pytest.fixture(scope="module")
-def graph_state():
-    index = index_of(ROWS, exact_up_to=10)
-    index.remove(names(3))
-    return index.state()
+def held_out_recall(index, queries, k=16):
+    slots = np.concatenate([block[0] for block in index._rows.filled()])
+    truth = -np.sort(-(queries @ index.vectors(slots).T), axis=1)[:, k - 1 : k]
+    return (index.search(queries, k).similarities >= truth - 1e-6).mean()
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda a: a["links"].__setitem__(5, 2000),
-        lambda a: a["links"].__setitem__(5, -2),
-        lambda a: a.update(links=a["links"][:-1]),
-        lambda a: a.update(links=a["links"].astype(np.int64)),
-        lambda a: a.update(links=a["links"][None]),
-        lambda a: a["levels"].__setitem__(7, 0),
-        lambda a: a["levels"].__setitem__(7, 10**6),
-        lambda a: a["levels"].__setitem__(7, a["levels"][7] + 1),
-        lambda a: a.update(levels=a["levels"][:-1]),
-        lambda a: a.update(levels=np.empty(0, np.int32)),
-        lambda a: a["nodes"].__setitem__(0, 2000),
-        lambda a: a.update(gone_vectors=a["gone_vectors"][:-1]),
-        lambda a: a.update(gone_vectors=a["gone_vectors"].astype(np.float32)),
-        lambda a: a["gone_vectors"].__setitem__((0, 0), np.nan),
-    ],
-)
-def test_a_forged_graph_with_a_right_checksum_is_refused_before_it_is_followed(graph_state, change):
-    values, arrays = graph_state
-    assert_forgery_is_refused(values, arrays, change)
+def longest(index):
+    """Return how many rows a list has, as a row meets it, against the mean."""
+    sizes = index._rows._sizes
+    return (sizes**2).sum() / sizes.sum() / sizes.mean()
 
 
-def test_a_link_to_a_node_that_is_not_on_that_level_is_refused(graph_state):
-    values, arrays = graph_state
-    # FAISS puts the links of a node level by level, those of level 0 first and twice as many.
-    per_node = hnsw_module.LINKS * (1 + arrays["levels"].astype(np.int64))
-    high, low = int(arrays["levels"].argmax()), int(arrays["levels"].argmin())
-    position = int(per_node[:high].sum()) + 2 * hnsw_module.LINKS
-
-    def change(forged):
-        forged["links"][position] = low
-
-    assert_forgery_is_refused(values, arrays, change)
+@pytest.mark.parametrize("noise", [0.3, 0.7, 3.0])
+def test_queries_from_outside_find_what_was_promised(noise):
+    rng = np.random.default_rng(1)
+    centers = unit(rng.normal(size=(60, 32)))
+    rows = unit(
+        centers[rng.integers(60, size=6000)] + noise * rng.normal(size=(6000, 32)) / np.sqrt(32)
+    )
+    index = index_of(rows[300:], exact_up_to=0)
+    assert held_out_recall(index, rows[:300]) >= 0.98
 
 
-def assert_forgery_is_refused(values, arrays, change):
-    forged = {name: array.copy() for name, array in arrays.items()}
-    change(forged)
-    checksum = index_module._checksum({name: forged[name] for name in hnsw_module.Graph.ARRAYS})
-    with pytest.raises(StateError, match=r"cannot be used: (its|links of its|levels of its) "):
-        NeighborIndex.restored(dict(values, graph=dict(values["graph"], sha256=checksum)), forged)
-    NeighborIndex.restored(values, arrays)
+def test_lists_follow_an_index_that_grows_topic_by_topic():
+    rng = np.random.default_rng(2)
+    topics = unit(rng.normal(size=(30, 32)))
+    index = NeighborIndex(32, exact_up_to=500)
+    batches = []
+    for number, topic in enumerate(topics):
+        rows = unit(topic + rng.normal(size=(400, 32)) / np.sqrt(32))
+        batches.append(rows[:10])
+        index.add(names(390, f"t{number}-"), rows[10:])
+    assert held_out_recall(index, np.concatenate(batches)) >= 0.98
+    fresh = NeighborIndex(32, exact_up_to=500)
+    slots = np.concatenate([block[0] for block in index._rows.filled()])
+    fresh.add(names(len(slots)), index.vectors(slots))
+    assert longest(index) < 3 * longest(fresh)
+    assert len(index._rows.lists) > len(fresh._rows.lists) / 2
+
+
+def test_copies_that_keep_coming_do_not_have_everything_sorted_again_each_time(monkeypatch):
+    sorted_ = []
+    sort = listed.ListedRows.sort
+    monkeypatch.setattr(listed.ListedRows, "sort", lambda self: [sorted_.append(1), sort(self)])
+    rows = rows_of(2000)
+    index = index_of(rows, exact_up_to=100)
+    for number in range(60):
+        index.add(names(100, f"copy{number}-"), np.repeat(rows[:1], 100, axis=0))
+    assert len(sorted_) <= 5
+    found = index.search(rows[1:2], 3)
+    np.testing.assert_allclose(found.similarities[0, 0], 1.0, atol=1e-6)
+
+
+def test_few_that_are_left_in_many_lists_are_all_found():
+    rows = clustered(3000)
+    index = index_of(rows, exact_up_to=20)
+    index.remove(names(3000)[30:])
+    assert not index.exact
+    assert len(index._rows.lists) < 10  # sorted again
+    assert_nearest(index.search(rows[:50], 40), rows[:50], rows[:30], range(30), 40)
+
+
+def blas_threads():
+    return [one["num_threads"] for one in threadpool_info() if one["user_api"] == "blas"]
+
+
+def test_small_products_get_a_thread_each_and_others_all_of_them_again():
+    with threadpool_limits(limits=3, user_api="blas"):
+        usual = blas_threads()
+        inside, threads_ = [], set()
+
+        def note(item):
+            inside.append(max(blas_threads()))
+            threads_.add(threading.get_ident())
+            time.sleep(0.001)  # lets the others begin
+            return item
+
+        assert threads.in_threads(note, range(40)) == list(range(40))
+        assert set(inside) == {1}
+        assert len(threads_) == 3
+        assert threads.in_threads(note, range(2)) == [0, 1]
+        assert blas_threads() == usual
+        with pytest.raises(ZeroDivisionError):
+            threads.in_threads(lambda item: 1 // item, range(40))
+        assert blas_threads() == usual
+
+
+def test_searches_beside_each_other_leave_blas_its_threads_and_find_the_same():
+    rows = clustered(3000)
+    index = index_of(rows, exact_up_to=0)
+    truth = index.search(rows[:200], 5)
+    with threadpool_limits(limits=2, user_api="blas"):
+        usual = blas_threads()
+        with ThreadPoolExecutor(4) as pool:
+            found = list(pool.map(lambda _: index.search(rows[:200], 5), range(12)))
+        assert blas_threads() == usual
+    for each in found:
+        np.testing.assert_array_equal(each.slots, truth.slots)
+
+
+@pytest.mark.usefixtures("small_chunks")
+@pytest.mark.parametrize("clones", [0, 900])
+def test_a_pass_by_lists_finds_nearly_what_comparing_all_pairs_does(monkeypatch, clones):
+    monkeypatch.setattr(corpus, "WORTH", 0.0)
+    rows = clustered(2000)
+    rows[:clones] = rows[:1]
+    found = all_neighbors(rows, 10)
+    products = rows @ rows.T
+    np.fill_diagonal(products, -np.inf)
+    truth = -np.sort(-products, axis=1)[:, 9:10]
+    assert (found.similarities >= truth - 1e-5).mean() >= 0.98
+    assert not (found.slots == np.arange(2000)[:, None]).any()
+    np.testing.assert_allclose(
+        np.take_along_axis(products, found.slots, 1), found.similarities, atol=TIE
+    )
+
+
+def test_lists_are_used_for_a_pass_where_they_save_most_of_the_work_and_nowhere_else():
+    def by_lists(rows):
+        return corpus._Sorted.if_worth_it(rows) is not None
+
+    assert not by_lists(rows_of(2000))  # sorting takes longer than comparing
+    rng = np.random.default_rng(0)
+    n = 25_000
+    assert not by_lists(unit(rng.normal(size=(n, 64))))  # nothing to sort by
+    assert by_lists(clustered(n, dim=64, n_clusters=250))
 
 
 def test_errors_name_the_id_and_change_nothing(kind):

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from ragshield_core.entries import Batch
 from ragshield_core.errors import InvalidBatchError, SourceError
 from ragshield_core.groups.graph import NO_LINEAGE
-from ragshield_core.neighbors.corpus import CLUSTER_ROUNDS, SAMPLE_PER_CLUSTER
 from ragshield_core.neighbors.rows import load_faiss
 from ragshield_core.scan.knowledge_base import to_unit_length
 from ragshield_core.scan.partitioned.plan import LOOKED_INTO, PIECE_ROWS, Piece, Plan
@@ -28,6 +27,9 @@ from ragshield_core.scan.readers.source import Columns, Rows
 from ragshield_core.screening import checked, crash
 from ragshield_core.text.copies import word_hashes
 
+# Entries of the sample per centre, and rounds of k-means on them: a rough cut is good enough, since
+# entries look into several partitions.
+SAMPLE_PER_CENTRE, CENTRE_ROUNDS = 40, 5
 # A partition that would be larger than this many usual ones is divided, so often at most: copies
 # of one text cannot be.
 LARGEST, SPLITS = 2, 8
@@ -50,7 +52,7 @@ class Slice(NamedTuple):
 def sample(plan: Plan, number: int) -> None:
     """Draw entries of a piece, as many as fall to it."""
     piece = plan.pieces[number]
-    share = SAMPLE_PER_CLUSTER * plan.n_partitions / plan.n_rows
+    share = SAMPLE_PER_CENTRE * plan.n_partitions / plan.n_rows
     wanted = min(piece.n_rows, math.ceil(share * piece.n_rows))
     rng = np.random.default_rng([plan.seed, number])
     chosen = np.sort(rng.choice(piece.n_rows, wanted, replace=False))
@@ -348,7 +350,7 @@ def _centres(vectors: NDArray[np.float32], n: int, seed: int) -> NDArray[np.floa
     means = faiss.Kmeans(
         vectors.shape[1],
         n,
-        niter=CLUSTER_ROUNDS,
+        niter=CENTRE_ROUNDS,
         spherical=True,
         seed=seed + 1,  # 0 would be another one every time
         min_points_per_centroid=1,
