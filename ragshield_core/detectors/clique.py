@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, ClassVar, Literal, NamedTuple, cast
+from typing import Any, ClassVar, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,14 +39,24 @@ from ragshield_core.groups.evidence import (
     own_bond,
 )
 from ragshield_core.groups.graph import (
-    COMPARE_ABOVE,
-    NO_LINEAGE,
-    Lists,
     Overlay,
     SimilarityGraph,
 )
 from ragshield_core.groups.neighbors import GraphNeighbors
-from ragshield_core.groups.surprisal import Reference, Surprisal
+from ragshield_core.groups.usual import (
+    CHANNEL_OF,
+    COPIES,
+    CROWD_AT,
+    GROUPS_OF,
+    MIN_FAMILY_ENTRIES,
+    NO_EDGES,
+    WHYS,
+    Judgement,
+    Tied,
+    Usual,
+    copies_in,
+    new_copies,
+)
 from ragshield_core.neighbors.known import Lender, NeighborSource
 from ragshield_core.text.copies import borrowed, spelling
 
@@ -63,24 +73,6 @@ CLIQUE_CAP = 60
 MIN_ENTRIES = 100
 # Fewer entries say too little about which words are usual around a topic.
 MIN_WORDED = 2_000
-# Fewer entries with a neighbour of their own lineage say too little about how alike these are.
-MIN_FAMILY_ENTRIES = 100
-
-
-class _Copies(NamedTuple):
-    """What counts as a copy: how alike, and which share of the shorter text word for word."""
-
-    similarity: float
-    copied: float
-    # How slowly the surprisal of further lineages with the same new words may grow at the most,
-    # also in a knowledge base that holds no copies.
-    scale: float
-
-
-# Near-exact copies of a new text: two further lineages are suspicious at 1 %, four well beyond.
-# Texts made of each other's sentences: three further ones are suspicious, as a pair of mirrored
-# pages is not. (Of 2,700 new pages of templated documentation 4 came with so many.)
-COPIES = {"clones": _Copies(0.9, 0.9, 0.75), "parts": _Copies(COMPARE_ABOVE, 0.35, 1.25)}
 # Share of a knowledge base that is taken as new, to see how often copies arrive together.
 ARRIVING = 0.1
 # Number of entries that come after it until a held entry counts half, unless a person has confirmed
@@ -105,127 +97,6 @@ ACCOMPLICES = 2
 BORROWED = 0.75
 # A held entry shares its id with the live revision; NUL cannot be part of an id.
 HELD = "\0held\0"
-
-
-# What a score may rest on: groups of each size across and within lineages and both, crowds, copies.
-WHYS: tuple[tuple[str, int], ...] = (
-    *((channel, column) for channel in CHANNELS for column in range(len(SIZES))),
-    ("crowd", 0),
-    *((kind, 0) for kind in COPIES),
-)
-
-
-_CROWD = WHYS.index(("crowd", 0))  # groups stand before it, copies behind
-# The channel in which the group of a score is found; a crowd's is that between lineages.
-_CHANNEL_OF = np.array(["cross" if why == "crowd" else why for why, _ in WHYS])
-
-
-GROUPS_OF: dict[Channel, str] = {
-    "cross": "of different lineages",
-    "same": "of one lineage",
-    "any": "within and across lineages",
-}
-
-
-class _Judgement(NamedTuple):
-    """Scores of the entries of an overlay, and what they rest on."""
-
-    scores: NDArray[np.float64]  # (n,); -inf where nobody asked
-    why: NDArray[np.intp]  # (n,): of WHYS
-    evidence: dict[Channel, GroupEvidence]
-    lineages: dict[str, NDArray[np.int64]]  # (n,) each: other lineages among new copies, by kind
-    edges: NDArray[np.int64]  # (n_edges, 2): of the reference rule
-
-
-_NO_EDGES = np.empty((0, 2), dtype=np.int64)
-
-
-class _Tied(NamedTuple):
-    """Evidence about some entries, tied to their groups."""
-
-    groups: dict[Channel, Raw]
-    crowd: NDArray[np.float32]  # (n,): nearness of the tenth nearest
-    lineages: dict[str, NDArray[np.int64]]  # (n,) each, by kind of copies
-
-    @classmethod
-    def of(
-        cls,
-        evidence: Mapping[Channel, GroupEvidence],
-        rows: slice | NDArray[np.intp],
-        lineages: Mapping[str, NDArray[np.int64]],
-    ) -> _Tied:
-        return cls(
-            groups={channel: evidence[channel].tied(rows) for channel in CHANNELS},
-            crowd=evidence["cross"].nearness[rows, CROWD - 1],
-            lineages={kind: found_in[rows] for kind, found_in in lineages.items()},
-        )
-
-    def take(self, rows: NDArray[np.bool_]) -> _Tied:
-        return _Tied(
-            groups={channel: raw.take(rows) for channel, raw in self.groups.items()},
-            crowd=self.crowd[rows],
-            lineages={kind: found_in[rows] for kind, found_in in self.lineages.items()},
-        )
-
-    def columns(self, usual: _Usual) -> NDArray[np.float64]:
-        """Return how surprising each kind of evidence is, shape (n, len(WHYS))."""
-        groups = [
-            usual.references[c].surprisals(self.groups[c]) - DISCOUNTS[c]
-            if c in usual.references
-            else np.full((len(self.crowd), len(SIZES)), -np.inf)
-            for c in CHANNELS
-        ]
-        floods = [
-            np.where(found_in > 0, usual.copies[kind](found_in), 0.0)[:, None]
-            for kind, found_in in self.lineages.items()
-        ]
-        crowd = usual.crowds(self.crowd) - CROWD_DISCOUNT
-        return np.concatenate([*groups, crowd[:, None], *floods], axis=1)
-
-
-class _Usual(NamedTuple):
-    """What is usual in a knowledge base."""
-
-    references: dict[Channel, Reference]
-    crowds: Surprisal
-    copies: dict[str, Surprisal]
-
-    @classmethod
-    def of(cls, tied: _Tied, *, robust: bool) -> _Usual:
-        """Learn from the evidence about entries that are clean, or most of which are."""
-        return cls(
-            references={c: Reference.of(raw, robust=robust) for c, raw in tied.groups.items()},
-            crowds=Surprisal(tied.crowd, robust=robust),
-            copies={
-                kind: Surprisal(found_in, robust=robust, least_scale=COPIES[kind].scale)
-                for kind, found_in in tied.lineages.items()
-            },
-        )
-
-    def state(self) -> dict[str, NDArray[Any]]:
-        return (
-            {
-                f"reference.{channel}.{key}": array
-                for channel, reference in self.references.items()
-                for key, array in reference.state().items()
-            }
-            | {f"copies.{kind}": usual.state() for kind, usual in self.copies.items()}
-            | {"crowds": self.crowds.state()}
-        )
-
-    @classmethod
-    def restored(cls, arrays: Mapping[str, NDArray[Any]]) -> _Usual:
-        def part(prefix: str) -> dict[str, NDArray[Any]]:
-            found = (key for key in arrays if key.startswith(prefix))
-            return {key.removeprefix(prefix): arrays[key] for key in found}
-
-        # Saved by an early version, it knows the first two only, until it measures anew.
-        found = {c: part(f"reference.{c}.") for c in CHANNELS}
-        return cls(
-            references={c: Reference.restored(state) for c, state in found.items() if state},
-            crowds=Surprisal.restored(arrays["crowds"]),
-            copies={kind: Surprisal.restored(arrays[f"copies.{kind}"]) for kind in COPIES},
-        )
 
 
 class CliqueDetector(Detector, Lender):
@@ -331,19 +202,19 @@ class CliqueDetector(Detector, Lender):
         self._raw: dict[Channel, Raw] = {channel: Raw.empty(0) for channel in CHANNELS}
         self._scores: NDArray[np.float64] = np.empty(0)  # by slot
         self._trusted: NDArray[np.bool_] = np.empty(0, dtype=np.bool_)  # by slot
-        self._usual: _Usual | None = None
+        self._usual: Usual | None = None
         self._edge_threshold: tuple[float, bool] = (1.0, True)  # of the reference rule
         self._shares: WordShares | None = None  # of words in the knowledge base
         self._kin: Kin | None = None  # what resemblance within a lineage is worth
         self._families = True  # whether lineages of more than one entry are usual
         self._ready = False  # whether what is usual has been measured
-        self._audited: tuple[Overlay, _Judgement] | None = None
+        self._audited: tuple[Overlay, Judgement] | None = None
         self._held: dict[str, list[str]] = {}  # id -> keys in the graph
         # By slot: how many had come when it was held; infinite if confirmed, NaN if it is not held.
         self._held_at: NDArray[np.float64] = np.empty(0)
         self._n_come = 0  # entries learned and held since the fit
         self._measured: NDArray[np.int64] = np.empty(0, dtype=np.int64)  # slots, latest measure
-        self._latest: tuple[Batch, Overlay, _Judgement] | None = None
+        self._latest: tuple[Batch, Overlay, Judgement] | None = None
         self._overlooked: frozenset[str] = frozenset()
 
     def neighbors(self) -> NeighborSource:
@@ -431,8 +302,8 @@ class CliqueDetector(Detector, Lender):
         if len(known) >= self.min_entries:
             overlay = self._fitted().part(slots[known])
             evidence = {channel: self._evidence(overlay, channel) for channel in CHANNELS}
-            tied = _Tied.of(evidence, np.s_[:], self._lineages_by_turn(overlay, TURNS))
-            scores = tied.columns(_Usual.of(tied, robust=True)).max(axis=1)
+            tied = Tied.of(evidence, np.s_[:], self._lineages_by_turn(overlay, TURNS))
+            scores = tied.columns(Usual.of(tied, robust=True)).max(axis=1)
             found[known] = scores > self.audit_threshold(EXTREME)
         return found
 
@@ -495,6 +366,22 @@ class CliqueDetector(Detector, Lender):
             msg = f"{self.name} has audited nothing yet; call audit first."
             raise NotFittedError(msg)
         return [self._sentence(*self._audited, row) for row in rows]
+
+    def take_audit(self, overlay: Overlay, judgement: Judgement, usual: Usual) -> None:
+        """Take over an audit that was made elsewhere in parts, to explain its scores.
+
+        Parameters
+        ----------
+        overlay
+            Entries of a graph that holds at least their neighbours.
+        judgement
+            Of these entries.
+        usual
+            What is usual in the whole knowledge base.
+        """
+        self.reset()
+        self._graph, self._usual = overlay.graph, usual
+        self._audited = (overlay, judgement)
 
     # Judging
 
@@ -680,7 +567,7 @@ class CliqueDetector(Detector, Lender):
         threshold, reachable = values["edge_threshold"]
         self._edge_threshold, self._ready = (threshold, reachable), values["ready"]
         if values["ready"] and self.rule == "groups":
-            self._usual = _Usual.restored(arrays)
+            self._usual = Usual.restored(arrays)
 
     # Inside
 
@@ -707,7 +594,7 @@ class CliqueDetector(Detector, Lender):
             self._measure(slots)
             self._trusted[slots] = True
 
-    def _measure(self, slots: NDArray[np.int64], *, audit: bool = False) -> _Judgement:
+    def _measure(self, slots: NDArray[np.int64], *, audit: bool = False) -> Judgement:
         """Learn what is usual among some entries of the graph, and score them by that."""
         graph = self._fitted()
         overlay = graph.part(slots)
@@ -719,7 +606,10 @@ class CliqueDetector(Detector, Lender):
             self._edge_threshold = cleanbase.edge_threshold(similarities, self.alpha)
             if not self._edge_threshold[1]:
                 logger.warning("%s: %s", self.name, UNREACHABLE.format(self.alpha))
-        families, self._families = self._families, self._has_families(overlay)
+        families, self._families = (
+            self._families,
+            bool(overlay.with_kin().sum() >= MIN_FAMILY_ENTRIES),
+        )
         if known_before and families != self._families:  # all edges change sides
             self._measure_edges(graph.part(graph.present))
         found: dict[Channel, GroupEvidence] = {}
@@ -751,26 +641,26 @@ class CliqueDetector(Detector, Lender):
         evidence: dict[Channel, GroupEvidence],
         *,
         audit: bool,
-    ) -> _Judgement:
+    ) -> Judgement:
         n = len(overlay.numbers)
         # An audit cannot tell new from old: there, copies are held against all copies.
         lineages = self._lineages_by_turn(overlay, 1 if audit else TURNS)
-        tied = _Tied.of(evidence, np.s_[:], lineages)
-        self._usual = _Usual.of(tied, robust=audit)
+        tied = Tied.of(evidence, np.s_[:], lineages)
+        self._usual = Usual.of(tied, robust=audit)
         scored = tied.columns(self._usual)
         if not audit and n <= CROSS_FITTED:
             # What is rare must not be judged by a tail that it has drawn out itself.
             fold = np.random.default_rng(0).permutation(n) % N_FOLDS
             for number in range(N_FOLDS):
                 mine = fold == number
-                usual = _Usual.of(tied.take(~mine), robust=False)
+                usual = Usual.of(tied.take(~mine), robust=False)
                 scored[mine] = tied.take(mine).columns(usual)
-        return _Judgement(
+        return Judgement(
             scores=scored.max(axis=1),
             why=scored.argmax(axis=1),
             evidence=evidence,
             lineages=lineages,
-            edges=_NO_EDGES,
+            edges=NO_EDGES,
         )
 
     def _measure_edges(self, overlay: Overlay, channels: Sequence[Channel] = CHANNELS) -> None:
@@ -838,7 +728,7 @@ class CliqueDetector(Detector, Lender):
             room.put(np.s_[:have], self._raw[channel])
             self._raw[channel] = room
 
-    def _judged(self, batch: Batch) -> tuple[Overlay, _Judgement]:
+    def _judged(self, batch: Batch) -> tuple[Overlay, Judgement]:
         """Judge a batch, or recall it: scores, findings and retroactive ones ask for the same."""
         if self._latest is None or self._latest[0] is not batch:
             older = [key for i in batch.ids for key in (i, *self._held.get(i, ()))]
@@ -850,9 +740,7 @@ class CliqueDetector(Detector, Lender):
             self._latest = (batch, overlay, judgement)
         return self._latest[1], self._latest[2]
 
-    def _judge_apart(
-        self, overlay: Overlay, rows: NDArray[np.intp], first: _Judgement
-    ) -> _Judgement:
+    def _judge_apart(self, overlay: Overlay, rows: NDArray[np.intp], first: Judgement) -> Judgement:
         """Judge again as if all that is suspicious were held, so that nothing borrows from it.
 
         What lies beside a group is not held for that; and the surroundings of a group that lean on
@@ -867,8 +755,8 @@ class CliqueDetector(Detector, Lender):
         self,
         overlay: Overlay,
         rows: NDArray[np.intp] | None = None,
-        suspected: tuple[NDArray[np.intp], _Judgement] | None = None,
-    ) -> _Judgement:
+        suspected: tuple[NDArray[np.intp], Judgement] | None = None,
+    ) -> Judgement:
         """Score entries of an overlay, all or some; given, maybe, which rows were suspicious."""
         if self.rule == "cleanbase":
             return self._judge_cliques(overlay)
@@ -891,12 +779,12 @@ class CliqueDetector(Detector, Lender):
             evidence[channel] = self._evidence(overlay, channel, newcomers, held, before)
         n = len(overlay.numbers)
         wanted = np.arange(n) if rows is None else rows
-        columns = _Tied.of(evidence, wanted, lineages).columns(self._usual)
+        columns = Tied.of(evidence, wanted, lineages).columns(self._usual)
         why, scores = np.zeros(n, dtype=np.intp), np.full(n, -np.inf)
         why[wanted] = np.argmax(columns, axis=1)
         scores[wanted] = columns.max(axis=1)
-        return _Judgement(
-            scores=scores, why=why, evidence=evidence, lineages=lineages, edges=_NO_EDGES
+        return Judgement(
+            scores=scores, why=why, evidence=evidence, lineages=lineages, edges=NO_EDGES
         )
 
     def _lineages_by_turn(self, overlay: Overlay, turns: int) -> dict[str, NDArray[np.int64]]:
@@ -936,16 +824,16 @@ class CliqueDetector(Detector, Lender):
         self, overlay: Overlay, recent: NDArray[np.bool_]
     ) -> dict[str, NDArray[np.int64]]:
         """Return, by kind, how many other lineages there are among recent copies of each entry."""
-        return {kind: self._new_copies(overlay, recent, copy) for kind, copy in COPIES.items()}
+        return {kind: new_copies(overlay, recent, copy) for kind, copy in COPIES.items()}
 
-    def _judge_cliques(self, overlay: Overlay) -> _Judgement:
+    def _judge_cliques(self, overlay: Overlay) -> Judgement:
         """Score the entries of an overlay by the reference rule."""
         edges = self._edges(overlay)
         names, compact = np.unique(edges, return_inverse=True)
         members = cleanbase.clique_members(len(names), compact.reshape(edges.shape))
         scores = np.isin(overlay.numbers, names[members]).astype(np.float64)
         none = np.zeros(len(scores), dtype=np.int64)
-        return _Judgement(scores=scores, why=none, evidence={}, lineages={}, edges=edges)
+        return Judgement(scores=scores, why=none, evidence={}, lineages={}, edges=edges)
 
     def _edges(self, overlay: Overlay) -> NDArray[np.int64]:
         """Return the edges of the reference rule around the entries of an overlay."""
@@ -998,7 +886,7 @@ class CliqueDetector(Detector, Lender):
     def _accused(
         self,
         overlay: Overlay,
-        judgement: _Judgement,
+        judgement: Judgement,
         rows: NDArray[np.intp],
         guilty: NDArray[np.bool_],
     ) -> NDArray[np.intp]:
@@ -1014,8 +902,8 @@ class CliqueDetector(Detector, Lender):
         why = judgement.why[rows]
         accused = np.zeros(len(rows), dtype=np.bool_)
         for channel in CHANNELS:
-            widths = np.where(why == _CROWD, CROWD, SIZES[-1] - 1)
-            mine = np.flatnonzero(_CHANNEL_OF[why] == channel)
+            widths = np.where(why == CROWD_AT, CROWD, SIZES[-1] - 1)
+            mine = np.flatnonzero(CHANNEL_OF[why] == channel)
             group = judgement.evidence[channel].members[rows[mine], :CROWD]
             with_them = (group >= 0) & guilty[group]
             with_them &= np.arange(CROWD) < widths[mine, None]
@@ -1030,19 +918,12 @@ class CliqueDetector(Detector, Lender):
                 if len(others) >= ACCOMPLICES:
                     bond = own_bond(overlay.vectors(np.array([own, *others])))
                     accused[mine[place]] = bond > OWN_BOND
-        for place in np.flatnonzero(why > _CROWD).tolist():
+        for place in np.flatnonzero(why > CROWD_AT).tolist():
             # Somebody's words came first: of copies, the oldest is the one that was copied.
             lists = overlay.lists.take(rows[place : place + 1])
-            copies = lists.slots[_copies(lists, COPIES[WHYS[why[place]][0]])]
+            copies = lists.slots[copies_in(lists, COPIES[WHYS[why[place]][0]])]
             accused[place] = (copies < overlay.numbers[rows[place]]).any()
         return rows[accused]
-
-    def _has_families(self, overlay: Overlay) -> bool:
-        """Return whether there are enough entries with a neighbour of their own lineage."""
-        mine = overlay.lineage_of(overlay.numbers)[:, None]
-        theirs = overlay.lineage_of(np.maximum(overlay.lists.slots, 0))
-        kin = (mine == theirs) & (mine != NO_LINEAGE) & (overlay.lists.slots >= 0)
-        return int(np.count_nonzero(kin.any(axis=1))) >= MIN_FAMILY_ENTRIES
 
     def _recent(self, overlay: Overlay) -> NDArray[np.bool_]:
         """Return, by entry number, what came lately: the latest tenth, as far as it is watched.
@@ -1057,32 +938,12 @@ class CliqueDetector(Detector, Lender):
         recent[: graph.n_slots] |= ~np.isnan(self._held_at[: graph.n_slots])
         return recent
 
-    def _new_copies(
-        self, overlay: Overlay, recent: NDArray[np.bool_], definition: _Copies
-    ) -> NDArray[np.int64]:
-        """Count the other lineages among recent copies; 0 where an older one stands."""
-        lists, n = overlay.lists, len(overlay.numbers)
-        clone = _copies(lists, definition)
-        clone &= recent[overlay.numbers][:, None]
-        row, column = np.nonzero(clone)
-        other = lists.slots[row, column]
-        mine = overlay.lineage_of(overlay.numbers[row])
-        theirs = overlay.lineage_of(other)
-        stranger = (mine != theirs) | (mine == NO_LINEAGE)
-        # Entries without a lineage are strangers to each other: each counts as one of its own.
-        name = np.where(theirs == NO_LINEAGE, -2 - other, theirs)
-        counted = stranger & recent[other]
-        pairs = np.unique(np.stack([row[counted], name[counted]], axis=1), axis=0)
-        lineages = np.bincount(pairs[:, 0], minlength=n)
-        lineages[row[stranger & ~recent[other]]] = 0
-        return lineages
-
     def _watched_rows(self, overlay: Overlay) -> NDArray[np.intp]:
         standing = np.arange(len(overlay.batch), len(overlay.numbers))
         slots = overlay.numbers[standing]
         return standing[~self._trusted[slots] & np.isnan(self._held_at[slots])]
 
-    def _sentence(self, overlay: Overlay, judgement: _Judgement, row: int) -> Evidence:
+    def _sentence(self, overlay: Overlay, judgement: Judgement, row: int) -> Evidence:
         graph = self._fitted()
         why, column = WHYS[judgement.why[row]]
 
@@ -1098,7 +959,7 @@ class CliqueDetector(Detector, Lender):
             return self._clique_sentence(judgement.edges, int(overlay.numbers[row]), names)
         if why in COPIES:
             lists = overlay.lists.take(np.array([row]))
-            copies = names(lists.slots[_copies(lists, COPIES[why])].tolist())
+            copies = names(lists.slots[copies_in(lists, COPIES[why])].tolist())
             what = f"text ({len(copies)} near-exact copies)"
             if why == "parts":
                 what = f"words (at least {COPIES[why].copied:.0%} of the text, {len(copies)} times)"
@@ -1109,7 +970,7 @@ class CliqueDetector(Detector, Lender):
                 ),
                 related_ids=copies,
             )
-        channel = cast("Channel", str(_CHANNEL_OF[judgement.why[row]]))
+        channel = cast("Channel", str(CHANNEL_OF[judgement.why[row]]))
         size = CROWD + 1 if why == "crowd" else SIZES[column]
         members = judgement.evidence[channel].members[row, : size - 1]
         numbers = np.concatenate([[overlay.numbers[row]], members[members >= 0]])
@@ -1174,9 +1035,3 @@ def _agreement(overlay: Overlay, row: int, agreed: Agreed) -> str:
         f"; it shares {shown} with {len(agreed.numbers)} other new ones, and {count} the "
         f"{agreed.n_around} earlier ones around it says so"
     )
-
-
-def _copies(lists: Lists, definition: _Copies) -> NDArray[np.bool_]:
-    """Return which edges of neighbour lists lead to a copy."""
-    alike = lists.similarities > definition.similarity
-    return np.asarray(alike & (lists.copied >= definition.copied))

@@ -258,6 +258,9 @@ class GroupEvidence:
     before
         Evidence of the same channel and overlay with less that is held; groups that are still the
         same are not measured again.
+    tightness
+        Of each row and size, where it was measured already; shape (n, len(SIZES)). Vectors and
+        words of the entries are not looked at then.
     """
 
     def __init__(  # noqa: PLR0913 - of one overlay
@@ -272,11 +275,12 @@ class GroupEvidence:
         kin: Kin | None = None,
         newcomers: Newcomers | None = None,
         before: GroupEvidence | None = None,
+        tightness: NDArray[np.float32] | None = None,
     ) -> None:
         self._overlay, self._channel, self._exempt = overlay, channel, exempt
         self._standing, self._families, self._kin = standing, families, kin
         self._held = held if held is not None and held.weights.any() else None
-        self.newcomers = newcomers
+        self.newcomers, self._known_tightness = newcomers, tightness
         n_numbers = overlay.graph.n_slots + len(overlay.batch)
         self._position = np.full(n_numbers, -1, dtype=np.int64)
         self._position[overlay.numbers] = np.arange(len(overlay.numbers))
@@ -332,6 +336,9 @@ class GroupEvidence:
         near = np.take_along_axis(near, order, 1)
         members = np.where(near > 0.0, np.take_along_axis(lists.slots, order, 1), -1)
         self.members[rows], self.nearness[rows] = members, near
+        if self._known_tightness is not None:
+            self.raw.tight[rows] = self._known_tightness[rows]
+            return
         group = members[:, : max(SIZES) - 1]
         tight = np.empty((len(own), len(SIZES)), dtype=np.float32)
         if before is not None:

@@ -160,6 +160,42 @@ class SimilarityGraph:
         graph._connect(batch)
         return graph
 
+    @classmethod
+    def assembled(
+        cls,
+        index: FixedVectors,
+        words: list[NDArray[np.uint32]],
+        lineage: NDArray[np.int64],
+        lists: Lists,
+    ) -> SimilarityGraph:
+        """Return a graph whose neighbours were found elsewhere; it is only looked at.
+
+        Parameters
+        ----------
+        index
+            Ids and vectors of n entries.
+        words
+            Their words.
+        lineage
+            Their lineage codes, shape (n,); the same for the same lineage in all graphs that are
+            parts of one knowledge base.
+        lists
+            Of the first ones of them, or of all.
+        """
+        graph = cls(index.dim, lists.slots.shape[1])
+        graph.index, graph.words = cast("NeighborIndex", index), words
+        graph._grow(len(words))
+        graph._lists.put(np.s_[: len(lists.slots)], lists)
+        graph._lineage[: len(words)] = lineage
+        return graph
+
+    def copied(self, slots: NDArray[np.int64], lists: Lists) -> NDArray[np.float32]:
+        """Return how much of the shorter text is in the other, along the edges of lists of slots.
+
+        Only where vectors are more alike than :data:`COMPARE_ABOVE`, else 0.
+        """
+        return self._copied(slots, lists, Words(self.words, ()))
+
     def fit(self, keys: Sequence[str], batch: Batch) -> None:
         """Take over a whole knowledge base at once.
 
@@ -183,7 +219,7 @@ class SimilarityGraph:
         lists.slots[:, :width] = found.slots
         lists.similarities[:, :width] = found.similarities
         own = np.arange(len(batch), dtype=np.int64)
-        lists.copied[:] = self._copied(own, lists, Words(self.words, ()))
+        lists.copied[:] = self.copied(own, lists)
         self._grow(len(batch))
         self._lists.put(own, lists)
         self._lineage[: len(batch)], self._lineages = self._codes(batch)
@@ -536,6 +572,13 @@ class Overlay:
         codes[~new] = self.graph.lineage_of(numbers[~new])
         codes[new] = self._lineage[numbers[new] - self._start]
         return codes
+
+    def with_kin(self) -> NDArray[np.bool_]:
+        """Return which entries have one of their own lineage in their lists, shape (n,)."""
+        mine = self.lineage_of(self.numbers)[:, None]
+        theirs = self.lineage_of(np.maximum(self.lists.slots, 0))
+        kin = (mine == theirs) & (mine != NO_LINEAGE) & (self.lists.slots >= 0)
+        return np.asarray(kin.any(axis=1))
 
     def lineage_codes(self, lineages: Sequence[str]) -> NDArray[np.int64]:
         """Return the codes of those lineages that are known, or come with the batch."""

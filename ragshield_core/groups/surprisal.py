@@ -119,13 +119,13 @@ class Reference:
         }
         share = ROBUST_TAIL[1] if robust else 0.99
         usual = [float(np.quantile(tied.tight[:, c], share)) for c in columns]
-        sizes = [Surprisal(_sum(parts, tied, c), robust=robust) for c in columns]
+        sizes = [Surprisal(weighted(parts, tied, c), robust=robust) for c in columns]
         return cls(parts, sizes, usual, share)
 
     def surprisals(self, tied: Raw) -> NDArray[np.float64]:
         """Return how surprising each entry is per group size, shape (n, len(SIZES))."""
         columns = range(len(SIZES))
-        return np.stack([self._sizes[c](_sum(self._parts, tied, c)) for c in columns], axis=1)
+        return np.stack([self._sizes[c](weighted(self._parts, tied, c)) for c in columns], axis=1)
 
     def state(self) -> dict[str, NDArray[np.float64]]:
         """Return everything as arrays."""
@@ -150,8 +150,20 @@ class Reference:
         return cls(parts, sizes, usual, share)
 
 
-def _sum(parts: Mapping[tuple[str, int], Surprisal], tied: Raw, column: int) -> NDArray[np.float64]:
-    """Return the weighted surprisals of one group size, shape (n,)."""
+def weighted(
+    parts: Mapping[tuple[str, int], Surprisal], tied: Raw, column: int
+) -> NDArray[np.float64]:
+    """Return the weighted surprisals of one group size, shape (n,).
+
+    Parameters
+    ----------
+    parts
+        By part of the evidence and place in :data:`SIZES`.
+    tied
+        Evidence of n entries.
+    column
+        The place in :data:`SIZES`.
+    """
     total = np.zeros(len(tied.tight))
     for name, weight in WEIGHTS.items():
         if (name, column) in parts:

@@ -28,12 +28,15 @@ from ragshield_core.detectors.registry import BUILT_IN, built_in_detectors, dete
 from ragshield_core.errors import RAGShieldError, SourceError
 from ragshield_core.findings import printable
 from ragshield_core.quarantine import Quarantine
-from ragshield_core.scan.audit import ScanReport, scan
+from ragshield_core.scan.audit import scan
 from ragshield_core.scan.embedding_cache import CachedEmbedder
 from ragshield_core.scan.knowledge_base import KnowledgeBase, load
 from ragshield_core.scan.output import findings_table, write_csv
+from ragshield_core.scan.partitioned.engines import engine_of
+from ragshield_core.scan.partitioned.plan import PARTITION_ROWS, Parts
 from ragshield_core.scan.readers.kinds import open_source, read_ids
 from ragshield_core.scan.readers.source import Columns
+from ragshield_core.scan.report import ScanReport
 
 # A package that brings a model names here a function without parameters, which returns a function
 # from a list of texts to one vector each.
@@ -52,7 +55,8 @@ def scan_command(  # noqa: PLR0913 - options of a command line
     data: Annotated[
         Path,
         typer.Argument(
-            help="JSONL(.gz), parquet or npz file, or a folder of LangChain's FAISS or LlamaIndex."
+            help="JSONL(.gz), parquet or npz file, or a folder of LangChain's FAISS or LlamaIndex; "
+            "with --engine also a folder of parquet files."
         ),
     ],
     *,
@@ -85,9 +89,26 @@ def scan_command(  # noqa: PLR0913 - options of a command line
     ] = "minilm",
     work_dir: Annotated[
         Path | None,
-        typer.Option(help="Keeps vectors, so that a scan can go on; default: NAME.ragshield here."),
+        typer.Option(
+            help="Keeps vectors, and with --engine all else, so that a scan can go on; all "
+            "machines must see it. Default: NAME.ragshield here."
+        ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Of random choices.")] = 0,
+    engine: Annotated[
+        str | None,
+        typer.Option(
+            help="ray, or local: audit a parquet file, or a folder of them, by partitions, never "
+            "all in one memory. Default: all in memory."
+        ),
+    ] = None,
+    address: Annotated[
+        str | None,
+        typer.Option(help='Of a Ray cluster, e.g. "auto"; default: one on this machine.'),
+    ] = None,
+    partition_rows: Annotated[
+        int, typer.Option(min=2, help="With --engine: entries of a partition, about.")
+    ] = PARTITION_ROWS,
     id_column: Column = None,
     text_column: Column = None,
     label_column: Column = None,
@@ -107,6 +128,7 @@ def scan_command(  # noqa: PLR0913 - options of a command line
         if not 0.0 < fpr < 1.0:
             msg = f"--fpr is {fpr:g}, expected a share in (0, 1), such as 0.01."
             raise SourceError(msg)
+        _check_engine(engine, address, quarantine)
         detectors, missing = built_in_detectors()
         if detector:
             detectors, missing = [detector_class(name)() for name in dict.fromkeys(detector)], []
@@ -121,23 +143,29 @@ def scan_command(  # noqa: PLR0913 - options of a command line
             lineage=lineage_column,
             embedding=embedding_column,
         )
-        source = open_source(data, columns, metadata=store is not None)
         # Here, not beside the data, which may not be ours to write to.
         folder = Path(f"{data.name}.ragshield") if work_dir is None else work_dir
-        with _Bar() as threshold:
-            knowledge = load(
-                source, embedder=lambda: _cached_embedder(embedder, folder), progress=threshold.tell
+        knowledge = None
+        with _Bar() as bar:
+            if engine is None:
+                source = open_source(data, columns, metadata=store is not None)
+                knowledge = load(
+                    source, embedder=lambda: _cached_embedder(embedder, folder), progress=bar.tell
+                )
+            parts = Parts(
+                path=data, columns=columns, work_dir=folder, partition_rows=partition_rows
             )
             report = scan(
-                knowledge.batch,
+                parts if knowledge is None else knowledge.batch,
                 detectors,
                 fpr=fpr,
                 clean_ids=clean_ids,
                 seed=seed,
-                progress=threshold.tell,
+                progress=bar.tell,
+                engine=None if engine is None else engine_of(engine, address),
             )
         report = replace(report, skipped=(*missing, *report.skipped))
-        if store is not None:
+        if store is not None and knowledge is not None:
             report = _hold(report, knowledge, store)
         if json_file is not None:
             json_file.write_text(report.to_json(), encoding="utf-8")
@@ -159,7 +187,7 @@ def _show(report: ScanReport, limit: int) -> None:
     for skipped in report.skipped:
         line = printable(f"skipped {skipped.detector}: {skipped.reason}")
         console.print(Text(line, style="red" if skipped.detector in report.failed else "yellow"))
-    if not any(report.batch.texts):
+    if not report.has_texts:
         line = "No entry has a text: copies cannot be told from paraphrases."
         console.print(Text(line, style="yellow"))
     if report.thresholds:
@@ -212,6 +240,18 @@ def _cached_embedder(name: str, folder: Path) -> CachedEmbedder:
     return CachedEmbedder(embed, model=f"{name} = {points[name].value}", folder=folder)
 
 
+def _check_engine(engine: str | None, address: str | None, quarantine: str | None) -> None:
+    if engine is not None and quarantine is not None:
+        msg = (
+            "--quarantine needs whole entries, which --engine never has in one place; write "
+            "--json, and hold those entries."
+        )
+        raise SourceError(msg)
+    if engine is None and address is not None:
+        msg = "--address is that of a Ray cluster; name --engine ray."
+        raise SourceError(msg)
+
+
 def _check_parent(path: Path | None) -> None:
     if path is not None and not path.parent.is_dir():
         msg = f"{path.parent} is not a folder, so {path.name} cannot be written there; make it."
@@ -226,7 +266,7 @@ def _no_crash_looks_like_a_finding() -> Iterator[None]:
     except RAGShieldError as error:
         _fail(str(error))
     except KeyboardInterrupt:
-        errors.print("interrupted; the same command goes on where it stopped embedding")
+        errors.print("interrupted; the same command goes on where it stopped")
         raise typer.Exit(INTERRUPTED) from None
     except Exception as error:  # noqa: BLE001 - any crash; its message may hold hostile text
         frame = traceback.extract_tb(error.__traceback__)[-1]

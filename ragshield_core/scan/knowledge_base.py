@@ -131,7 +131,7 @@ class _Columns:
     def knowledge_base(self) -> KnowledgeBase:
         matrix = self._matrix
         assert matrix is not None  # noqa: S101 - every row has been read or embedded
-        lengths = _to_unit_length(matrix)
+        lengths = to_unit_length(matrix)
         batch = Batch.of(
             ids=self.ids,
             texts=self.texts,
@@ -157,7 +157,7 @@ class _Columns:
         self.has_vector[rows] = True
 
 
-def _to_unit_length(matrix: NDArray[np.float32]) -> NDArray[np.float32]:
+def to_unit_length(matrix: NDArray[np.float32]) -> NDArray[np.float32]:
     """Bring rows to unit length in place; return the lengths they had.
 
     Zero and non-finite rows stay: :class:`Batch` names their entry.

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ragshield_core.findings import printable, why
-from ragshield_core.scan.audit import ScanReport
+from ragshield_core.scan.report import ScanReport
 
 # A cell that starts with one of these is computed by spreadsheets, full-width ones included.
 FORMULA_STARTS = tuple("=+-@＝＋－＠|%")

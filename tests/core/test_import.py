@@ -7,6 +7,7 @@ import sys
 HEAVY = [
     *("torch", "transformers", "sentence_transformers", "langchain_core", "langchain_community"),
     *("llama_index", "sqlalchemy", "faiss", "ragshield_langchain", "ragshield_llamaindex"),
+    *("ray", "pyarrow"),
 ]
 SCRIPT = """
 import json, sys, time

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from ragshield_core.errors import SourceError
 from ragshield_core.scan.readers.source import (
     CHUNK_ROWS,
     USUAL,
+    Columns,
     RecordReader,
     Rows,
     Source,
@@ -21,10 +23,35 @@ from ragshield_core.scan.readers.source import (
 
 
 class Parquet(Source):
-    """A parquet file; needs pyarrow, the extra ``parquet``."""
+    """A parquet file; needs pyarrow, the extra ``parquet``.
+
+    Parameters
+    ----------
+    path, columns, metadata
+        As of :class:`Source`.
+    groups
+        Numbers of the row groups that are read; ``None`` for all.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        columns: Columns | None = None,
+        *,
+        metadata: bool = False,
+        groups: range | None = None,
+    ) -> None:
+        super().__init__(path, columns, metadata=metadata)
+        self._groups = groups
 
     def __len__(self) -> int:
-        return int(self._file().metadata.num_rows)
+        sizes = self.group_sizes()
+        return sum(sizes if self._groups is None else (sizes[group] for group in self._groups))
+
+    def group_sizes(self) -> list[int]:
+        """Return the number of rows in each row group of the file."""
+        metadata = self._file().metadata
+        return [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
 
     def chunks(self) -> Iterator[Rows]:
         """Yield the entries in order; a column of vectors of one length is read without lists."""
@@ -34,8 +61,10 @@ class Parquet(Source):
             names = list(file.schema_arrow.names)
             roles = {role: first_of(self.columns.names(role), names) for role in USUAL}
             wanted = names if self.metadata else [name for name in roles.values() if name]
-            number = 0
-            for batch in file.iter_batches(batch_size=CHUNK_ROWS, columns=wanted):
+            groups = None if self._groups is None else list(self._groups)
+            number = sum(self.group_sizes()[: groups[0]]) if groups else 0
+            batches = file.iter_batches(batch_size=CHUNK_ROWS, row_groups=groups, columns=wanted)
+            for batch in batches:
                 matrix = _plain_matrix(batch, roles["embedding"])
                 if matrix is not None:
                     batch = batch.drop_columns([roles["embedding"]])  # noqa: PLW2901

@@ -1,0 +1,188 @@
+"""Who runs the tasks of an audit: this process, or the machines of a Ray cluster."""
+
+from __future__ import annotations
+
+import logging
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from ragshield_core.errors import RAGShieldError, SourceError
+
+# How often a task is run again whose worker died; memory that ran out is tried again until it is
+# there, which is Ray's own rule.
+RETRIES = 3
+# Tasks handed to the cluster at a time, per core that it has and at least: enough that none waits,
+# and that a cluster that grows by itself sees that there is more to do.
+AHEAD, LEAST_AHEAD = 4, 64
+# Results are files, so that Ray's own memory for objects stays nearly empty: its least size.
+OBJECT_BYTES = 128 * 2**20
+
+
+class Engine(ABC):
+    """Runs tasks that write files and return nothing."""
+
+    name: str
+
+    @abstractmethod
+    def run(self, function: Callable[..., None], tasks: Sequence[tuple[Any, ...]]) -> Iterator[int]:
+        """Run a function once for each tuple of arguments; yield after each one that is done.
+
+        Raises
+        ------
+        RAGShieldError
+            The first that a task raises. Others that are running come to their end.
+        """
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        return None
+
+
+class LocalEngine(Engine):
+    """Run one task after the other in this process; memory stays bounded all the same."""
+
+    name = "local"
+
+    def run(self, function: Callable[..., None], tasks: Sequence[tuple[Any, ...]]) -> Iterator[int]:
+        """Run them in their order."""
+        for task in tasks:
+            function(*task)
+            yield 1
+
+
+class RayEngine(Engine):
+    """Run tasks on a Ray cluster, or on one that is started on this machine; extra ``ray``.
+
+    A task whose worker dies is run again, on whatever machine there is: it writes the same file.
+
+    Parameters
+    ----------
+    address
+        Of a cluster that runs, such as ``"auto"`` or ``"ray://head:10001"``. ``None`` for the one
+        that this process is connected to, or else one on this machine that ends with the audit.
+    num_cpus
+        Cores of the one on this machine; ``None`` for all.
+
+    Raises
+    ------
+    SourceError
+        If Ray is not installed; names the extra.
+    """
+
+    name = "ray"
+
+    def __init__(self, address: str | None = None, *, num_cpus: int | None = None) -> None:
+        try:
+            import ray  # noqa: PLC0415 - an extra, and slow to import
+        except ImportError as error:
+            msg = (
+                "the engine 'ray' needs Ray, which is not installed; pip install 'ragshield[ray]'."
+            )
+            raise SourceError(msg) from error
+        self._ray, self._address, self._num_cpus = ray, address, num_cpus
+        self._started = False
+
+    def __enter__(self) -> Self:
+        if not self._ray.is_initialized():
+            # Ray would report how it is used to its makers; whoever wants that sets it.
+            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+            options: dict[str, Any] = {"address": self._address}
+            if self._address is None:
+                options = {"address": "local", "num_cpus": self._num_cpus}
+                options |= {"object_store_memory": OBJECT_BYTES, "include_dashboard": False}
+            try:
+                # What detectors print on workers may be hostile.
+                self._ray.init(log_to_driver=False, logging_level=logging.WARNING, **options)
+            except (ConnectionError, ValueError, RuntimeError) as error:
+                where = "on this machine" if self._address is None else f"at {self._address!r}"
+                msg = (
+                    f"there is no Ray cluster {where} ({type(error).__name__}); start one with "
+                    "'ray start --head', or leave --address out."
+                )
+                raise SourceError(msg) from error
+            self._started = True
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._started:
+            self._ray.shutdown()
+            self._started = False
+
+    def run(self, function: Callable[..., None], tasks: Sequence[tuple[Any, ...]]) -> Iterator[int]:
+        """Run them on the cluster, in any order."""
+        ray = self._ray
+        # Handed over once, however many tasks there are. One core each: more would stand idle in
+        # steps that are no products of matrices.
+        shared = ray.put(function)
+        remote = ray.remote(num_cpus=1, max_retries=RETRIES)(_call)
+        waiting = list(reversed(tasks))
+        running: list[Any] = []
+        try:
+            while waiting or running:
+                cores = int(ray.cluster_resources().get("CPU", 1))
+                while waiting and len(running) < max(LEAST_AHEAD, AHEAD * cores):
+                    running.append(remote.remote(shared, *waiting.pop()))
+                done, running = ray.wait(running, num_returns=1)
+                self._check(done)
+                yield len(done)
+        finally:
+            for task in running:
+                ray.cancel(task)
+
+    def _check(self, done: Sequence[Any]) -> None:
+        """Raise what went wrong in our own words: messages of others may quote hostile text."""
+        exceptions = self._ray.exceptions
+        try:
+            self._ray.get(list(done))
+        except exceptions.RayTaskError as error:
+            if isinstance(error.cause, RAGShieldError):
+                raise error.cause from None
+            msg = f"a task of the audit failed with {type(error.cause).__name__}; "
+            raise SourceError(msg + "the same command goes on where it stopped.") from error
+        except (exceptions.WorkerCrashedError, exceptions.OutOfMemoryError) as error:
+            msg = (
+                f"the worker of a task died {RETRIES + 1} times, perhaps for want of memory; the "
+                "same command goes on where it stopped, smaller --partition-rows need less."
+            )
+            raise SourceError(msg) from error
+
+
+def _call(function: Callable[..., None], *task: Any) -> None:
+    """Run a task on a worker."""
+    function(*task)
+
+
+def engine_of(engine: str | Engine, address: str | None = None) -> Engine:
+    """Return an engine by its name.
+
+    Raises
+    ------
+    SourceError
+        If there is no such engine, or it cannot be used here.
+    """
+    if isinstance(engine, Engine):
+        return engine
+    if engine == RayEngine.name:
+        return RayEngine(address)
+    if engine == LocalEngine.name and address is None:
+        return LocalEngine()
+    if engine == LocalEngine.name:
+        msg = "the engine 'local' has no --address; name --engine ray."
+        raise SourceError(msg)
+    msg = f"the engine is {engine!r}, expected 'local' or 'ray'."
+    raise SourceError(msg)
