@@ -501,13 +501,13 @@ def main() -> None:
         measure_large(arguments.large)
         return
     quick = arguments.quick
-    rounds = 2 if quick else 5
+    rounds = 2 if quick else 3
     sections: dict[str, Callable[[], str]] = {
         "kinds": lambda: kinds(3_000 if quick else 53_135, rounds),
-        "passes": lambda: passes(3_000 if quick else 20_000, 2 if quick else 5),
+        "passes": lambda: passes(3_000 if quick else 20_000, 2 if quick else 3),
         "crossover": lambda: crossover([3_000] if quick else [10_000, 30_000], rounds, quick=quick),
         "large": lambda: large([30_000] if quick else [1_000_000]),
-        "memory": lambda: memory([5_000] if quick else [100_000, 1_000_000]),
+        "memory": lambda: memory([5_000] if quick else [100_000]),
     }
     if arguments.only:
         print(sections[arguments.only]())

@@ -44,6 +44,11 @@ MAX_PAIRS = 50_000_000
 # Lists must save two thirds of the comparisons, since they miss a few of the nearest.
 WORTH = 3.0
 
+# The share of all that a row is compared with, of which texts need at least about so much below
+# 30,000: whether lists can be worth it is known before they are made, or a third of the work of
+# comparing all would go into finding out.
+LIKELY_SHARE = 0.15
+
 
 def all_neighbors(
     embeddings: NDArray[np.float32],
@@ -130,8 +135,8 @@ class _Sorted:
     def if_worth_it(cls, rows: NDArray[np.float32]) -> Self | None:
         """Return sorted rows, or None where comparing all pairs is not much more work."""
         n = len(rows)
-        before = training_work(n) / max(1, n) + n_lists_for(n)
-        if WORTH * before >= n:
+        before = training_work(n) / max(1, n) + n_lists_for(n) + MEASURED_ROWS
+        if WORTH * (before + LIKELY_SHARE * n) >= n:
             return None
         found = cls(rows, InvertedLists.trained(n, lambda some: rows[some], seed=0))
         sample = np.random.default_rng(0).choice(n, min(n, MEASURED_ROWS), replace=False)
