@@ -133,7 +133,7 @@ def _shared(
     b: NDArray[np.intp],
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return, per pair of owners, the number of distinct shared items and the smaller number."""
-    if n_owners * len(items) <= DENSE:
+    if n_owners * max(n_owners, len(items)) <= DENSE:
         distinct, place = np.unique(items, return_inverse=True)
         present = np.zeros((n_owners, len(distinct)), dtype=np.float32)
         present[owner, place] = 1.0

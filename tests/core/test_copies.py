@@ -82,5 +82,11 @@ def test_no_pairs_and_lone_surrogates_are_no_error():
     assert shares(["bad \ud800 text", "bad \ud800 text"], [(0, 1)]).tolist() == [1.0]
 
 
+def test_many_texts_without_words_are_not_compared_in_a_table_of_all_by_all():
+    n = 300_000  # 360 GB of float32
+    shares = containment([word_hashes("")] * n, np.arange(n - 1), np.arange(1, n))
+    assert not shares.any()
+
+
 def test_hashes_are_the_same_in_every_process():
     assert word_hashes("One, TWO").tolist() == [2053932785, 298486374]
