@@ -19,6 +19,8 @@ from ragshield_core.text.linear import LinearPattern, narrow
 
 # Quadratic effort on four times the text is sixteenfold; the rest is a busy machine.
 LENGTH, TIMES, TOLERATED = 4_000, 4, 2.5
+# What is quadratic is so each time that it is measured; a busy machine is not.
+ATTEMPTS = 3
 # What takes no more than so many times as long as to split prose of that length into words has not
 # gone through it by the square of its length, and is not measured again.
 FEW_PASSES = 40
@@ -160,8 +162,12 @@ def assert_linear_at_worst(work, units):
         work(long)
         if time.process_time() - start < allowed:
             continue
-        ratio = effort(work, long) / effort(work, long[:LENGTH])
-        assert ratio < TIMES * TOLERATED, f"{TIMES} times {unit[:80]!r} costs {ratio:.0f} times"
+        for _ in range(ATTEMPTS):
+            ratio = effort(work, long) / effort(work, long[:LENGTH])
+            if ratio < TIMES * TOLERATED:
+                break
+        else:
+            pytest.fail(f"{TIMES} times {unit[:80]!r} costs {ratio:.0f} times")
 
 
 @pytest.mark.slow

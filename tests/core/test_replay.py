@@ -295,8 +295,8 @@ def by_shape(search):
 @pytest.mark.parametrize("copies", [1, 60])
 def test_what_is_learned_does_not_depend_on_what_was_screened_before(copies, monkeypatch, tmp_path):
     known = join(passages(300, 1), clones_of(passages(1, 2)[0], copies))
-    search = NeighborIndex._search_rows
-    monkeypatch.setattr(NeighborIndex, "_search_rows", by_shape(search))
+    search = NeighborIndex.search
+    monkeypatch.setattr(NeighborIndex, "search", by_shape(search))
     screening, alike = (
         Guard([CliqueDetector()], quarantine=Quarantine("sqlite://")).fit(known) for _ in range(2)
     )
