@@ -5,7 +5,7 @@ similarity that is computed is final. A batch of queries is answered list by lis
 query: one matrix product of a list with all queries that ask for it, as in FAISS's
 ``big_batch_search``. Measured on 250,000 vectors with one thread, 1,000 queries take .65 s so,
 .90 s in FAISS's lists of float16 or of 8 bits, and .2 s in those of 4-bit codes, whose candidates
-take as long again to rank rightly; the more queries, the better for the product. Lists are filled
+take .5 to .8 s more to rank rightly; the more queries, the better for the product. Lists are filled
 and emptied row by row at no other cost, are trained in a minute for a million rows (a graph takes
 half an hour or more) and need no second copy of the vectors.
 
@@ -36,14 +36,14 @@ from ragshield_core.neighbors.rows import Neighbors, merged, none_found
 from ragshield_core.neighbors.threads import in_threads
 
 # Comparing with the centroids and with the rows of lists then cost about the same: half as many
-# lists let a search of 53,000 real passages multiply half as often again, twice as many a quarter
-# less, but take twice as long to train.
+# lists let a search of 53,000 real passages multiply nearly twice as often, twice as many a third
+# less, but take about three times as long to train.
 LISTS_PER_ROOT = 4
 
 # Shorter lists cost more to visit than to multiply.
 LEAST_ROWS = 16
 
-# Rounds of k-means, and rows for each list; more of either changes the work by a few hundredths.
+# Rounds of k-means, and rows for each list.
 ROUNDS, ROWS_PER_LIST = 5, 32
 
 # Lists that every query looks into; how near the k-th best in them is tells how far to go on.
