@@ -136,7 +136,7 @@ class MeasuredRay(RayEngine):
         run = partial(measured, str(self._figures))
         yield from super().run(partial(run, None, function), tasks[:half])
         yield from super().run(partial(run, kill, function), tasks[half:])
-        files = (path.stat().st_size for path in plan.store.folder.rglob("*") if path.is_file())
+        files = (path.stat().st_size for path in plan.files.folder.rglob("*") if path.is_file())
         self.bytes = max(self.bytes, sum(files))
 
 

@@ -11,7 +11,7 @@ import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -136,10 +136,17 @@ def _raise_tampered(path: Path) -> None:
 
 def replace_file(path: Path, data: bytes) -> None:
     """Write a file so that a crash leaves either the old one or the new one."""
+    with replacing(path) as file:
+        file.write(data)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """Lend a file beside a path, which is put there once it is whole and on the disk."""
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(data)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         Path(temporary).replace(path)

@@ -363,9 +363,9 @@ def says_of_each_what_it_is_asked(case: DetectorCase) -> None:
     detector = case.fitted()
     outliers = np.asarray(detector.outliers(case.known))
     scores = detector.held_out_scores(case.known, 0)
-    held = np.asarray(detector.outlying(case.known, scores))
+    held = np.asarray(detector.held_outliers(case.known, scores))
     late = np.asarray(detector.latecomers(list(case.known.ids)))
-    for found, what in ((outliers, "outliers"), (held, "outlying ones"), (late, "latecomers")):
+    for found, what in ((outliers, "outliers"), (held, "held outliers"), (late, "latecomers")):
         _ask(found.shape == (len(case.known),), f"{what} have shape {found.shape}")
         _ask(found.dtype == np.bool_, f"{what} are {found.dtype}")
 

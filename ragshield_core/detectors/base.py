@@ -272,10 +272,11 @@ class Detector(ABC):
         """
         return np.zeros(len(reference), dtype=np.bool_)
 
-    def outlying(self, entries: Batch, scores: NDArray[np.float64]) -> NDArray[np.bool_]:
-        """Return which entries that are not known are far from all that is usual.
+    def held_outliers(self, entries: Batch, scores: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """Return which entries of a sample are far from all that is usual, of those held since.
 
-        Asked for what was held of a sample that nobody has vouched for, after :meth:`refresh`.
+        What is poisoned does not become clean by being held: asked after :meth:`refresh`, where
+        nobody has vouched for the sample.
 
         Parameters
         ----------

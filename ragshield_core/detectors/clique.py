@@ -38,10 +38,7 @@ from ragshield_core.groups.evidence import (
     nearness,
     own_bond,
 )
-from ragshield_core.groups.graph import (
-    Overlay,
-    SimilarityGraph,
-)
+from ragshield_core.groups.graph import Overlay, SimilarityGraph
 from ragshield_core.groups.neighbors import GraphNeighbors
 from ragshield_core.groups.usual import (
     CHANNEL_OF,
@@ -307,10 +304,10 @@ class CliqueDetector(Detector, Lender):
             found[known] = scores > self.audit_threshold(EXTREME)
         return found
 
-    def outlying(self, entries: Batch, scores: NDArray[np.float64]) -> NDArray[np.bool_]:
+    def held_outliers(self, entries: Batch, scores: NDArray[np.float64]) -> NDArray[np.bool_]:
         """Return which entries are so suspicious that one clean one in ten thousand would be."""
         if not self._ready or self.rule != "groups":
-            return super().outlying(entries, scores)
+            return super().held_outliers(entries, scores)
         return scores > self.audit_threshold(EXTREME)
 
     def trust(self, ids: Sequence[str]) -> None:

@@ -162,7 +162,7 @@ class LeadingQuestionDetector(Detector):
         self._doubtful = doubtful
         return np.asarray(doubtful[sample])
 
-    def outlying(self, entries: Batch, scores: NDArray[np.float64]) -> NDArray[np.bool_]:  # noqa: ARG002
+    def held_outliers(self, entries: Batch, scores: NDArray[np.float64]) -> NDArray[np.bool_]:  # noqa: ARG002
         """Return which entries open with the malformed questions that count no more."""
         return np.asarray(self._doubtful[tuple(_questions(entries)[0].T)])
 

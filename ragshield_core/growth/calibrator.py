@@ -229,7 +229,7 @@ class Calibrator:
         doubtful = np.zeros(len(sample.outside), dtype=np.bool_)
         for detector in () if sample.vetted else self._knowledge.detectors:
             if detector.name in outside:
-                doubtful |= detector.outlying(sample.outside, outside[detector.name])
+                doubtful |= detector.held_outliers(sample.outside, outside[detector.name])
         return doubtful
 
     def leave_out(self, ids: Collection[str]) -> None:

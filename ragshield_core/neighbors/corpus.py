@@ -128,8 +128,8 @@ class _Sorted:
         self._rows, self._lists = rows, lists
         self._list = lists.nearest(rows)
         self.order = np.argsort(self._list, kind="stable")
-        self._sizes = np.bincount(self._list, minlength=len(lists))
-        self._starts = np.concatenate([[0], np.cumsum(self._sizes)])
+        self.sizes = np.bincount(self._list, minlength=len(lists))
+        self._starts = np.concatenate([[0], np.cumsum(self.sizes)])
 
     @classmethod
     def if_worth_it(cls, rows: NDArray[np.float32]) -> Self | None:
@@ -140,16 +140,19 @@ class _Sorted:
             return None
         found = cls(rows, InvertedLists.trained(n, lambda some: rows[some], seed=0))
         sample = np.random.default_rng(0).choice(n, min(n, MEASURED_ROWS), replace=False)
-        share = found._lists.measure(
-            rows[sample], found._sizes, lambda numbers: found._list[numbers], found._blocks
-        )
+        share = found._lists.measure(rows[sample], found)
         return found if WORTH * (before + share * n) < n else None
 
     def search(self, queries: NDArray[np.float32], k: int) -> Neighbors:
         """Return the k nearest rows of each query."""
-        return self._lists.search(queries, k, self._sizes, self._blocks)
+        return self._lists.search(queries, k, self)
 
-    def _blocks(self, number: int) -> list[Block]:
+    def list_of(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the lists of rows."""
+        return self._list[numbers]
+
+    def blocks(self, number: int) -> list[Block]:
+        """Return numbers and rows of a list, in pieces."""
         start, end = self._starts[number : number + 2].tolist()
         members = [
             self.order[piece : min(end, piece + CHUNK_ROWS)]

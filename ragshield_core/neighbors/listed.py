@@ -35,14 +35,14 @@ class ListedRows:
         # By list. The last row of a list moves into the gap of one that is removed.
         self._rows = [Chunks(dim)]
         self._slots = [Column(np.int64)]
-        self._sizes = np.zeros(1, dtype=np.int64)
-        self._sizes_then = self._sizes.copy()  # when the lists were made
+        self.sizes = np.zeros(1, dtype=np.int64)
+        self._sizes_then = self.sizes.copy()  # when the lists were made
         # By slot.
         self._list = Column(np.int64)  # -1 where removed
         self._place = Column(np.int64)
 
     def __len__(self) -> int:
-        return int(self._sizes.sum())
+        return int(self.sizes.sum())
 
     @property
     def capacity(self) -> int:
@@ -68,8 +68,8 @@ class ListedRows:
     def outgrown(self) -> bool:
         """Whether the lists do not fit the rows any more."""
         n, usual = len(self), self._sizes_then.mean()
-        long = self._sizes > 2 * np.maximum(self._sizes_then, usual)
-        return bool(self._sizes[long].sum() > OUTGROWN * n or n < SHRUNK * self._sizes_then.sum())
+        long = self.sizes > 2 * np.maximum(self._sizes_then, usual)
+        return bool(self.sizes[long].sum() > OUTGROWN * n or n < SHRUNK * self._sizes_then.sum())
 
     def append(self, rows: NDArray[np.float32]) -> NDArray[np.int64]:
         """Add rows, and return the slots that they get, shape (n,), ascending."""
@@ -93,7 +93,7 @@ class ListedRows:
                 rows.move(last, place)
             members.pop()
             rows.pop()
-            self._sizes[number] -= 1
+            self.sizes[number] -= 1
             self._list.values[slot] = -1
 
     def renumber(self, before: NDArray[np.int64], numbers: NDArray[np.int64]) -> None:
@@ -115,12 +115,24 @@ class ListedRows:
     def filled(self) -> Iterator[Block]:
         """Yield slots and rows in the order in which they are kept."""
         for number in range(len(self._rows)):
-            yield from self._blocks(number)
+            yield from self.blocks(number)
+
+    def blocks(self, number: int) -> list[Block]:
+        """Return slots and rows of a list, in pieces."""
+        members = self._slots[number].values
+        return [
+            (members[start : start + len(rows)], rows)
+            for start, rows in self._rows[number].filled()
+        ]
+
+    def list_of(self, slots: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the lists of rows."""
+        return self._list.values[slots]
 
     def search(self, queries: NDArray[np.float32], k: int) -> Neighbors:
         """Return the k nearest of each query, by the lists into which they are sorted."""
         lists = cast("InvertedLists", self.lists)
-        return lists.search(queries, k, self._sizes, self._blocks)
+        return lists.search(queries, k, self)
 
     def sort(self) -> None:
         """Put the rows into lists, made for them as they are now."""
@@ -129,9 +141,7 @@ class ListedRows:
         self._move(lists, [lists.nearest(rows) for _, rows in self.filled()])
         rng = np.random.default_rng(self.seed)
         sample = rng.choice(slots, min(len(slots), MEASURED_ROWS), replace=False)
-        lists.measure(
-            self.take(sample), self._sizes, lambda found: self._list.values[found], self._blocks
-        )
+        lists.measure(self.take(sample), self)
 
     def unsort(self) -> None:
         """Put all rows into one list again."""
@@ -173,15 +183,8 @@ class ListedRows:
         places = arrays.get("places")
         order = slice(None) if places is None else np.argsort(places, kind="stable")
         restored._put(slots[order], rows[order], None if numbers is None else numbers[order])
-        restored._sizes_then = restored._sizes.copy()
+        restored._sizes_then = restored.sizes.copy()
         return restored
-
-    def _blocks(self, number: int) -> list[Block]:
-        members = self._slots[number].values
-        return [
-            (members[start : start + len(rows)], rows)
-            for start, rows in self._rows[number].filled()
-        ]
 
     def _put(
         self, slots: NDArray[np.int64], rows: NDArray[np.float32], lists: NDArray[np.int64] | None
@@ -191,18 +194,18 @@ class ListedRows:
         self._list.values[slots] = lists
         for number, where in _grouped(lists):
             own = slots[where]
-            n = int(self._sizes[number])
+            n = int(self.sizes[number])
             self._rows[number].append(rows[where])
             self._slots[number].append(own)
             self._place.values[own] = np.arange(n, n + len(own))
-            self._sizes[number] = n + len(own)
+            self.sizes[number] = n + len(own)
 
     def _open(self, lists: InvertedLists | None, sizes: NDArray[np.int64]) -> None:
         """Begin with empty lists that will soon hold so many rows."""
         self.lists = lists
         self._rows = [Chunks(self.dim, reserve=size) for size in sizes.tolist()]
         self._slots = [Column(np.int64) for _ in sizes]
-        self._sizes = np.zeros(len(sizes), dtype=np.int64)
+        self.sizes = np.zeros(len(sizes), dtype=np.int64)
 
     def _move(self, lists: InvertedLists | None, numbers: list[NDArray[np.int64]]) -> None:
         """Move every row to another list, freeing the old ones on the way."""
@@ -219,7 +222,7 @@ class ListedRows:
             for part in rows.drained():
                 self._put(slots.values[start : start + len(part)], part, next(waiting))
                 start += len(part)
-        self._sizes_then = self._sizes.copy()
+        self._sizes_then = self.sizes.copy()
 
 
 def _grouped(lists: NDArray[np.int64]) -> Iterator[tuple[int, Any]]:

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
-from typing import NamedTuple, Self
+from typing import NamedTuple, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,6 +78,23 @@ class Found(NamedTuple):
     query: NDArray[np.int64]
     number: NDArray[np.int64]
     similarity: NDArray[np.float32]
+
+
+class Contents(Protocol):
+    """The rows that stand in lists, as whoever keeps them tells."""
+
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """How many rows there are in each list."""
+        ...
+
+    def blocks(self, number: int) -> Sequence[Block]:
+        """Return numbers and rows of a list, in pieces."""
+        ...
+
+    def list_of(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the lists of rows by their numbers."""
+        ...
 
 
 class InvertedLists:
@@ -137,13 +154,7 @@ class InvertedLists:
         found = in_threads(assign, range(0, len(rows), QUERIES))
         return np.concatenate([np.empty(0, dtype=np.int64), *found])
 
-    def search(
-        self,
-        queries: NDArray[np.float32],
-        k: int,
-        sizes: NDArray[np.int64],
-        blocks: Callable[[int], Sequence[Block]],
-    ) -> Neighbors:
+    def search(self, queries: NDArray[np.float32], k: int, contents: Contents) -> Neighbors:
         """Return the k nearest rows of each query.
 
         Parameters
@@ -152,36 +163,26 @@ class InvertedLists:
             Shape (n, dim), float32, rows of unit length.
         k
             How many.
-        sizes
-            How many rows there are in each list.
-        blocks
-            Returns numbers and rows of a list, in pieces.
+        contents
+            The rows.
         """
         parts = [
-            self._search(queries[start : start + TOGETHER], k, sizes, blocks)
+            self._search(queries[start : start + TOGETHER], k, contents)
             for start in range(0, len(queries), TOGETHER)
         ]
         if not parts:
             return none_found(0, k)
         return Neighbors(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
-    def measure(
-        self,
-        queries: NDArray[np.float32],
-        sizes: NDArray[np.int64],
-        list_of: Callable[[NDArray[np.int64]], NDArray[np.int64]],
-        blocks: Callable[[int], Sequence[Block]],
-    ) -> float:
+    def measure(self, queries: NDArray[np.float32], contents: Contents) -> float:
         """Set the reach by which :data:`RECALL` of the nearest of rows in the lists is found.
 
         Parameters
         ----------
         queries
             Shape (n, dim): some of the rows in the lists. Each is left out of its own neighbours.
-        sizes, blocks
-            As in :meth:`search`.
-        list_of
-            Returns the lists of rows by their numbers.
+        contents
+            All rows.
 
         Returns
         -------
@@ -189,14 +190,14 @@ class InvertedLists:
             The share of all rows that such a query is compared with.
         """
         self.reach = EXACT_REACH
-        truth = self.search(queries, MEASURED_K + 1, sizes, blocks).slots
-        near = self._nearness(queries, sizes)
+        truth = self.search(queries, MEASURED_K + 1, contents).slots
+        near = self._nearness(queries, contents)
         first = _first(near)
         # Of one more than wanted, since each row finds itself.
-        least, _ = self._look_first(queries, first, MEASURED_K + 1, blocks)
+        least, _ = self._look_first(queries, first, MEASURED_K + 1, contents)
         there = truth >= 0
         query = np.nonzero(there)[0]
-        lists = list_of(truth[there])
+        lists = contents.list_of(truth[there])
         least = np.minimum(least, near.max(axis=1))
         gaps = least[query] - near[query, lists]
         gaps[(first[query] == lists[:, None]).any(axis=1)] = -np.inf
@@ -206,27 +207,22 @@ class InvertedLists:
         self.reach = float(np.clip(reach, least_reach, EXACT_REACH))
         asked = near >= least[:, None] - self.reach
         np.put_along_axis(asked, first, values=True, axis=1)
-        return float((asked @ sizes).mean() / max(1, sizes.sum()))
+        return float((asked @ contents.sizes).mean() / max(1, contents.sizes.sum()))
 
-    def _search(
-        self,
-        queries: NDArray[np.float32],
-        k: int,
-        sizes: NDArray[np.int64],
-        blocks: Callable[[int], Sequence[Block]],
-    ) -> Neighbors:
-        near = self._nearness(queries, sizes)
+    def _search(self, queries: NDArray[np.float32], k: int, contents: Contents) -> Neighbors:
+        near = self._nearness(queries, contents)
         first = _first(near)
-        least, found = self._look_first(queries, first, k, blocks)
+        least, found = self._look_first(queries, first, k, contents)
         asked = near >= np.minimum(least, near.max(axis=1))[:, None] - np.float32(self.reach)
-        asked &= sizes > 0
+        asked &= contents.sizes > 0
         np.put_along_axis(asked, first, values=False, axis=1)
         lists, query = np.nonzero(asked.T)
 
         def look_into(visit: Visit) -> list[Found]:
             number, asking = visit
             parts = []
-            for which, numbers, products in _compared(queries, query[asking], blocks(number)):
+            pieces = contents.blocks(number)
+            for which, numbers, products in _compared(queries, query[asking], pieces):
                 row, column = _above(products, least[which], k)
                 if len(row):
                     parts.append(Found(which[row], numbers[column], products[row, column]))
@@ -235,11 +231,9 @@ class InvertedLists:
         parts = [found, *chain.from_iterable(in_threads(look_into, _by_list(lists)))]
         return _best(Found(*map(np.concatenate, zip(*parts, strict=True))), len(queries), k)
 
-    def _nearness(
-        self, queries: NDArray[np.float32], sizes: NDArray[np.int64]
-    ) -> NDArray[np.float32]:
+    def _nearness(self, queries: NDArray[np.float32], contents: Contents) -> NDArray[np.float32]:
         near = queries @ self.centroids.T
-        near[:, sizes == 0] = -np.inf
+        near[:, contents.sizes == 0] = -np.inf
         return near
 
     def _look_first(
@@ -247,7 +241,7 @@ class InvertedLists:
         queries: NDArray[np.float32],
         first: NDArray[np.int64],
         k: int,
-        blocks: Callable[[int], Sequence[Block]],
+        contents: Contents,
     ) -> tuple[NDArray[np.float32], Found]:
         """Return the k-th best of each query in its first lists, and what is there as near."""
         n, width = first.shape
@@ -257,7 +251,7 @@ class InvertedLists:
         def look_into(visit: Visit) -> None:
             number, asking = visit
             where = order[asking]  # places in `best`: of a query and one of its lists
-            pieces = blocks(number)
+            pieces = contents.blocks(number)
             for places, numbers, products in _compared(queries, where, pieces, width):
                 some = _highest(numbers, products, k)
                 if len(pieces) > 1:

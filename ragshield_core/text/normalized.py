@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -232,6 +232,11 @@ def _readable(text: str) -> Readable:
     if blanks.isprintable() and "  " not in blanks:
         return view
     return view.replaced(_BLANK, _one_blank)
+
+
+def translated(text: str, table: Mapping[int, str]) -> str:
+    """Return a text with its characters beyond ASCII translated, of which most texts have few."""
+    return _BEYOND_ASCII.sub(lambda match: match.group().translate(table), text)
 
 
 def beyond_ascii(text: str) -> str:

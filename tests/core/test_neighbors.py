@@ -356,7 +356,7 @@ def held_out_recall(index, queries, k=16):
 
 def longest(index):
     """Return how many rows a list has, as a row meets it, against the mean."""
-    sizes = index._rows._sizes
+    sizes = index._rows.sizes
     return (sizes**2).sum() / sizes.sum() / sizes.mean()
 
 

@@ -13,7 +13,7 @@ from importlib.resources import files
 
 from ragshield_core.text.characters import CJK
 from ragshield_core.text.linear import LinearPattern
-from ragshield_core.text.normalized import words
+from ragshield_core.text.normalized import translated, words
 
 # What patterns say about the room between words, always within one sentence or clause.
 _GAPS = {
@@ -62,7 +62,6 @@ SIGNS = (
 )
 
 
-_BEYOND_ASCII = re.compile(r"[^\x00-\x7f]+")
 _CJK_LETTER = re.compile(f"[{CJK}]")
 
 
@@ -137,13 +136,9 @@ def plain_of(text: str) -> str:
     """Return small letters without marks, as many characters as before."""
     if text.isascii():
         return text.lower()
-    plain = _BEYOND_ASCII.sub(_without_marks, text)
+    plain = translated(text, _PLAIN)
     lowered = plain.lower()
     return lowered if len(lowered) == len(plain) else "".join(c.lower()[0] for c in plain)
-
-
-def _without_marks(match: re.Match[str]) -> str:
-    return match.group().translate(_PLAIN)
 
 
 @cache

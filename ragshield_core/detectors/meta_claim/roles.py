@@ -17,7 +17,7 @@ from importlib.resources import files
 from typing import NamedTuple
 
 from ragshield_core.text.lexicon import Lexicon, phrases_of
-from ragshield_core.text.normalized import Readable, readable
+from ragshield_core.text.normalized import Readable, readable, translated
 
 # Words that mostly play a role, and words that also do otherwise.
 TIERS = ("strong", "weak")
@@ -143,13 +143,6 @@ class _Letters(dict[int, str]):
 _LETTERS = _Letters()
 
 
-_BEYOND_ASCII = re.compile(r"[^\x00-\x7f]+")
-
-
 def _plain(text: str) -> str:
     lower = text.lower()
-    return lower if lower.isascii() else _BEYOND_ASCII.sub(_without_marks, lower)
-
-
-def _without_marks(match: re.Match[str]) -> str:
-    return match.group().translate(_LETTERS)
+    return lower if lower.isascii() else translated(lower, _LETTERS)

@@ -28,10 +28,10 @@ from ragshield_core.policy import Policy
 from ragshield_core.scan.partitioned import grouping, placing, searching
 from ragshield_core.scan.partitioned.engines import Engine
 from ragshield_core.scan.partitioned.explaining import explain_texts, read_explained
+from ragshield_core.scan.partitioned.files import Files, as_text
 from ragshield_core.scan.partitioned.plan import Parts, Plan, partitions_of, pieces_of, settle
 from ragshield_core.scan.partitioned.report import PartitionedReport
 from ragshield_core.scan.partitioned.rows import Partitions
-from ragshield_core.scan.partitioned.store import Store, as_text
 from ragshield_core.scan.thresholds import (
     Audited,
     by_rule,
@@ -119,7 +119,7 @@ class PartitionedAudit:
         with _folder(self._parts.work_dir) as folder, self._engine:
             n_rows = sum(piece.n_rows for piece in pieces)
             self._plan = Plan(
-                store=Store(folder),
+                files=Files(folder),
                 pieces=tuple(pieces),
                 columns=self._parts.columns,
                 n_partitions=partitions_of(n_rows, self._parts.partition_rows),
@@ -139,14 +139,14 @@ class PartitionedAudit:
 
     def _place(self) -> None:
         plan, numbers = self._plan, [(i,) for i in range(len(self._plan.pieces))]
-        if "layout" not in plan.store:
+        if "layout" not in plan.files:
             self._each("sampling", placing.sample, numbers, "sample/{}")
             self._once("centres", placing.train)
             self._each("placing", placing.place, numbers, "placed/{}")
             self._once("layout", placing.lay_out)
         partitions = [(p,) for p in range(Partitions(plan).n)]
         self._each("gathering", placing.gather, partitions, "rows/{}")
-        plan.store.remove("placed")
+        plan.files.remove("placed")
         shares = [(share,) for share in range(placing.id_shares(plan))]
         self._each("comparing ids", placing.compare_ids, shares, "ids/{}")
 
@@ -166,7 +166,7 @@ class PartitionedAudit:
         self._each("probing", searching.probe, partitions, "probed/{}")
         self._once("families", grouping.families)
         self._each("measuring", grouping.tighten, partitions, "tight/{}")
-        if plan.store.read("families")["usual"]:
+        if plan.files.read("families")["usual"]:
             self._once("kin", grouping.kin)
         self._each("measuring again", grouping.tighten_any, partitions, "tight_any/{}")
         self._each("contrasting", grouping.contrast, partitions, "contrast/{}")
@@ -179,7 +179,7 @@ class PartitionedAudit:
 
     def _once(self, name: str, function: Callable[[Plan], None]) -> None:
         """Do on the driver what is quick, unless it was done."""
-        if name not in self._plan.store:
+        if name not in self._plan.files:
             function(self._plan)
 
     def _each(
@@ -203,7 +203,7 @@ class PartitionedAudit:
             Of the file that a task writes, with a place for each argument.
         """
         begin = time.perf_counter()
-        left = [task for task in tasks if name.format(*task) not in self._plan.store]
+        left = [task for task in tasks if name.format(*task) not in self._plan.files]
         done = len(tasks) - len(left)
         self._tell(what, done, len(tasks))
         for more in self._engine.run(partial(function, self._plan), left):
@@ -226,7 +226,7 @@ class PartitionedAudit:
         plan, partitions, skipped = self._plan, Partitions(self._plan), self._skipped
         failed = {
             self._by_text[int(name.partition(".")[2])].name: as_text(reason)
-            for name, reason in plan.store.read("layout").items()
+            for name, reason in plan.files.read("layout").items()
             if name.startswith("failed.")
         }
         skipped += [Skipped(detector=name, reason=reason) for name, reason in failed.items()]

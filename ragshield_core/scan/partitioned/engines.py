@@ -6,7 +6,6 @@ import logging
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from types import TracebackType
 from typing import Any, Self
 
 from ragshield_core.errors import RAGShieldError, SourceError
@@ -39,12 +38,7 @@ class Engine(ABC):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         return None
 
 
@@ -113,12 +107,7 @@ class RayEngine(Engine):
             self._started = True
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._started:
             self._ray.shutdown()
             self._started = False

@@ -6,9 +6,9 @@ import json
 from collections.abc import Sequence
 
 from ragshield_core.detectors.base import Evidence
+from ragshield_core.scan.partitioned.files import as_bytes, as_text
 from ragshield_core.scan.partitioned.placing import read_rows
 from ragshield_core.scan.partitioned.plan import Plan
-from ragshield_core.scan.partitioned.store import as_bytes, as_text
 from ragshield_core.screening import explained
 
 
@@ -22,12 +22,12 @@ def explain_texts(which: int, plan: Plan, number: int, rows: Sequence[int], name
 def write_explained(plan: Plan, name: str, told: Sequence[Evidence]) -> None:
     """Write evidence down."""
     lines = [[one.sentence, one.related_ids, one.span] for one in told]
-    plan.store.write(name, {"evidence": as_bytes(json.dumps(lines))})
+    plan.files.write(name, {"evidence": as_bytes(json.dumps(lines))})
 
 
 def read_explained(plan: Plan, name: str) -> list[Evidence]:
     """Return what was written down."""
-    lines = json.loads(as_text(plan.store.read(name)["evidence"]))
+    lines = json.loads(as_text(plan.files.read(name)["evidence"]))
     return [
         Evidence(sentence=sentence, related_ids=tuple(ids), span=span and (span[0], span[1]))
         for sentence, ids, span in lines

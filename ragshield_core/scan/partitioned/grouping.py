@@ -50,7 +50,7 @@ def families(plan: Plan) -> None:
     """Tell whether lineages of more than one entry are usual; on the driver."""
     partitions = Partitions(plan)
     kin = sum(int(partitions.rows(p, "lists")["kin"]) for p in partitions.filled)
-    plan.store.write("families", {"usual": np.array(kin >= MIN_FAMILY_ENTRIES)})
+    plan.files.write("families", {"usual": np.array(kin >= MIN_FAMILY_ENTRIES)})
 
 
 def tighten(plan: Plan, partition: int) -> None:
@@ -67,7 +67,7 @@ def kin(plan: Plan) -> None:
     """Learn what resemblance within a lineage is worth; on the driver, 8 bytes an entry."""
     partitions = Partitions(plan)
     same, cross = (_column(partitions, "tight", f"{c}.nearest") for c in ("same", "cross"))
-    plan.store.write("kin", {"kin": Kin(same, cross).state()})
+    plan.files.write("kin", {"kin": Kin(same, cross).state()})
 
 
 def contrast(plan: Plan, partition: int) -> None:
@@ -81,7 +81,7 @@ def contrast(plan: Plan, partition: int) -> None:
         around.tight[len(own) :] = _tight(partitions, window.others, channel)
         raw = _measured(plan, partitions, own, window, channel, around).raw
         arrays |= {f"{channel}.near": raw.near, f"{channel}.far": raw.far}
-    plan.store.write(f"contrast/{partition}", arrays)
+    plan.files.write(f"contrast/{partition}", arrays)
 
 
 def tie(plan: Plan, partition: int) -> None:
@@ -95,7 +95,7 @@ def tie(plan: Plan, partition: int) -> None:
         for channel, raw in tied.groups.items()
         for name in MEASURED
     }
-    plan.store.write(f"tied/{partition}", {**columns, "crowd": tied.crowd, **tied.lineages})
+    plan.files.write(f"tied/{partition}", {**columns, "crowd": tied.crowd, **tied.lineages})
 
 
 def usual_tasks() -> list[tuple[str, int]]:
@@ -111,7 +111,7 @@ def usual(plan: Plan, name: str, column: int) -> None:
     arrays = {"surprisal": Surprisal(values, robust=True, **scale).state()}
     if name.endswith(".tight"):
         arrays["tightness"] = np.quantile(values, ROBUST_TAIL[1])
-    plan.store.write(f"usual/{name}.{column}", arrays)
+    plan.files.write(f"usual/{name}.{column}", arrays)
 
 
 def size_tasks() -> list[tuple[Channel, int]]:
@@ -124,7 +124,7 @@ def sizes(plan: Plan, channel: Channel, column: int) -> None:
     partitions, parts = Partitions(plan), _parts(plan, channel)
     groups = (_tied(partitions, partition).groups[channel] for partition in partitions.filled)
     sums = [weighted(parts, tied, column) for tied in groups]
-    plan.store.write(
+    plan.files.write(
         f"sizes/{channel}.{column}",
         {"surprisal": Surprisal(np.concatenate(sums), robust=True).state()},
     )
@@ -133,7 +133,7 @@ def sizes(plan: Plan, channel: Channel, column: int) -> None:
 def score(plan: Plan, partition: int) -> None:
     """Score the entries of a partition by what is usual in all."""
     columns = _tied(Partitions(plan), partition).columns(_usual(plan))
-    plan.store.write(
+    plan.files.write(
         f"scored/{partition}",
         {"scores": columns.max(axis=1), "why": columns.argmax(axis=1).astype(np.int8)},
     )
@@ -176,7 +176,7 @@ def _tighten(plan: Plan, partition: int, channels: Sequence[Channel], kind: str)
         evidence = _evidence(plan, window.overlay, channel, nothing, kin=worth)
         arrays[channel] = evidence.raw.tight
         arrays[f"{channel}.nearest"] = evidence.nearness[:, 0]
-    plan.store.write(f"{kind}/{partition}", arrays)
+    plan.files.write(f"{kind}/{partition}", arrays)
 
 
 def _tight(
@@ -212,7 +212,7 @@ def _evidence(
         channel,
         standing,
         np.array([lineage_code(lineage) for lineage in trusted], dtype=np.int64),
-        families=bool(plan.store.read("families")["usual"]),
+        families=bool(plan.files.read("families")["usual"]),
         kin=kin,
         tightness=tightness,
     )
@@ -255,9 +255,9 @@ def _all_evidence(
 
 
 def _kin(plan: Plan, channel: Channel) -> Kin | None:
-    if channel != "any" or "kin" not in plan.store:
+    if channel != "any" or "kin" not in plan.files:
         return None
-    return Kin.restored(plan.store.read("kin")["kin"])
+    return Kin.restored(plan.files.read("kin")["kin"])
 
 
 def _column(
@@ -300,7 +300,7 @@ def _usual(plan: Plan) -> Usual:
     for channel in CHANNELS:
         whole = [_restored(plan, f"sizes/{channel}.{column}") for column in COLUMNS]
         tightness = [
-            float(plan.store.read(f"usual/{channel}.tight.{column}")["tightness"])
+            float(plan.files.read(f"usual/{channel}.tight.{column}")["tightness"])
             for column in COLUMNS
         ]
         references[channel] = Reference(_parts(plan, channel), whole, tightness, ROBUST_TAIL[1])
@@ -312,4 +312,4 @@ def _usual(plan: Plan) -> Usual:
 
 
 def _restored(plan: Plan, name: str) -> Surprisal:
-    return Surprisal.restored(plan.store.read(name)["surprisal"])
+    return Surprisal.restored(plan.files.read(name)["surprisal"])

@@ -19,9 +19,9 @@ from ragshield_core.errors import InvalidBatchError, SourceError
 from ragshield_core.groups.graph import NO_LINEAGE
 from ragshield_core.neighbors.rows import load_faiss
 from ragshield_core.scan.knowledge_base import to_unit_length
+from ragshield_core.scan.partitioned.files import as_bytes, divided, joined
 from ragshield_core.scan.partitioned.plan import LOOKED_INTO, PIECE_ROWS, Piece, Plan
 from ragshield_core.scan.partitioned.rows import Partitions
-from ragshield_core.scan.partitioned.store import as_bytes, divided, joined
 from ragshield_core.scan.readers.parquet import Parquet
 from ragshield_core.scan.readers.source import Columns, Rows
 from ragshield_core.screening import checked, crash
@@ -68,12 +68,12 @@ def sample(plan: Plan, number: int) -> None:
     vectors = np.concatenate(found) if found else np.empty((0, 0), dtype=np.float32)
     with np.errstate(invalid="ignore"):
         usable = np.abs(np.linalg.norm(vectors, axis=1) - 1.0) < UNIT
-    plan.store.write(f"sample/{number}", {"vectors": vectors[usable]})
+    plan.files.write(f"sample/{number}", {"vectors": vectors[usable]})
 
 
 def train(plan: Plan) -> None:
     """Find the centres of the partitions from what was sampled; on the driver."""
-    parts = [plan.store.read(f"sample/{i}")["vectors"] for i in range(len(plan.pieces))]
+    parts = [plan.files.read(f"sample/{i}")["vectors"] for i in range(len(plan.pieces))]
     if not any(map(len, parts)):
         wanted = " or ".join(map(repr, plan.columns.names("embedding")))
         msg = (
@@ -97,13 +97,13 @@ def train(plan: Plan) -> None:
         if not divided_ones:
             break
         centres = np.concatenate([np.delete(centres, large, axis=0), *divided_ones])
-    plan.store.write("centres", {"centres": centres})
+    plan.files.write("centres", {"centres": centres})
 
 
 def place(plan: Plan, number: int) -> None:
     """Read a piece, and sort its entries by the partitions that they belong to."""
     piece = plan.pieces[number]
-    centres = np.array(plan.store.read("centres")["centres"])
+    centres = np.array(plan.files.read("centres")["centres"])
     n = len(centres)
     arrays: dict[str, NDArray[Any]] = {}
     failed: dict[int, str] = {}
@@ -136,7 +136,7 @@ def place(plan: Plan, number: int) -> None:
         n_slices += 1
     arrays |= {f"failed.{i}": as_bytes(reason) for i, reason in failed.items()}
     arrays["n_slices"] = np.array(n_slices)
-    plan.store.write(f"placed/{number}", arrays)
+    plan.files.write(f"placed/{number}", arrays)
 
 
 def lay_out(plan: Plan) -> None:
@@ -144,14 +144,14 @@ def lay_out(plan: Plan) -> None:
     slices, counts, guests = [], [], []
     failed: dict[str, NDArray[Any]] = {}
     for number in range(len(plan.pieces)):
-        arrays = plan.store.read(f"placed/{number}")
+        arrays = plan.files.read(f"placed/{number}")
         for part in range(int(arrays["n_slices"])):
             slices.append((number, part))
             counts.append(np.diff(arrays[f"{part}.starts"]))
             guests.append(np.diff(arrays[f"{part}.guest_starts"]))
         failed |= {name: array for name, array in arrays.items() if name.startswith("failed.")}
     sizes = np.stack(counts)
-    plan.store.write(
+    plan.files.write(
         "layout",
         {
             "slices": np.array(slices),
@@ -165,7 +165,7 @@ def lay_out(plan: Plan) -> None:
 
 def gather(plan: Plan, partition: int) -> None:
     """Bring the entries of a partition together, and the numbers of its guests."""
-    layout = plan.store.read("layout")
+    layout = plan.files.read("layout")
     columns: dict[str, list[NDArray[Any]]] = {}
     words: list[NDArray[Any]] = []
     ids: list[NDArray[Any]] = []
@@ -174,7 +174,7 @@ def gather(plan: Plan, partition: int) -> None:
     opened: dict[int, dict[str, NDArray[Any]]] = {}
     for place_of, (number, part) in enumerate(layout["slices"].tolist()):
         if number not in opened:
-            opened = {number: plan.store.read(f"placed/{number}")}
+            opened = {number: plan.files.read(f"placed/{number}")}
         prefix = f"{part}."
         arrays = {
             name.removeprefix(prefix): array
@@ -196,7 +196,7 @@ def gather(plan: Plan, partition: int) -> None:
         guests.append(offset + position - arrays["starts"][home])
     joined_words, word_ends = joined(words, np.uint32)
     names, name_ends = joined(ids, np.uint8)
-    plan.store.write(
+    plan.files.write(
         f"rows/{partition}",
         {
             **{name: np.concatenate(parts) for name, parts in columns.items()},
@@ -238,7 +238,7 @@ def compare_ids(plan: Plan, share: int) -> None:
         if one == other:
             msg = f"the id {one!r} repeats, expected one entry per id; merge or rename them."
             raise InvalidBatchError(msg)
-    plan.store.write(f"ids/{share}", {})
+    plan.files.write(f"ids/{share}", {})
 
 
 def read_rows(plan: Plan, number: int, rows: Sequence[int]) -> Batch:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from ragshield_core.detectors.base import Detector
 from ragshield_core.errors import SourceError
-from ragshield_core.scan.partitioned.store import Store
+from ragshield_core.scan.partitioned.files import Files
 from ragshield_core.scan.readers.parquet import Parquet
 from ragshield_core.scan.readers.source import Columns
 from ragshield_core.state import replace_file
@@ -93,8 +93,8 @@ class Plan:
 
     Attributes
     ----------
-    store
-        Of intermediate files.
+    files
+        What tasks write, and others read.
     pieces, columns
         Of the input.
     n_partitions, partition_rows
@@ -107,7 +107,7 @@ class Plan:
         Of random choices.
     """
 
-    store: Store
+    files: Files
     pieces: tuple[Piece, ...]
     columns: Columns
     n_partitions: int
@@ -168,7 +168,7 @@ def settle(plan: Plan) -> None:
         "seed": plan.seed,
     }
     digest = hashlib.blake2b(json.dumps(settings).encode(), digest_size=20).hexdigest()
-    path = plan.store.folder / "manifest.json"
+    path = plan.files.folder / "manifest.json"
     if path.is_file():
         try:
             known = json.loads(path.read_text(encoding="utf-8"))["audit"]
@@ -176,11 +176,11 @@ def settle(plan: Plan) -> None:
             known = None
         if known != digest:
             msg = (
-                f"{plan.store.folder} holds an audit of other data, or with other settings; go on "
+                f"{plan.files.folder} holds an audit of other data, or with other settings; go on "
                 "with those, name another --work-dir, or remove the folder."
             )
             raise SourceError(msg)
         return
-    plan.store.folder.mkdir(parents=True, exist_ok=True)
+    plan.files.folder.mkdir(parents=True, exist_ok=True)
     manifest = {"audit": digest, "entries": plan.n_rows, "settings": settings}
     replace_file(path, json.dumps(manifest, indent=1).encode())

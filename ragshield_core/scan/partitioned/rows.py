@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ragshield_core.scan.partitioned.files import as_text, divided
 from ragshield_core.scan.partitioned.plan import Plan
-from ragshield_core.scan.partitioned.store import as_text, divided
 
 # Files that are mapped at a time: a process may have 65,530 mappings.
 OPEN = 1_000
@@ -25,8 +25,8 @@ class Partitions:
     """
 
     def __init__(self, plan: Plan) -> None:
-        self._store = plan.store
-        self._layout = plan.store.read("layout")
+        self._files = plan.files
+        self._layout = plan.files.read("layout")
         self.starts: NDArray[np.int64] = np.array(self._layout["starts"])
         self._opened: dict[str, dict[str, NDArray[Any]]] = {}
 
@@ -55,7 +55,7 @@ class Partitions:
         if name not in self._opened:
             if len(self._opened) == OPEN:
                 self._opened.pop(next(iter(self._opened)))
-            self._opened[name] = self._store.read(name)
+            self._opened[name] = self._files.read(name)
         return self._opened[name]
 
     def gather(self, numbers: NDArray[np.int64], column: str, kind: str = "rows") -> NDArray[Any]:

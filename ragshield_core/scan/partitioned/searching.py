@@ -68,7 +68,7 @@ def search(plan: Plan, partition: int, number: int) -> None:
         others = own[start : start + size]
         vectors = _vectors(partitions, partition, others)
         parts.append(_nearest(queries, numbers, vectors, others))
-    plan.store.write(Block(partition, number).name, merged(parts, K)._asdict())
+    plan.files.write(Block(partition, number).name, merged(parts, K)._asdict())
 
 
 def merge(plan: Plan, partition: int) -> None:
@@ -98,7 +98,7 @@ def merge(plan: Plan, partition: int) -> None:
     copies = {kind: new_copies(overlay, everything, copy) for kind, copy in COPIES.items()}
     kin = np.array(np.count_nonzero(overlay.with_kin()))
     columns = {**best._asdict(), "copied": overlay.lists.copied, "kin": kin}
-    plan.store.write(f"lists/{partition}", {**columns, **copies})
+    plan.files.write(f"lists/{partition}", {**columns, **copies})
 
 
 def probes(plan: Plan) -> None:
@@ -106,19 +106,19 @@ def probes(plan: Plan) -> None:
     rng = np.random.default_rng(plan.seed)
     numbers = np.sort(rng.choice(plan.n_rows, min(PROBES, plan.n_rows), replace=False))
     vectors = Partitions(plan).gather(numbers, "vectors")
-    plan.store.write("probes", {"numbers": numbers, "vectors": vectors})
+    plan.files.write("probes", {"numbers": numbers, "vectors": vectors})
 
 
 def probe(plan: Plan, partition: int) -> None:
     """Find the nearest of the entries that were drawn in a partition."""
-    drawn, partitions = plan.store.read("probes"), Partitions(plan)
+    drawn, partitions = plan.files.read("probes"), Partitions(plan)
     queries, own = np.array(drawn["vectors"]), partitions.own(partition)
     parts = [none_found(len(queries), K)]
     for start in range(0, len(own), block_rows(plan)):
         others = own[start : start + block_rows(plan)]
         vectors = _vectors(partitions, partition, others)
         parts.append(_nearest(queries, drawn["numbers"], vectors, others))
-    plan.store.write(f"probed/{partition}", {"similarities": merged(parts, K).similarities})
+    plan.files.write(f"probed/{partition}", {"similarities": merged(parts, K).similarities})
 
 
 def share_found(plan: Plan) -> dict[int, float]:
@@ -126,7 +126,7 @@ def share_found(plan: Plan) -> dict[int, float]:
 
     An entry that is as near as the one that was missed is as good.
     """
-    partitions, numbers = Partitions(plan), plan.store.read("probes")["numbers"]
+    partitions, numbers = Partitions(plan), plan.files.read("probes")["numbers"]
     true = np.full((len(numbers), K), -np.inf, dtype=np.float32)
     for partition in partitions.filled:
         more = partitions.rows(partition, "probed")["similarities"]
@@ -177,7 +177,7 @@ def _found(plan: Plan, partition: int, start: int, stop: int) -> Neighbors:
     size = block_rows(plan)
     parts: list[dict[str, Any]] = []
     for number in range(start // size, -(-stop // size)):
-        arrays = plan.store.read(Block(partition, number).name)
+        arrays = plan.files.read(Block(partition, number).name)
         inside = np.s_[max(0, start - number * size) : stop - number * size]
         parts.append({name: array[inside] for name, array in arrays.items()})
     if not parts:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ragshield_core.errors import SourceError
+from ragshield_core.state import replacing
 
 # Where an array begins in its file: a multiple of a cache line, and of the size of any number.
 ALIGNED = 64
@@ -20,7 +20,7 @@ ALIGNED = 64
 TAIL = 8
 
 
-class Store:
+class Files:
     """A folder of named files, each of which holds named arrays of numbers.
 
     A file is written beside its place, flushed to the disk, and then put there, so that whoever
@@ -52,7 +52,7 @@ class Store:
         Raises
         ------
         SourceError
-            If the store's own folder is not there: this machine does not see it.
+            If the folder is not there: this machine does not see it.
         """
         if not self.folder.is_dir():
             msg = (
@@ -62,23 +62,15 @@ class Store:
             raise SourceError(msg)
         path = self._path(name)
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".part")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                contents = {}
-                for key, given in arrays.items():
-                    array = np.asarray(given, order="C")
-                    file.seek(-file.tell() % ALIGNED, os.SEEK_CUR)
-                    contents[key] = (array.dtype.str, array.shape, file.tell())
-                    file.write(array.data if array.size else b"")
-                table = json.dumps(contents).encode()
-                file.write(table + len(table).to_bytes(TAIL, "little"))
-                file.flush()
-                os.fsync(file.fileno())
-            Path(temporary).replace(path)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
+        with replacing(path) as file:
+            contents = {}
+            for key, given in arrays.items():
+                array = np.asarray(given, order="C")
+                file.seek(-file.tell() % ALIGNED, os.SEEK_CUR)
+                contents[key] = (array.dtype.str, array.shape, file.tell())
+                file.write(array.data if array.size else b"")
+            table = json.dumps(contents).encode()
+            file.write(table + len(table).to_bytes(TAIL, "little"))
         _sync_folder(path.parent)
 
     def read(self, name: str) -> dict[str, NDArray[Any]]:
