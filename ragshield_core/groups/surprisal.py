@@ -29,6 +29,12 @@ STEADY_FROM, STEADY = 0.8, 20
 LEAST_SCALE = 0.05
 
 
+# By chance, a log-likelihood ratio exceeds x nats in a share of about exp(-x): agreement is not
+# rarer than it says itself. In a small sample next to nothing agrees, and by the slowest decay
+# above a clean entry that does would be the rarest thing in the world.
+LEAST_SCALES = {"agreed": 1.0}
+
+
 # Points kept of a reference distribution; more change no threshold that matters.
 MAX_POINTS = 20_000
 
@@ -113,7 +119,11 @@ class Reference:
         """Learn from the evidence of the entries of a knowledge base; see :class:`Surprisal`."""
         columns = range(len(SIZES))
         parts = {
-            (name, c): Surprisal(getattr(tied, name)[:, c], robust=robust)
+            (name, c): Surprisal(
+                getattr(tied, name)[:, c],
+                robust=robust,
+                least_scale=LEAST_SCALES.get(name, LEAST_SCALE),
+            )
             for name in PARTS
             for c in columns
         }

@@ -278,6 +278,17 @@ def test_a_constant_reference_gives_a_finite_tail():
 
 
 @pytest.mark.parametrize("robust", [False, True])
+@pytest.mark.parametrize("n_agreeing", [0, 3, 10])
+def test_agreement_is_never_rarer_than_its_likelihood_ratio_says(n_agreeing, robust):
+    # A sample of a thousand in which next to nothing agrees says nothing about how far it could.
+    tied = Raw.empty(1000)
+    tied.agreed[:n_agreeing] = 4.0
+    reference = Reference.of(tied, robust=robust)
+    of_five = Surprisal.restored(reference.state()["agreed.3"])
+    assert of_five([12.0])[0] <= 12.0 - math.log(of_five.share)
+
+
+@pytest.mark.parametrize("robust", [False, True])
 def test_references_survive_as_arrays(robust):
     tied = evidence_of(graph_of(passages(150, 4)), "cross").tied(np.s_[:])
     reference = Reference.of(tied, robust=robust)
