@@ -103,6 +103,14 @@ class _Phrase(NamedTuple):
     ids: tuple[str, ...] = ()  # of recent entries and of the batch that hold it
 
 
+class _ToldApart(NamedTuple):
+    """Phrases, and what they say of the entries of a batch and of recent ones."""
+
+    phrases: list[tuple[_Phrase, NDArray[np.int64]]]  # each with the entries that hold it
+    found: NDArray[np.float64]  # (n_batch + n_recent,): scores; -inf without one
+    why: NDArray[np.int64]  # (n_batch + n_recent,): of phrases, -1 for none
+
+
 class _Judgement(NamedTuple):
     """Scores of a batch and of recent entries, and what they rest on."""
 
@@ -472,7 +480,10 @@ class TriggerPhraseDetector(Detector):
 
     def _new_ground(self, batch: Batch) -> dict[int, str]:
         """Return every row, if too many phrases stand out at once to have been planted."""
-        loud = len(self._judged(batch).phrases)
+        phrases = self._judged(batch).phrases
+        loud = len(phrases)
+        if loud <= CAMPAIGN and any(phrase.score > self.floor for phrase in phrases):
+            loud = max(loud, self._n_loud_lately(batch))
         if loud <= CAMPAIGN:
             return {}
         reason = (
@@ -480,6 +491,22 @@ class TriggerPhraseDetector(Detector):
             "what comes reads differently from what is there, and no phrase can be called planted"
         )
         return dict.fromkeys(range(len(batch)), reason)
+
+    def _n_loud_lately(self, batch: Batch) -> int:
+        """Return how many phrases would stand out, had the latest entries come with the batch.
+
+        What reads differently must not look planted because it comes entry by entry.
+        """
+        assert self._background is not None  # noqa: S101
+        if len(batch) >= ARRIVING:
+            return 0
+        latest = self._recent.arrivals[-(ARRIVING - len(batch)) :]
+        grams = Grams.of(batch.texts)
+        weights = self._weights(batch)
+        share = self._recent_share(grams, weights[len(batch) :], self._background)
+        hashes = np.concatenate([grams.hashes, *(arrival.hashes for arrival in latest)])
+        _, candidates = self._candidates(grams, hashes, share, self._background)
+        return len(self._told_apart(batch, grams, candidates, share, weights).phrases)
 
     def _later(self, batch: Batch) -> tuple[list[str], NDArray[np.float64]]:
         """Return recent entries that are not held, with what they score beside the batch."""
@@ -508,37 +535,52 @@ class TriggerPhraseDetector(Detector):
         return self._latest[2]
 
     def _judge(self, batch: Batch, grams: Grams, background: Background) -> _Judgement:
-        n_batch, n = len(batch), len(batch) + len(self._recent)
         weights = self._weights(batch)
-        share = self._recent_share(grams, weights[n_batch:], background)
-        scores, candidates = self._candidates(grams, share, background)
-        recent = np.full(len(self._recent), -np.inf)
-        why = np.full(n, -1, dtype=np.int64)
-        n_recent = int(np.count_nonzero(weights))
-        if not candidates.size:
-            return _Judgement(scores, recent, why, [], n_recent)
+        share = self._recent_share(grams, weights[len(batch) :], background)
+        faint, candidates = self._candidates(grams, grams.hashes, share, background)
+        scores = np.full(len(batch), NOTHING)
+        np.maximum.at(scores, grams.rows, faint)
+        told = self._told_apart(batch, grams, candidates, share, weights)
+        self._lose_patience(told.phrases, len(batch), told.found)
+        ids = [*batch.ids, *(arrival.id for arrival in self._recent.arrivals)]
+        return _Judgement(
+            scores=np.maximum(scores, told.found[: len(batch)]),
+            recent=told.found[len(batch) :],
+            why=told.why,
+            phrases=[
+                phrase._replace(ids=tuple(ids[row] for row in holders.tolist()))
+                for phrase, holders in told.phrases
+            ],
+            n_recent=int(np.count_nonzero(weights)),
+        )
 
+    def _told_apart(
+        self,
+        batch: Batch,
+        grams: Grams,
+        candidates: NDArray[np.uint32],
+        share: NDArray[np.float64],
+        weights: NDArray[np.float64],
+    ) -> _ToldApart:
+        """Return the phrases that explain n-grams of the batch and of recent entries."""
+        assert self._background is not None  # noqa: S101
+        n_batch, n = len(batch), len(weights)
+        found, why = np.full(n, -np.inf), np.full(n, -1, dtype=np.int64)
+        if not candidates.size:
+            return _ToldApart([], found, why)
         place = np.minimum(np.searchsorted(candidates, grams.hashes), len(candidates) - 1)
         mine = candidates[place] == grams.hashes
         rows, which = self._recent.holders(candidates)
         counted = weights[n_batch + rows] > 0.0
         rows = np.concatenate([grams.rows[mine], rows[counted] + n_batch])
         which = np.concatenate([place[mine], which[counted]])
-        tests = _Tests(candidates, background, share)
+        tests = _Tests(candidates, self._background, share)
         holding = _Holding.of(
             rows, which, self._copies_of(grams), self._lineages_of(batch), weights
         )
         kinship = _kinship(self._vectors(batch), rows, which, len(candidates), weights > 0.0)
-        found = np.full(n, -np.inf)
         phrases = _phrases(tests, holding, weights, kinship, self._large_lineage, found, why)
-        self._lose_patience(phrases, n_batch, found)
-        scores = np.maximum(scores, found[:n_batch])
-        ids = [*batch.ids, *(arrival.id for arrival in self._recent.arrivals)]
-        named = [
-            phrase._replace(ids=tuple(ids[row] for row in holders.tolist()))
-            for phrase, holders in phrases
-        ]
-        return _Judgement(scores, found[n_batch:], why, named, n_recent)
+        return _ToldApart(phrases, found, why)
 
     def _lose_patience(
         self,
@@ -589,26 +631,45 @@ class TriggerPhraseDetector(Detector):
         return share
 
     def _candidates(
-        self, grams: Grams, share: NDArray[np.float64], background: Background
+        self,
+        grams: Grams,
+        hashes: NDArray[np.uint32],
+        share: NDArray[np.float64],
+        background: Background,
     ) -> tuple[NDArray[np.float64], NDArray[np.uint32]]:
-        """Return a faint score of each entry, and the n-grams that may be worth more.
+        """Return a faint score for each of some n-grams, and those that may be worth more.
 
         Counts by hash, and not by weight, are upper limits: nothing suspicious is lost.
+
+        Parameters
+        ----------
+        grams
+            Of the batch.
+        hashes
+            The n-grams that are looked at: these, or with those of the latest entries.
+        share
+            Of all text that is recent, by order.
+        background
+            What is known.
         """
-        scores = np.full(grams.n_rows, NOTHING)
-        bits = max(10, (2 * len(grams.hashes)).bit_length())
-        cells = (grams.hashes * np.uint32(0x85EBCA6B)) >> np.uint32(32 - min(bits, 22))
-        counts = np.bincount(cells)[cells] + self._recent.at_most(grams.hashes)
+        bits = min(22, max(10, (2 * len(hashes)).bit_length()))
+
+        def cells(of: NDArray[np.uint32]) -> NDArray[np.uint32]:
+            return np.asarray((of * np.uint32(0x85EBCA6B)) >> np.uint32(32 - bits))
+
+        here = np.bincount(cells(grams.hashes), minlength=1 << bits)
+        counts = here[cells(hashes)] + self._recent.at_most(hashes)
         several = np.flatnonzero(counts > 1)
-        tests = _Tests(grams.hashes[several], background, share)
+        tests = _Tests(hashes[several], background, share)
         upper = tests.scores(counts[several].astype(np.float64))
-        np.maximum.at(scores, grams.rows[several], np.minimum(upper, FAINT))
+        faint = np.full(len(hashes), NOTHING)
+        faint[several] = np.minimum(upper, FAINT)
         close = upper > FAINT
         candidates, first = np.unique(tests.hashes[close], return_index=True)
         if len(candidates) > MAX_CANDIDATES:
             best = np.argsort(-upper[close][first], kind="stable")[:MAX_CANDIDATES]
             candidates = np.sort(candidates[best])
-        return scores, candidates
+        return faint, candidates
 
     def _copies_of(self, grams: Grams) -> NDArray[np.int64]:
         """Return a number for each entry, the same for copies of one text."""

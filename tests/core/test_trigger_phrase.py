@@ -123,6 +123,55 @@ def test_one_poisoned_entry_per_batch_is_found_and_the_earlier_ones_with_it(dete
     assert caught == bad
 
 
+HEADINGS = (
+    "share story",
+    "sign here now",
+    "rights stay",
+    "page menu",
+    "cookie notice",
+    "more below",
+)
+
+
+def one_after_the_other(detector, batch, size):
+    """Let a batch arrive in parts; return what was held of it, and how many were not judged."""
+    held, unjudged = set(), 0
+    for start in range(0, len(batch), size):
+        part = batch.take(range(start, start + size))
+        hits = np.zeros(size, dtype=np.bool_)
+        if reasons := detector.unjudged(part):
+            assert "reads differently" in reasons[0]
+            unjudged += len(reasons)
+        else:
+            hits = detector.score(part) > THRESHOLD
+        held |= set(np.flatnonzero(hits) + start)
+        detector.hold(part.take(hits))
+        detector.learn(part.take(~hits))
+    return held, unjudged
+
+
+@pytest.mark.parametrize("size", [1, 10, 100])
+def test_what_reads_differently_throughout_was_not_planted_however_it_comes(detector, size):
+    pages = passages(300, 2, "page")  # of a site with headings of its own
+    for number, heading in enumerate(HEADINGS):
+        pages = planted(pages, range(number, 300, 12), heading)
+    held, unjudged = one_after_the_other(detector, pages, size)
+    assert unjudged > 0
+    assert not {row for row in held if row >= 200}
+
+
+@pytest.mark.parametrize("size", [1, 10, 100])
+def test_phrases_of_a_campaign_are_found_however_they_come(detector, size):
+    batch = passages(300, 2, "new")
+    for number, phrase in enumerate(PHRASES):
+        batch = planted(batch, range(number, 300, 24), phrase)
+    held, unjudged = one_after_the_other(detector, batch, size)
+    assert unjudged == 0
+    bad = {row for number in range(3) for row in range(number, 300, 24)}
+    assert len(held - bad) <= 3  # one in a hundred batches by chance
+    assert {row for row in bad if row >= 150} <= held
+
+
 def test_old_entries_count_less_and_become_background(known):
     patient = TriggerPhraseDetector().fit(known)
     hasty = TriggerPhraseDetector(half_life=50, max_recent=300).fit(known)
