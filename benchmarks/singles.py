@@ -46,9 +46,9 @@ random splits; the attack texts are the same in each, so that intervals are of t
 independent.
 
 Other wordings of CorruptRAG are by the author of the detectors. Unseen wordings are by an author
-who did not know them ([wordings](../wordings)), asked to avoid the words "outdated", "latest",
-"correct" and "confirm" in half of them. Hard benign texts are errata, disputes, deprecations and
-the like by the same author.
+who did not know them ([wordings](../wordings/README.md)), asked to avoid the words "outdated",
+"latest", "correct" and "confirm" in half of them. Hard benign texts are errata, disputes,
+deprecations and the like by the same author.
 """
 
 

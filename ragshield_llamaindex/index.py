@@ -107,7 +107,7 @@ class GuardedVectorStoreIndex(Guarded, VectorStoreIndex):
             database (``Guard.open``); a difference is warned of, see :meth:`reconcile`. Default:
             True. False where nodes are brought anew at each start, or are so many and far away
             that listing their ids takes too long.
-        **kwargs
+        kwargs
             As of VectorStoreIndex: ``storage_context``, ``embed_model``, ``transformations``, ...
             ``objects`` that stand for nodes are judged with these; engines and retrievers answer by
             themselves, which a warning says: put a GuardedRetriever around the index's retriever.

@@ -124,7 +124,7 @@ class GuardedIngestionPipeline(IngestionPipeline):
         vector_store: BasePydanticVectorStore | None
             One that keeps texts; it is wrapped in a
             :class:`~ragshield_llamaindex.GuardedVectorStore`, which is ``pipeline.vector_store``.
-        **kwargs
+        kwargs
             As of IngestionPipeline: ``docstore``, ``docstore_strategy``, ``cache``, ...
 
     Instantiate:

@@ -267,7 +267,7 @@ class Detector(ABC):
 
         Returns
         -------
-        NDArray[np.bool_]
+        NDArray[np.bool]
             Shape (n_reference,); none by default.
         """
         return np.zeros(len(reference), dtype=np.bool_)
@@ -287,7 +287,7 @@ class Detector(ABC):
 
         Returns
         -------
-        NDArray[np.bool_]
+        NDArray[np.bool]
             Shape (n,); none by default.
         """
         del scores

@@ -13,7 +13,7 @@ MAPPED = ("ragshield_core", "ragshield_langchain", "ragshield_llamaindex", "test
 WHOLE = {"tests/contract", "tests/core", "tests/faults", "tests/langchain", "tests/llamaindex"}
 WHOLE |= {
     "tests/docs",
-    "ragshield_langchain/demo_data",
+    "ragshield_core/help_desk",
     "tests/saved_before",
     "benchmarks/results",
     "benchmarks/wordings",

@@ -9,6 +9,11 @@ from pathlib import Path
 
 import pytest
 
+import ragshield_core.detectors
+import ragshield_core.errors
+import ragshield_langchain
+import ragshield_llamaindex
+
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PAGES = {path.name: path.read_text(encoding="utf-8") for path in (ROOT / "docs").glob("*.md")}
@@ -66,10 +71,43 @@ def test_constraints_pin_every_dependency_and_torch():
     "name", ["label_flipping", "guard_cost", "cliques", "ingestion", "canaries"]
 )
 def test_results_are_those_that_the_benchmarks_wrote(name):
-    block = re.search(rf"<!-- results: {name} -->\n(.*?)<!-- end -->", README, flags=re.DOTALL)[1]
+    page = PAGES["results.md"]
+    block = re.search(rf"<!-- results: {name} -->\n(.*?)<!-- end -->", page, flags=re.DOTALL)[1]
     written = (ROOT / "benchmarks" / "results" / f"{name}.md").read_text(encoding="utf-8")
     rows = [row for row in block.splitlines() if row.startswith("| ")][1:]
     assert rows
     for row in rows:
         for cell in row.strip("| ").split(" | ")[1:]:
-            assert cell in written, f"{cell!r} of the README is not in {name}.md"
+            assert cell in written, f"{cell!r} of the results is not in {name}.md"
+
+
+def test_the_six_rows_of_the_readme_are_figures_of_the_docs():
+    block = re.search(r"<!-- results: limits -->\n(.*?)<!-- end -->", README, flags=re.DOTALL)[1]
+    rows = [row.strip("| ").split(" | ")[1:] for row in block.splitlines()[2:]]
+    clean, *alone, five, evading = rows
+    limits = PAGES["limits.md"]
+    assert f"{clean[0]} (Wikipedia) and\n{clean[1]} (web)" in limits
+    for row in alone:
+        assert f" | {row[0]} | {row[1]} | " in limits
+    raw = re.findall(
+        r"\| (?:Wikipedia|web pages), .*\| poisonedrag_nq \| raw, .*? \| 0(\.\d\d)",
+        PAGES["results.md"],
+    )
+    assert five == raw
+    low, high = evading[1].split(" to ")
+    shown = re.search(r"RAGDefender's dispersion.*\| (\.\d\d.*) \|", limits)[1].split(", ")
+    assert (low, high) == (min(shown), max(shown))
+
+
+def test_the_reference_names_all_that_is_public():
+    pages = "".join(path.read_text("utf-8") for path in (ROOT / "docs/reference").glob("*.md"))
+    errors = {name for name in vars(ragshield_core.errors) if name.endswith(("Error", "Warning"))}
+    for module in (
+        ragshield_core,
+        ragshield_core.detectors,
+        ragshield_langchain,
+        ragshield_llamaindex,
+    ):
+        for name in set(module.__all__) - errors:
+            if not name.isupper():
+                assert re.search(rf"^   [\w.]+\.{name}$", pages, re.MULTILINE), name

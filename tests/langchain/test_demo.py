@@ -6,9 +6,10 @@ import os
 import re
 import subprocess
 import sys
-from importlib.resources import files
 
 import pytest
+
+from ragshield_core.help_desk import help_desk
 
 
 def ragshield(*arguments, cwd):
@@ -26,14 +27,28 @@ def ragshield(*arguments, cwd):
     )
 
 
-def test_demo_tickets_are_enough_and_balanced():
-    lines = (files("ragshield_langchain") / "demo_data" / "tickets.jsonl").read_text("utf-8")
-    rows = [json.loads(line) for line in lines.splitlines()]
-    assert len(rows) >= 150
+def test_the_help_desk_is_enough_and_balanced():
+    rows = help_desk()
     assert len({row["text"] for row in rows}) == len({row["id"] for row in rows}) == len(rows)
-    labels = [row["label"] for row in rows]
+    tickets = help_desk("tickets")
+    assert rows == [*help_desk("handbook"), *tickets]
+    labels = [row["label"] for row in tickets]
     assert len(set(labels)) == 3
     assert min(map(labels.count, set(labels))) >= 50
+    with pytest.raises(ValueError, match="handbook, tickets"):
+        help_desk("manual")
+
+
+@pytest.mark.slow
+def test_demo_answers_wrongly_without_a_guard_and_rightly_with_one(tmp_path):
+    done = ragshield("demo", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    clean, poisoned, guarded = re.findall(r"a refund take\?  ->  (.*)", done.stdout)
+    assert "five working days" in clean
+    assert "two years" in poisoned
+    assert guarded == clean
+    assert "5 entries: 0 admitted, 0 flagged, 5 quarantined" in done.stdout
+    assert "one of a group of 5" in done.stdout
 
 
 @pytest.mark.slow

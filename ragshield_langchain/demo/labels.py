@@ -1,27 +1,20 @@
-"""``ragshield demo``: flipped labels kept out of a FAISS store, on real vectors, offline."""
+"""The second part of the demo: flipped labels are kept out of a FAISS store."""
 
 from __future__ import annotations
 
 import gzip
 import json
-import logging
 import tempfile
 import textwrap
 import time
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
-from importlib.resources import files
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
-import typer
 from langchain_core.embeddings import Embeddings
 from langchain_core.vectorstores import VectorStore
 from numpy.typing import NDArray
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -30,6 +23,7 @@ from ragshield_core.detectors import LabelCentroidDetector
 from ragshield_core.errors import RAGShieldError
 from ragshield_core.evaluation import DetectionRates
 from ragshield_core.findings import printable, why
+from ragshield_langchain.demo.console import console, faiss_store, shown_call, step, title
 from ragshield_langchain.vectorstore import GuardedVectorStore
 
 # Of the entries: six tenths are the knowledge base, the rest arrives as the new batch.
@@ -38,34 +32,37 @@ SHOWN = 8
 TOP_K = 3
 COLUMNS = ("id", "text", "label")
 
-console = Console()
 
-
-def demo(
-    data: Annotated[
-        Path | None,
-        typer.Option(help="JSONL (or .jsonl.gz) with id, text, label; default: own tickets."),
-    ] = None,
-    flipped: Annotated[
-        float, typer.Option(min=0.0, max=1.0, help="Share of the batch with flipped labels.")
-    ] = 0.2,
-    fpr: Annotated[
-        float | None,
-        typer.Option(help="Accepted false-positive rate; without it, the default threshold."),
-    ] = None,
-    limit: Annotated[int, typer.Option(help="At most so many entries of --data.")] = 2000,
-    database: Annotated[
-        str | None, typer.Option(help="Keep the quarantine there (SQLAlchemy URL).")
-    ] = None,
-    namespace: Annotated[str, typer.Option(help="Of the tenant, in --database.")] = "default",
-    seed: Annotated[int, typer.Option(help="Of the split and of the flips.")] = 13,
+def show_flipped_labels(
+    rows: list[dict[str, str]],
+    vectors: NDArray[np.float32],
+    model: Embeddings,
+    *,
+    flipped: float,
+    fpr: float | None,
+    quarantine: Callable[[str], Quarantine],
+    rng: np.random.Generator,
 ) -> None:
-    """Guard a FAISS store against flipped labels, and show what happens."""
-    warnings.simplefilter("ignore", DeprecationWarning)  # langchain-community is being sunset
-    logging.getLogger("ragshield").setLevel(logging.ERROR)  # the tables below say it all
-    rng = np.random.default_rng(seed)
-    rows = read_rows(data, limit, rng)
-    model, vectors = embed([row["text"] for row in rows])
+    """Guard a FAISS store against flipped labels, and show what happens.
+
+    Parameters
+    ----------
+    rows
+        Of id, text and label.
+    vectors
+        Of their texts, shape (n_rows, dim), rows of unit length.
+    model
+        That made them.
+    flipped
+        Share of the new entries whose label is flipped, [0, 1].
+    fpr
+        Accepted false-positive rate; ``None`` for the default threshold.
+    quarantine
+        Returns the quarantine, given the URL of a temporary one.
+    rng
+        Of the split and of the flips.
+    """
+    title("Flipped labels in, flipped labels held")
     order = rng.permutation(len(rows))
     n_known = round(SHARE_KNOWN * len(rows))
     known, new = order[:n_known], order[n_known:]
@@ -73,13 +70,11 @@ def demo(
     claimed, poisoned = flip([labels[row] for row in new], flipped, rng)
 
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        quarantine = Quarantine(
-            database or f"sqlite:///{folder}/quarantine.db", namespace=namespace
-        )
+        held = quarantine(f"sqlite:///{folder}/quarantine.db")
         guard = Guard(
             [LabelCentroidDetector()],
             policy=Policy(quarantine_at=fpr or 0.01),
-            quarantine=quarantine,
+            quarantine=held,
         )
         guard.fit(
             Batch.of(
@@ -111,11 +106,11 @@ def demo(
         console.print(f"{seconds * 1000 / len(new):.2f} ms per entry, embedding left out\n")
         show_rates(report, poisoned)
         show_retrieval(unguarded, guarded, report, poisoned, labels, rows, new)
-        show_release(guarded, report, poisoned, database)
-        quarantine.close()
+        show_release(guarded, report, poisoned)
+        held.close()
 
 
-def read_rows(path: Path | None, limit: int, rng: np.random.Generator) -> list[dict[str, str]]:
+def read_rows(path: Path, limit: int, rng: np.random.Generator) -> list[dict[str, str]]:
     """Return rows of id, text and label, at most ``limit`` of a file of the user's.
 
     Raises
@@ -123,9 +118,7 @@ def read_rows(path: Path | None, limit: int, rng: np.random.Generator) -> list[d
     RAGShieldError
         If a line is not a JSON object with these three strings, or there is one label only.
     """
-    if path is None:
-        text = (files("ragshield_langchain") / "demo_data" / "tickets.jsonl").read_text("utf-8")
-    elif path.suffix == ".gz":
+    if path.suffix == ".gz":
         text = gzip.decompress(path.read_bytes()).decode("utf-8")
     else:
         text = path.read_text("utf-8")
@@ -140,33 +133,12 @@ def read_rows(path: Path | None, limit: int, rng: np.random.Generator) -> list[d
                 f"({type(error).__name__}); each line must have all three."
             )
             raise RAGShieldError(msg) from error
-    if path is not None and len(rows) > limit:
+    if len(rows) > limit:
         rows = [rows[row] for row in np.sort(rng.permutation(len(rows))[:limit])]
     if len({row["label"] for row in rows}) < 2:  # noqa: PLR2004
         msg = f"{path} has fewer than two labels; label detectors compare an entry with both."
         raise RAGShieldError(msg)
     return rows
-
-
-def embed(texts: list[str]) -> tuple[Embeddings, NDArray[np.float32]]:
-    """Return the model and one vector per text, with progress."""
-    bar = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.completed}/{task.total}"),
-        TimeRemainingColumn(),
-        console=console,
-    )
-    with bar:
-        loading = bar.add_task("loading the model  ", total=1)
-        from ragshield_langchain.minilm import MiniLMEmbeddings  # noqa: PLC0415 - slow to import
-
-        embedding = bar.add_task("embedding once     ", total=len(texts), start=False)
-        model = MiniLMEmbeddings(on_progress=lambda n: bar.advance(embedding, n))
-        bar.advance(loading)
-        bar.start_task(embedding)
-        vectors = np.array(model.embed_documents(texts), dtype=np.float32)
-    return model, vectors
 
 
 def flip(
@@ -182,15 +154,6 @@ def flip(
         for label, step, is_flipped in zip(labels, steps.tolist(), flipped.tolist(), strict=True)
     ]
     return claimed, flipped
-
-
-def faiss_store(model: Embeddings, dim: int) -> Any:
-    """Return an empty FAISS store as a user would make it."""
-    import faiss  # noqa: PLC0415 - an extra
-    from langchain_community.docstore.in_memory import InMemoryDocstore  # noqa: PLC0415
-    from langchain_community.vectorstores import FAISS  # noqa: PLC0415
-
-    return FAISS(model, faiss.IndexFlatL2(dim), InMemoryDocstore(), {})
 
 
 def add(
@@ -282,7 +245,6 @@ def show_release(
     store: GuardedVectorStore,
     report: Report,
     poisoned: NDArray[np.bool_],
-    database: str | None,
 ) -> None:
     """Release an entry that was held by mistake, or say how it would be done."""
     mistakes = np.flatnonzero(~report.admitted & ~poisoned)
@@ -297,18 +259,3 @@ def show_release(
         entry_id = report.quarantined[0].entry_id
         step("No clean entry was held. Releasing one would be:")
         console.print(Text(f"  store.release([{entry_id!r}], by='you')", style="cyan"))
-    if database is None:
-        console.print("\nTo keep the quarantine: ragshield demo --database sqlite:///ragshield.db")
-    console.print("To look at one: ragshield quarantine list --database sqlite:///ragshield.db")
-
-
-def step(text: str) -> None:
-    """Print one line of the story."""
-    console.print(Text(f"\n{text}", style="bold"))
-
-
-@contextmanager
-def shown_call(code: str) -> Iterator[None]:
-    """Print a call before it is made."""
-    console.print(Text(f"  {code}", style="cyan"))
-    yield
