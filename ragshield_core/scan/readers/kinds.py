@@ -12,6 +12,7 @@ from ragshield_core.scan.readers.llama_folder import LlamaFolder
 from ragshield_core.scan.readers.npz import Npz
 from ragshield_core.scan.readers.parquet import Parquet
 from ragshield_core.scan.readers.source import Columns, Source, reading
+from ragshield_core.scan.readers.text_folder import ENDINGS, TextFolder, text_files
 
 READERS: tuple[tuple[tuple[str, ...], Callable[..., Source]], ...] = (
     ((".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz"), JsonLines),
@@ -23,7 +24,8 @@ READERS: tuple[tuple[tuple[str, ...], Callable[..., Source]], ...] = (
 def open_source(path: Path, columns: Columns | None = None, *, metadata: bool = False) -> Source:
     """Return the source for a file, chosen by its ending, or for a folder.
 
-    A folder is one that LangChain's FAISS has saved, or a LlamaIndex index persisted.
+    A folder is one that LangChain's FAISS has saved, or a LlamaIndex index persisted, or holds
+    texts, Markdown or HTML.
 
     Parameters
     ----------
@@ -37,12 +39,14 @@ def open_source(path: Path, columns: Columns | None = None, *, metadata: bool = 
     """
     if not path.exists():
         msg = (
-            f"{path} does not exist, expected a file, or a folder that FAISS.save_local or a "
-            "LlamaIndex StorageContext.persist wrote."
+            f"{path} does not exist, expected a file, a folder of texts, or one that "
+            "FAISS.save_local or a LlamaIndex StorageContext.persist wrote."
         )
         raise SourceError(msg)
     if (path / "docstore.json").is_file():
         return LlamaFolder(path, columns, metadata=metadata)
+    if path.is_dir() and not any(path.glob("*.faiss")) and text_files(path):
+        return TextFolder(path, columns, metadata=metadata)
     if path.is_dir() or path.suffix == ".faiss":
         return FaissFolder(path, columns, metadata=metadata)
     for endings, reader in READERS:
@@ -51,7 +55,8 @@ def open_source(path: Path, columns: Columns | None = None, *, metadata: bool = 
     known = ", ".join(ending for endings, _ in READERS for ending in endings)
     msg = (
         f"{path} is of no known kind, expected a name ending in {known}, or a folder that "
-        "LangChain's FAISS or a LlamaIndex index was saved in."
+        "LangChain's FAISS or a LlamaIndex index was saved in, or of texts "
+        f"({', '.join(ENDINGS)})."
     )
     raise SourceError(msg)
 

@@ -1,0 +1,19 @@
+"""Builders of poison, for tests, evaluation and red-teaming one's own knowledge base."""
+
+from ragshield_core.attacks.catalogue import ATTACKS, Attack, Planted, Target, read_attacks
+from ragshield_core.attacks.passages import STYLES, craft_passages, put_question_in_front
+from ragshield_core.attacks.phrases import disguise_phrase, plant_phrase, vary_phrase
+
+__all__ = [
+    "ATTACKS",
+    "STYLES",
+    "Attack",
+    "Planted",
+    "Target",
+    "craft_passages",
+    "disguise_phrase",
+    "plant_phrase",
+    "put_question_in_front",
+    "read_attacks",
+    "vary_phrase",
+]
