@@ -32,9 +32,9 @@ from ragshield_core.quarantine import DEFAULT_URL, Quarantine
 from ragshield_core.scan.command import (
     FOUND,
     NOTHING_FOUND,
-    _cached_embedder,
-    _check_parent,
-    _no_crash_looks_like_a_finding,
+    cached_embedder,
+    check_parent,
+    no_crash_looks_like_a_finding,
 )
 from ragshield_core.scan.knowledge_base import load
 from ragshield_core.scan.readers.kinds import open_source
@@ -95,7 +95,7 @@ def baseline(  # noqa: PLR0913 - options of a command line
     work_dir: WorkDir = None,
 ) -> None:
     """Record what the canaries give now, while the knowledge base is believed to be clean."""
-    with _no_crash_looks_like_a_finding(), _on_path():
+    with no_crash_looks_like_a_finding(), _on_path():
         monitor = _monitor(
             suite, data, retriever, answerer, embedder, k, rule, (database, namespace), work_dir
         )
@@ -129,9 +129,9 @@ def check(  # noqa: PLR0913 - options of a command line
 
     Exit code 0: no drift; 1: canaries are flagged, or retrieve what is in quarantine; 2: an error.
     """
-    with _no_crash_looks_like_a_finding(), _on_path():
+    with no_crash_looks_like_a_finding(), _on_path():
         for path in (json_file, html_file):
-            _check_parent(path)
+            check_parent(path)
         monitor = _monitor(
             suite, data, retriever, answerer, embedder, k, rule, (database, namespace), work_dir
         )
@@ -180,8 +180,8 @@ def trace(  # noqa: PLR0913 - options of a command line
 
     Exit code 0: no suspects; 1: suspects; 2: an error.
     """
-    with _no_crash_looks_like_a_finding(), _on_path():
-        _check_parent(json_file)
+    with no_crash_looks_like_a_finding(), _on_path():
+        check_parent(json_file)
         if (query is None) != (answer is None):
             msg = "--query and --answer belong together, expected both or neither."
             raise CanaryError(msg)
@@ -213,9 +213,9 @@ def report(
     namespace: Namespace = "default",
 ) -> None:
     """Show the latest check and those before it, from the database."""
-    with _no_crash_looks_like_a_finding():
+    with no_crash_looks_like_a_finding():
         for path in (json_file, html_file):
-            _check_parent(path)
+            check_parent(path)
         file = Path(suite)
         name = CanarySuite.load(file).name if file.suffix and file.is_file() else suite
         quarantine = Quarantine(database, namespace=namespace)
@@ -262,7 +262,7 @@ def _monitor(  # noqa: PLR0913, PLR0917 - options of a command line
     elif embedder is not None or data is not None:
         name = suite.name if data is None else data.name
         folder = Path(f"{name}.ragshield") if work_dir is None else work_dir
-        cached = _cached_embedder(embedder or "minilm", folder)
+        cached = cached_embedder(embedder or "minilm", folder)
 
         def model(texts: Sequence[str]) -> Any:
             return np.vstack(list(cached.chunks(texts)))

@@ -122,9 +122,9 @@ def scan_command(  # noqa: PLR0913 - options of a command line
 
     Exit code 0: nothing found; 1: findings; 2: an error, or nothing could be audited.
     """
-    with _no_crash_looks_like_a_finding():
+    with no_crash_looks_like_a_finding():
         for path in (json_file, csv_file):
-            _check_parent(path)
+            check_parent(path)
         if not 0.0 < fpr < 1.0:
             msg = f"--fpr is {fpr:g}, expected a share in (0, 1), such as 0.01."
             raise SourceError(msg)
@@ -146,11 +146,11 @@ def scan_command(  # noqa: PLR0913 - options of a command line
         # Here, not beside the data, which may not be ours to write to.
         folder = Path(f"{data.name}.ragshield") if work_dir is None else work_dir
         knowledge = None
-        with _Bar() as bar:
+        with Bar() as bar:
             if engine is None:
                 source = open_source(data, columns, metadata=store is not None)
                 knowledge = load(
-                    source, embedder=lambda: _cached_embedder(embedder, folder), progress=bar.tell
+                    source, embedder=lambda: cached_embedder(embedder, folder), progress=bar.tell
                 )
             parts = Parts(
                 path=data, columns=columns, work_dir=folder, partition_rows=partition_rows
@@ -214,7 +214,7 @@ def _hold(report: ScanReport, knowledge: KnowledgeBase, store: Quarantine) -> Sc
     return report
 
 
-def _cached_embedder(name: str, folder: Path) -> CachedEmbedder:
+def cached_embedder(name: str, folder: Path) -> CachedEmbedder:
     """Return the model that a package brings under that name.
 
     Raises
@@ -252,14 +252,15 @@ def _check_engine(engine: str | None, address: str | None, quarantine: str | Non
         raise SourceError(msg)
 
 
-def _check_parent(path: Path | None) -> None:
+def check_parent(path: Path | None) -> None:
+    """Refuse a file whose folder is not there, before an hour of work."""
     if path is not None and not path.parent.is_dir():
         msg = f"{path.parent} is not a folder, so {path.name} cannot be written there; make it."
         raise SourceError(msg)
 
 
 @contextmanager
-def _no_crash_looks_like_a_finding() -> Iterator[None]:
+def no_crash_looks_like_a_finding() -> Iterator[None]:
     """Python's own exit code for a crash is that for findings."""
     try:
         yield
@@ -278,7 +279,7 @@ def _fail(message: str) -> NoReturn:
     raise typer.Exit(ERROR) from None
 
 
-class _Bar:
+class Bar:
     """Progress on standard error, with the time that is left; a line per step of the scan."""
 
     def __init__(self) -> None:

@@ -264,7 +264,7 @@ def test_a_retriever_may_import_its_neighbours_when_it_is_asked(folder):
 def test_vectors_are_kept_here_whatever_a_suite_is_called(folder, monkeypatch):
     kept = []
     monkeypatch.setattr(
-        "ragshield_core.canary.command._cached_embedder",
+        "ragshield_core.canary.command.cached_embedder",
         lambda _name, where: kept.append(where) or SimpleNamespace(chunks=lambda t: [embed(t)]),
     )
     (folder / "named.yaml").write_text("name: ../elsewhere\ncanaries: [what is it]\n")

@@ -17,44 +17,9 @@ ENDINGS = (*PLAIN, *HTML)
 CHUNK = 1_000
 # What is in these elements is not read by anybody; behind a block, words do not run together.
 _UNREAD = frozenset({"script", "style", "template", "noscript"})
-_BLOCKS = frozenset(
-    [
-        "address",
-        "article",
-        "aside",
-        "blockquote",
-        "br",
-        "dd",
-        "div",
-        "dl",
-        "dt",
-        "fieldset",
-        "figcaption",
-        "figure",
-        "footer",
-        "form",
-        "h1",
-        "h2",
-        "h3",
-        "h4",
-        "h5",
-        "h6",
-        "header",
-        "hr",
-        "li",
-        "main",
-        "nav",
-        "ol",
-        "p",
-        "pre",
-        "section",
-        "table",
-        "td",
-        "th",
-        "title",
-        "tr",
-        "ul",
-    ]
+_BLOCK = re.compile(
+    "address|article|aside|blockquote|br|dd|div|dl|dt|fieldset|figcaption|figure|footer|form|h[1-6]"
+    "|header|hr|li|main|nav|ol|p|pre|section|table|td|th|title|tr|ul"
 )
 
 
@@ -109,11 +74,11 @@ def text_files(folder: Path) -> list[Path]:
 
 
 def cut(text: str) -> list[str]:
-    """Return paragraphs put together to chunks of about :data:`CHUNK` characters.
+    r"""Return paragraphs put together to chunks of about :data:`CHUNK` characters.
 
     Examples
     --------
-    >>> [len(chunk) for chunk in cut("word " * 150 + "\\n\\n" + "word " * 150)]
+    >>> [len(chunk) for chunk in cut("word " * 150 + "\n\n" + "word " * 150)]
     [749, 749]
     """
     chunks: list[str] = []
@@ -138,12 +103,12 @@ def _pieces(paragraph: str) -> Iterator[str]:
 
 
 def shown_in(page: str) -> str:
-    """Return the text of a page of HTML, a paragraph a block.
+    r"""Return the text of a page of HTML, a paragraph a block.
 
     Examples
     --------
     >>> shown_in("<h1>A</h1><p>b <i>c</i><script>d</script></p>")
-    'A\\n\\nb c'
+    'A\n\nb c'
     """
     parser = _Text()
     parser.feed(page)
@@ -161,13 +126,13 @@ class _Text(HTMLParser):
     def handle_starttag(self, tag: str, attrs: object) -> None:  # noqa: ARG002 - as it is called
         if tag in _UNREAD:
             self._unread.append(tag)
-        if tag in _BLOCKS:
+        if _BLOCK.fullmatch(tag):
             self.parts.append("\0")
 
     def handle_endtag(self, tag: str) -> None:
         if self._unread and tag == self._unread[-1]:
             self._unread.pop()
-        if tag in _BLOCKS:
+        if _BLOCK.fullmatch(tag):
             self.parts.append("\0")
 
     def handle_data(self, data: str) -> None:
