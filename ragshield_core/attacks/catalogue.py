@@ -148,7 +148,11 @@ def _in_the_middle(target: Target, n: int, rng: np.random.Generator) -> list[str
     found = []
     for text in _raw(target, n, rng):
         first, stop, rest = text.partition(". ")
-        found.append(f"{first}{stop or ' '}{target.question} {rest}".strip())
+        if not rest:  # of a single sentence, between two words
+            words = text.split(" ")
+            first, stop = " ".join(words[: len(words) // 2]), " "
+            rest = " ".join(words[len(words) // 2 :])
+        found.append(f"{first}{stop}{target.question} {rest}")
     return found
 
 

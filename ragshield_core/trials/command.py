@@ -160,9 +160,10 @@ def _recipes(names: list[str] | None) -> list[Attack]:
 
 
 def _show(found: Evaluation, worse: list[str]) -> None:
-    table = Table(title="Poison that is held")
-    for column in ("attack", "texts of a target", *REGIMES):
-        table.add_column(column, justify="left" if column == "attack" else "right")
+    table = Table(title="Poison that is held, by texts of a target and how they come")
+    for column in ("attack", "texts", *REGIMES):
+        left = column == "attack"
+        table.add_column(column, justify="left" if left else "right", no_wrap=not left)
     rates = {(r.attack, r.regime): str(r.held) for r in found.recalls}
     sizes = {r.attack: r.size for r in found.recalls}
     for name, size in sizes.items():
@@ -185,5 +186,7 @@ def _show(found: Evaluation, worse: list[str]) -> None:
             f"{found.fit_seconds:.1f} s. Batches flatter: all of an attack comes at once there."
         )
     )
+    for name, why in found.idle.items():
+        console.print(Text(printable(f"judged nothing here: {name}: {why}"), style="yellow"))
     for line in worse:
         console.print(Text(printable(f"worse: {line}"), style="red"))

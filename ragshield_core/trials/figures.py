@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -139,6 +139,9 @@ class Evaluation:
         Above which each detector holds.
     groups
         One that was caught and one that was missed, if there were any.
+    idle
+        Detectors that judged none of the clean entries, and why: what they would find is not
+        found in these figures.
     """
 
     settings: Mapping[str, Any]
@@ -153,7 +156,8 @@ class Evaluation:
     milliseconds: float
     scores: Mapping[str, Mapping[str, tuple[float, ...]]]
     thresholds: Mapping[str, float]
-    groups: tuple[Group, ...] = field(default=())
+    groups: tuple[Group, ...]
+    idle: Mapping[str, str]
 
     def to_json(self) -> str:
         """Return everything as JSON; shares and intervals stand beside the counts."""
@@ -188,6 +192,7 @@ class Evaluation:
             n_clean=int(values["n_clean"]),
             false_by=values["false_by"],
             thresholds=values["thresholds"],
+            idle=values["idle"],
             fit_seconds=float(values["fit_seconds"]),
             milliseconds=float(values["milliseconds"]),
             false_positives={k: _rate(v) for k, v in values["false_positives"].items()},

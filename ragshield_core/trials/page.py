@@ -57,6 +57,11 @@ def html_page(found: Evaluation, worse: Sequence[str] = ()) -> str:
             "together, so that the true ones are wider."
         ),
     ]
+    if found.idle:
+        items = "".join(
+            f"<li>{_escaped(name)}: {_escaped(why)}</li>" for name, why in found.idle.items()
+        )
+        parts.append(f"<p>Detectors that judged nothing here:</p><ul>{items}</ul>")
     if worse:
         items = "".join(f"<li>{_escaped(line)}</li>" for line in worse)
         parts.append(f"<h2>Worse than it may be</h2><ul>{items}</ul>")

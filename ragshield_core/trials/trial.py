@@ -174,6 +174,7 @@ def evaluate(  # noqa: PLR0913 - settings of an experiment
         scores=dict(trial.scores),
         thresholds={name: float(value) for name, value in guard.thresholds.items()},
         groups=trial.groups,
+        idle=dict(trial.idle),
     )
 
 
@@ -248,6 +249,7 @@ class _Trial:
         self._poison, self._tell = poison, tell
         self.scores: dict[str, dict[str, tuple[float, ...]]] = defaultdict(dict)
         self._groups: dict[bool, Group] = {}
+        self.idle: dict[str, str] = {}
 
     def clean_alone(self) -> Rate:
         """Screen clean entries one by one."""
@@ -283,9 +285,14 @@ class _Trial:
             by.update(kind for kinds in _objecting(report).values() for kind in kinds)
             for name, column in report.scores.items():
                 scores[name].append(column)
+            skipped = {item.detector: item.reason for item in report.skipped}
+            unjudged = {item.detector: item.reason for item in report.unjudged}
+            self.idle = unjudged | skipped | self.idle
             self._tell("clean entries, in batches", sum(map(len, held)), len(self._rest))
         for name, columns in scores.items():
             self.scores[name]["clean"] = _opinions(np.concatenate(columns))
+            if self.scores[name]["clean"]:
+                self.idle.pop(name, None)
         return by, np.concatenate(held), 1_000.0 * seconds / len(self._rest)
 
     @property

@@ -1,0 +1,435 @@
+"""Evaluations of a guard on one's own corpus: what is planted, what is counted, what is shown."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import zlib
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from ragshield_core import Batch
+from ragshield_core.attacks import ATTACKS, Planted, Target, read_attacks
+from ragshield_core.attacks.catalogue import BY_NAME
+from ragshield_core.cli import app
+from ragshield_core.errors import CalibrationError, InvalidBatchError, SourceError
+from ragshield_core.help_desk import help_desk
+from ragshield_core.trials import Evaluation, Rate, evaluate, read_targets, targets_of, worse_than
+from ragshield_core.trials.page import html_page
+from ragshield_core.trials.trial import halves
+
+TARGET = Target(
+    question="how long does a refund take?",
+    wrong_answer="Ada Quill",
+    answer="five days",
+    carriers=("One sentence. Another one.", "A third. And a fourth."),
+)
+HOSTILE = '<script>alert(1)</script>\x1b[31m\u202e"'
+
+
+def embed(texts):
+    """Return bags of words, each word in its own random direction."""
+    rows = []
+    for text in texts:
+        seeds = [zlib.crc32(word.encode()) for word in re.findall(r"\w+", text.lower())]
+        vectors = [np.random.default_rng(seed).normal(size=48) for seed in seeds or [0]]
+        rows.append(np.sum(vectors, axis=0))
+    return np.array(rows, dtype=np.float32)
+
+
+def corpus(texts=None, lineages=None):
+    texts = [row["text"] for row in help_desk()] if texts is None else texts
+    return Batch.of(
+        ids=[f"e{i}" for i in range(len(texts))],
+        texts=texts,
+        embeddings=embed(texts),
+        lineages=lineages,
+    )
+
+
+def small(**settings):
+    chosen = ("PoisonedRAG, question in front", "hidden instructions", "clones")
+    options = {"attacks": [BY_NAME[name] for name in chosen], "n_targets": 3, "stream": 60}
+    return evaluate(corpus(), embed, fpr=0.1, **options | settings)
+
+
+@pytest.fixture(scope="module")
+def found():
+    return small()
+
+
+# Attacks
+
+
+@pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.name)
+def test_a_recipe_writes_as_many_texts_as_it_says_and_the_same_for_a_seed(attack):
+    planted = attack.plant(TARGET, seed=1)
+    assert planted == attack.plant(TARGET, seed=1)
+    assert len(planted.texts) == attack.size
+    assert len(attack.plant(TARGET, seed=1, size=7).texts) == 7
+    assert not re.search(r"\{[qkar]\}", "".join(planted.texts))
+    assert (planted.question == TARGET.question) is attack.for_question
+    assert len({attack.plant(TARGET, seed=seed).texts for seed in range(6)}) > 1
+
+
+def test_the_question_stands_where_the_recipe_says():
+    def texts(place):
+        return BY_NAME[f"PoisonedRAG, {place}"].plant(TARGET, seed=0).texts
+
+    assert all(text.startswith(f"{TARGET.question}.") for text in texts("question in front"))
+    assert all(text.endswith(TARGET.question) for text in texts("question at the end"))
+    for text in texts("question in the middle"):
+        assert 0 < text.index(TARGET.question) < len(text) - len(TARGET.question)
+    assert not any(TARGET.question in text for text in texts("without the question"))
+
+
+def test_hostile_targets_are_put_in_as_they_are():
+    target = replace(TARGET, question="{a} {0} \\1?", wrong_answer="{q}")
+    for attack in ATTACKS:
+        text = attack.plant(target, seed=0).texts[0]
+        if attack.name == "CorruptRAG":
+            assert text.startswith("{a} {0} \\1? ")
+
+
+def test_own_attack_texts_are_read_by_target(tmp_path):
+    path = tmp_path / "mine.jsonl"
+    rows = [
+        {"text": "one", "target": "a", "question": "q?"},
+        {"text": "two", "target": "a", "question": "q?"},
+        {"text": "three", "attack": "other"},
+        {"text": "four", "attack": "other"},
+    ]
+    path.write_text("\n".join(map(json.dumps, rows)) + "\n\n")
+    assert read_attacks(path) == [
+        Planted(attack="mine", question="q?", texts=("one", "two")),
+        Planted(attack="other", question=None, texts=("three",)),
+        Planted(attack="other", question=None, texts=("four",)),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "named"),
+    [
+        ('{"text": "a"}\nnot json', "line 2"),
+        ('{"text": 3}', "line 1"),
+        ("[1]", "line 1"),
+        ("", "no attack texts"),
+        ('{"text": "a", "question": 4}', "question"),
+    ],
+)
+def test_a_wrong_line_of_attacks_is_named(content, named, tmp_path):
+    path = tmp_path / "mine.jsonl"
+    path.write_text(content)
+    with pytest.raises(SourceError, match=named) as error:
+        read_attacks(path)
+    assert "not json" not in str(error.value)
+
+
+# Targets
+
+
+def test_targets_are_made_of_words_of_the_corpus():
+    entries = corpus()
+    targets = targets_of(entries, 5, seed=3)
+    assert targets == targets_of(entries, 5, seed=3) != targets_of(entries, 5, seed=4)
+    assert len({target.question for target in targets}) == 5
+    words = set(re.findall(r"\w+", " ".join(entries.texts).lower()))
+    for target in targets:
+        assert set(target.carriers) <= set(entries.texts)
+        assert not words & set(target.wrong_answer.lower().split())
+    with pytest.raises(SourceError, match="--queries"):
+        targets_of(corpus(["short", "texts"]), 1)
+
+
+def test_own_targets_are_read_and_a_wrong_line_is_named(tmp_path):
+    path = tmp_path / "queries.jsonl"
+    path.write_text('{"question": "q?", "wrong_answer": "w", "answer": "a"}\n')
+    (target,) = read_targets(path, corpus(["one", "two"]))
+    assert (target.question, target.wrong_answer, target.answer) == ("q?", "w", "a")
+    for line in ('{"question": "q?"}', "[]", "x", '{"question": "q?", "wrong_answer": ""}'):
+        path.write_text(f'{{"question": "q?", "wrong_answer": "w"}}\n{line}')
+        with pytest.raises(SourceError, match="line 2"):
+            read_targets(path, corpus(["one", "two"]))
+
+
+# Trials
+
+
+def test_halves_do_not_share_a_document_and_stay_as_a_corpus_grows():
+    names = [f"doc{i // 4}" for i in range(200)]
+    known, rest = halves(corpus([f"text {i}" for i in range(200)], names))
+    assert len(known) == len(rest) == 100
+    assert not {*known.lineages} & {*rest.lineages}
+    more = [f"new{i // 4}" for i in range(40)]
+    again, _ = halves(corpus([f"text {i}" for i in range(240)], [*names, *more]))
+    assert len({*again.lineages} & {*known.lineages}) >= 20
+
+
+def test_an_evaluation_counts_every_text_once_for_each_way_it_comes(found):
+    counts = {(r.attack, r.regime): r.held for r in found.recalls}
+    assert counts["PoisonedRAG, question in front", "batch"].n == 15
+    assert counts["PoisonedRAG, question in front", "alone"].n == 3
+    assert counts["PoisonedRAG, question in front", "stream"].n == 5  # of one target
+    assert ("hidden instructions", "stream") not in counts  # each is alone anyway
+    assert counts["hidden instructions", "alone"] == Rate(3, 3)
+    assert counts["PoisonedRAG, question in front", "alone"] == Rate(3, 3)
+    assert counts["clones", "batch"].hits == 15
+    by = {(r.attack, r.regime): r.by for r in found.recalls}
+    assert by["hidden instructions", "alone"]["hidden_text"] == 3
+    assert found.n_known + found.n_clean == len(help_desk())
+    assert found.false_positives["batch"].n == found.n_clean
+    assert found.false_positives["stream"].n == 2 * 60
+    assert found.false_positives["batch"].share < 0.25
+
+
+def test_poison_reaches_its_question_without_a_guard_and_not_with_one(found):
+    reached = {each.attack: each for each in found.reached}
+    front = reached["PoisonedRAG, question in front"]
+    assert (front.before.share, front.after.share) == (1.0, 0.0)
+    assert "hidden instructions" not in reached  # for no question
+    assert found.lost.n == 200
+
+
+def test_detectors_that_judged_nothing_are_named(found):
+    assert set(found.idle) >= {"label_centroid"}
+    assert "clique" not in found.idle
+    few = evaluate(
+        corpus([f"text {i} of a few words" for i in range(40)]),
+        embed,
+        fpr=0.3,
+        own=[Planted(attack="mine", question=None, texts=("one text",))],
+        attacks=[],
+        targets=[],
+    )
+    assert "it could judge none" in few.idle["clique"]
+    assert "it could judge none" in html_page(few)
+
+
+def test_a_group_that_is_caught_is_kept_to_be_drawn(found):
+    caught = next(group for group in found.groups if group.caught)
+    assert caught.n_planted == 5
+    assert len(caught.texts) == len(caught.cosines) == 10
+    assert caught.why
+
+
+def test_what_is_drawn_is_drawn_again_by_the_same_seed(found):
+    again = small()
+    same = replace(again, fit_seconds=found.fit_seconds, milliseconds=found.milliseconds)
+    assert same.to_json() == found.to_json()
+
+
+def test_streams_are_the_same_in_other_processes(found):
+    again = small(workers=2)
+    assert [r for r in again.recalls if r.regime == "stream"] == [
+        r for r in found.recalls if r.regime == "stream"
+    ]
+    assert again.false_positives == found.false_positives
+
+
+def test_own_texts_take_part_and_texts_are_embedded_once():
+    asked = []
+
+    def counted(texts):
+        asked.extend(texts)
+        return embed(texts)
+
+    own = [Planted(attack="mine", question="how long?", texts=("same text", "same text"))]
+    found = evaluate(corpus(), counted, attacks=[], own=own, fpr=0.1, stream=40)
+    assert sorted(asked) == ["how long?", "same text"]
+    assert {(r.attack, r.regime, r.held.n) for r in found.recalls} == {
+        ("mine", "alone", 1),
+        ("mine", "stream", 2),
+        ("mine", "batch", 2),
+    }
+
+
+def test_a_corpus_that_is_too_small_or_another_model_is_refused():
+    with pytest.raises(CalibrationError, match="pass at least"):
+        evaluate(corpus(), embed, fpr=0.001, attacks=ATTACKS[:1], n_targets=1)
+    with pytest.raises(InvalidBatchError, match="model that made"):
+        evaluate(corpus(), lambda texts: np.ones((len(texts), 3)), fpr=0.1, n_targets=1)
+
+
+# Reports
+
+
+def test_a_report_is_read_as_it_was_written_with_shares_beside_counts(found, tmp_path):
+    path = tmp_path / "report.json"
+    path.write_text(found.to_json())
+    assert Evaluation.read(path) == replace(found, settings=dict(found.settings))
+    values = json.loads(path.read_text())
+    front = values["recalls"][0]["held"]
+    assert (front["hits"], front["n"], front["share"]) == (3, 3, 1.0)
+    assert front["low"] == pytest.approx(0.2924, abs=1e-3)  # 0.025 ** (1 / 3)
+    for damage in ("{}", "not json", '{"format": 2}'):
+        path.write_text(damage)
+        with pytest.raises(SourceError, match="no report"):
+            Evaluation.read(path)
+
+
+def test_the_gate_names_what_has_left_its_interval_for_the_worse(found):
+    assert worse_than(found, found) == []
+    recalls = tuple(
+        replace(r, held=Rate(0, 50)) if (r.attack, r.regime) == ("clones", "batch") else r
+        for r in found.recalls[1:]
+    )
+    worse = replace(found, recalls=recalls, false_positives={"batch": Rate(200, 207)})
+    lines = worse_than(worse, found)
+    assert any("question in front, alone: not measured" in line for line in lines)
+    assert any(line.startswith("clones, batch: recall 0.000") for line in lines)
+    assert any(line.startswith("clean entries, batch: 0.966") for line in lines)
+    assert worse_than(found, worse) == []  # better is not worse
+    assert worse_than(found, fpr=1.0, recall=0.0) == []
+    assert any("clones, alone" in line for line in worse_than(found, recall=0.5))
+    assert not any("batch" in line for line in worse_than(found, recall=1.0))
+    assert worse_than(worse, fpr=0.5)
+
+
+class Page(HTMLParser):
+    def __init__(self, page):
+        super().__init__()
+        self.tags, self.cells, self._cell = [], [], False
+        self.feed(page)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        self._cell = tag == "td"
+
+    def handle_endtag(self, tag):
+        self._cell &= tag != "td"
+
+    def handle_data(self, data):
+        if self._cell:
+            self.cells.append(data)
+
+
+def test_the_page_shows_the_figures_of_the_json_and_runs_nothing(found):
+    page = html_page(found, ["clones, batch: <worse>"])
+    read = Page(page)
+    assert {tag for tag, _ in read.tags}.isdisjoint({"script", "img", "iframe", "link", "a"})
+    assert not any(name.startswith("on") for _, attrs in read.tags for name in attrs)
+    assert "default-src 'none'" in page
+    assert "&lt;worse&gt;" in page
+    values = json.loads(found.to_json())
+    for each in values["recalls"]:
+        at = next(
+            place
+            for place in range(len(read.cells))
+            if read.cells[place : place + 3] == [each["attack"], str(each["size"]), each["regime"]]
+        )
+        held = each["held"]
+        assert read.cells[at + 3 : at + 7] == [
+            *(str(held["hits"]), str(held["n"]), f"{held['share']:.3f}"),
+            f"{held['low']:.3f} to {held['high']:.3f}",
+        ]
+    assert page.count("<svg") >= 3
+
+
+def test_hostile_texts_are_escaped_on_the_page(found):
+    group = replace(found.groups[0], texts=(HOSTILE,) * 10, question=HOSTILE, why=HOSTILE)
+    recalls = (replace(found.recalls[0], attack=HOSTILE),)
+    page = html_page(replace(found, groups=(group,), recalls=recalls))
+    assert "<script" not in page
+    assert "\x1b" not in page
+    assert "\u202e" not in page
+    assert {tag for tag, _ in Page(page).tags}.isdisjoint({"script"})
+
+
+def test_a_browser_shows_the_figures_and_reports_no_error(found, tmp_path):
+    browser = shutil.which("chromium")
+    if browser is None:
+        if os.environ.get("CI") == "true":
+            pytest.fail("no chromium; .ci/run installs it")
+        pytest.skip("no chromium; apt-get install chromium")
+    path = tmp_path / "report.html"
+    group = replace(found.groups[0], texts=(HOSTILE,) * 10)
+    path.write_text(html_page(replace(found, groups=(group,))), encoding="utf-8")
+    command = [browser, "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr"]
+    command += [f"--user-data-dir={tmp_path}/profile", "--dump-dom", path.as_uri()]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=120, check=True, encoding="utf-8"
+    )
+    assert "CONSOLE" not in done.stderr
+    shown = Page(done.stdout)
+    assert "script" not in {tag for tag, _ in shown.tags}
+    assert [cell for cell in shown.cells if cell.strip()] == [
+        cell for cell in Page(path.read_text(encoding="utf-8")).cells if cell.strip()
+    ]
+    assert f"{found.recalls[0].held.share:.3f}" in shown.cells
+
+
+# The command
+
+
+@pytest.fixture
+def own_model(monkeypatch):
+    from ragshield_core.scan.embedding_cache import CachedEmbedder  # noqa: PLC0415
+
+    asked = []
+
+    def counted(texts):
+        asked.extend(texts)
+        return embed(texts)
+
+    monkeypatch.setattr(
+        "ragshield_core.trials.command.cached_embedder",
+        lambda name, folder: CachedEmbedder(counted, name, folder),
+    )
+    return asked
+
+
+def run(*arguments):
+    options = ["--fpr", "0.1", "--targets", "2", "--stream", "40", "--workers", "1"]
+    chosen = ["--attack", "PoisonedRAG, question in front", "--attack", "hidden instructions"]
+    return CliRunner().invoke(app, ["evaluate", *map(str, arguments), *options, *chosen])
+
+
+def test_a_folder_of_markdown_is_evaluated_resumed_and_gated(own_model, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "docs"
+    (folder / "deep").mkdir(parents=True)
+    rows = help_desk()
+    for number in range(0, len(rows), 2):
+        page = "\n\n".join(f"# Page {number}\n\n{row['text']}" for row in rows[number : number + 2])
+        (folder / ("deep" if number % 4 else "") / f"p{number}.md").write_text(page)
+    done = run(folder, "--json", "report.json", "--html", "report.html")
+    assert done.exit_code == 0, done.output
+    assert "question in front" in done.output
+    report = Evaluation.read(tmp_path / "report.json")
+    assert report.n_known + report.n_clean == len(rows) // 2
+    assert (tmp_path / "report.html").read_text().startswith("<!DOCTYPE html>")
+    n_embedded = len(own_model)
+    again = run(folder, "--baseline", "report.json")
+    assert again.exit_code == 0, again.output
+    assert len(own_model) == n_embedded  # all vectors were kept
+    worse = run(folder, "--fail-above", "0.0", "--fail-below", "0.5")
+    held = report.false_positives["batch"].hits + report.false_positives["alone"].hits
+    assert worse.exit_code == (1 if held else 0)
+    assert ("worse:" in worse.output) is bool(held)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["missing"], "does not exist"),
+        (["kb.jsonl", "--baseline", "kb.jsonl"], "no report"),
+        (["kb.jsonl", "--attacks", "none.jsonl"], "cannot be read"),
+        (["kb.jsonl", "--json", "no/such/folder.json"], "is not a folder"),
+        (["kb.jsonl", "--attack", "magic"], "'magic' is not known"),
+    ],
+)
+@pytest.mark.usefixtures("own_model")
+def test_errors_end_with_two_and_say_the_way_out(arguments, named, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    lines = [
+        json.dumps({"id": i, "text": f"one of some texts, number {i} " * 5}) for i in range(20)
+    ]
+    (tmp_path / "kb.jsonl").write_text("\n".join(lines))
+    done = run(*arguments)
+    assert done.exit_code == 2, done.output
+    assert named in " ".join(done.output.split())
