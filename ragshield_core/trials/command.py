@@ -26,7 +26,7 @@ from ragshield_core.scan.command import (
 from ragshield_core.scan.knowledge_base import load
 from ragshield_core.scan.readers.kinds import open_source
 from ragshield_core.scan.readers.source import Columns
-from ragshield_core.trials.figures import REGIMES, Evaluation
+from ragshield_core.trials.figures import REGIMES, Evaluation, Rate
 from ragshield_core.trials.gate import worse_than
 from ragshield_core.trials.page import html_page
 from ragshield_core.trials.targets import read_targets
@@ -162,22 +162,20 @@ def _recipes(names: list[str] | None) -> list[Attack]:
 def _show(found: Evaluation, worse: list[str]) -> None:
     table = Table(title="Poison that is held, by texts of a target and how they come")
     for column in ("attack", "texts", *REGIMES):
-        left = column == "attack"
-        table.add_column(column, justify="left" if left else "right", no_wrap=not left)
-    rates = {(r.attack, r.regime): str(r.held) for r in found.recalls}
-    sizes = {r.attack: r.size for r in found.recalls}
-    for name, size in sizes.items():
+        table.add_column(column, justify="left" if column == "attack" else "right")
+    rates = {(r.attack, r.regime): _brief(r.held) for r in found.recalls}
+    for name, size in {r.attack: r.size for r in found.recalls}.items():
         cells = [rates.get((name, regime), "–") for regime in REGIMES]
         table.add_row(Text(printable(name)), str(size), *cells)
     table.add_section()
-    false = [str(found.false_positives.get(regime, "–")) for regime in REGIMES]
+    false = [_brief(found.false_positives.get(regime, Rate(0, 0))) for regime in REGIMES]
     table.add_row(Text("clean entries", style="bold"), "1", *false)
     console.print(table)
     reached = Table(title="Questions that poison reaches")
     for column in ("attack", "without a guard", "with it"):
         reached.add_column(column, justify="left" if column == "attack" else "right")
     for each in found.reached:
-        reached.add_row(Text(printable(each.attack)), str(each.before), str(each.after))
+        reached.add_row(Text(printable(each.attack)), _brief(each.before), _brief(each.after))
     console.print(reached)
     console.print(
         Text(
@@ -190,3 +188,8 @@ def _show(found: Evaluation, worse: list[str]) -> None:
         console.print(Text(printable(f"judged nothing here: {name}: {why}"), style="yellow"))
     for line in worse:
         console.print(Text(printable(f"worse: {line}"), style="red"))
+
+
+def _brief(rate: Rate) -> str:
+    """Return a share with its interval, short enough for three in a line of a terminal."""
+    return f"{rate.share:.2f} [{rate.low:.2f}, {rate.high:.2f}]" if rate.n else "–"
