@@ -4,8 +4,12 @@ The sources are the Markdown files where they stand, so that a link works in the
 the site alike.
 """
 
+import shutil
 from importlib.metadata import version as version_of
 from pathlib import Path
+
+# Pages of what is no longer public would stay.
+shutil.rmtree(Path(__file__).parent / "reference" / "generated", ignore_errors=True)
 
 project = "RAGShield"
 author = "The RAGShield authors"

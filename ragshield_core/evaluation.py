@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,12 +61,7 @@ def proportion_interval(hits: int, n: int) -> Interval:
     >>> str(proportion_interval(9, 10))
     '0.900 [0.596, 0.982]'
     """
-    from scipy.stats import binomtest  # noqa: PLC0415 - slow to import, and not needed to guard
-
-    if n == 0:
-        return Interval(mean=math.nan, low=math.nan, high=math.nan)
-    bounds = binomtest(hits, n).proportion_ci(method="wilson")
-    return Interval(mean=hits / n, low=float(bounds.low), high=float(bounds.high))
+    return _binomial(hits, n, "wilson")
 
 
 def exact_interval(hits: int, n: int) -> Interval:
@@ -79,12 +75,7 @@ def exact_interval(hits: int, n: int) -> Interval:
     >>> str(exact_interval(0, 100))
     '0.000 [0.000, 0.036]'
     """
-    from scipy.stats import binomtest  # noqa: PLC0415 - slow to import, and not needed to guard
-
-    if n == 0:
-        return Interval(mean=math.nan, low=math.nan, high=math.nan)
-    bounds = binomtest(hits, n).proportion_ci(method="exact")
-    return Interval(mean=hits / n, low=float(bounds.low), high=float(bounds.high))
+    return _binomial(hits, n, "exact")
 
 
 def mean_interval(values: Sequence[float], bounds: tuple[float, float] = (0.0, 1.0)) -> Interval:
@@ -131,3 +122,12 @@ def mean_interval(values: Sequence[float], bounds: tuple[float, float] = (0.0, 1
 
 def _ratio(part: int, whole: int) -> float:
     return part / whole if whole else math.nan
+
+
+def _binomial(hits: int, n: int, method: Literal["wilson", "exact"]) -> Interval:
+    from scipy.stats import binomtest  # noqa: PLC0415 - slow to import, and not needed to guard
+
+    if n == 0:
+        return Interval(mean=math.nan, low=math.nan, high=math.nan)
+    bounds = binomtest(hits, n).proportion_ci(method=method)
+    return Interval(mean=hits / n, low=float(bounds.low), high=float(bounds.high))

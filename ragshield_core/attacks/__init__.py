@@ -1,6 +1,7 @@
 """Builders of poison, for tests, evaluation and red-teaming one's own knowledge base."""
 
-from ragshield_core.attacks.catalogue import ATTACKS, Attack, Planted, Target, read_attacks
+from ragshield_core.attacks.catalogue import ATTACKS, Attack, Planted, Target
+from ragshield_core.attacks.files import read_attacks, read_targets
 from ragshield_core.attacks.passages import STYLES, craft_passages, put_question_in_front
 from ragshield_core.attacks.phrases import disguise_phrase, plant_phrase, vary_phrase
 
@@ -15,5 +16,6 @@ __all__ = [
     "plant_phrase",
     "put_question_in_front",
     "read_attacks",
+    "read_targets",
     "vary_phrase",
 ]

@@ -3,7 +3,7 @@
 A recipe says where the question stands, what is claimed, and how often; the words around it are
 drawn from :data:`~ragshield_core.attacks.passages.STYLES` and from ``wordings.json`` beside this
 file, which can be extended. They vary less than what a language model writes: measure with texts of
-others as well (:func:`read_attacks`).
+others as well (:func:`~ragshield_core.attacks.read_attacks`).
 """
 
 from __future__ import annotations
@@ -13,13 +13,10 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from ragshield_core.attacks.passages import STYLES, keys_of, put_question_in_front
-from ragshield_core.errors import SourceError
 
 # Texts without the question in them, from which those of a group are drawn.
 RAW = tuple(
@@ -282,56 +279,3 @@ ATTACKS: tuple[Attack, ...] = (
     ),
 )
 BY_NAME: Mapping[str, Attack] = {attack.name: attack for attack in ATTACKS}
-
-
-def read_attacks(path: Path) -> list[Planted]:
-    """Return attack texts of a file of JSON Lines.
-
-    Each line has ``text``; ``attack`` names the attack (default: the file), ``target`` what belongs
-    together (default: each text is alone), ``question`` what it is to be retrieved for (default:
-    none).
-
-    Raises
-    ------
-    SourceError
-        If the file cannot be read, or a line is not such an object; names the line.
-    """
-    groups: dict[tuple[str, str], tuple[str | None, list[str]]] = {}
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        msg = f"{path} cannot be read ({type(error).__name__}); expected JSON Lines in UTF-8."
-        raise SourceError(msg) from None
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        row = _object(line, f"{path}, line {number}")
-        values = {name: row.get(name) for name in ("text", "attack", "target", "question")}
-        for name, value in values.items():
-            if not isinstance(value, str) and (value is not None or name == "text"):
-                msg = (
-                    f"{path}, line {number}: {name} is of type {type(value).__name__}, expected a "
-                    'str; a line is such as {"text": "...", "attack": "mine", "target": "1"}.'
-                )
-                raise SourceError(msg)
-        key = (values["attack"] or path.stem, values["target"] or f"line {number}")
-        groups.setdefault(key, (values["question"], []))[1].append(str(values["text"]))
-    if not groups:
-        msg = f"{path} has no attack texts, expected at least one line."
-        raise SourceError(msg)
-    return [
-        Planted(attack=attack, question=question, texts=tuple(texts))
-        for (attack, _), (question, texts) in groups.items()
-    ]
-
-
-def _object(line: str, place: str) -> dict[str, Any]:
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError) as error:  # whose message would quote hostile text
-        msg = f"{place}: not valid JSON ({type(error).__name__}), expected one object per line."
-        raise SourceError(msg) from None
-    if not isinstance(row, dict):
-        msg = f"{place}: a JSON {type(row).__name__}, expected an object with a text."
-        raise SourceError(msg)
-    return row

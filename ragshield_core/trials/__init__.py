@@ -2,7 +2,7 @@
 
 from ragshield_core.trials.figures import Evaluation, Rate, Reached, Recall
 from ragshield_core.trials.gate import worse_than
-from ragshield_core.trials.targets import read_targets, targets_of
+from ragshield_core.trials.targets import carriers_of, targets_of
 from ragshield_core.trials.trial import evaluate
 
 __all__ = [
@@ -10,8 +10,8 @@ __all__ = [
     "Rate",
     "Reached",
     "Recall",
+    "carriers_of",
     "evaluate",
-    "read_targets",
     "targets_of",
     "worse_than",
 ]

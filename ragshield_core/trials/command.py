@@ -12,7 +12,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from ragshield_core.attacks import ATTACKS, Attack, read_attacks
+from ragshield_core.attacks import ATTACKS, Attack, read_attacks, read_targets
 from ragshield_core.errors import SourceError
 from ragshield_core.findings import printable
 from ragshield_core.scan.command import (
@@ -29,7 +29,7 @@ from ragshield_core.scan.readers.source import Columns
 from ragshield_core.trials.figures import REGIMES, Evaluation, Rate
 from ragshield_core.trials.gate import worse_than
 from ragshield_core.trials.page import html_page
-from ragshield_core.trials.targets import read_targets
+from ragshield_core.trials.targets import carriers_of
 from ragshield_core.trials.trial import N_TARGETS, STREAM, TOP_K, evaluate, quiet
 
 PASSED, WORSE = 0, 1
@@ -126,12 +126,15 @@ def evaluate_command(  # noqa: PLR0913 - options of a command line
         with Bar() as bar, quiet():
             source = open_source(data, columns)
             corpus = load(source, embedder=lambda: model, progress=bar.tell).batch
+            asked = None
+            if queries is not None:
+                asked = read_targets(queries, carriers_of(corpus, seed))
             found = evaluate(
                 corpus,
                 lambda texts: np.concatenate(list(model.chunks(texts))),
                 attacks=recipes,
                 own=own,
-                targets=None if queries is None else read_targets(queries, corpus, seed),
+                targets=asked,
                 n_targets=targets,
                 fpr=fpr,
                 top_k=top_k,

@@ -1,11 +1,9 @@
-"""Questions whose answers attacks are to change: of the user's, or made from the corpus."""
+"""Questions whose answers attacks are to change, made from the corpus."""
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 
@@ -83,53 +81,11 @@ def targets_of(entries: Batch, n: int, seed: int = 0) -> list[Target]:
     return targets
 
 
-def read_targets(path: Path, entries: Batch, seed: int = 0) -> list[Target]:
-    """Return targets of a file of JSON Lines, each with ``question`` and ``wrong_answer``.
-
-    ``answer``, the right one, is optional: attacks that deny it name it.
-
-    Raises
-    ------
-    SourceError
-        If the file cannot be read, or a line is not such an object; names the line.
-    """
+def carriers_of(entries: Batch, seed: int = 0) -> list[str]:
+    """Return some texts of a corpus, for targets that somebody else has made."""
     rng = np.random.default_rng(seed)
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        msg = f"{path} cannot be read ({type(error).__name__}); expected JSON Lines in UTF-8."
-        raise SourceError(msg) from None
-    targets = []
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-            values = [row[name] for name in ("question", "wrong_answer")]
-            answer = row.get("answer")
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            values, answer = [None], None
-        if not all(isinstance(value, str) and value for value in values) or not isinstance(
-            answer, str | None
-        ):
-            msg = (
-                f"{path}, line {number}: expected an object such as "
-                '{"question": "...", "wrong_answer": "...", "answer": "..."}, in strings.'
-            )
-            raise SourceError(msg)
-        carriers = rng.choice(len(entries), min(N_CARRIERS, len(entries)), replace=False).tolist()
-        targets.append(
-            Target(
-                question=values[0],
-                wrong_answer=values[1],
-                answer=answer,
-                carriers=tuple(entries.texts[row] for row in carriers),
-            )
-        )
-    if not targets:
-        msg = f"{path} has no questions, expected at least one line."
-        raise SourceError(msg)
-    return targets
+    rows = rng.choice(len(entries), min(N_CARRIERS, len(entries)), replace=False).tolist()
+    return [entries.texts[row] for row in rows]
 
 
 def _name(rng: np.random.Generator) -> str:

@@ -14,12 +14,12 @@ import pytest
 from typer.testing import CliRunner
 
 from ragshield_core import Batch
-from ragshield_core.attacks import ATTACKS, Planted, Target, read_attacks
+from ragshield_core.attacks import ATTACKS, Planted, Target, read_attacks, read_targets
 from ragshield_core.attacks.catalogue import BY_NAME
 from ragshield_core.cli import app
 from ragshield_core.errors import CalibrationError, InvalidBatchError, SourceError
 from ragshield_core.help_desk import help_desk
-from ragshield_core.trials import Evaluation, Rate, evaluate, read_targets, targets_of, worse_than
+from ragshield_core.trials import Evaluation, Rate, evaluate, targets_of, worse_than
 from ragshield_core.trials.page import html_page
 from ragshield_core.trials.trial import halves
 
@@ -118,7 +118,7 @@ def test_own_attack_texts_are_read_by_target(tmp_path):
         ('{"text": "a"}\nnot json', "line 2"),
         ('{"text": 3}', "line 1"),
         ("[1]", "line 1"),
-        ("", "no attack texts"),
+        ("", "is empty"),
         ('{"text": "a", "question": 4}', "question"),
     ],
 )
@@ -149,12 +149,12 @@ def test_targets_are_made_of_words_of_the_corpus():
 def test_own_targets_are_read_and_a_wrong_line_is_named(tmp_path):
     path = tmp_path / "queries.jsonl"
     path.write_text('{"question": "q?", "wrong_answer": "w", "answer": "a"}\n')
-    (target,) = read_targets(path, corpus(["one", "two"]))
-    assert (target.question, target.wrong_answer, target.answer) == ("q?", "w", "a")
+    (target,) = read_targets(path, ["one"])
+    assert target == Target(question="q?", wrong_answer="w", answer="a", carriers=("one",))
     for line in ('{"question": "q?"}', "[]", "x", '{"question": "q?", "wrong_answer": ""}'):
         path.write_text(f'{{"question": "q?", "wrong_answer": "w"}}\n{line}')
         with pytest.raises(SourceError, match="line 2"):
-            read_targets(path, corpus(["one", "two"]))
+            read_targets(path, ["one"])
 
 
 # Trials
