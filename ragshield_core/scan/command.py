@@ -37,6 +37,7 @@ from ragshield_core.scan.partitioned.plan import PARTITION_ROWS, Parts
 from ragshield_core.scan.readers.kinds import open_source, read_ids
 from ragshield_core.scan.readers.source import Columns
 from ragshield_core.scan.report import ScanReport
+from ragshield_core.scan.sarif import to_sarif
 
 # A package that brings a model names here a function without parameters, which returns a function
 # from a list of texts to one vector each.
@@ -78,6 +79,9 @@ def scan_command(  # noqa: PLR0913 - options of a command line
     ] = None,
     csv_file: Annotated[
         Path | None, typer.Option("--csv", help="Write all findings there, for spreadsheets.")
+    ] = None,
+    sarif_file: Annotated[
+        Path | None, typer.Option("--sarif", help="Write all findings there, as SARIF 2.1.0.")
     ] = None,
     quarantine: Annotated[
         str | None,
@@ -123,7 +127,7 @@ def scan_command(  # noqa: PLR0913 - options of a command line
     Exit code 0: nothing found; 1: findings; 2: an error, or nothing could be audited.
     """
     with no_crash_looks_like_a_finding():
-        for path in (json_file, csv_file):
+        for path in (json_file, csv_file, sarif_file):
             check_parent(path)
         if not 0.0 < fpr < 1.0:
             msg = f"--fpr is {fpr:g}, expected a share in (0, 1), such as 0.01."
@@ -171,6 +175,8 @@ def scan_command(  # noqa: PLR0913 - options of a command line
             json_file.write_text(report.to_json(), encoding="utf-8")
         if csv_file is not None:
             write_csv(report, csv_file)
+        if sarif_file is not None:
+            sarif_file.write_text(to_sarif(report, data.as_posix()), encoding="utf-8")
         _show(report, limit)
         code = _exit_code(report)
     raise typer.Exit(code)

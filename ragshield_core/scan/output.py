@@ -51,7 +51,7 @@ def findings_table(report: ScanReport, limit: int) -> Table:
         }
         table.add_row(*(Text(printable(row[column], SHOWN)) for column in columns))
     if len(report.found) > limit:
-        table.caption = f"and {len(report.found) - limit} more: --limit, --json or --csv"
+        table.caption = f"and {len(report.found) - limit} more: --limit, --json, --csv or --sarif"
     return table
 
 

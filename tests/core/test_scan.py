@@ -390,7 +390,39 @@ def test_json_keeps_hostile_ids_exact(kb, told, tmp_path):  # noqa: ARG001
     assert found["entry_id"] == HOSTILE
 
 
-@pytest.mark.parametrize("option", ["--json", "--csv"])
+def test_sarif_names_entries_and_detectors_and_keeps_a_finding_the_same(kb, told, tmp_path):
+    def written(scores, ids):
+        run(kb(scores, ids=ids), "--sarif", tmp_path / "out.sarif")
+        content = (tmp_path / "out.sarif").read_text(encoding="utf-8")
+        assert "secret" not in content
+        assert "\\u001b" not in content
+        assert "\x1b" not in content
+        document = json.loads(content)
+        assert document["version"] == "2.1.0"
+        (audit,) = document["runs"]
+        rules = audit["tool"]["driver"]["rules"]
+        for result in audit["results"]:
+            assert rules[result["ruleIndex"]]["id"] == result["ruleId"]
+            place = result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"]
+            assert place.endswith(".jsonl")
+            assert " " not in place
+        return audit
+
+    first = written([0.0, 9.0, 8.0], ["fine", HOSTILE, "second"])
+    assert first["invocations"][0]["executionSuccessful"] is True
+    assert [r["properties"]["score"] for r in first["results"]] == [9.0, 8.0]
+    assert "=cmd" in first["results"][0]["message"]["text"]
+    marks = [r["partialFingerprints"]["detectorAndEntry/v1"] for r in first["results"]]
+    assert len(set(marks)) == 2
+    later = written([0.0, 3.0, 7.0], ["fine", HOSTILE, "second"])
+    assert {r["partialFingerprints"]["detectorAndEntry/v1"] for r in later["results"]} == set(marks)
+    told["crash"] = "audit"
+    failed = written([0.0, 9.0], ["fine", "second"])["invocations"][0]
+    assert failed["executionSuccessful"] is False
+    assert "error" in {note["level"] for note in failed["toolExecutionNotifications"]}
+
+
+@pytest.mark.parametrize("option", ["--json", "--csv", "--sarif"])
 def test_a_file_that_cannot_be_written_is_an_error_before_the_work(option, kb, told, monkeypatch):  # noqa: ARG001
     monkeypatch.setattr(scan_command, "load", None)
     result = run(kb([9.0]), option, "/nowhere/out")
