@@ -70,8 +70,8 @@ def plots(notebook):
     )
 
 
-def test_there_are_three():
-    assert [path.name[:2] for path in NOTEBOOKS] == ["01", "02", "03"]
+def test_there_are_four():
+    assert [path.name[:2] for path in NOTEBOOKS] == ["01", "02", "03", "04"]
 
 
 @pytest.fixture(autouse=True)
