@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from ragshield_core.attacks import ATTACKS, Attack, Planted, Target
 from ragshield_core.entries import Batch, together
-from ragshield_core.errors import InvalidBatchError
+from ragshield_core.errors import InvalidBatchError, SourceError
 from ragshield_core.findings import Decision, Report
 from ragshield_core.guard import Guard
 from ragshield_core.quarantine import Quarantine
@@ -103,6 +103,10 @@ def evaluate(  # noqa: PLR0913 - settings of an experiment
         If the corpus is too small for the rate; says what would do.
     InvalidBatchError
         If the model returns vectors of another length than the corpus's.
+    SourceError
+        If the corpus is of one document, or no questions can be made of it.
+    ValueError
+        If there is nothing to plant.
 
     Notes
     -----
@@ -112,6 +116,12 @@ def evaluate(  # noqa: PLR0913 - settings of an experiment
     """
     tell = progress or (lambda *_: None)
     known, rest = halves(entries, seed)
+    if not len(known) or not len(rest):
+        msg = (
+            f"{len(entries)} entries are of too few documents to keep half of them; name what they "
+            "were cut from in lineages, or nothing."
+        )
+        raise SourceError(msg)
     if targets is None:
         targets = targets_of(known, n_targets, seed)
     targets = list(targets)[:n_targets]
@@ -121,6 +131,9 @@ def evaluate(  # noqa: PLR0913 - settings of an experiment
         for number, target in enumerate(targets)
     ]
     planted += own
+    if not planted:
+        msg = "there is nothing to plant; pass attacks and targets, or own texts."
+        raise ValueError(msg)
     poison = _Poison.of(planted, lambda texts: _embedded(embed, texts, entries.dim, tell))
 
     begin = time.perf_counter()

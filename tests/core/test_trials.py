@@ -255,6 +255,14 @@ def test_a_corpus_that_is_too_small_or_another_model_is_refused():
         evaluate(corpus(), lambda texts: np.ones((len(texts), 3)), fpr=0.1, n_targets=1)
 
 
+def test_one_document_and_nothing_to_plant_are_refused():
+    texts = [f"text {i} of one document" for i in range(40)]
+    with pytest.raises(SourceError, match="too few documents"):
+        evaluate(corpus(texts, ["one"] * 40), embed, fpr=0.3)
+    with pytest.raises(ValueError, match="nothing to plant"):
+        evaluate(corpus(), embed, fpr=0.1, attacks=[])
+
+
 # Reports
 
 
