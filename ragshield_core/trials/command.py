@@ -27,10 +27,10 @@ from ragshield_core.scan.knowledge_base import load
 from ragshield_core.scan.readers.kinds import open_source
 from ragshield_core.scan.readers.source import Columns
 from ragshield_core.trials.figures import REGIMES, Evaluation, Rate
-from ragshield_core.trials.gate import worse_than
+from ragshield_core.trials.gate import check_comparable, worse_than
 from ragshield_core.trials.page import html_page
 from ragshield_core.trials.targets import carriers_of
-from ragshield_core.trials.trial import N_TARGETS, STREAM, TOP_K, evaluate, quiet
+from ragshield_core.trials.trial import N_TARGETS, STREAM, TOP_K, evaluate, halves, quiet
 
 PASSED, WORSE = 0, 1
 
@@ -112,6 +112,8 @@ def evaluate_command(  # noqa: PLR0913 - options of a command line
             msg = f"--fpr is {fpr:g}, expected a share in (0, 1), such as 0.01."
             raise SourceError(msg)
         before = None if baseline is None else Evaluation.read(baseline)
+        if before is not None:  # now: an hour later would be too late to find out
+            check_comparable({"fpr": fpr, "top_k": top_k, "embedder": embedder}, before)
         own = [planted for path in attacks or () for planted in read_attacks(path)]
         recipes = _recipes(attack)
         folder = Path(f"{data.name}.ragshield") if work_dir is None else work_dir
@@ -128,7 +130,8 @@ def evaluate_command(  # noqa: PLR0913 - options of a command line
             corpus = load(source, embedder=lambda: model, progress=bar.tell).batch
             asked = None
             if queries is not None:
-                asked = read_targets(queries, carriers_of(corpus, seed))
+                # Copies of what comes would get clean entries accused.
+                asked = read_targets(queries, carriers_of(halves(corpus, seed)[0], seed))
             found = evaluate(
                 corpus,
                 lambda texts: np.concatenate(list(model.chunks(texts))),

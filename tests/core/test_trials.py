@@ -21,6 +21,7 @@ from ragshield_core.errors import CalibrationError, InvalidBatchError, SourceErr
 from ragshield_core.help_desk import help_desk
 from ragshield_core.trials import Evaluation, Rate, evaluate, targets_of, worse_than
 from ragshield_core.trials.page import html_page
+from ragshield_core.trials.poison import PROBES
 from ragshield_core.trials.trial import halves
 
 TARGET = Target(
@@ -240,7 +241,8 @@ def test_own_texts_take_part_and_texts_are_embedded_once():
 
     own = [Planted(attack="mine", question="how long?", texts=("same text", "same text"))]
     found = evaluate(corpus(), counted, attacks=[], own=own, fpr=0.1, stream=40)
-    assert sorted(asked) == ["how long?", "same text"]
+    assert {"how long?", "same text"} < set(asked)
+    assert len(asked) == len(set(asked)) == 2 + PROBES  # some of the corpus, to know the model
     assert {(r.attack, r.regime, r.held.n) for r in found.recalls} == {
         ("mine", "alone", 1),
         ("mine", "stream", 2),
@@ -253,6 +255,29 @@ def test_a_corpus_that_is_too_small_or_another_model_is_refused():
         evaluate(corpus(), embed, fpr=0.001, attacks=ATTACKS[:1], n_targets=1)
     with pytest.raises(InvalidBatchError, match="model that made"):
         evaluate(corpus(), lambda texts: np.ones((len(texts), 3)), fpr=0.1, n_targets=1)
+    with pytest.raises(InvalidBatchError, match="other vectors than they came with"):
+        evaluate(corpus(), lambda texts: embed([text[::-1] for text in texts]), n_targets=1)
+
+
+@pytest.mark.parametrize("name", ["clean", "clones"])
+def test_own_texts_are_not_mixed_with_others_of_their_name(name):
+    own = [Planted(attack=name, question=None, texts=("one text",))]
+    with pytest.raises(SourceError, match="another name"):
+        evaluate(corpus(), embed, own=own, fpr=0.1)
+
+
+def test_planted_texts_are_no_revisions_of_entries_of_the_corpus():
+    entries = corpus()
+    named = Batch.of(
+        ids=[f"planted-{row}" for row in range(len(entries))],
+        texts=entries.texts,
+        embeddings=entries.embeddings,
+    )
+    own = [Planted(attack="mine", question=None, texts=("one text", "another one"))]
+    options = {"attacks": [], "own": own, "fpr": 0.1, "stream": 40}
+    again, usual = (evaluate(each, embed, **options) for each in (named, corpus()))
+    counts = [{(r.regime, r.held.n) for r in each.recalls} for each in (again, usual)]
+    assert counts[0] == counts[1] == {("alone", 1), ("stream", 2), ("batch", 2)}
 
 
 def test_one_document_and_nothing_to_plant_are_refused():
@@ -296,6 +321,15 @@ def test_the_gate_names_what_has_left_its_interval_for_the_worse(found):
     assert any("clones, alone" in line for line in worse_than(found, recall=0.5))
     assert not any("batch" in line for line in worse_than(found, recall=1.0))
     assert worse_than(worse, fpr=0.5)
+
+
+@pytest.mark.parametrize(("name", "other"), [("fpr", 0.01), ("top_k", 6), ("embedder", "other")])
+def test_a_baseline_of_other_settings_is_refused(name, other, found):
+    now = replace(found, settings={**found.settings, "embedder": "mine"})
+    before = replace(found, settings={**now.settings, name: other})
+    with pytest.raises(SourceError, match=f"measured with {name}"):
+        worse_than(now, before)
+    assert worse_than(now, replace(found, settings={**now.settings, "seed": 9})) == []
 
 
 class Page(HTMLParser):
