@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ragshield_core.attacks import Attack, Planted
+from ragshield_core.attacks import LABEL_FLIPS, Attack, Planted
 from ragshield_core.entries import Batch
 from ragshield_core.errors import InvalidBatchError, SourceError
 from ragshield_core.trials.figures import CLEAN
@@ -55,6 +55,7 @@ class Poison:
             ids=[f"{mark}{number}" for number in range(len(texts))],
             texts=texts,
             embeddings=np.stack([vectors[text] for text in texts]),
+            labels=[label for each in planted for label in each.labels or [None] * len(each.texts)],
         )
         return cls(planted, batch, {question: vectors[question] for question in questions})
 
@@ -75,7 +76,7 @@ def check_names(own: Sequence[Planted], attacks: Sequence[Attack]) -> None:
     SourceError
         Names the attack.
     """
-    taken = {CLEAN, *(attack.name for attack in attacks)}
+    taken = {CLEAN, LABEL_FLIPS, *(attack.name for attack in attacks)}
     for planted in own:
         if planted.attack in taken:
             msg = (

@@ -15,7 +15,7 @@ from multiprocessing import get_context
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ragshield_core.attacks import ATTACKS, Attack, Planted, Target
+from ragshield_core.attacks import ATTACKS, Attack, Planted, Target, flip_labels
 from ragshield_core.entries import Batch, together
 from ragshield_core.errors import SourceError
 from ragshield_core.findings import Decision, Report
@@ -37,6 +37,8 @@ ALONE = 300
 TOP_K = 5
 # Clean entries around a group that is drawn.
 AROUND = 5
+# One in so many clean entries that come is given another label, at most.
+MOST_FLIPPED = 10
 # Questions about clean entries, to see what wrongly held ones cost.
 N_QUESTIONS = 200
 
@@ -49,6 +51,7 @@ def evaluate(  # noqa: PLR0913 - settings of an experiment
     embed: Callable[[list[str]], ArrayLike],
     *,
     attacks: Sequence[Attack] = ATTACKS,
+    label_flips: bool = True,
     own: Sequence[Planted] = (),
     targets: Sequence[Target] | None = None,
     n_targets: int = N_TARGETS,
@@ -76,6 +79,9 @@ def evaluate(  # noqa: PLR0913 - settings of an experiment
         Returns a vector for each of some texts, of the model that made the corpus's.
     attacks
         Recipes; by default all there are.
+    label_flips
+        Whether clean entries come under another label of the corpus as well, as many as there are
+        targets; they are taken out of those that come clean. Without labels there are none.
     own
         Attack texts of one's own, as :func:`ragshield_core.attacks.read_attacks` returns them.
     targets
@@ -133,6 +139,10 @@ def evaluate(  # noqa: PLR0913 - settings of an experiment
     ]
     check_names(own, attacks)
     planted += own
+    if label_flips:
+        flipped, rows = flip_labels(rest, min(n_targets, len(rest) // MOST_FLIPPED), seed)
+        planted += flipped
+        rest = rest.take(np.setdiff1d(np.arange(len(rest)), rows))
     if not planted:
         msg = "there is nothing to plant; pass attacks and targets, or own texts."
         raise ValueError(msg)

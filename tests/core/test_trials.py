@@ -14,7 +14,15 @@ import pytest
 from typer.testing import CliRunner
 
 from ragshield_core import Batch
-from ragshield_core.attacks import ATTACKS, Planted, Target, read_attacks, read_targets
+from ragshield_core.attacks import (
+    ATTACKS,
+    LABEL_FLIPS,
+    Planted,
+    Target,
+    flip_labels,
+    read_attacks,
+    read_targets,
+)
 from ragshield_core.attacks.catalogue import BY_NAME
 from ragshield_core.cli import app
 from ragshield_core.errors import CalibrationError, InvalidBatchError, SourceError
@@ -259,7 +267,45 @@ def test_a_corpus_that_is_too_small_or_another_model_is_refused():
         evaluate(corpus(), lambda texts: embed([text[::-1] for text in texts]), n_targets=1)
 
 
-@pytest.mark.parametrize("name", ["clean", "clones"])
+def labelled(n=200):
+    """Return entries of two labels, each in its own half of the room, and their model."""
+    texts = [f"text number {i} about {('bills', 'parcels')[i % 2]} and more" for i in range(n)]
+    vectors = np.random.default_rng(0).normal(scale=0.05, size=(n, 48))
+    vectors[np.arange(n), np.arange(n) % 2] += 1.0
+    of_text = dict(zip(texts, vectors, strict=True))
+    labels = [("billing", "delivery")[i % 2] for i in range(n)]
+    ids = [f"e{i}" for i in range(n)]
+    batch = Batch.of(ids=ids, texts=texts, embeddings=vectors, labels=labels)
+    return batch, lambda asked: np.array([of_text[text] for text in asked])
+
+
+def test_labels_are_flipped_where_there_are_some_and_the_guard_sees_it():
+    entries, model = labelled()
+    options = {"attacks": [], "targets": [], "n_targets": 8, "fpr": 0.1}
+    found = evaluate(entries, model, **options)
+    held = {r.regime: r.held for r in found.recalls if r.attack == LABEL_FLIPS}
+    assert held == {"alone": Rate(8, 8), "batch": Rate(8, 8)}
+    assert found.n_clean == 100 - 8  # what was flipped does not come clean as well
+    own = [Planted(attack="mine", question=None, texts=(entries.texts[0],))]
+    none = evaluate(entries, model, own=own, label_flips=False, **options)
+    assert {r.attack for r in none.recalls} == {"mine"}
+    assert none.n_clean == 100
+
+
+def test_a_flipped_label_is_another_one_and_entries_without_are_left_alone():
+    texts, labels = ["a", "b", "", "d", "e"], ["x", "y", "x", None, "z"]
+    ids, vectors = list("12345"), np.ones((5, 2))
+    batch = Batch.of(ids=ids, texts=texts, embeddings=vectors, labels=labels)
+    planted, rows = flip_labels(batch, 9, seed=1)
+    assert sorted(rows) == [0, 1, 4]
+    for each, row in zip(planted, rows, strict=True):
+        assert each.texts == (texts[row],)
+        assert each.labels[0] in {"x", "y", "z"} - {labels[row]}
+    assert planted == flip_labels(batch, 9, seed=1)[0]
+    assert flip_labels(batch.take([0, 2, 3]), 9)[0] == []  # one label only
+
+
+@pytest.mark.parametrize("name", ["clean", "clones", "label flips"])
 def test_own_texts_are_not_mixed_with_others_of_their_name(name):
     own = [Planted(attack=name, question=None, texts=("one text",))]
     with pytest.raises(SourceError, match="another name"):
@@ -372,6 +418,30 @@ def test_the_page_shows_the_figures_of_the_json_and_runs_nothing(found):
     assert page.count("<svg") >= 3
 
 
+def test_the_other_figures_of_the_page_are_those_of_the_json_too(found):
+    page = html_page(found)
+    values = json.loads(found.to_json())
+    cells = "\n".join(Page(page).cells)
+
+    def shown(rate):
+        told = f"{rate['share']:.3f}", f"{rate['low']:.3f} to {rate['high']:.3f}"
+        return "\n".join([str(rate["hits"]), str(rate["n"]), *told])
+
+    for regime, rate in values["false_positives"].items():
+        assert f"{regime}\n{shown(rate)}" in cells
+    assert values["reached"]
+    for each in values["reached"]:
+        line = f"{each['attack']}\n{shown(each['before'])}\n{shown(each['after'])}"
+        assert line in cells
+    sentences = (
+        f"Of {values['lost']['n']} questions about clean entries, {values['lost']['hits']} miss",
+        f"Fitting took {values['fit_seconds']:.1f} s, screening {values['milliseconds']:.2f} ms",
+        f"{values['n_known']:,} entries known, {values['n_clean']:,} clean ones came",
+        *(f"{name} {n}" for name, n in values["false_by"].items()),
+    )
+    assert all(sentence in page for sentence in sentences)
+
+
 def test_hostile_texts_are_escaped_on_the_page(found):
     group = replace(found.groups[0], texts=(HOSTILE,) * 10, question=HOSTILE, why=HOSTILE)
     recalls = (replace(found.recalls[0], attack=HOSTILE),)
@@ -463,6 +533,7 @@ def test_a_folder_of_markdown_is_evaluated_resumed_and_gated(own_model, tmp_path
         (["kb.jsonl", "--attacks", "none.jsonl"], "cannot be read"),
         (["kb.jsonl", "--json", "no/such/folder.json"], "is not a folder"),
         (["kb.jsonl", "--attack", "magic"], "'magic' is not known"),
+        (["kb.jsonl", "--attack", "label flips"], "fewer than two labels"),
     ],
 )
 @pytest.mark.usefixtures("own_model")
