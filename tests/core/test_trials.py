@@ -314,16 +314,18 @@ def test_own_texts_are_not_mixed_with_others_of_their_name(name):
 
 def test_planted_texts_are_no_revisions_of_entries_of_the_corpus():
     entries = corpus()
-    named = Batch.of(
-        ids=[f"planted-{row}" for row in range(len(entries))],
-        texts=entries.texts,
-        embeddings=entries.embeddings,
-    )
+    coming = set(halves(entries)[1].ids[:2])  # in the same batch as what is planted
+    ids = [f"planted-{sorted(coming).index(i)}" if i in coming else i for i in entries.ids]
+    texts, vectors = entries.texts, entries.embeddings
+    named = Batch.of(ids=ids, texts=texts, embeddings=vectors)
+    assert set(halves(named)[1].ids[:2]) == {"planted-0", "planted-1"}
     own = [Planted(attack="mine", question=None, texts=("one text", "another one"))]
-    options = {"attacks": [], "own": own, "fpr": 0.1, "stream": 40}
-    again, usual = (evaluate(each, embed, **options) for each in (named, corpus()))
-    counts = [{(r.regime, r.held.n) for r in each.recalls} for each in (again, usual)]
-    assert counts[0] == counts[1] == {("alone", 1), ("stream", 2), ("batch", 2)}
+    found = evaluate(named, embed, attacks=[], own=own, fpr=0.1, stream=40)
+    assert {(r.regime, r.held.n) for r in found.recalls} == {
+        ("alone", 1),
+        ("stream", 2),
+        ("batch", 2),
+    }
 
 
 def test_one_document_and_nothing_to_plant_are_refused():
