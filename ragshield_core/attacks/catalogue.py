@@ -67,11 +67,14 @@ class Planted:
         Whose answer they want to change; ``None`` where they are made for no question.
     texts
         One or more, together.
+    labels
+        Of each text, the label that it claims; empty where none does.
     """
 
     attack: str
     question: str | None
     texts: tuple[str, ...]
+    labels: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from ragshield_core.attacks import ATTACKS, Attack, read_attacks, read_targets
+from ragshield_core.attacks import ATTACKS, LABEL_FLIPS, Attack, read_attacks, read_targets
 from ragshield_core.errors import SourceError
 from ragshield_core.findings import printable
 from ragshield_core.scan.command import (
@@ -27,12 +27,13 @@ from ragshield_core.scan.knowledge_base import load
 from ragshield_core.scan.readers.kinds import open_source
 from ragshield_core.scan.readers.source import Columns
 from ragshield_core.trials.figures import REGIMES, Evaluation, Rate
-from ragshield_core.trials.gate import worse_than
+from ragshield_core.trials.gate import check_comparable, worse_than
 from ragshield_core.trials.page import html_page
 from ragshield_core.trials.targets import carriers_of
-from ragshield_core.trials.trial import N_TARGETS, STREAM, TOP_K, evaluate, quiet
+from ragshield_core.trials.trial import N_TARGETS, STREAM, TOP_K, evaluate, halves, quiet
 
 PASSED, WORSE = 0, 1
+NAMES = (*(attack.name for attack in ATTACKS), LABEL_FLIPS)
 
 
 def evaluate_command(  # noqa: PLR0913 - options of a command line
@@ -49,7 +50,7 @@ def evaluate_command(  # noqa: PLR0913 - options of a command line
     ] = 0.01,
     attack: Annotated[
         list[str] | None,
-        typer.Option(help=f"{'; '.join(a.name for a in ATTACKS)}; repeatable; default: all."),
+        typer.Option(help=f"{'; '.join(NAMES)}; repeatable; default: all."),
     ] = None,
     attacks: Annotated[
         list[Path] | None,
@@ -112,6 +113,8 @@ def evaluate_command(  # noqa: PLR0913 - options of a command line
             msg = f"--fpr is {fpr:g}, expected a share in (0, 1), such as 0.01."
             raise SourceError(msg)
         before = None if baseline is None else Evaluation.read(baseline)
+        if before is not None:  # now: an hour later would be too late to find out
+            check_comparable({"fpr": fpr, "top_k": top_k, "embedder": embedder}, before)
         own = [planted for path in attacks or () for planted in read_attacks(path)]
         recipes = _recipes(attack)
         folder = Path(f"{data.name}.ragshield") if work_dir is None else work_dir
@@ -126,13 +129,21 @@ def evaluate_command(  # noqa: PLR0913 - options of a command line
         with Bar() as bar, quiet():
             source = open_source(data, columns)
             corpus = load(source, embedder=lambda: model, progress=bar.tell).batch
+            if LABEL_FLIPS in (attack or ()) and len({*corpus.labels} - {None}) < 2:  # noqa: PLR2004
+                msg = (
+                    f"{data} has fewer than two labels, so that none can be flipped; name their "
+                    "column with --label-column."
+                )
+                raise SourceError(msg)
             asked = None
             if queries is not None:
-                asked = read_targets(queries, carriers_of(corpus, seed))
+                # Copies of what comes would get clean entries accused.
+                asked = read_targets(queries, carriers_of(halves(corpus, seed)[0], seed))
             found = evaluate(
                 corpus,
                 lambda texts: np.concatenate(list(model.chunks(texts))),
                 attacks=recipes,
+                label_flips=not attack or LABEL_FLIPS in attack,
                 own=own,
                 targets=asked,
                 n_targets=targets,
@@ -154,12 +165,11 @@ def evaluate_command(  # noqa: PLR0913 - options of a command line
 
 
 def _recipes(names: list[str] | None) -> list[Attack]:
-    known = {attack.name: attack for attack in ATTACKS}
-    unknown = [name for name in names or () if name not in known]
+    unknown = [name for name in names or () if name not in NAMES]
     if unknown:
-        msg = f"--attack {unknown[0]!r} is not known, expected one of: {'; '.join(known)}."
+        msg = f"--attack {unknown[0]!r} is not known, expected one of: {'; '.join(NAMES)}."
         raise SourceError(msg)
-    return [known[name] for name in dict.fromkeys(names)] if names else list(ATTACKS)
+    return [each for each in ATTACKS if not names or each.name in names]
 
 
 def _show(found: Evaluation, worse: list[str]) -> None:

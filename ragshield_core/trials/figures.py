@@ -18,6 +18,8 @@ FORMAT = 1
 # entries; all of an attack at once, which flatters.
 Regime = Literal["alone", "stream", "batch"]
 REGIMES: tuple[Regime, ...] = ("alone", "stream", "batch")
+# What scores of clean entries are filed under, beside those of attacks.
+CLEAN = "clean"
 
 
 @dataclass(frozen=True, slots=True)

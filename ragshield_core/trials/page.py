@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from ragshield_core.findings import printable
-from ragshield_core.trials.figures import REGIMES, Evaluation, Group, Rate
+from ragshield_core.trials.figures import CLEAN, REGIMES, Evaluation, Group, Rate
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #1c2733; --paper: #ffffff; --line: #c9d1d9;
@@ -146,8 +146,8 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 
 
 def _histogram(found: Evaluation, name: str) -> str:
-    clean = np.array(found.scores[name].get("clean", ()))
-    planted = [each for kind, each in found.scores[name].items() if kind != "clean"]
+    clean = np.array(found.scores[name].get(CLEAN, ()))
+    planted = [each for kind, each in found.scores[name].items() if kind != CLEAN]
     poison = np.array([score for each in planted for score in each])
     if not len(clean) or not len(poison):
         return ""
@@ -179,9 +179,9 @@ def _histogram(found: Evaluation, name: str) -> str:
 
 
 def _curve(found: Evaluation, name: str) -> str:
-    clean = np.sort(np.array(found.scores[name].get("clean", ())))[::-1]
+    clean = np.sort(np.array(found.scores[name].get(CLEAN, ())))[::-1]
     kinds = sorted(
-        (kind for kind, each in found.scores[name].items() if kind != "clean" and len(each)),
+        (kind for kind, each in found.scores[name].items() if kind != CLEAN and len(each)),
         key=lambda kind: -len(found.scores[name][kind]),
     )[:CURVES]
     if not len(clean) or not kinds:

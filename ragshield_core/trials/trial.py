@@ -11,18 +11,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from multiprocessing import get_context
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ragshield_core.attacks import ATTACKS, Attack, Planted, Target
+from ragshield_core.attacks import ATTACKS, Attack, Planted, Target, flip_labels
 from ragshield_core.entries import Batch, together
-from ragshield_core.errors import InvalidBatchError, SourceError
+from ragshield_core.errors import SourceError
 from ragshield_core.findings import Decision, Report
 from ragshield_core.guard import Guard
 from ragshield_core.quarantine import Quarantine
-from ragshield_core.trials.figures import Evaluation, Group, Rate, Reached, Recall, Regime
+from ragshield_core.trials.figures import CLEAN, Evaluation, Group, Rate, Reached, Recall, Regime
+from ragshield_core.trials.poison import Poison, check_names, embedded
 from ragshield_core.trials.targets import targets_of
 
 # Told what is being done, how many are done, and of how many.
@@ -37,6 +37,8 @@ ALONE = 300
 TOP_K = 5
 # Clean entries around a group that is drawn.
 AROUND = 5
+# One in so many clean entries that come is given another label, at most.
+MOST_FLIPPED = 10
 # Questions about clean entries, to see what wrongly held ones cost.
 N_QUESTIONS = 200
 
@@ -49,6 +51,7 @@ def evaluate(  # noqa: PLR0913 - settings of an experiment
     embed: Callable[[list[str]], ArrayLike],
     *,
     attacks: Sequence[Attack] = ATTACKS,
+    label_flips: bool = True,
     own: Sequence[Planted] = (),
     targets: Sequence[Target] | None = None,
     n_targets: int = N_TARGETS,
@@ -76,6 +79,9 @@ def evaluate(  # noqa: PLR0913 - settings of an experiment
         Returns a vector for each of some texts, of the model that made the corpus's.
     attacks
         Recipes; by default all there are.
+    label_flips
+        Whether clean entries come under another label of the corpus as well, as many as there are
+        targets; they are taken out of those that come clean. Without labels there are none.
     own
         Attack texts of one's own, as :func:`ragshield_core.attacks.read_attacks` returns them.
     targets
@@ -102,9 +108,10 @@ def evaluate(  # noqa: PLR0913 - settings of an experiment
     CalibrationError
         If the corpus is too small for the rate; says what would do.
     InvalidBatchError
-        If the model returns vectors of another length than the corpus's.
+        If the model returns vectors of another length than the corpus's, or others for its texts.
     SourceError
-        If the corpus is of one document, or no questions can be made of it.
+        If the corpus is of one document, no questions can be made of it, or own attack texts are
+        named as something else is.
     ValueError
         If there is nothing to plant.
 
@@ -130,11 +137,16 @@ def evaluate(  # noqa: PLR0913 - settings of an experiment
         for attack in attacks
         for number, target in enumerate(targets)
     ]
+    check_names(own, attacks)
     planted += own
+    if label_flips:
+        flipped, rows = flip_labels(rest, min(n_targets, len(rest) // MOST_FLIPPED), seed)
+        planted += flipped
+        rest = rest.take(np.setdiff1d(np.arange(len(rest)), rows))
     if not planted:
         msg = "there is nothing to plant; pass attacks and targets, or own texts."
         raise ValueError(msg)
-    poison = _Poison.of(planted, lambda texts: _embedded(embed, texts, entries.dim, tell))
+    poison = Poison.of(planted, entries, lambda texts: embedded(embed, texts, entries.dim, tell))
 
     begin = time.perf_counter()
     tell("fitting", 0, 1)
@@ -214,49 +226,11 @@ def halves(entries: Batch, seed: int = 0) -> tuple[Batch, Batch]:
     return entries.take(np.flatnonzero(mine)), entries.take(np.flatnonzero(~mine))
 
 
-class _Poison:
-    """All planted texts, with their vectors, and which belong together."""
-
-    def __init__(
-        self, planted: Sequence[Planted], batch: Batch, questions: Mapping[str, Any]
-    ) -> None:
-        self.planted, self.batch, self.questions = planted, batch, questions
-        ends = np.cumsum([len(each.texts) for each in planted])
-        self.rows = [
-            np.arange(end - len(each.texts), end) for each, end in zip(planted, ends, strict=True)
-        ]
-        self.attacks = tuple(dict.fromkeys(each.attack for each in planted))
-
-    @classmethod
-    def of(
-        cls, planted: Sequence[Planted], embed: Callable[[list[str]], NDArray[np.float32]]
-    ) -> _Poison:
-        """Embed texts and questions, each once."""
-        texts = [text for each in planted for text in each.texts]
-        questions = list(dict.fromkeys(p.question for p in planted if p.question is not None))
-        distinct = list(dict.fromkeys([*texts, *questions]))
-        vectors = dict(zip(distinct, embed(distinct), strict=True))
-        batch = Batch.of(
-            ids=[f"planted-{number}" for number in range(len(texts))],
-            texts=texts,
-            embeddings=np.stack([vectors[text] for text in texts]),
-        )
-        return cls(planted, batch, {question: vectors[question] for question in questions})
-
-    def of_attack(self, name: str) -> list[int]:
-        """Return the numbers of an attack's targets."""
-        return [number for number, each in enumerate(self.planted) if each.attack == name]
-
-    def size_of(self, name: str) -> int:
-        """Return how many texts a target has."""
-        return max(len(self.planted[number].texts) for number in self.of_attack(name))
-
-
 class _Trial:
     """What is done with one guard."""
 
     def __init__(
-        self, guard: Guard, known: Batch, rest: Batch, poison: _Poison, tell: Progress
+        self, guard: Guard, known: Batch, rest: Batch, poison: Poison, tell: Progress
     ) -> None:
         self._guard, self._known, self._rest = guard, known, rest
         self._poison, self._tell = poison, tell
@@ -303,8 +277,8 @@ class _Trial:
             self.idle = unjudged | skipped | self.idle
             self._tell("clean entries, in batches", sum(map(len, held)), len(self._rest))
         for name, columns in scores.items():
-            self.scores[name]["clean"] = _opinions(np.concatenate(columns))
-            if self.scores[name]["clean"]:
+            self.scores[name][CLEAN] = _opinions(np.concatenate(columns))
+            if self.scores[name][CLEAN]:
                 self.idle.pop(name, None)
         return by, np.concatenate(held), 1_000.0 * seconds / len(self._rest)
 
@@ -511,25 +485,3 @@ def _opinions(scores: NDArray[np.float64]) -> tuple[float, ...]:
 def _typed(found: Sequence[list[str] | None]) -> tuple[list[list[str]], int]:
     """Return what was held, each with who objects, and how many there were."""
     return [kinds for kinds in found if kinds is not None], len(found)
-
-
-def _embedded(
-    embed: Callable[[list[str]], ArrayLike], texts: list[str], dim: int, tell: Progress
-) -> NDArray[np.float32]:
-    """Return unit vectors of texts.
-
-    Raises
-    ------
-    InvalidBatchError
-        If they are not one per text, or not of the corpus's length.
-    """
-    tell("embedding the attacks", 0, len(texts))
-    vectors = np.asarray(embed(texts), dtype=np.float32)
-    if vectors.shape != (len(texts), dim):
-        msg = (
-            f"the model returned vectors of shape {vectors.shape} for {len(texts)} texts, expected "
-            f"({len(texts)}, {dim}): attacks are embedded with the model that made the corpus's."
-        )
-        raise InvalidBatchError(msg)
-    tell("embedding the attacks", len(texts), len(texts))
-    return np.asarray(vectors / np.linalg.norm(vectors, axis=1, keepdims=True))

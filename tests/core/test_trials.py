@@ -14,13 +14,22 @@ import pytest
 from typer.testing import CliRunner
 
 from ragshield_core import Batch
-from ragshield_core.attacks import ATTACKS, Planted, Target, read_attacks, read_targets
+from ragshield_core.attacks import (
+    ATTACKS,
+    LABEL_FLIPS,
+    Planted,
+    Target,
+    flip_labels,
+    read_attacks,
+    read_targets,
+)
 from ragshield_core.attacks.catalogue import BY_NAME
 from ragshield_core.cli import app
 from ragshield_core.errors import CalibrationError, InvalidBatchError, SourceError
 from ragshield_core.help_desk import help_desk
 from ragshield_core.trials import Evaluation, Rate, evaluate, targets_of, worse_than
 from ragshield_core.trials.page import html_page
+from ragshield_core.trials.poison import PROBES
 from ragshield_core.trials.trial import halves
 
 TARGET = Target(
@@ -240,7 +249,8 @@ def test_own_texts_take_part_and_texts_are_embedded_once():
 
     own = [Planted(attack="mine", question="how long?", texts=("same text", "same text"))]
     found = evaluate(corpus(), counted, attacks=[], own=own, fpr=0.1, stream=40)
-    assert sorted(asked) == ["how long?", "same text"]
+    assert {"how long?", "same text"} < set(asked)
+    assert len(asked) == len(set(asked)) == 2 + PROBES  # some of the corpus, to know the model
     assert {(r.attack, r.regime, r.held.n) for r in found.recalls} == {
         ("mine", "alone", 1),
         ("mine", "stream", 2),
@@ -253,6 +263,69 @@ def test_a_corpus_that_is_too_small_or_another_model_is_refused():
         evaluate(corpus(), embed, fpr=0.001, attacks=ATTACKS[:1], n_targets=1)
     with pytest.raises(InvalidBatchError, match="model that made"):
         evaluate(corpus(), lambda texts: np.ones((len(texts), 3)), fpr=0.1, n_targets=1)
+    with pytest.raises(InvalidBatchError, match="other vectors than they came with"):
+        evaluate(corpus(), lambda texts: embed([text[::-1] for text in texts]), n_targets=1)
+
+
+def labelled(n=200):
+    """Return entries of two labels, each in its own half of the room, and their model."""
+    texts = [f"text number {i} about {('bills', 'parcels')[i % 2]} and more" for i in range(n)]
+    vectors = np.random.default_rng(0).normal(scale=0.05, size=(n, 48))
+    vectors[np.arange(n), np.arange(n) % 2] += 1.0
+    of_text = dict(zip(texts, vectors, strict=True))
+    labels = [("billing", "delivery")[i % 2] for i in range(n)]
+    ids = [f"e{i}" for i in range(n)]
+    batch = Batch.of(ids=ids, texts=texts, embeddings=vectors, labels=labels)
+    return batch, lambda asked: np.array([of_text[text] for text in asked])
+
+
+def test_labels_are_flipped_where_there_are_some_and_the_guard_sees_it():
+    entries, model = labelled()
+    options = {"attacks": [], "targets": [], "n_targets": 8, "fpr": 0.1}
+    found = evaluate(entries, model, **options)
+    held = {r.regime: r.held for r in found.recalls if r.attack == LABEL_FLIPS}
+    assert held == {"alone": Rate(8, 8), "batch": Rate(8, 8)}
+    assert found.n_clean == 100 - 8  # what was flipped does not come clean as well
+    own = [Planted(attack="mine", question=None, texts=(entries.texts[0],))]
+    none = evaluate(entries, model, own=own, label_flips=False, **options)
+    assert {r.attack for r in none.recalls} == {"mine"}
+    assert none.n_clean == 100
+
+
+def test_a_flipped_label_is_another_one_and_entries_without_are_left_alone():
+    texts, labels = ["a", "b", "", "d", "e"], ["x", "y", "x", None, "z"]
+    ids, vectors = list("12345"), np.ones((5, 2))
+    batch = Batch.of(ids=ids, texts=texts, embeddings=vectors, labels=labels)
+    planted, rows = flip_labels(batch, 9, seed=1)
+    assert sorted(rows) == [0, 1, 4]
+    for each, row in zip(planted, rows, strict=True):
+        assert each.texts == (texts[row],)
+        assert each.labels[0] in {"x", "y", "z"} - {labels[row]}
+    assert planted == flip_labels(batch, 9, seed=1)[0]
+    assert flip_labels(batch.take([0, 2, 3]), 9)[0] == []  # one label only
+
+
+@pytest.mark.parametrize("name", ["clean", "clones", "label flips"])
+def test_own_texts_are_not_mixed_with_others_of_their_name(name):
+    own = [Planted(attack=name, question=None, texts=("one text",))]
+    with pytest.raises(SourceError, match="another name"):
+        evaluate(corpus(), embed, own=own, fpr=0.1)
+
+
+def test_planted_texts_are_no_revisions_of_entries_of_the_corpus():
+    entries = corpus()
+    coming = set(halves(entries)[1].ids[:2])  # in the same batch as what is planted
+    ids = [f"planted-{sorted(coming).index(i)}" if i in coming else i for i in entries.ids]
+    texts, vectors = entries.texts, entries.embeddings
+    named = Batch.of(ids=ids, texts=texts, embeddings=vectors)
+    assert set(halves(named)[1].ids[:2]) == {"planted-0", "planted-1"}
+    own = [Planted(attack="mine", question=None, texts=("one text", "another one"))]
+    found = evaluate(named, embed, attacks=[], own=own, fpr=0.1, stream=40)
+    assert {(r.regime, r.held.n) for r in found.recalls} == {
+        ("alone", 1),
+        ("stream", 2),
+        ("batch", 2),
+    }
 
 
 def test_one_document_and_nothing_to_plant_are_refused():
@@ -298,6 +371,15 @@ def test_the_gate_names_what_has_left_its_interval_for_the_worse(found):
     assert worse_than(worse, fpr=0.5)
 
 
+@pytest.mark.parametrize(("name", "other"), [("fpr", 0.01), ("top_k", 6), ("embedder", "other")])
+def test_a_baseline_of_other_settings_is_refused(name, other, found):
+    now = replace(found, settings={**found.settings, "embedder": "mine"})
+    before = replace(found, settings={**now.settings, name: other})
+    with pytest.raises(SourceError, match=f"measured with {name}"):
+        worse_than(now, before)
+    assert worse_than(now, replace(found, settings={**now.settings, "seed": 9})) == []
+
+
 class Page(HTMLParser):
     def __init__(self, page):
         super().__init__()
@@ -336,6 +418,30 @@ def test_the_page_shows_the_figures_of_the_json_and_runs_nothing(found):
             f"{held['low']:.3f} to {held['high']:.3f}",
         ]
     assert page.count("<svg") >= 3
+
+
+def test_the_other_figures_of_the_page_are_those_of_the_json_too(found):
+    page = html_page(found)
+    values = json.loads(found.to_json())
+    cells = "\n".join(Page(page).cells)
+
+    def shown(rate):
+        told = f"{rate['share']:.3f}", f"{rate['low']:.3f} to {rate['high']:.3f}"
+        return "\n".join([str(rate["hits"]), str(rate["n"]), *told])
+
+    for regime, rate in values["false_positives"].items():
+        assert f"{regime}\n{shown(rate)}" in cells
+    assert values["reached"]
+    for each in values["reached"]:
+        line = f"{each['attack']}\n{shown(each['before'])}\n{shown(each['after'])}"
+        assert line in cells
+    sentences = (
+        f"Of {values['lost']['n']} questions about clean entries, {values['lost']['hits']} miss",
+        f"Fitting took {values['fit_seconds']:.1f} s, screening {values['milliseconds']:.2f} ms",
+        f"{values['n_known']:,} entries known, {values['n_clean']:,} clean ones came",
+        *(f"{name} {n}" for name, n in values["false_by"].items()),
+    )
+    assert all(sentence in page for sentence in sentences)
 
 
 def test_hostile_texts_are_escaped_on_the_page(found):
@@ -429,6 +535,7 @@ def test_a_folder_of_markdown_is_evaluated_resumed_and_gated(own_model, tmp_path
         (["kb.jsonl", "--attacks", "none.jsonl"], "cannot be read"),
         (["kb.jsonl", "--json", "no/such/folder.json"], "is not a folder"),
         (["kb.jsonl", "--attack", "magic"], "'magic' is not known"),
+        (["kb.jsonl", "--attack", "label flips"], "fewer than two labels"),
     ],
 )
 @pytest.mark.usefixtures("own_model")
