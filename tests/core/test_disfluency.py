@@ -27,7 +27,7 @@ from ragshield_core import Batch, Guard, Policy
 from ragshield_core.detectors.disfluency import DisfluencyDetector
 from ragshield_core.errors import NotFittedError
 from ragshield_core.testing import DetectorCase
-from ragshield_core.text.fluency import PIECE, Fluency, recurrences, tokenized
+from ragshield_core.text.fluency import PIECE, Fluency, Tokenized, recurrences, tokenized
 
 CASE = DetectorCase(
     make=DisfluencyDetector,
@@ -254,7 +254,7 @@ def test_tokens_do_not_depend_on_the_texts_around_them(texts):
 def test_surprise_is_rarity_less_association():
     texts = ["red fish", "red fish", "red cat", "blue fish"] * 50
     fluency = Fluency()
-    fluency.learn(texts)
+    fluency.learn(Tokenized(texts))
     words = Counter(" ".join(texts).split())
     pairs = Counter(texts)
     for text in ("red fish", "blue cat"):
