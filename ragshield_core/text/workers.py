@@ -1,9 +1,9 @@
 """Processes that read texts, for as many texts that starting them pays.
 
-Reading texts is work of the interpreter, of which each process has one. The processes are joblib's
-(loky): they are kept for the next call, begin with nothing of the caller's but the package, so that
-a script without ``if __name__ == "__main__"``, a notebook or ``python -c`` is not run again in each
-of them, and where one is killed, the call ends with an exception.
+Reading texts is work of the interpreter, of which each process has one. The processes are loky's:
+they import what they are asked for and nothing else, so that a script without ``if __name__ ==
+"__main__"``, a notebook or ``python -c`` is not run again in each of them, as those of the standard
+library would; and where one is killed, who waits for it is told.
 """
 
 from __future__ import annotations
@@ -11,20 +11,26 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from concurrent.futures import Executor
 
 logger = logging.getLogger("ragshield")
 
 Reading = TypeVar("Reading")
 
 ENVIRONMENT = "RAGSHIELD_WORKERS"
-# Processes take a second to start. To read so many characters (about 5,000 passages of 100 words)
+# Processes take a second to start. To read so many characters (about 7,000 passages of 100 words)
 # takes one process as long or longer.
-LEAST = 3_000_000
+LEAST = 4_000_000
 # Characters of the texts that are read together, which bounds the memory, and is a tenth of a
 # second of work for a process.
 SHARE = 1 << 18
+# Seconds without work after which they end.
+IDLE = 300
 
 
 class _Setting:
@@ -45,8 +51,8 @@ def set_workers(n: int | None) -> None:
     n
         1 for this process alone. ``None``, the default, is what the environment variable
         ``RAGSHIELD_WORKERS`` says, and without it one for each core that this process may use;
-        but 1 in a process that is one of several itself (of ``multiprocessing``, of joblib, or
-        forked since the package was imported, as web servers do).
+        but 1 in a process that is one of several itself (of ``multiprocessing``, or forked since
+        the package was imported, as web servers do).
 
     Raises
     ------
@@ -56,7 +62,7 @@ def set_workers(n: int | None) -> None:
     Notes
     -----
     Each process takes about 100 MB; they end after five minutes without work, and with this
-    process. Batches below three million characters are read here: to start processes would take
+    process. Batches below four million characters are read here: to start processes would take
     longer.
     """
     if n is not None and n < 1:
@@ -79,13 +85,13 @@ def n_workers() -> int:
             msg = f"{ENVIRONMENT} is {given!r}, expected a whole number from 1 on."
             raise ValueError(msg)
         wanted = int(given)
-    if wanted is None and (_Setting.forked or multiprocessing.parent_process() is not None):
+    if wanted is not None:
+        return wanted
+    if _Setting.forked or multiprocessing.parent_process() is not None:
         return 1
-    if wanted == 1:
-        return 1
-    from joblib import effective_n_jobs  # noqa: PLC0415 - keeps `import ragshield_core` quick
+    from loky import cpu_count  # noqa: PLC0415 - keeps `import ragshield_core` quick
 
-    return int(effective_n_jobs(-1 if wanted is None else wanted))
+    return int(cpu_count())
 
 
 def read_all(
@@ -103,17 +109,37 @@ def read_all(
     """
     if sum(map(len, texts)) < LEAST or (n := n_workers()) == 1:
         return _read_here(read, texts)
-    from joblib import Parallel, delayed  # noqa: PLC0415
-
     try:
-        parts = Parallel(n_jobs=n, backend="loky", max_nbytes=None)(
-            delayed(read)(share) for share in _shares(texts)
-        )
+        parts = list(_pool(n).map(read, _shares(texts)))
     except Exception as error:  # noqa: BLE001 - killed, out of memory, not allowed to start
         # What is wrong with a text is raised here again.
         logger.warning("%s in another process; going on in this one", type(error).__name__)
+        _close_pool(n)
         return _read_here(read, texts)
     return [reading for part in parts for reading in part]
+
+
+# By process, because a forked one inherits what it cannot use, and number of processes.
+_POOLS: dict[tuple[int, int], Executor] = {}
+_lock = threading.Lock()
+
+
+def _pool(n: int) -> Executor:
+    """Return the processes of this one; they are started as they are needed, and started again."""
+    from loky import ProcessPoolExecutor  # noqa: PLC0415
+
+    with _lock:
+        found = _POOLS.get((os.getpid(), n))
+        if found is None:
+            found = _POOLS[os.getpid(), n] = ProcessPoolExecutor(n, timeout=IDLE)
+        return found
+
+
+def _close_pool(n: int) -> None:
+    with _lock:
+        pool = _POOLS.pop((os.getpid(), n), None)
+    if pool is not None:
+        pool.shutdown(wait=False)
 
 
 def _read_here(
@@ -137,6 +163,8 @@ def _shares(texts: Sequence[str]) -> Iterator[list[str]]:
 
 
 def _in_forked_process() -> None:
+    global _lock  # noqa: PLW0603 - who held it is not here
+    _lock = threading.Lock()
     _Setting.forked = True
 
 
