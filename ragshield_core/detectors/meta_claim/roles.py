@@ -181,5 +181,8 @@ _LETTERS = _Letters()
 
 
 def _plain(text: str) -> str:
+    """Return small letters without marks, as many characters as before."""
     lower = text.lower()
+    if len(lower) != len(text):  # such as of "\u0130"
+        lower = "".join(letter.lower()[0] for letter in text)
     return lower if lower.isascii() else translated(lower, _LETTERS)
