@@ -84,7 +84,6 @@ class Lexicon:
                     found[at] |= bits
         return found
 
-
     def places(self, words: Sequence[bytes]) -> list[tuple[int, int]]:
         """Return where in many words ideas are, and which: what :meth:`ideas` finds, quicker.
 

@@ -30,7 +30,7 @@ LEAST = 4_000_000
 # second of work for a process.
 SHARE = 1 << 18
 # Seconds without work after which they end.
-IDLE = 300
+IDLE = 60
 
 
 class _Setting:
@@ -61,9 +61,8 @@ def set_workers(n: int | None) -> None:
 
     Notes
     -----
-    Each process takes about 100 MB; they end after five minutes without work, and with this
-    process. Batches below four million characters are read here: to start processes would take
-    longer.
+    Each process takes about 100 MB; they end after a minute without work, and with this process.
+    Batches below four million characters are read here: to start processes would take longer.
     """
     if n is not None and n < 1:
         msg = f"workers is {n}, expected at least 1; None is one for each core."
@@ -94,9 +93,7 @@ def n_workers() -> int:
     return int(cpu_count())
 
 
-def read_all(
-    read: Callable[[Sequence[str]], list[Reading]], texts: Sequence[str]
-) -> list[Reading]:
+def read_all(read: Callable[[Sequence[str]], list[Reading]], texts: Sequence[str]) -> list[Reading]:
     """Return what a function returns of texts, in several processes where that pays.
 
     Parameters

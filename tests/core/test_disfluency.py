@@ -251,6 +251,17 @@ def test_tokens_do_not_depend_on_the_texts_around_them(texts):
     assert together == alone
 
 
+@pytest.mark.parametrize("keep", [0, 1, 2, 9])
+def test_tokens_that_are_kept_are_those_that_are_made(keep, monkeypatch):
+    monkeypatch.setattr("ragshield_core.text.fluency.PIECE", 40)
+    texts = [f"a mill of {n} stones and a long way to go {n}" for n in range(5)]
+    made = [(first, t.word.tolist()) for first, t in tokenized(texts)]
+    kept = Tokenized(texts, keep=keep)
+    assert len(made) > 2
+    for _ in range(3):
+        assert [(first, t.word.tolist()) for first, t in kept] == made
+
+
 def test_surprise_is_rarity_less_association():
     texts = ["red fish", "red fish", "red cat", "blue fish"] * 50
     fluency = Fluency()
