@@ -43,6 +43,9 @@ CHAIN = 6
 # A token that the chain rule leaves out, or a text without tokens, is of this many bits.
 NEUTRAL = 0.0
 
+# Of the type of the counts: NumPy adds any other number seventy times as slowly.
+_ONE = np.int32(1)
+
 _SPACE, _LOWER, _UPPER, _DIGIT, _MARK, _IDEOGRAPH = range(6)
 _BMP = 0x10000
 # Radicals, kana and unified ideographs; compatibility ideographs.
@@ -110,7 +113,7 @@ class Fluency:
         """Add texts."""
         for _, tokens in texts:
             for slots in _used(tokens):
-                np.add.at(self._counts, slots, 1)
+                np.add.at(self._counts, slots, _ONE)
             self.n_tokens += len(tokens)
 
     def forget(self, texts: Tokenized) -> None:
@@ -129,11 +132,11 @@ class Fluency:
             done.append(tokens)
             negative = False
             for slots in _used(tokens):
-                np.subtract.at(self._counts, slots, 1)
+                np.subtract.at(self._counts, slots, _ONE)
                 negative |= bool((self._counts[slots] < 0).any())
             if negative:
                 for slots in (slots for part in done for slots in _used(part)):
-                    np.add.at(self._counts, slots, 1)
+                    np.add.at(self._counts, slots, _ONE)
                 return False
         self.n_tokens -= sum(map(len, done))
         return True
