@@ -1,7 +1,10 @@
-"""What it costs to fit and calibrate a guard with all detectors, in one process and in several.
+"""What it costs to fit a guard with all detectors, in one process and in several, and to screen.
 
-    python benchmarks/fit_cost.py            # writes benchmarks/results/fit_cost.md
-    python benchmarks/fit_cost.py --quick    # small, writes nothing
+    python benchmarks/fit_cost.py                    # writes benchmarks/results/fit_cost.md
+    python benchmarks/fit_cost.py --quick            # small, writes nothing
+    python benchmarks/fit_cost.py --size 1000000     # one size, all cores; printed only
+
+What passages cost is held against embedding them with MiniLM on the same cores.
 
 Entries of the shared corpora; vectors are given, without labels. Past 77,000 entries the words of
 their texts are shuffled (see ``corpora.py``), which is harder to read than prose.
@@ -13,10 +16,12 @@ import argparse
 import logging
 import os
 import platform
+import resource
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from corpora import many
@@ -27,8 +32,10 @@ from ragshield_core.detectors.leading_question import questions_in
 from ragshield_core.detectors.meta_claim.roles import passages
 from ragshield_core.text import normalized
 from ragshield_core.text.workers import n_workers
+from ragshield_langchain.minilm import MiniLMEmbeddings
 
 RESULTS = Path(__file__).parent / "results"
+N_NEW, ROUNDS = 1_000, 5
 TEXTS = (
     "instruction",
     "hidden_text",
@@ -52,12 +59,17 @@ def timed(call: Callable[..., Any], name: str, spent: Counter[str]) -> Callable[
     return timing
 
 
-def fitted(entries: Batch, processes: int) -> tuple[float, float, Counter[str]]:
-    """Return the seconds of fit and calibration, those of this process, and those by detector."""
-    set_workers(processes)
+def forget_readings() -> None:
+    """Forget what was read in texts before."""
     normalized._remembered.cache_clear()  # noqa: SLF001
     for readings in (suspicions, passages, questions_in):
         readings.forget()
+
+
+def fitted(entries: Batch, processes: int) -> tuple[Guard, float, float, Counter[str]]:
+    """Return a guard, the seconds it took, those of this process, and those by detector."""
+    set_workers(processes)
+    forget_readings()
     guard = Guard.default(quarantine=Quarantine("sqlite://"))
     spent: Counter[str] = Counter()
     for detector in guard.detectors:
@@ -65,33 +77,66 @@ def fitted(entries: Batch, processes: int) -> tuple[float, float, Counter[str]]:
             setattr(detector, method, timed(getattr(detector, method), detector.name, spent))
     start, here = time.perf_counter(), time.process_time()
     guard.fit(entries).calibrate()
-    return time.perf_counter() - start, time.process_time() - here, spent
+    return guard, time.perf_counter() - start, time.process_time() - here, spent
+
+
+def screening(guard: Guard, new: Batch) -> float:
+    """Return the seconds that new entries take to be screened, the median of some rounds."""
+    rounds = []
+    for _ in range(ROUNDS):
+        forget_readings()
+        start = time.perf_counter()
+        guard.screen(new)
+        rounds.append(time.perf_counter() - start)
+    return median(rounds)
+
+
+def embedding(texts: Sequence[str]) -> float:
+    """Return the seconds that MiniLM takes for texts, the embedding alone."""
+    model = MiniLMEmbeddings()
+    model.embed_documents(texts[:64])  # the first texts wait for the model
+    start = time.perf_counter()
+    model.embed_documents(list(texts))
+    return time.perf_counter() - start
 
 
 def main() -> None:
     """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="small, writes nothing")
-    quick = parser.parse_args().quick
+    parser.add_argument("--size", type=int, help="one size, all cores; printed only")
+    given = parser.parse_args()
     logging.getLogger("ragshield").setLevel(logging.ERROR)
     cores = n_workers()
-    rows = []
-    for n in (1_000,) if quick else (8_000, 100_000):
-        corpus = many(n)
-        for processes in dict.fromkeys((1, cores)):
+    n_new = 100 if given.quick else N_NEW
+    sizes = [given.size] if given.size else [1_000] if given.quick else [8_000, 100_000]
+    fits, screens, alone = [], [], 0.0
+    for n in sizes:
+        corpus = many(n_new + n)
+        new = corpus.take(range(n_new))
+        alone = alone or embedding(new.texts)
+        for processes in (cores,) if given.size else dict.fromkeys((1, cores)):
             # A batch of its own: what was read of one is remembered as long as it is there.
-            seconds, here, spent = fitted(corpus.take(range(n)), processes)
+            known = corpus.take(range(n_new, n_new + n))
+            guard, seconds, here, spent = fitted(known, processes)
             texts = sum(spent[name] for name in TEXTS)
-            rows.append(
+            fits.append(
                 f"| {n:,} | {processes} | {seconds:.1f} | {here:.1f} | {texts:.1f} | "
                 + " | ".join(f"{spent[name]:.1f}" for name in (*TEXTS, "clique"))
                 + " |"
             )
-            print(rows[-1], flush=True)
-    if quick:
+            print(fits[-1], flush=True)
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+        took = screening(guard, new)
+        screens.append(f"| {n:,} | {took:.2f} s | {took / alone:.1%} |")
+        print(
+            screens[-1], f"peak {peak:.2f} GiB,", f"vectors {corpus.embeddings.nbytes / 2**30:.2f}"
+        )
+    if given.quick or given.size:
         return
+    words = sum(len(text.split()) for text in new.texts) / len(new)
     RESULTS.joinpath("fit_cost.md").write_text(
-        f"""# What fit and calibration cost
+        f"""# What fit and screening cost
 
 Written by `benchmarks/fit_cost.py`. The default guard, fitted and calibrated on entries of several
 corpora, vectors given, no labels. Seconds: of the whole; of processor time in the calling process;
@@ -101,7 +146,14 @@ vectors. {cores} cores, `OMP_NUM_THREADS={os.environ.get("OMP_NUM_THREADS", "uns
 
 | entries | processes | seconds | of this process | texts | {" | ".join((*TEXTS, "clique"))} |
 {"|---" * (len(TEXTS) + 6)}|
-{chr(10).join(rows)}
+{chr(10).join(fits)}
+
+{n_new:,} new passages of {words:.0f} words on average, screened at once by the same guard, nothing
+remembered of their texts; median of {ROUNDS} rounds. To embed them by MiniLM takes {alone:.1f} s.
+
+| known entries | screening | of embedding |
+|---|---|---|
+{chr(10).join(screens)}
 """,
         encoding="utf-8",
     )

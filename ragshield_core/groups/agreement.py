@@ -132,26 +132,11 @@ class Shared(NamedTuple):
         lengths = starts[own + 1] - starts[own]
         row = np.repeat(np.arange(len(own)), lengths)
         before = np.repeat(np.cumsum(lengths) - lengths, lengths)
-        word = keys[starts[own][row] + np.arange(len(row)) - before] & _LOW
-        found = cls(row, word.astype(np.uint32), np.zeros(len(row), dtype=np.uint32))
-        found._look_up(keys, listed, new)
-        found = found.which(found.had > 0)  # most words are shared with nobody who is new
-        found._look_up(keys, listed, ~new)
-        return found
-
-    def _look_up(
-        self, keys: NDArray[np.uint64], listed: NDArray[np.intp], wanted: NDArray[np.bool_]
-    ) -> None:
-        """Note which of the wanted entries of the lists have each word.
-
-        ``keys`` from :func:`_distinct`, of the entries whose places are ``listed``.
-        """
-        for column in range(listed.shape[1] if len(keys) else 0):
-            asked = np.flatnonzero(wanted[self.row, column])
-            theirs = listed[self.row[asked], column].astype(np.uint64) << _SHIFT
-            theirs |= self.word[asked]
-            place = np.minimum(np.searchsorted(keys, theirs), len(keys) - 1)
-            self.had[asked[keys[place] == theirs]] |= np.uint32(1 << column)
+        word = (keys[starts[own][row] + np.arange(len(row)) - before] & _LOW).astype(np.uint32)
+        had = _had(keys, row, word, np.where(new, listed, -1))
+        shared = had > 0  # most words are shared with nobody who is new
+        row, word, had = row[shared], word[shared], had[shared]
+        return cls(row, word, had | _had(keys, row, word, np.where(new, -1, listed)))
 
     def which(self, chosen: NDArray[np.bool_]) -> Shared:
         """Return some of the words."""
@@ -161,7 +146,7 @@ class Shared(NamedTuple):
         """Return whether one of some entries of its row's list, shape (n, k), has each word."""
         bits = np.uint32(1) << np.arange(entries.shape[1], dtype=np.uint32)
         wanted = np.where(entries, bits, np.uint32(0)).sum(axis=1, dtype=np.uint32)
-        return (self.had & wanted[self.row]) > 0
+        return np.asarray((self.had & wanted[self.row]) > 0)
 
     def in_column(self, column: int) -> NDArray[np.bool_]:
         """Return whether the entry in one column of its row's list has each word."""
@@ -358,8 +343,8 @@ def _telling(
     weights = np.exp(np.minimum(beyond, 0.0) / FADING)
     around = np.zeros(len(shared.row))
     for column in range(weights.shape[1]):
-        having = np.flatnonzero(shared.in_column(column))
-        around[having] += weights[shared.row[having], column]
+        there = np.flatnonzero(shared.in_column(column))
+        around[there] += weights[shared.row[there], column]
     share = (around + PRIOR * shares(shared.word)) / (weights.sum(axis=1) + PRIOR)[shared.row]
     share = np.clip(share, LEAST_SHARE, 1.0 - LEAST_SHARE)
     having = np.zeros(len(shared.row))
@@ -374,6 +359,26 @@ def _telling(
     return found
 
 
+def _had(
+    keys: NDArray[np.uint64],
+    row: NDArray[np.intp],
+    word: NDArray[np.uint32],
+    listed: NDArray[np.intp],
+) -> NDArray[np.uint32]:
+    """Return which entries of its row's list have each word, as bits.
+
+    ``keys`` from :func:`_distinct`, of the entries whose places are ``listed``; -1 is looked at by
+    nobody.
+    """
+    had = np.zeros(len(word), dtype=np.uint32)
+    for column, places in enumerate(listed.T if len(keys) else ()):
+        asked = np.flatnonzero(places[row] >= 0)
+        theirs = (places[row[asked]].astype(np.uint64) << _SHIFT) | word[asked]
+        found = np.minimum(np.searchsorted(keys, theirs), len(keys) - 1)
+        had[asked[keys[found] == theirs]] |= np.uint32(1 << column)
+    return had
+
+
 def _distinct(entries: Sequence[NDArray[np.uint32]]) -> NDArray[np.uint64]:
     """Return place << 32 | word of the distinct words of each entry, ascending."""
     lengths = [len(words) for words in entries]
@@ -383,4 +388,4 @@ def _distinct(entries: Sequence[NDArray[np.uint32]]) -> NDArray[np.uint64]:
     keys = (place << _SHIFT) | np.concatenate(entries).astype(np.uint64)
     # Sorted here: NumPy's unique hashes them, which takes many times as long.
     keys.sort()
-    return keys[np.append(True, keys[1:] != keys[:-1])]
+    return np.asarray(keys[np.append(True, keys[1:] != keys[:-1])])

@@ -55,7 +55,11 @@ class Lexicon:
         listed = (phrases for of_first in self.phrases.values() for phrases in of_first.values())
         rests = (len(rest) for phrases in listed for rest, _ in phrases)
         self.longest = 1 + max(rests, default=0)  # words of a phrase
-        self.lengths = sorted({len(prefix) for prefix in self.prefixes})
+        # The beginnings of words by their first letters, of which all of them have so many.
+        self.least = min(map(len, self.prefixes), default=0)
+        self.beginnings: dict[str, list[tuple[str, int]]] = {}
+        for prefix, bits in self.prefixes.items():
+            self.beginnings.setdefault(prefix[: self.least], []).append((prefix, bits))
         self._known = _Known(self)
         self._clues = _Clues(self)
 
@@ -66,8 +70,8 @@ class Lexicon:
     def looked_up(self, word: str) -> int:
         """Return the ideas of one word that is not remembered."""
         bits = self.exact.get(word, 0)
-        for length in self.lengths:
-            bits |= self.prefixes.get(word[:length], 0) if length <= len(word) else 0
+        for prefix, more in self.beginnings.get(word[: self.least], ()):
+            bits |= more if word.startswith(prefix) else 0
         return bits
 
     def ideas(self, words: Sequence[str]) -> list[int]:
@@ -131,7 +135,7 @@ class _Clues(dict[bytes, int]):
         text = word.decode("latin-1")
         first, second = self._firsts.get(text, 0), self._seconds.get(text, 0)
         clue = first << self._FIRST | second << self._SECOND
-        clue |= self._SINGLE if self._lexicon.bits(text) else 0
+        clue |= self._SINGLE if self._lexicon.looked_up(text) else 0
         clue |= self._ANY if "" in self._lexicon.phrases.get(text, ()) else 0
         if len(self) >= MAX_KNOWN:
             self.clear()
