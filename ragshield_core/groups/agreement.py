@@ -343,8 +343,8 @@ def _telling(
     weights = np.exp(np.minimum(beyond, 0.0) / FADING)
     around = np.zeros(len(shared.row))
     for column in range(weights.shape[1]):
-        there = np.flatnonzero(shared.in_column(column))
-        around[there] += weights[shared.row[there], column]
+        having_it = np.flatnonzero(shared.in_column(column))
+        around[having_it] += weights[shared.row[having_it], column]
     share = (around + PRIOR * shares(shared.word)) / (weights.sum(axis=1) + PRIOR)[shared.row]
     share = np.clip(share, LEAST_SHARE, 1.0 - LEAST_SHARE)
     having = np.zeros(len(shared.row))
