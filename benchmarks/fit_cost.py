@@ -126,12 +126,13 @@ def main() -> None:
                 + " |"
             )
             print(fits[-1], flush=True)
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
         took = screening(guard, new)
         screens.append(f"| {n:,} | {took:.2f} s | {took / alone:.1%} |")
-        print(
-            screens[-1], f"peak {peak:.2f} GiB,", f"vectors {corpus.embeddings.nbytes / 2**30:.2f}"
-        )
+        print(screens[-1], flush=True)
+    if given.size:
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+        vectors = corpus.embeddings.nbytes / 2**30
+        print(f"peak memory {peak:.2f} GiB, vectors {vectors:.2f} GiB")
     if given.quick or given.size:
         return
     words = sum(len(text.split()) for text in new.texts) / len(new)
