@@ -46,7 +46,7 @@ class Entry:
         return _digest((self.text, self.label, self.lineage))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, weakref_slot=True, kw_only=True, eq=False)
 class Batch:
     """Entries in columns; row ``i`` of every column belongs to the same entry.
 

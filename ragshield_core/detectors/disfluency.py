@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
@@ -13,7 +14,7 @@ from ragshield_core.detectors.base import N_FOLDS, Detector, Evidence, Need, Sco
 from ragshield_core.entries import Batch
 from ragshield_core.errors import NotFittedError
 from ragshield_core.findings import printable
-from ragshield_core.text.fluency import Fluency, Tokens, recurrences, tokenized
+from ragshield_core.text.fluency import KEPT, Fluency, Tokenized, Tokens, recurrences
 
 # Tokens of a window, and bits per token that its mean is raised by. Optimised pieces have 10 to 40
 # tokens; the mean of twice as many clean tokens strays less far, by about half a bit.
@@ -127,11 +128,11 @@ class DisfluencyDetector(Detector):
 
     def learn(self, entries: Batch) -> None:
         """Count the words of entries and which follow each other."""
-        self._fluency.learn(entries.texts)
+        self._fluency.learn(Tokenized(entries.texts))
 
     def forget(self, entries: Batch) -> None:
         """Take entries that were learned off the counts."""
-        self._fluency.forget(entries.texts)
+        self._fluency.forget(Tokenized(entries.texts))
 
     def fit(self, reference: Batch) -> Self:
         """Learn ``reference`` and nothing else, and how unusual its own entries are."""
@@ -142,13 +143,10 @@ class DisfluencyDetector(Detector):
     def refresh(self, reference: Batch) -> None:
         """Measure anew how unusual entries of the knowledge base are, and how many words known."""
         fold = np.flatnonzero(_folds(reference, 0) == 0)
-        sample = reference.take(fold[:SAMPLE])
-        self.forget(sample)
-        try:
-            scores = self.judged_scores(sample)
-            n_words, n_known, _ = self._vocabulary(sample.texts)
-        finally:
-            self.learn(sample)
+        sample = Tokenized(reference.take(fold[:SAMPLE]).texts, keep=KEPT)
+        with self._without(sample):
+            scores = self._scores(sample)
+            n_words, n_known, _ = self._vocabulary(sample)
         if n_words.any():
             self._usually_known = float(n_known.sum() / n_words.sum())
         scores = scores[~np.isnan(scores)]
@@ -168,25 +166,30 @@ class DisfluencyDetector(Detector):
         for fold in range(N_FOLDS):
             rows = np.flatnonzero(part == fold)
             if len(rows):
-                scores[rows] = self._held_out(fitted.take(rows))
+                texts = Tokenized([fitted.texts[row] for row in rows.tolist()], keep=KEPT)
+                with self._without(texts):
+                    scores[rows] = self._scores(texts)
         return scores
 
     def unjudged(self, batch: Batch) -> dict[int, str]:
         """Return every row while little is known, else those in unknown words."""
+        return self._unjudged(Tokenized(batch.texts))
+
+    def _unjudged(self, texts: Tokenized) -> dict[int, str]:
         if self._fluency.n_tokens < self.min_tokens:
             reason = (
                 f"the knowledge base has {self._fluency.n_tokens} words and marks, "
                 f"{self.min_tokens} are needed to know how it reads"
             )
-            return dict.fromkeys(range(len(batch)), reason)
-        n_words, n_known, _ = self._vocabulary(batch.texts)
+            return dict.fromkeys(range(len(texts)), reason)
+        n_words, n_known, _ = self._vocabulary(texts)
         min_known = self.min_known * self._usually_known
         few_known = min_known * FEWER
         strange = np.flatnonzero(n_known < min_known * n_words).tolist()
         reasons = {}
         # Only of these few is it asked how often their unknown words recur.
         words, known, recurring = self._vocabulary(
-            [batch.texts[row] for row in strange], recur=True
+            Tokenized([texts.texts[row] for row in strange]), recur=True
         )
         for place, row in enumerate(strange):
             unknown = words[place] - known[place]
@@ -204,12 +207,12 @@ class DisfluencyDetector(Detector):
 
     def score(self, batch: Batch) -> NDArray[np.float64]:
         """Return the bits per token of the worst window, shape (n_entries,)."""
-        return self._worst(batch).score
+        return self._worst(Tokenized(batch.texts)).score
 
     def explain(self, batch: Batch, rows: Sequence[int]) -> list[Evidence]:
         """Return the worst window of each entry."""
         chosen = batch.take(rows)
-        worst = self._worst(chosen)
+        worst = self._worst(Tokenized(chosen.texts))
         evidence = []
         for row, text in enumerate(chosen.texts):
             start, end = int(worst.start[row]), int(worst.end[row])
@@ -240,19 +243,30 @@ class DisfluencyDetector(Detector):
         self.default_threshold = float(values["rule_threshold"])
         self._usually_known = float(values["usually_known"])
 
-    def _held_out(self, entries: Batch) -> NDArray[np.float64]:
-        self.forget(entries)
+    @contextmanager
+    def _without(self, texts: Tokenized) -> Iterator[None]:
+        """Forget texts that were learned, for a while."""
+        self._fluency.forget(texts)
         try:
-            return self.judged_scores(entries)
+            yield
         finally:
-            self.learn(entries)
+            self._fluency.learn(texts)
+
+    def _scores(self, texts: Tokenized) -> NDArray[np.float64]:
+        """Return the score of each text, NaN where it cannot be judged."""
+        unjudged = list(self._unjudged(texts))
+        if len(unjudged) == len(texts):
+            return np.full(len(texts), np.nan)
+        scores = self._worst(texts).score
+        scores[unjudged] = np.nan
+        return scores
 
     def _vocabulary(
-        self, texts: Sequence[str], *, recur: bool = False
+        self, texts: Tokenized, *, recur: bool = False
     ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
         """Return how many words each text has, known ones, and unknown ones that recur in it."""
         counts = np.zeros((3, len(texts)))
-        for first, tokens in tokenized(texts):
+        for first, tokens in texts:
             known = self._fluency.known(tokens)
             recurring = ~known & (recurrences(tokens) > 0) if recur else known
             for row, chosen in enumerate((tokens.letters, known, recurring)):
@@ -260,15 +274,15 @@ class DisfluencyDetector(Detector):
                 counts[row] += np.bincount(owner, minlength=len(texts))
         return counts[0], counts[1], counts[2]
 
-    def _worst(self, batch: Batch) -> _Worst:
+    def _worst(self, texts: Tokenized) -> _Worst:
         if not self._fluency.n_tokens:
             msg = (
                 f"{self.name} has learned no text yet; fit it on the knowledge base before scoring."
             )
             raise NotFittedError(msg)
-        n = len(batch)
+        n = len(texts)
         worst = _Worst(np.full(n, -np.inf), *(np.zeros(n, dtype=np.intp) for _ in range(3)))
-        for first, tokens in tokenized(batch.texts):
+        for first, tokens in texts:
             surprise = self._fluency.surprise(tokens)
             for length, bonus in WINDOWS:
                 _take_worst(worst, tokens, surprise, first, length, bonus)

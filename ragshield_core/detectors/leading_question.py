@@ -13,6 +13,7 @@ from ragshield_core.entries import Batch
 from ragshield_core.errors import NotFittedError
 from ragshield_core.findings import printable
 from ragshield_core.text.questions import KINDS, NONE, Opening, further_of, opening_of
+from ragshield_core.text.readings import Readings
 
 # How often an entry that was made for a question is of each kind, and, of that kind, starts in
 # lower case, runs into its answer without a space ("...?.The"), and repeats the words of its
@@ -298,14 +299,20 @@ def _shape(found: Opening, *, further: bool = False) -> tuple[int, ...]:
     return found.kind, int(found.lower), int(found.last if further else found.glued), found.echo
 
 
+def shapes_in(texts: Sequence[str]) -> list[tuple[int, ...]]:
+    """Return the shapes of what texts open with and of the questions behind that, as one each."""
+    found = []
+    for text in texts:
+        opening = opening_of(text)
+        further = further_of(text, opening)
+        found.append((*_shape(opening), *_shape(further, further=True)))
+    return found
+
+
+questions_in = Readings(shapes_in)
+
+
 def _questions(batch: Batch) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Return what entries open with, and the questions behind that, as indices, (n, 4) each."""
-    openings = [opening_of(text) for text in batch.texts]
-    further = map(further_of, batch.texts, openings)
-    front = [_shape(one) for one in openings]
-    behind = [_shape(one, further=True) for one in further]
-    return _indices(front), _indices(behind)
-
-
-def _indices(shapes: Sequence[tuple[int, ...]]) -> NDArray[np.intp]:
-    return np.array(shapes, dtype=np.intp).reshape(-1, 4)
+    both = np.array(questions_in.of(batch), dtype=np.intp).reshape(-1, 8)
+    return both[:, :4], both[:, 4:]

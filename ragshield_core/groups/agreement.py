@@ -87,7 +87,7 @@ class WordShares:
 
 
 class Shared(NamedTuple):
-    """The words of entries, and which entries of their lists have them.
+    """The words of entries that new neighbours have too, and which entries of the lists have them.
 
     Attributes
     ----------
@@ -109,6 +109,7 @@ class Shared(NamedTuple):
         numbers: NDArray[np.int64],
         slots: NDArray[np.int64],
         words_of: Callable[[int], NDArray[np.uint32]],
+        new: NDArray[np.bool_],
     ) -> Shared:
         """Compare the words of entries with those of their lists.
 
@@ -120,28 +121,32 @@ class Shared(NamedTuple):
             Shape (n, k), k up to 32; -1 where there are fewer.
         words_of
             Returns the hashes of an entry's words, given its number.
+        new
+            Which entries of the lists are new neighbours, shape (n, k).
         """
         named, places = np.unique(np.concatenate([numbers, slots.ravel()]), return_inverse=True)
         none = np.empty(0, dtype=np.uint32)
         keys = _distinct([words_of(i) if i >= 0 else none for i in named.tolist()])
         starts = np.searchsorted(keys, np.arange(len(named) + 1, dtype=np.uint64) << _SHIFT)
-        words = keys & _LOW
+        own, listed = places[: len(numbers)], places[len(numbers) :].reshape(slots.shape)
+        lengths = starts[own + 1] - starts[own]
+        row = np.repeat(np.arange(len(own)), lengths)
+        before = np.repeat(np.cumsum(lengths) - lengths, lengths)
+        word = (keys[starts[own][row] + np.arange(len(row)) - before] & _LOW).astype(np.uint32)
+        had = _had(keys, row, word, np.where(new, listed, -1))
+        shared = had > 0  # most words are shared with nobody who is new
+        row, word, had = row[shared], word[shared], had[shared]
+        return cls(row, word, had | _had(keys, row, word, np.where(new, -1, listed)))
 
-        def by_row(of: NDArray[np.intp]) -> NDArray[Any]:
-            """Return row and word, of the words of one entry per row, ascending."""
-            lengths = starts[of + 1] - starts[of]
-            row = np.repeat(np.arange(len(of)), lengths)
-            within = np.arange(len(row)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-            return np.asarray((row.astype(np.uint64) << _SHIFT) | words[starts[of][row] + within])
+    def which(self, chosen: NDArray[np.bool_]) -> Shared:
+        """Return some of the words."""
+        return Shared(self.row[chosen], self.word[chosen], self.had[chosen])
 
-        own = by_row(places[: len(numbers)])
-        had = np.zeros(len(own), dtype=np.uint32)
-        columns = places[len(numbers) :].reshape(slots.shape)
-        for column in range(slots.shape[1] if len(own) else 0):
-            theirs = by_row(columns[:, column])
-            place = np.minimum(np.searchsorted(own, theirs), len(own) - 1)
-            had[place[own[place] == theirs]] |= np.uint32(1 << column)
-        return cls((own >> _SHIFT).astype(np.intp), (own & _LOW).astype(np.uint32), had)
+    def had_by(self, entries: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Return whether one of some entries of its row's list, shape (n, k), has each word."""
+        bits = np.uint32(1) << np.arange(entries.shape[1], dtype=np.uint32)
+        wanted = np.where(entries, bits, np.uint32(0)).sum(axis=1, dtype=np.uint32)
+        return np.asarray((self.had & wanted[self.row]) > 0)
 
     def in_column(self, column: int) -> NDArray[np.bool_]:
         """Return whether the entry in one column of its row's list has each word."""
@@ -249,10 +254,11 @@ class Newcomers:
 
     def _compared(self, rows: slice) -> tuple[NDArray[np.intp], Shared]:
         """Return the rows that have new neighbours, and their words."""
-        mine = np.flatnonzero(self._new(rows).any(axis=1))
+        new = self._new(rows)
+        mine = np.flatnonzero(new.any(axis=1))
         numbers = self._overlay.numbers[rows][mine]
         slots = self._overlay.lists.slots[rows][mine]
-        return mine, Shared.of(numbers, slots, self._overlay.words_of)
+        return mine, Shared.of(numbers, slots, self._overlay.words_of, new[mine])
 
     def _sides(
         self, rows: slice, mine: NDArray[np.intp], near: NDArray[np.float32], n_mates: int
@@ -278,7 +284,7 @@ def agreement(
     Parameters
     ----------
     shared
-        The words of n entries.
+        The words of n entries, at least those that their mates have too.
     shares
         Of words in the knowledge base.
     mates
@@ -297,9 +303,10 @@ def agreement(
     """
     found = np.zeros(mates.shape, dtype=np.float32)
     n = len(mates)
-    known = np.zeros(len(shared.row), dtype=np.bool_)  # whether what stands around has the word
-    for column in range(standing.shape[1]):
-        known |= shared.in_column(column) & standing[shared.row, column]
+    mate = np.zeros(standing.shape, dtype=np.bool_)
+    mate[np.nonzero(mates >= 0)[0], mates[mates >= 0]] = True
+    shared = shared.which(shared.had_by(mate))  # others are neither telling nor of the topic
+    known = shared.had_by(standing)
     rarity = -np.log(shares(shared.word))
     by_number = _telling(shared, shares, mates, standing, similarities)
     for number, (telling, having) in enumerate(by_number):
@@ -336,7 +343,8 @@ def _telling(
     weights = np.exp(np.minimum(beyond, 0.0) / FADING)
     around = np.zeros(len(shared.row))
     for column in range(weights.shape[1]):
-        around += weights[shared.row, column] * shared.in_column(column)
+        having_it = np.flatnonzero(shared.in_column(column))
+        around[having_it] += weights[shared.row[having_it], column]
     share = (around + PRIOR * shares(shared.word)) / (weights.sum(axis=1) + PRIOR)[shared.row]
     share = np.clip(share, LEAST_SHARE, 1.0 - LEAST_SHARE)
     having = np.zeros(len(shared.row))
@@ -351,10 +359,33 @@ def _telling(
     return found
 
 
+def _had(
+    keys: NDArray[np.uint64],
+    row: NDArray[np.intp],
+    word: NDArray[np.uint32],
+    listed: NDArray[np.intp],
+) -> NDArray[np.uint32]:
+    """Return which entries of its row's list have each word, as bits.
+
+    ``keys`` from :func:`_distinct`, of the entries whose places are ``listed``; -1 is looked at by
+    nobody.
+    """
+    had = np.zeros(len(word), dtype=np.uint32)
+    for column, places in enumerate(listed.T if len(keys) else ()):
+        asked = np.flatnonzero(places[row] >= 0)
+        theirs = (places[row[asked]].astype(np.uint64) << _SHIFT) | word[asked]
+        found = np.minimum(np.searchsorted(keys, theirs), len(keys) - 1)
+        had[asked[keys[found] == theirs]] |= np.uint32(1 << column)
+    return had
+
+
 def _distinct(entries: Sequence[NDArray[np.uint32]]) -> NDArray[np.uint64]:
     """Return place << 32 | word of the distinct words of each entry, ascending."""
     lengths = [len(words) for words in entries]
     if not sum(lengths):
         return np.empty(0, dtype=np.uint64)
     place = np.repeat(np.arange(len(entries), dtype=np.uint64), lengths)
-    return np.unique((place << _SHIFT) | np.concatenate(entries).astype(np.uint64))
+    keys = (place << _SHIFT) | np.concatenate(entries).astype(np.uint64)
+    # Sorted here: NumPy's unique hashes them, which takes many times as long.
+    keys.sort()
+    return np.asarray(keys[np.append(True, keys[1:] != keys[:-1])])

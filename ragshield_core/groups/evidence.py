@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from ragshield_core.groups.agreement import Agreed, Newcomers
 from ragshield_core.groups.graph import COMPARE_ABOVE, NO_LINEAGE, Overlay
+from ragshield_core.neighbors.threads import in_threads
 
 Channel = Literal["cross", "same", "any"]
 
@@ -291,8 +292,7 @@ class GroupEvidence:
         if (channel != "cross" and not families) or (channel == "any" and kin is None):
             return  # nothing to look at
         chunks = [np.s_[start : start + CHUNK] for start in range(0, n, CHUNK)]
-        for rows in chunks:
-            self._tightness(rows, before)
+        in_threads(lambda rows: self._tightness(rows, before), chunks, least=2)
         for rows in chunks:
             self._contrast(rows)
 

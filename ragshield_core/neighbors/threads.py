@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-# Fewer products are done before another thread has begun.
+# Fewer small products are done before another thread has begun.
 LEAST_ITEMS = 16
 
 
@@ -61,10 +61,15 @@ class _Blas:
 _BLAS = _Blas()
 
 
-def in_threads(do: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-    """Return what a function returns of each item, in as many threads as BLAS has."""
+def in_threads(
+    do: Callable[[Item], Result], items: Sequence[Item], *, least: int = LEAST_ITEMS
+) -> list[Result]:
+    """Return what a function returns of each item, in as many threads as BLAS has.
+
+    Fewer than ``least`` items, to be set where one takes more than a millisecond, take one thread.
+    """
     with _BLAS.single() as n_threads:
-        if n_threads == 1 or len(items) < LEAST_ITEMS:
+        if n_threads == 1 or len(items) < least:
             return [do(item) for item in items]
         size = -(-len(items) // n_threads)
         shares = [items[start : start + size] for start in range(0, len(items), size)]

@@ -19,6 +19,8 @@ FEW_GRAMS = 6
 DENSE = 1 << 18
 # So many bits of a hash tell items apart.
 COLUMN_BITS = 24
+# Pairs that are compared together: of passages, in 100 MB.
+PAIRS = 1 << 16
 
 _WORD, _OTHER = re.compile(r"\w+"), re.compile(r"\W+")
 # Every ASCII character that is no part of a word becomes a space.
@@ -152,5 +154,8 @@ def _shared(
     matrix.sum_duplicates()
     matrix.data[:] = 1.0
     sizes = np.diff(matrix.indptr).astype(np.float64)
-    shared = np.asarray(matrix[a].multiply(matrix[b]).sum(axis=1), dtype=np.float64).ravel()
+    shared = np.empty(len(a))
+    for start in range(0, len(a), PAIRS):
+        part = slice(start, start + PAIRS)
+        shared[part] = matrix[a[part]].multiply(matrix[b[part]]).sum(axis=1).ravel()
     return shared, np.minimum(sizes[a], sizes[b])

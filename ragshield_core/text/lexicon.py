@@ -6,6 +6,9 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import product
 
+import numpy as np
+from numpy.typing import NDArray
+
 # Words whose ideas are remembered.
 MAX_KNOWN = 50_000
 
@@ -49,8 +52,16 @@ class Lexicon:
                 self.prefixes[first[:-1]] = self.prefixes.get(first[:-1], 0) | bits
             elif first:
                 self.exact[first] = self.exact.get(first, 0) | bits
-        self.lengths = sorted({len(prefix) for prefix in self.prefixes})
+        listed = (phrases for of_first in self.phrases.values() for phrases in of_first.values())
+        rests = (len(rest) for phrases in listed for rest, _ in phrases)
+        self.longest = 1 + max(rests, default=0)  # words of a phrase
+        # The beginnings of words by their first letters, of which all of them have so many.
+        self.least = min(map(len, self.prefixes), default=0)
+        self.beginnings: dict[str, list[tuple[str, int]]] = {}
+        for prefix, bits in self.prefixes.items():
+            self.beginnings.setdefault(prefix[: self.least], []).append((prefix, bits))
         self._known = _Known(self)
+        self._clues = _Clues(self)
 
     def bits(self, word: str) -> int:
         """Return the ideas of one word."""
@@ -59,8 +70,8 @@ class Lexicon:
     def looked_up(self, word: str) -> int:
         """Return the ideas of one word that is not remembered."""
         bits = self.exact.get(word, 0)
-        for length in self.lengths:
-            bits |= self.prefixes.get(word[:length], 0) if length <= len(word) else 0
+        for prefix, more in self.beginnings.get(word[: self.least], ()):
+            bits |= more if word.startswith(prefix) else 0
         return bits
 
     def ideas(self, words: Sequence[str]) -> list[int]:
@@ -76,6 +87,60 @@ class Lexicon:
                 ):
                     found[at] |= bits
         return found
+
+    def places(self, words: Sequence[bytes]) -> list[tuple[int, int]]:
+        """Return where in many words ideas are, and which: what :meth:`ideas` finds, quicker.
+
+        Parameters
+        ----------
+        words
+            Of any number of texts, with something between them that is no word.
+        """
+        single, phrase = self._clues.of(words)
+        found = []
+        for at in np.flatnonzero(single | phrase).tolist():
+            near = words[at : at + self.longest] if phrase[at] else words[at : at + 1]
+            if bits := self.ideas([word.decode("latin-1") for word in near])[0]:
+                found.append((at, bits))
+        return found
+
+
+class _Clues(dict[bytes, int]):
+    """What each word may be: an idea, and the first and the second word of which phrases."""
+
+    _SINGLE, _ANY = 1, 2  # an idea; the first of a phrase whose second word is a beginning
+    _SECOND, _FIRST = 2, 22  # where the numbers among first and second words stand
+
+    def __init__(self, lexicon: Lexicon) -> None:
+        self._lexicon = lexicon
+        firsts = lexicon.phrases
+        self._firsts = {word: number for number, word in enumerate(firsts, 1)}
+        seconds = sorted({second for of_first in firsts.values() for second in of_first if second})
+        self._seconds = {word: number for number, word in enumerate(seconds, 1)}
+        self._pairs = np.zeros((len(firsts) + 1, len(seconds) + 1), dtype=np.bool_)
+        for first, of_first in firsts.items():
+            for second in of_first.keys() & self._seconds.keys():
+                self._pairs[self._firsts[first], self._seconds[second]] = True
+
+    def of(self, words: Sequence[bytes]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """Return at which words an idea is, and where a phrase may begin, (n_words,) each."""
+        clues = np.fromiter(map(self.__getitem__, words), np.int64, len(words))
+        first = clues >> self._FIRST
+        second = clues >> self._SECOND & ((1 << self._FIRST - self._SECOND) - 1)
+        phrase = (clues & self._ANY) > 0
+        phrase[:-1] |= self._pairs[first[:-1], second[1:]]
+        return (clues & self._SINGLE) > 0, phrase
+
+    def __missing__(self, word: bytes) -> int:
+        text = word.decode("latin-1")
+        first, second = self._firsts.get(text, 0), self._seconds.get(text, 0)
+        clue = first << self._FIRST | second << self._SECOND
+        clue |= self._SINGLE if self._lexicon.looked_up(text) else 0
+        clue |= self._ANY if "" in self._lexicon.phrases.get(text, ()) else 0
+        if len(self) >= MAX_KNOWN:
+            self.clear()
+        self[word] = clue
+        return clue
 
 
 class _Known(dict[str, int]):

@@ -42,7 +42,7 @@ _CONFUSABLE_SYMBOL = {
 }
 
 # Several detectors read the same texts of a batch one after the other. So many are remembered, of
-# at most so many characters: some MB.
+# at most so many characters, some MB, and the latest one that is longer.
 REMEMBERED, REMEMBERED_LENGTH = 1024, 4000
 # At most this many marks belong to one letter: sorting a run of them takes quadratic time.
 _MAX_MARKS = 8
@@ -52,6 +52,7 @@ _LETTER_BEYOND_ASCII = re.compile(r"[^\x00-\x7f]")
 _MARK = re.compile(f"[{MARKS}]")
 _CLUSTER = re.compile(rf"[^{MARKS}][{MARKS}]{{1,{_MAX_MARKS}}}|[^\x00-\x7f]")
 _WORD = re.compile(r"[^\W_]+")
+_WORD_BEYOND_ASCII = re.compile(r"(?<![^\W_])[A-Za-z0-9]*+[^\x00-\x7f\W_][^\W_]*")
 _CONFUSABLE_LETTER = re.compile(f"[{''.join(map(chr, _CONFUSABLE))}]")
 _LATIN_WITH_MARKS = re.compile(f"(?<=[A-Za-z{''.join(map(chr, _CONFUSABLE))}])[{MARKS}]+")
 # Four letters or more, each set apart from the next by one and the same character.
@@ -201,11 +202,16 @@ def readable(text: str) -> Readable:
     >>> text[start:end] == "IGN\u039fRE"
     True
     """
-    return _remembered(text) if len(text) <= REMEMBERED_LENGTH else _readable(text)
+    return _remembered(text) if len(text) <= REMEMBERED_LENGTH else _remembered_long(text)
 
 
 @lru_cache(maxsize=REMEMBERED)
 def _remembered(text: str) -> Readable:
+    return _readable(text)
+
+
+@lru_cache(maxsize=1)
+def _remembered_long(text: str) -> Readable:
     return _readable(text)
 
 
@@ -337,28 +343,30 @@ def _fold_confusables(view: Readable) -> Readable:
     """Make look-alikes Latin, but neither in a word of another script nor next to one."""
     if not _CONFUSABLE_LETTER.search(view.text):
         return view
-    kinds = list(map(_kind, _WORD.findall(view.text)))
-    if "mixed" not in kinds and "alike" not in kinds:
+    words = _WORD.findall(view.text)
+    # Words of ASCII are plain, and the most.
+    beyond = [place for place, word in enumerate(words) if not word.isascii()]
+    kinds = {place: _kind(words[place]) for place in beyond}
+    if not {"mixed", "alike"} & set(kinds.values()):
         return view
-    position = -1
+    places = iter(beyond)
 
     def folded(match: re.Match[str]) -> str:
-        nonlocal position
-        position += 1
-        kind = kinds[position]
+        place = next(places)
+        kind = kinds[place]
         # Five words on either side: in a text of another script, one of them tells it.
-        around = kinds[max(0, position - 5) : position + 6]
-        if kind == "mixed" or (kind == "alike" and "foreign" not in around):
+        if kind == "mixed" or (
+            kind == "alike"
+            and not any(kinds.get(near) == "foreign" for near in range(place - 5, place + 6))
+        ):
             return match.group().translate(_CONFUSABLE)
         return match.group()
 
-    return view.replaced(_WORD, folded)
+    return view.replaced(_WORD_BEYOND_ASCII, folded)
 
 
 def _kind(word: str) -> str:
-    """Return whether a word is plain, mixed, all look-alikes, or of another script."""
-    if word.isascii():
-        return "plain"
+    """Return whether a word beyond ASCII is plain, mixed, all look-alikes, or another script's."""
     alike = sum(ord(letter) in _CONFUSABLE for letter in word)
     latin = sum(
         letter in _SMALL if ord(letter) in _CONFUSABLE else _is_latin(letter) for letter in word

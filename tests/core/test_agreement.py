@@ -94,7 +94,7 @@ def test_agreement_is_what_the_definition_says(seed):
     for row in range(N):
         columns = np.flatnonzero(new[row])[:4]
         mates[row, : len(columns)] = columns
-    shared = Shared.of(np.arange(N), slots, words.__getitem__)
+    shared = Shared.of(np.arange(N), slots, words.__getitem__, new)
     found = agreement(shared, WordShares.of(words), mates, standing, similarities)
     naive = Naive(words, slots, similarities, mates, standing)
     expected = [[naive.agreement(row, n + 1) for n in range(4)] for row in range(N)]
@@ -106,13 +106,15 @@ def test_shared_words_are_those_of_the_texts():
     texts = ["a b c c", "b d", "", "a c e"]
     words = [word_hashes(text) for text in texts]
     slots = np.array([[1, 3, -1], [0, 2, 3], [0, 1, 3], [0, -1, 1]])
-    shared = Shared.of(np.arange(4), slots, words.__getitem__)
+    new = np.zeros(slots.shape, dtype=bool)
+    new[:, 1] = True
+    shared = Shared.of(np.arange(4), slots, words.__getitem__, new)
     for row, text in enumerate(texts):
         mine = shared.row == row
-        assert set(shared.word[mine].tolist()) == set(words[row].tolist())
+        having_new = set(texts[slots[row, 1]].split()) if slots[row, 1] >= 0 else set()
         for column, slot in enumerate(slots[row].tolist()):
             theirs = set(texts[slot].split()) if slot >= 0 else set()
-            expected = {word_hashes(word)[0] for word in set(text.split()) & theirs}
+            expected = {word_hashes(word)[0] for word in set(text.split()) & theirs & having_new}
             assert set(shared.word[mine & shared.in_column(column)].tolist()) == expected
 
 

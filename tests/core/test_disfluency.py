@@ -27,7 +27,7 @@ from ragshield_core import Batch, Guard, Policy
 from ragshield_core.detectors.disfluency import DisfluencyDetector
 from ragshield_core.errors import NotFittedError
 from ragshield_core.testing import DetectorCase
-from ragshield_core.text.fluency import PIECE, Fluency, recurrences, tokenized
+from ragshield_core.text.fluency import PIECE, Fluency, Tokenized, recurrences, tokenized
 
 CASE = DetectorCase(
     make=DisfluencyDetector,
@@ -251,10 +251,21 @@ def test_tokens_do_not_depend_on_the_texts_around_them(texts):
     assert together == alone
 
 
+@pytest.mark.parametrize("keep", [0, 1, 2, 9])
+def test_tokens_that_are_kept_are_those_that_are_made(keep, monkeypatch):
+    monkeypatch.setattr("ragshield_core.text.fluency.PIECE", 40)
+    texts = [f"a mill of {n} stones and a long way to go {n}" for n in range(5)]
+    made = [(first, t.word.tolist()) for first, t in tokenized(texts)]
+    kept = Tokenized(texts, keep=keep)
+    assert len(made) > 2
+    for _ in range(3):
+        assert [(first, t.word.tolist()) for first, t in kept] == made
+
+
 def test_surprise_is_rarity_less_association():
     texts = ["red fish", "red fish", "red cat", "blue fish"] * 50
     fluency = Fluency()
-    fluency.learn(texts)
+    fluency.learn(Tokenized(texts))
     words = Counter(" ".join(texts).split())
     pairs = Counter(texts)
     for text in ("red fish", "blue cat"):

@@ -55,6 +55,14 @@ def detector():
     return MetaClaimDetector().fit(batch(encyclopaedia(400)))
 
 
+def test_small_letters_that_are_two_do_not_move_the_words_that_are_quoted():
+    detector = MetaClaimDetector().fit(batch(HARMLESS * 20))
+    text = "\u0130\u0130\u0130zmir. " + CLAIMS[0].strip()
+    [evidence] = detector.explain(batch([text]), [0])
+    assert "outdated" in text[slice(*evidence.span)]
+    assert "outdated" in evidence.sentence
+
+
 def test_claims_are_above_the_rule_and_what_shares_words_with_them_below(detector):
     claims, harmless = detector.score(batch(CLAIMS)), detector.score(batch(HARMLESS))
     assert (claims > detector.default_threshold).all(), claims

@@ -36,7 +36,7 @@ MIN_IDEAS = 2
 # Function words of English that settle the language where it is the usual one.
 ENOUGH_VOTES = 3
 # So many words tell the language of a text.
-MAX_LANGUAGE_WORDS = 200
+MAX_LANGUAGE_WORDS, LANGUAGE_LENGTH = 200, 4_000
 _VOTE = 16  # bits of the number of function words of one language
 JOINED_LENGTH = 220
 # Sentences without an order that make the rest of a text statements.
@@ -235,6 +235,8 @@ class Model:
             (1 << self.number[a], 1 << self.number[b], reach, 1 << self.number[f"{a} then {b}"])
             for a, b, reach in ORDERED
         ]
+        self.parts = reduce(or_, (one | other for one, other, *_ in self.ordered))
+        self.possible = lru_cache(maxsize=50_000)(self._possible)
         self.bias = float(data.get("bias", 0.0))
         self.single: dict[int, float] = {}
         self.pairs: dict[int, dict[int, float]] = {}
@@ -361,10 +363,14 @@ class Model:
                 mask |= 1 << self.number["answer on condition"]
             if mask & (quote | 1 << self.number["only"]):
                 mask |= 1 << self.number["answer dictated"]
-        for one, other, reach, both in self.ordered:
-            if mask & one and mask & other and _follows(marked, one, other, reach):
+        for one, other, reach, both in self.possible(mask & self.parts):
+            if _follows(marked, one, other, reach):
                 mask |= both
         return mask
+
+    def _possible(self, mask: int) -> list[tuple[int, int, int, int]]:
+        """Return which ideas can follow each other where some are there."""
+        return [pair for pair in self.ordered if mask & pair[0] and mask & pair[1]]
 
     def _moods(
         self, tokens: Sequence[str], ideas: Sequence[int], marked: Sequence[tuple[int, int]]
@@ -434,7 +440,11 @@ def stretches(
     possible = [True] * len(spans) if possible is None else possible
     if not any(possible):
         return []
-    usual = known.language(_WORD.findall(plain)[:MAX_LANGUAGE_WORDS])
+    # So many words are hardly ever longer than this; of a long text, not all are split off.
+    words = _WORD.findall(plain[:LANGUAGE_LENGTH])
+    if len(words) <= MAX_LANGUAGE_WORDS and len(plain) > LANGUAGE_LENGTH:
+        words = _WORD.findall(plain)
+    usual = known.language(words[:MAX_LANGUAGE_WORDS])
     masks = [
         known.ideas(plain[s:e], original[s:e], usual) if may else 0
         for may, (s, e) in zip(possible, spans, strict=True)

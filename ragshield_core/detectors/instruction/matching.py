@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-import threading
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 
@@ -17,6 +16,7 @@ from ragshield_core.detectors.instruction.rules import Rule, needed_words, plain
 from ragshield_core.detectors.instruction.words import REACH, Hopes, Plain, hopes
 from ragshield_core.text.linear import narrow
 from ragshield_core.text.normalized import Readable, readable, sentences
+from ragshield_core.text.readings import Readings
 
 # How fast hits saturate: one of weight 1 gives .36, two .59, three .74.
 RATE = 0.45
@@ -67,18 +67,6 @@ MAX_LINE = 15
 
 
 MAX_JOINED_LINES = 300
-
-
-# Texts whose verdict is remembered, and characters of the longest, some MB in all: at retrieval the
-# same passages come again and again, and one takes milliseconds.
-REMEMBERED = 2_000
-
-
-REMEMBERED_LENGTH = 4_000
-
-
-# Characters of the texts that are looked at together, which bounds the memory.
-BLOCK = 1 << 18
 
 
 _LEET = str.maketrans("0134578@$", "oieastbas")
@@ -142,56 +130,21 @@ def suspicion(text: str) -> Suspicion:
     return suspicions([text])[0]
 
 
-def suspicions(texts: Sequence[str]) -> list[Suspicion]:
-    """Return what :func:`suspicion` does, of many texts."""
-    found = {row: known for row, text in enumerate(texts) if (known := _remembered.get(text))}
-    new = [row for row in range(len(texts)) if row not in found]
-    for block in _blocks(new, texts):
-        found.update(zip(block, _judged([texts[row] for row in block]), strict=True))
-    _remember({text: found[row] for row, text in enumerate(texts)})
-    return [found[row] for row in range(len(texts))]
-
-
-def _remember(judged: Mapping[str, Suspicion]) -> None:
-    """Remember short texts, and forget those that were not asked for the longest."""
-    with _remembering:
-        for text, verdict in judged.items():
-            if len(text) <= REMEMBERED_LENGTH:
-                _remembered.pop(text, None)
-                _remembered[text] = verdict
-        while len(_remembered) > REMEMBERED:
-            del _remembered[next(iter(_remembered))]
-
-
-_remembered: dict[str, Suspicion] = {}
-_remembering = threading.Lock()
-
-
-def _blocks(rows: Sequence[int], texts: Sequence[str]) -> Iterator[list[int]]:
-    """Yield rows of texts of together at most so many characters, or of one longer text."""
-    block: list[int] = []
-    size = 0
-    for row in rows:
-        if block and size + len(texts[row]) > BLOCK:
-            yield block
-            block, size = [], 0
-        block.append(row)
-        size += len(texts[row])
-    if block:
-        yield block
-
-
-def _judged(texts: Sequence[str]) -> list[Suspicion]:
-    judged = [found for found, _ in _read(list(map(readable, texts)))]
+def judged(texts: Sequence[str]) -> list[Suspicion]:
+    """Return what :func:`suspicion` does, of texts that are looked at together."""
+    verdicts = [found for found, _ in _read(list(map(readable, texts)))]
     for row, text in enumerate(texts):
         for concealed, decoded, span in concealed_in(text):
             [(inner, weight)] = _read([readable(decoded)])
-            if weight and _saturated(weight + CONCEALED) > judged[row].score:
+            if weight and _saturated(weight + CONCEALED) > verdicts[row].score:
                 hits = tuple(Hit(hit.rule, hit.family, hit.weight, span) for hit in inner.hits)
-                judged[row] = Suspicion(
+                verdicts[row] = Suspicion(
                     _saturated(weight + CONCEALED), hits, concealed, inner.ideas
                 )
-    return judged
+    return verdicts
+
+
+suspicions = Readings(judged)
 
 
 def _read(views: Sequence[Readable]) -> list[tuple[Suspicion, float]]:

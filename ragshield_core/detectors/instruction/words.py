@@ -91,19 +91,33 @@ class _Words:
         self.kinds: dict[tuple[int, ...], int] = {
             (*self._parts(0), 0, 0, len(self.seconds) + 1): self.mark
         }
+        lexicons = known.lexicons.values()
+        self._least = min(lexicon.least for lexicon in lexicons if lexicon.prefixes)
+        self._telling = {*vocabulary, *self.firsts, *self.seconds, *self.always}.union(
+            *(lexicon.exact for lexicon in lexicons)
+        )
+        self._beginnings = {
+            prefix[: self._least] for lexicon in lexicons for prefix in lexicon.prefixes
+        }
         self._lock = threading.Lock()
+        self._nothing = self._numbered(0, 0, 0, 0)
         self.rows = _Rows(self)
         self.rows[_MARK] = self.mark
         self._table = np.empty((0, self.n_needs + 3), dtype=np.uint64)
 
     def kind(self, word: str) -> int:
         """Return the number of words that tell the same as this one."""
+        if word not in self._telling and word[: self._least] not in self._beginnings:
+            return self._nothing  # as most words do
         known = model()
         ideas = self.always.get(word, 0)
         for lexicon in known.lexicons.values():
-            ideas |= lexicon.bits(word) & known.anchors
-        needs = self._parts(needed_words().get(word, 0))
-        kind = (*needs, ideas, self.firsts.get(word, 0), self.seconds.get(word, 0))
+            ideas |= lexicon.looked_up(word) & known.anchors
+        needs = needed_words().get(word, 0)
+        return self._numbered(needs, ideas, self.firsts.get(word, 0), self.seconds.get(word, 0))
+
+    def _numbered(self, needs: int, ideas: int, first: int, second: int) -> int:
+        kind = (*self._parts(needs), ideas, first, second)
         with self._lock:  # two threads must not give one number to two kinds
             return self.kinds.setdefault(kind, len(self.kinds))
 

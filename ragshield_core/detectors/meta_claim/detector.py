@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from ragshield_core.detectors.meta_claim.roles import (
     TIERS,
     Passage,
     passage_of,
+    passages,
     roles,
     said_in,
 )
@@ -97,15 +98,22 @@ class MetaClaimDetector(Detector):
     def reset(self) -> None:
         """Forget every entry."""
         self._n = 0
+        self._known: dict[str, Passage] = {}  # while all are held out in turn
         self._counts = np.zeros((len(roles().says), len(TIERS)), dtype=np.int64)
+
+    def fit(self, reference: Batch) -> Self:
+        """Learn ``reference`` and nothing else; what was read is kept while the batch is."""
+        self.reset()
+        self._add(passages.of(reference), 1)
+        return self
 
     def learn(self, entries: Batch) -> None:
         """Count how many entries play each role."""
-        self._add(entries, 1)
+        self._add(self._read(entries.texts), 1)
 
     def forget(self, entries: Batch) -> None:
         """Take entries that were learned out of the counts."""
-        self._add(entries, -1)
+        self._add(self._read(entries.texts), -1)
 
     def unjudged(self, batch: Batch) -> dict[int, str]:
         """Return every row while nothing is known of how entries usually speak."""
@@ -132,19 +140,33 @@ class MetaClaimDetector(Detector):
         self._check_fitted()
         return explained_with_contexts(batch, rows, self._scores, self._explained, self.floor)
 
+    def _out_of_fold(self, fitted: Batch, seed: int) -> NDArray[np.float64]:
+        contexts = [context for context in fitted.contexts if context is not None]
+        known = dict(zip(contexts, passages(contexts), strict=True))
+        known.update(zip(fitted.texts, passages.of(fitted), strict=True))
+        self._known = known  # each part is forgotten, scored and learned again
+        try:
+            return super()._out_of_fold(fitted, seed)
+        finally:
+            self._known = {}
+
+    def _read(self, texts: Sequence[str]) -> list[Passage]:
+        known = self._known
+        return [known[text] for text in texts] if known else passages(texts)
+
     def _check_fitted(self) -> None:
         if not self._n:
             msg = f"{self.name} has learned no entry yet; fit it on the knowledge base first."
             raise NotFittedError(msg)
 
-    def _add(self, entries: Batch, sign: int) -> None:
+    def _add(self, read: Sequence[Passage], sign: int) -> None:
         played = np.zeros(self._counts.size, dtype=np.int64)
-        for text in entries.texts:
+        for passage in read:
             mask = 0
-            for _, bits in passage_of(text).played:
+            for _, bits in passage.played:
                 mask |= bits
             played[_numbers(mask)] += sign
-        self._n = max(0, self._n + sign * len(entries))
+        self._n = max(0, self._n + sign * len(read))
         self._counts = np.clip(self._counts + played.reshape(self._counts.shape), 0, self._n)
 
     def _weights(self) -> NDArray[np.float64]:
@@ -168,8 +190,8 @@ class MetaClaimDetector(Detector):
 
     def _scores(self, texts: Sequence[str]) -> NDArray[np.float64]:
         added = self._bits()
-        passages = (passage_of(text) for text in texts)
-        return np.fromiter((_score(one, added) for one in passages), np.float64, len(texts))
+        scores = (_score(passage, added) for passage in self._read(texts))
+        return np.fromiter(scores, np.float64, len(texts))
 
     def _explained(self, texts: Sequence[str]) -> list[Evidence]:
         added = self._bits()

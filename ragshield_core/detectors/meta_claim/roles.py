@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from ragshield_core.text.lexicon import Lexicon, phrases_of
 from ragshield_core.text.normalized import Readable, readable, translated
+from ragshield_core.text.readings import Readings
 
 # Words that mostly play a role, and words that also do otherwise.
 TIERS = ("strong", "weak")
@@ -26,6 +27,12 @@ REACH = 30
 LONGEST = 6  # words of a phrase
 
 _WORD = re.compile(r"[a-z0-9]+")
+# Words as they are split from plain text in bytes: all else is a space, but what ends a text.
+_MARK = b"\xff"
+_MARKED = b" \xff "
+_WORDS = bytes(
+    code if code == _MARK[0] or re.match("[a-z0-9]", chr(code)) else ord(" ") for code in range(256)
+)
 # "..., not in 1931": what is denied in passing.
 _DENIED = re.compile(
     r",\s(?:(?:and|und|et|y|e)\s)?(?:not|nicht)\b|,\s(?:et\s(?:non|pas)|y\sno|e\s(?:non|nao))\b"
@@ -89,14 +96,44 @@ def roles() -> Roles:
 
 def passage_of(text: str) -> Passage:
     """Return the roles that are played in a text, whatever it is disguised as."""
-    plain = _plain(readable(text).text)
-    words = _WORD.findall(plain)
-    played = {at: bits for at, bits in enumerate(roles().lexicon.ideas(words)) if bits}
+    return passages([text])[0]
+
+
+def passages_of(texts: Sequence[str]) -> list[Passage]:
+    """Return what :func:`passage_of` does, of texts that are looked at together."""
+    plain = [_plain(readable(text).text) for text in texts]
+    # What is beyond ASCII is part of no word.
+    encoded = [text.encode("ascii", "replace") for text in plain]
+    words = _MARKED.join([*encoded, b""]).translate(_WORDS).split()
+    ends = [at for at, word in enumerate(words) if word == _MARK]
+    found: list[Passage] = []
+    places = iter([*roles().lexicon.places(words), (len(words), 0)])
+    start, (at, bits) = 0, next(places)
+    for text, end in zip(plain, ends, strict=True):
+        played = []
+        while at < end:
+            played.append((at - start, bits))
+            at, bits = next(places)
+        found.append(Passage(_with_denied(text, played), end - start))
+        start = end + 1
+    return found
+
+
+passages = Readings(passages_of)
+
+
+def _with_denied(plain: str, played: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the roles that are played, what is denied in passing among them."""
     at = done = 0
+    denied: dict[int, int] = {}
     for match in _DENIED.finditer(plain):
         at, done = at + len(_WORD.findall(plain, done, match.start())), match.start()
-        played[at] = played.get(at, 0) | roles().denied
-    return Passage(sorted(played.items()), len(words))
+        denied[at] = roles().denied
+    if not denied:
+        return played
+    for place, bits in played:
+        denied[place] = denied.get(place, 0) | bits
+    return sorted(denied.items())
 
 
 class Said(NamedTuple):
@@ -144,5 +181,8 @@ _LETTERS = _Letters()
 
 
 def _plain(text: str) -> str:
+    """Return small letters without marks, as many characters as before."""
     lower = text.lower()
+    if len(lower) != len(text):  # such as of "\u0130"
+        lower = "".join(letter.lower()[0] for letter in text)
     return lower if lower.isascii() else translated(lower, _LETTERS)

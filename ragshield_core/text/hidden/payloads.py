@@ -8,6 +8,7 @@ whatever it holds. Look-alike letters are a table of our own rather than the one
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from ragshield_core.text.hidden.letters import (
     FOREIGN,
@@ -25,7 +26,7 @@ from ragshield_core.text.hidden.symbols import (
     zero_width_symbols,
 )
 from ragshield_core.text.hidden.terminal import CONTROL_CHARACTER, control_characters
-from ragshield_core.text.normalized import beyond_ascii
+from ragshield_core.text.normalized import REMEMBERED_LENGTH, beyond_ascii
 
 
 def payloads(text: str) -> list[Payload]:
@@ -51,6 +52,16 @@ def payloads(text: str) -> list[Payload]:
     >>> [(p.kind, p.decoded) for p in payloads("Opening hours" + hidden)]
     [('tag characters', 'say no')]
     """
+    # Who looks for hidden text and who reads it look at the same text one after the other.
+    return list(_remembered_long(text) if len(text) > REMEMBERED_LENGTH else _payloads(text))
+
+
+@lru_cache(maxsize=1)
+def _remembered_long(text: str) -> list[Payload]:
+    return _payloads(text)
+
+
+def _payloads(text: str) -> list[Payload]:
     found: list[Payload] = []
     if not text.isascii() and _ODD.search(beyond_ascii(text)):
         for find in (

@@ -1,0 +1,164 @@
+"""What it costs to fit a guard with all detectors, in one process and in several, and to screen.
+
+    python benchmarks/fit_cost.py                    # writes benchmarks/results/fit_cost.md
+    python benchmarks/fit_cost.py --quick            # small, writes nothing
+    python benchmarks/fit_cost.py --size 1000000     # one size, all cores; printed only
+
+What passages cost is held against embedding them with MiniLM on the same cores.
+
+Entries of the shared corpora; vectors are given, without labels. Past 77,000 entries the words of
+their texts are shuffled (see ``corpora.py``), which is harder to read than prose.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import platform
+import resource
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from corpora import many
+
+from ragshield_core import Batch, Guard, Quarantine, set_workers
+from ragshield_core.detectors.instruction.matching import suspicions
+from ragshield_core.detectors.leading_question import questions_in
+from ragshield_core.detectors.meta_claim.roles import passages
+from ragshield_core.text import normalized
+from ragshield_core.text.workers import n_workers
+from ragshield_langchain.minilm import MiniLMEmbeddings
+
+RESULTS = Path(__file__).parent / "results"
+N_NEW, ROUNDS = 1_000, 5
+TEXTS = (
+    "instruction",
+    "hidden_text",
+    "trigger_phrase",
+    "leading_question",
+    "meta_claim",
+    "disfluency",
+)
+
+
+def timed(call: Callable[..., Any], name: str, spent: Counter[str]) -> Callable[..., Any]:
+    """Return a method that notes how long it took."""
+
+    def timing(*given: Any, **named: Any) -> Any:
+        start = time.perf_counter()
+        try:
+            return call(*given, **named)
+        finally:
+            spent[name] += time.perf_counter() - start
+
+    return timing
+
+
+def forget_readings() -> None:
+    """Forget what was read in texts before."""
+    normalized._remembered.cache_clear()  # noqa: SLF001
+    for readings in (suspicions, passages, questions_in):
+        readings.forget()
+
+
+def fitted(entries: Batch, processes: int) -> tuple[Guard, float, float, Counter[str]]:
+    """Return a guard, the seconds it took, those of this process, and those by detector."""
+    set_workers(processes)
+    forget_readings()
+    guard = Guard.default(quarantine=Quarantine("sqlite://"))
+    spent: Counter[str] = Counter()
+    for detector in guard.detectors:
+        for method in ("fit", "held_out_scores"):
+            setattr(detector, method, timed(getattr(detector, method), detector.name, spent))
+    start, here = time.perf_counter(), time.process_time()
+    guard.fit(entries).calibrate()
+    return guard, time.perf_counter() - start, time.process_time() - here, spent
+
+
+def screening(guard: Guard, new: Batch) -> float:
+    """Return the seconds that new entries take to be screened, the median of some rounds."""
+    rounds = []
+    for _ in range(ROUNDS):
+        forget_readings()
+        start = time.perf_counter()
+        guard.screen(new)
+        rounds.append(time.perf_counter() - start)
+    return median(rounds)
+
+
+def embedding(texts: Sequence[str]) -> float:
+    """Return the seconds that MiniLM takes for texts, the embedding alone."""
+    model = MiniLMEmbeddings()
+    model.embed_documents(texts[:64])  # the first texts wait for the model
+    start = time.perf_counter()
+    model.embed_documents(list(texts))
+    return time.perf_counter() - start
+
+
+def main() -> None:
+    """Run the benchmark."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="small, writes nothing")
+    parser.add_argument("--size", type=int, help="one size, all cores; printed only")
+    given = parser.parse_args()
+    logging.getLogger("ragshield").setLevel(logging.ERROR)
+    cores = n_workers()
+    n_new = 100 if given.quick else N_NEW
+    sizes = [given.size] if given.size else [1_000] if given.quick else [8_000, 100_000]
+    fits, screens, alone = [], [], 0.0
+    for n in sizes:
+        corpus = many(n_new + n)
+        new = corpus.take(range(n_new))
+        alone = alone or embedding(new.texts)
+        for processes in (cores,) if given.size else dict.fromkeys((1, cores)):
+            # A batch of its own: what was read of one is remembered as long as it is there.
+            known = corpus.take(range(n_new, n_new + n))
+            guard, seconds, here, spent = fitted(known, processes)
+            texts = sum(spent[name] for name in TEXTS)
+            fits.append(
+                f"| {n:,} | {processes} | {seconds:.1f} | {here:.1f} | {texts:.1f} | "
+                + " | ".join(f"{spent[name]:.1f}" for name in (*TEXTS, "clique"))
+                + " |"
+            )
+            print(fits[-1], flush=True)
+        took = screening(guard, new)
+        screens.append(f"| {n:,} | {took:.2f} s | {took / alone:.1%} |")
+        print(screens[-1], flush=True)
+    if given.size:
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+        vectors = corpus.embeddings.nbytes / 2**30
+        print(f"peak memory {peak:.2f} GiB, vectors {vectors:.2f} GiB")
+    if given.quick or given.size:
+        return
+    words = sum(len(text.split()) for text in new.texts) / len(new)
+    RESULTS.joinpath("fit_cost.md").write_text(
+        f"""# What fit and screening cost
+
+Written by `benchmarks/fit_cost.py`. The default guard, fitted and calibrated on entries of several
+corpora, vectors given, no labels. Seconds: of the whole; of processor time in the calling process;
+of the six text detectors together and each; of the search for groups (`clique`), which compares
+vectors. {cores} cores, `OMP_NUM_THREADS={os.environ.get("OMP_NUM_THREADS", "unset")}`, Python
+{platform.python_version()}.
+
+| entries | processes | seconds | of this process | texts | {" | ".join((*TEXTS, "clique"))} |
+{"|---" * (len(TEXTS) + 6)}|
+{chr(10).join(fits)}
+
+{n_new:,} new passages of {words:.0f} words on average, screened at once by the same guard, nothing
+remembered of their texts; median of {ROUNDS} rounds. To embed them by MiniLM takes {alone:.1f} s.
+
+| known entries | screening | of embedding |
+|---|---|---|
+{chr(10).join(screens)}
+""",
+        encoding="utf-8",
+    )
+
+
+if __name__ == "__main__":
+    main()

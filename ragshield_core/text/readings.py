@@ -1,0 +1,72 @@
+"""What was read in texts, remembered: several calls ask for the same of a text that comes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar
+from weakref import WeakKeyDictionary
+
+from ragshield_core.entries import Batch
+from ragshield_core.text.workers import read_all
+
+Reading = TypeVar("Reading")
+
+# Texts whose reading is remembered, and characters of the longest, some MB in all: a new entry is
+# scored, explained and learned, and at retrieval the same passages come again and again.
+REMEMBERED, REMEMBERED_LENGTH = 2_000, 4_000
+
+
+class Readings(Generic[Reading]):
+    """Reads texts, and remembers the latest short ones, and whole batches that are learned.
+
+    Parameters
+    ----------
+    read
+        Of texts, one reading each, in order, whichever texts stand beside it; a function of a
+        module. Readings are not to be changed.
+    """
+
+    def __init__(self, read: Callable[[Sequence[str]], list[Reading]]) -> None:
+        self._read = read
+        self._known: dict[str, Reading] = {}
+        self._learned: WeakKeyDictionary[Batch, list[Reading]] = WeakKeyDictionary()
+        self._lock = threading.Lock()
+
+    def __call__(self, texts: Sequence[str]) -> list[Reading]:
+        """Return the reading of each text, in order."""
+        with self._lock:
+            found = {text: self._known[text] for text in texts if text in self._known}
+        new = [text for text in dict.fromkeys(texts) if text not in found]
+        found.update(zip(new, read_all(self._read, new), strict=True))
+        self._remember(texts, found)
+        return [found[text] for text in texts]
+
+    def of(self, entries: Batch) -> list[Reading]:
+        """Return the reading of each entry's text, and remember it as long as the batch is there.
+
+        Who learns a knowledge base asks for its readings, and again to hold entries out.
+        """
+        with self._lock:
+            found = self._learned.get(entries)
+        if found is None:
+            found = self(entries.texts)
+            with self._lock:
+                self._learned[entries] = found
+        return found
+
+    def forget(self) -> None:
+        """Remember nothing any more."""
+        with self._lock:
+            self._known.clear()
+            self._learned.clear()
+
+    def _remember(self, texts: Sequence[str], found: dict[str, Reading]) -> None:
+        """Remember short texts, and forget those that were not asked for the longest."""
+        with self._lock:
+            for text in texts[-REMEMBERED:]:
+                if len(text) <= REMEMBERED_LENGTH:
+                    self._known.pop(text, None)
+                    self._known[text] = found[text]
+            while len(self._known) > REMEMBERED:
+                del self._known[next(iter(self._known))]
