@@ -1,4 +1,4 @@
-"""The command ``ragshield``: quarantine, scan, status, and the commands that other packages add."""
+"""The command ``ragshield``: its parts, quarantine, and the commands that other packages add."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import asdict
 from importlib.metadata import entry_points, version
+from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -22,6 +23,7 @@ from ragshield_core.knowledge.command import status_command
 from ragshield_core.quarantine import DEFAULT_URL, HeldEntry, Quarantine, Status, metadata_json
 from ragshield_core.quarantine.digests import KEY_VARIABLE, NEW_KEY_VARIABLE
 from ragshield_core.scan.command import scan_command
+from ragshield_core.settings.command import apply_settings, config_app
 from ragshield_core.trials.command import evaluate_command
 
 # A package that brings a command names its function in this group of entry points.
@@ -41,6 +43,7 @@ app.command("scan")(scan_command)
 app.command("evaluate")(evaluate_command)
 app.command("status")(status_command)
 app.add_typer(canary_app, name="canary")
+app.add_typer(config_app, name="config")
 console = Console()
 
 Database = Annotated[
@@ -63,13 +66,21 @@ def _show_version(wanted: bool) -> None:  # noqa: FBT001 - as typer calls it
 
 @app.callback()
 def options(
+    context: typer.Context,
     *,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="RAGSHIELD_CONFIG", help="File of settings; default: ragshield.toml, if there."
+        ),
+    ] = None,
     _version: Annotated[
         bool,
         typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
     ] = False,
 ) -> None:
     """Keep poisoned documents out of RAG knowledge bases."""
+    apply_settings(context, config)
 
 
 @quarantine_app.command("list")
