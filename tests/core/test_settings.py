@@ -1,6 +1,8 @@
 """Settings of a file and of the environment: what is in force, what is refused, what is shown."""
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -12,6 +14,7 @@ from ragshield_core.errors import ConfigurationError
 from ragshield_core.settings import Settings
 from ragshield_core.text import workers
 
+DOCS = Path(__file__).resolve().parents[2] / "docs"
 SECRET = "hunter2"  # noqa: S105 - of a test
 
 
@@ -121,7 +124,7 @@ def test_a_guard_is_what_the_file_says(tmp_path, monkeypatch):
     guard.learn(Batch.of(ids=["a"], texts=["hi"], embeddings=[[1, 0]]))
     guard.close()
     again = Guard.from_config()  # one more process of the same guard
-    assert again.status().n_entries == 1
+    assert again.status().n_known == 1
     again.close()
 
 
@@ -176,6 +179,15 @@ def test_it_is_shown_where_settings_are_from(tmp_path, monkeypatch):
     assert found["policy.flag_at"] == {"value": "0.5", "from": "RAGSHIELD_POLICY__FLAG_AT"}
     assert found["by"] == {"value": "cli", "from": "default"}
     assert "settings of ragshield.toml" in run("config", "show").stdout
+
+
+def test_the_documentation_names_every_setting(tmp_path):
+    page = (DOCS / "configuration.md").read_text(encoding="utf-8")
+    written(tmp_path, re.search(r"```toml\n(.*?)```", page, re.DOTALL)[1])
+    assert Settings.read().policy.quarantine_at == 0.005
+    for name in Settings.model_fields:
+        assert f"| `{name}" in page
+        assert f"`RAGSHIELD_{name.upper()}" in page
 
 
 def test_urls_are_shown_without_secrets():
