@@ -69,6 +69,9 @@ class Settings(BaseSettings):
         for one for each core.
     by
         Who decides where a command does not say; kept in the log.
+    into
+        The guarded store that ``ragshield quarantine release`` puts entries back into, as
+        ``module:object``; ``None``, the default, for none.
 
     Examples
     --------
@@ -89,6 +92,7 @@ class Settings(BaseSettings):
     lease: Annotated[float, Field(gt=0.0)] | None = None
     workers: Annotated[int, Field(ge=1)] | None = None
     by: str = "cli"
+    into: str | None = None
 
     @classmethod
     def read(cls, path: str | Path | None = None) -> Self:
