@@ -1,13 +1,14 @@
-"""The command ``ragshield``: quarantine, scan, status, and the commands that other packages add."""
+"""The command ``ragshield``: its parts, quarantine, and the commands that other packages add."""
 
 from __future__ import annotations
 
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from importlib.metadata import entry_points, version
+from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -16,12 +17,14 @@ from rich.table import Table
 from rich.text import Text
 
 from ragshield_core.canary.command import canary_app
-from ragshield_core.errors import QuarantineError, RAGShieldError
+from ragshield_core.errors import ConfigurationError, QuarantineError, RAGShieldError
 from ragshield_core.findings import finding_to_dict, printable
 from ragshield_core.knowledge.command import status_command
 from ragshield_core.quarantine import DEFAULT_URL, HeldEntry, Quarantine, Status, metadata_json
 from ragshield_core.quarantine.digests import KEY_VARIABLE, NEW_KEY_VARIABLE
 from ragshield_core.scan.command import scan_command
+from ragshield_core.settings.command import apply_settings, config_app
+from ragshield_core.settings.objects import modules_here, named_object
 from ragshield_core.trials.command import evaluate_command
 
 # A package that brings a command names its function in this group of entry points.
@@ -41,6 +44,7 @@ app.command("scan")(scan_command)
 app.command("evaluate")(evaluate_command)
 app.command("status")(status_command)
 app.add_typer(canary_app, name="canary")
+app.add_typer(config_app, name="config")
 console = Console()
 
 Database = Annotated[
@@ -63,13 +67,21 @@ def _show_version(wanted: bool) -> None:  # noqa: FBT001 - as typer calls it
 
 @app.callback()
 def options(
+    context: typer.Context,
     *,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            envvar="RAGSHIELD_CONFIG", help="File of settings; default: ragshield.toml, if there."
+        ),
+    ] = None,
     _version: Annotated[
         bool,
         typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
     ] = False,
 ) -> None:
     """Keep poisoned documents out of RAG knowledge bases."""
+    apply_settings(context, config)
 
 
 @quarantine_app.command("list")
@@ -155,11 +167,22 @@ def release(
     database: Database = DEFAULT_URL,
     namespace: Namespace = "default",
     store: Store = None,
+    into: Annotated[
+        str | None,
+        typer.Option(
+            help="module:object of your guarded store, or a factory of one: they are back at once."
+        ),
+    ] = None,
 ) -> None:
     """Judge held entries good: from now on the guard admits them when they are ingested again.
 
-    To put them back at once, without embedding them again, call release(ids) of the guarded store.
+    With --into, they are put back into that store, with the vectors that they were held with.
     """
+    if into is not None:
+        with modules_here():
+            released = _releasing(into)(ids, by=by, note=note)
+            console.print(f"released {len(released)} entries into the store")
+            return
     released = _opened(database, namespace, store).release(ids, by=by, note=note)
     console.print(f"released {len(released)} entries; the guard admits them at the next ingest")
 
@@ -274,6 +297,19 @@ def main() -> None:
 def _fail(message: str, code: int = 2) -> NoReturn:
     Console(stderr=True).print(Text(f"error: {printable(message, limit=2000)}", style="red"))
     raise SystemExit(code)
+
+
+def _releasing(name: str) -> Callable[..., Sequence[HeldEntry]]:
+    """Return what releases into the store that ``module:object`` names."""
+    found = named_object(name)
+    release: Callable[..., Sequence[HeldEntry]] | None = getattr(found, "release", None)
+    if release is None or isinstance(found, Quarantine):
+        msg = (
+            f"{name!r} is a {type(found).__name__}, expected a guarded store or pipeline, which "
+            "can release into it."
+        )
+        raise ConfigurationError(msg)
+    return release
 
 
 def _opened(database: str, namespace: str, store: str | None = None) -> Quarantine:

@@ -63,6 +63,10 @@ class CalibrationError(RAGShieldError, ValueError):
     """The clean sample cannot honour the accepted false-positive rate."""
 
 
+class ConfigurationError(RAGShieldError, ValueError):
+    """A setting of a file or of the environment that is unknown, or has a value that is none."""
+
+
 class StateError(RAGShieldError, ValueError):
     """A saved guard is damaged, tampered with, or of a newer format."""
 

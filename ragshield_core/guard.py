@@ -18,6 +18,7 @@ from ragshield_core import state
 from ragshield_core.arguments import check_type
 from ragshield_core.detectors.base import Detector, Need
 from ragshield_core.detectors.registry import (
+    BUILT_IN,
     built_in_detectors,
     check_detectors,
     check_loadable,
@@ -41,6 +42,7 @@ from ragshield_core.growth.unscreened import Unscreened, failing, let_in
 from ragshield_core.growth.writes import Writes
 from ragshield_core.policy import Policy
 from ragshield_core.screening import InForce, crash, overlooking, overruled, screened
+from ragshield_core.text.workers import set_workers
 from ragshield_core.time_budget import TimeBudget
 
 if TYPE_CHECKING:
@@ -254,6 +256,54 @@ class Guard(Writes):
         guard = cls._going_on(sharing, whole, quarantine, detectors or ())
         _use(guard)
         return guard
+
+    @classmethod
+    def from_config(
+        cls, path: str | Path | None = None, *, detectors: Sequence[Detector] | None = None
+    ) -> Self:
+        r"""Return a guard as a file and the environment describe it, see :meth:`open`.
+
+        Parameters
+        ----------
+        path
+            Of the file; ``None``, the default, for the one that ``RAGSHIELD_CONFIG`` names, or else
+            ``ragshield.toml`` in the working directory, if it is there. Environment variables are
+            stronger, see :class:`ragshield_core.settings.Settings`.
+        detectors
+            Of your own, in place of those that are named there.
+
+        Raises
+        ------
+        ConfigurationError
+            If a setting is unknown or has a value that is none.
+        ImportError
+            If a detector that is named there lacks a package.
+
+        Examples
+        --------
+        >>> import tempfile, pathlib
+        >>> file = pathlib.Path(tempfile.mkdtemp()) / "ragshield.toml"
+        >>> text = 'database = "sqlite://"\\ndetectors = ["clique", "instruction"]\n'
+        >>> _ = file.write_text(text)
+        >>> guard = Guard.from_config(file)
+        >>> [detector.name for detector in guard.detectors]
+        ['clique', 'instruction']
+        """
+        from ragshield_core.settings import Settings  # noqa: PLC0415 - pydantic-settings, SQLAlchemy
+
+        settings = Settings.read(path)
+        if detectors is None and settings.detectors is not None:
+            detectors = [BUILT_IN[kind]() for kind in settings.detectors]
+        if settings.workers is not None:
+            set_workers(settings.workers)
+        return cls.open(
+            settings.database,
+            settings.namespace,
+            detectors=detectors,
+            policy=settings.policy,
+            lease=settings.lease,
+            calibration_of=settings.calibration_of,
+        )
 
     @classmethod
     def _going_on(

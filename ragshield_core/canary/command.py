@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
-import importlib
-import inspect
 import json
-import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -39,6 +35,7 @@ from ragshield_core.scan.command import (
 from ragshield_core.scan.knowledge_base import load
 from ragshield_core.scan.readers.kinds import open_source
 from ragshield_core.scan.readers.source import Columns
+from ragshield_core.settings.objects import modules_here, named_object
 
 # From this share of newcomers on, it takes several of them at the head of a canary to stand out.
 MUCH_GROWTH = 0.1
@@ -95,7 +92,7 @@ def baseline(  # noqa: PLR0913 - options of a command line
     work_dir: WorkDir = None,
 ) -> None:
     """Record what the canaries give now, while the knowledge base is believed to be clean."""
-    with no_crash_looks_like_a_finding(), _on_path():
+    with no_crash_looks_like_a_finding(), modules_here():
         monitor = _monitor(
             suite, data, retriever, answerer, embedder, k, rule, (database, namespace), work_dir
         )
@@ -129,7 +126,7 @@ def check(  # noqa: PLR0913 - options of a command line
 
     Exit code 0: no drift; 1: canaries are flagged, or retrieve what is in quarantine; 2: an error.
     """
-    with no_crash_looks_like_a_finding(), _on_path():
+    with no_crash_looks_like_a_finding(), modules_here():
         for path in (json_file, html_file):
             check_parent(path)
         monitor = _monitor(
@@ -180,7 +177,7 @@ def trace(  # noqa: PLR0913 - options of a command line
 
     Exit code 0: no suspects; 1: suspects; 2: an error.
     """
-    with no_crash_looks_like_a_finding(), _on_path():
+    with no_crash_looks_like_a_finding(), modules_here():
         check_parent(json_file)
         if (query is None) != (answer is None):
             msg = "--query and --answer belong together, expected both or neither."
@@ -258,7 +255,7 @@ def _monitor(  # noqa: PLR0913, PLR0917 - options of a command line
     source: Any
     model: Any = None
     if embedder is not None and ":" in embedder:
-        model = _object(embedder)
+        model = named_object(embedder)
     elif embedder is not None or data is not None:
         name = suite.name if data is None else data.name
         folder = Path(f"{name}.ragshield") if work_dir is None else work_dir
@@ -269,7 +266,7 @@ def _monitor(  # noqa: PLR0913, PLR0917 - options of a command line
 
     if data is None:
         assert retriever is not None  # noqa: S101 - one of the two is given
-        source = _object(retriever)
+        source = named_object(retriever)
     else:
         reader = open_source(data, Columns(), metadata=True)
         kept = cached if embedder is None or ":" not in embedder else None
@@ -277,39 +274,12 @@ def _monitor(  # noqa: PLR0913, PLR0917 - options of a command line
     return CanaryMonitor(
         canaries,
         source,
-        answerer=None if answerer is None else _object(answerer),
+        answerer=None if answerer is None else named_object(answerer),
         embedder=model,
         k=k,
         rule=rules[rule],
         quarantine=Quarantine(where[0], namespace=where[1]),
     )
-
-
-def _object(name: str) -> Any:
-    """Return what ``module:object`` names; a function without parameters is called for it."""
-    module, _, attribute = name.partition(":")
-    try:
-        found = importlib.import_module(module)
-        for part in attribute.split("."):
-            found = getattr(found, part)
-    except (ImportError, AttributeError, ValueError) as error:
-        msg = f"{name!r} cannot be imported ({error}); expected module:object."
-        raise CanaryError(msg) from error
-    if inspect.isfunction(found) and not inspect.signature(found).parameters:
-        return found()
-    return found
-
-
-@contextmanager
-def _on_path() -> Iterator[None]:
-    """Let modules of the working directory be found, also those that are imported when asked."""
-    folder = str(Path.cwd())
-    sys.path.insert(0, folder)
-    try:
-        yield
-    finally:
-        if folder in sys.path:
-            sys.path.remove(folder)
 
 
 def _hold(monitor: CanaryMonitor, found: Traceback, *, in_a_file: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 import time
 from pathlib import Path
@@ -28,6 +29,9 @@ PATIENCE = {"connect_timeout": 10, "tcp_user_timeout": 30_000}  # seconds; milli
 
 # Milliseconds for which SQLite waits for others that write.
 BUSY = 30_000
+
+# Parameters of a URL that are not shown.
+_SECRET = re.compile("pass|secret|token|key", re.IGNORECASE)
 
 # How often the switch of a new file to a write-ahead log is tried.
 WAL_TRIES = 20
@@ -69,8 +73,10 @@ def check_url(url: object) -> None:
 
 
 def shown(url: str) -> str:
-    """Return a URL as messages show it: without its password."""
-    return repr(make_url(url).render_as_string(hide_password=True))
+    """Return a URL as messages show it: without its password, and others among its parameters."""
+    parsed = make_url(url)
+    secret = {name: "hidden" for name in parsed.query if _SECRET.search(name)}
+    return repr(parsed.update_query_dict(secret).render_as_string(hide_password=True))
 
 
 def said(error: BaseException) -> str:

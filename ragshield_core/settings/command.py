@@ -1,0 +1,66 @@
+"""``ragshield config``, and what settings are to the other commands: their defaults."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ragshield_core.settings.reading import Settings, file_of, listed
+from ragshield_core.text.workers import set_workers
+
+config_app = typer.Typer(no_args_is_help=True, help="Settings of file and environment.")
+console = Console()
+
+
+@config_app.callback()
+def _options() -> None:
+    """Look at settings of file and environment."""
+
+
+@config_app.command("show")
+def show_config(
+    context: typer.Context,
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")] = False,
+) -> None:
+    """Show every setting, and where it is from; passwords and keys are hidden."""
+    path = context.obj
+    found = list(listed(Settings.read(path), path))
+    if as_json:
+        values = {each.name: {"value": each.value, "from": each.origin} for each in found}
+        typer.echo(json.dumps(values, indent=2))
+        return
+    table = Table(title=Text(f"settings of {file_of(path) or 'no file'}"))
+    for column in ("setting", "value", "from"):
+        table.add_column(column, overflow="fold")
+    for each in found:
+        table.add_row(*map(Text, each))
+    console.print(table)
+
+
+def apply_settings(context: typer.Context, path: Path | None) -> None:
+    """Make what file and environment say the defaults of all commands' options.
+
+    Only what is said there: commands have defaults of their own.
+    """
+    context.obj = path
+    settings = Settings.read(path)
+    said = {name: getattr(settings, name) for name in settings.model_fields_set}
+    if "database" in said:
+        said["url"] = said["database"]
+    if settings.workers is not None:
+        set_workers(settings.workers)
+    context.default_map = _defaults(context.command, said)
+
+
+def _defaults(command: Any, said: dict[str, Any]) -> dict[str, Any]:
+    """Return defaults by name, for a command and those below it."""
+    below = getattr(command, "commands", {})
+    own = {one.name: said[one.name] for one in command.params if one.name in said}
+    return own | {name: _defaults(each, said) for name, each in below.items()}

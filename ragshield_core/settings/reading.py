@@ -1,0 +1,306 @@
+"""Settings of a guard and of the command line: from a file, the environment, or both.
+
+``ragshield.toml`` in the working directory, or the file that ``RAGSHIELD_CONFIG`` names. Variables
+that begin with ``RAGSHIELD_`` are stronger than the file, and what is given in code or on the
+command line is the strongest. Keys that nobody knows are refused: behind a mistyped one the default
+would stay in force.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple, Self
+
+from pydantic import BaseModel, Field, ValidationError, field_validator
+from pydantic_settings import (
+    BaseSettings,
+    NoDecode,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    SettingsError,
+    TomlConfigSettingsSource,
+)
+from sqlalchemy.exc import ArgumentError
+
+from ragshield_core.database import DEFAULT_URL
+from ragshield_core.database.connecting import shown
+from ragshield_core.detectors.registry import BUILT_IN
+from ragshield_core.errors import ConfigurationError
+from ragshield_core.findings import printable
+from ragshield_core.policy import Policy
+
+FILE = "ragshield.toml"
+PREFIX, BELOW = "RAGSHIELD_", "__"
+FILE_VARIABLE = f"{PREFIX}CONFIG"
+# In no file: it would lie beside the database whose log the keys protect.
+SECRETS = (f"{PREFIX}AUDIT_KEY", f"{PREFIX}NEW_AUDIT_KEY")
+# No settings, but known: the file itself, and where benchmarks find their data.
+OTHERS = (FILE_VARIABLE, f"{PREFIX}DATA")
+
+
+class Settings(BaseSettings):
+    """What a deployment decides about a guard, without code.
+
+    Parameters
+    ----------
+    database
+        SQLAlchemy URL of knowledge, quarantine and log; the default is ``sqlite:///ragshield.db``,
+        in the working directory.
+    namespace
+        Of the tenant.
+    store
+        Name of the store whose held entries commands look at; ``None``, the default, for all.
+    detectors
+        Kinds of the built-in detectors that a new guard has, between commas in a variable;
+        ``None``, the default, for all.
+    policy
+        Of a new guard, see :class:`~ragshield_core.Policy`.
+    calibration_of
+        Namespace whose calibration a new guard takes over; ``None``, the default, for none.
+    lease
+        Seconds without a sign of life after which a process counts as crashed; ``None``, the
+        default, for those of :meth:`Guard.open <ragshield_core.Guard.open>`.
+    workers
+        Processes that read texts, see :func:`ragshield_core.set_workers`; ``None``, the default,
+        for one for each core.
+    by
+        Who decides where a command does not say; kept in the log.
+    into
+        The guarded store that ``ragshield quarantine release`` puts entries back into, as
+        ``module:object``; ``None``, the default, for none.
+
+    Examples
+    --------
+    >>> Settings(policy={"quarantine_at": 0.001}).policy.quarantine_at
+    0.001
+    """
+
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX, env_nested_delimiter=BELOW, extra="forbid", frozen=True
+    )
+
+    database: str = DEFAULT_URL
+    namespace: str = "default"
+    store: str | None = None
+    detectors: Annotated[tuple[str, ...] | None, NoDecode] = None
+    policy: Policy = Policy()
+    calibration_of: str | None = None
+    lease: Annotated[float, Field(gt=0.0)] | None = None
+    workers: Annotated[int, Field(ge=1)] | None = None
+    by: str = "cli"
+    into: str | None = None
+
+    @classmethod
+    def read(cls, path: str | Path | None = None) -> Self:
+        """Return the settings of a file and of the environment.
+
+        Parameters
+        ----------
+        path
+            Of the file; ``None``, the default, for the one that ``RAGSHIELD_CONFIG`` names, or else
+            ``ragshield.toml`` in the working directory, if it is there.
+
+        Raises
+        ------
+        ConfigurationError
+            If a file that was named is not there or is no TOML, a key is unknown, or a value is
+            none; the message names the key, where it stands, and the nearest known one.
+        """
+        file = file_of(path)
+        _check_variables()
+        of_file: Mapping[str, Any] = {} if file is None else _parsed(file)
+
+        class OfFile(cls):  # type: ignore[valid-type, misc]
+            model_config = SettingsConfigDict(toml_file=file)
+
+        try:
+            found = OfFile()
+        except SettingsError as error:  # such as JSON that is none
+            msg = f"the environment cannot be read: {error}."
+            raise ConfigurationError(msg) from None
+        except ValidationError as error:
+            raise ConfigurationError(_said(error, file, of_file)) from None
+        return found
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - no such files
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Return what is given in code, in the environment, and in the file."""
+        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls)
+
+    @field_validator("database")
+    @classmethod
+    def _is_url(cls, url: str) -> str:
+        try:
+            shown(url)
+        except ArgumentError:  # which would quote it, with its password
+            msg = "is no SQLAlchemy URL, such as sqlite:///ragshield.db"
+            raise ValueError(msg) from None
+        return url
+
+    @field_validator("detectors", mode="before")
+    @classmethod
+    def _listed(cls, given: Any) -> Any:
+        if not isinstance(given, str):
+            return given
+        return tuple(name.strip() for name in given.split(",") if name.strip())
+
+    @field_validator("detectors")
+    @classmethod
+    def _are_built_in(cls, names: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        for name in names or ():
+            if name not in BUILT_IN:
+                msg = f"{_named(name)} is no built-in detector; {_nearest(name, BUILT_IN)}"
+                raise ValueError(msg)
+        if names is not None and len(set(names)) < max(1, len(names)):
+            msg = "expected at least one detector, and none twice"
+            raise ValueError(msg)
+        return names
+
+
+class Setting(NamedTuple):
+    """A setting as it is shown: without secrets."""
+
+    name: str
+    value: str
+    origin: str
+
+
+def listed(settings: Settings, path: str | Path | None = None) -> Iterator[Setting]:
+    """Yield every setting that :meth:`Settings.read` returned of a path, and where it is from."""
+    file = file_of(path)
+    of_file = {} if file is None else dict(_flat(_parsed(file)))
+    for name, value in _flat(settings.model_dump(mode="json")):
+        variable = _variable(name)
+        if any(key.upper() == variable for key in os.environ):
+            origin = variable
+        elif name in of_file:
+            origin = str(file)
+        else:
+            origin = "default"
+        yield Setting(name, _value(name, value), origin)
+    for variable in SECRETS:
+        there = bool(os.environ.get(variable))
+        yield Setting(
+            variable.removeprefix(PREFIX).lower(),
+            "(set, hidden)" if there else "(not set)",
+            variable if there else "default",
+        )
+
+
+def file_of(path: str | Path | None = None) -> Path | None:
+    """Return the file that settings are read from, if there is one.
+
+    Raises
+    ------
+    ConfigurationError
+        If one was named that is not there.
+    """
+    named = path if path is not None else os.environ.get(FILE_VARIABLE)
+    if not named:
+        return Path(FILE) if Path(FILE).is_file() else None
+    if not Path(named).is_file():
+        by = "" if path is not None else f", which {FILE_VARIABLE} names,"
+        msg = f"the file {_named(str(named))}{by} is not there; make it, or name another."
+        raise ConfigurationError(msg)
+    return Path(named)
+
+
+def _parsed(file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        where = f" ({error})" if isinstance(error, tomllib.TOMLDecodeError) else ""
+        msg = f"{file} cannot be read as TOML{where}; see docs/configuration.md for its keys."
+        raise ConfigurationError(msg) from None
+
+
+def _known() -> dict[str, list[str]]:
+    """Return the names of all settings, those below another with their owner."""
+    known: dict[str, list[str]] = {}
+    for name, field in Settings.model_fields.items():
+        kind = field.annotation
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            known[name] = list(kind.model_fields)
+        else:
+            known[name] = []
+    return known
+
+
+def _flat(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield each setting by its whole name: ``policy.quarantine_at``."""
+    below = _known()
+    for name, value in values.items():
+        if below.get(name) and isinstance(value, Mapping):
+            yield from ((f"{name}.{inner}", each) for inner, each in value.items())
+        else:
+            yield name, value
+
+
+def _variable(name: str) -> str:
+    return PREFIX + name.replace(".", BELOW).upper()
+
+
+def _check_variables() -> None:
+    """Refuse variables that look like settings and are none."""
+    known = {*SECRETS, *OTHERS}
+    for name, below in _known().items():
+        known |= {_variable(name), *(_variable(f"{name}.{inner}") for inner in below)}
+    for variable in os.environ:
+        if variable.upper().startswith(PREFIX) and variable.upper() not in known:
+            msg = (
+                f"the environment variable {_named(variable)} is no setting; "
+                f"{_nearest(variable.upper(), known)}"
+            )
+            raise ConfigurationError(msg)
+
+
+def _said(error: ValidationError, file: Path | None, of_file: Mapping[str, Any]) -> str:
+    """Return what is wrong, without what was given: that may be a secret."""
+    known = _known()
+    problems = []
+    for one in error.errors(include_url=False, include_input=False, include_context=False):
+        path = [str(part) for part in one["loc"]]
+        name = ".".join(path[:2] if known.get(path[0]) else path[:1])
+        written = any(f"{key}.".startswith(f"{name}.") for key, _ in _flat(of_file))
+        in_file = written and _variable(name) not in os.environ
+        where = f"{file}: " if in_file else f"{_variable(name)}: "
+        if one["type"] == "extra_forbidden":
+            secret = _variable(path[0]) in SECRETS
+            what = (
+                f"{_named(path[0])} belongs in no file; set {_variable(path[0])} instead"
+                if secret
+                else f"{_named(name)} is no setting; "
+                + _nearest(path[-1], known.get(path[0], known))
+            )
+        else:
+            what = f"{_named(name)}: {one['msg'].removeprefix('Value error, ')}"
+        problems.append(where + what)
+    return "; ".join(problems)
+
+
+def _nearest(name: str, known: Any) -> str:
+    near = get_close_matches(name, known, n=1)
+    return f"did you mean {near[0]}?" if near else f"known are {', '.join(sorted(known))}."
+
+
+def _named(name: str) -> str:
+    return repr(printable(name, 100))
+
+
+def _value(name: str, value: Any) -> str:
+    if name == "database":
+        return shown(value).strip("'")
+    if value is None:
+        return ""
+    return printable(", ".join(value) if isinstance(value, list) else str(value), 200)
