@@ -13,7 +13,7 @@ from ragshield_core.attacks.files import read_attacks, read_targets
 from ragshield_core.attacks.labels import LABEL_FLIPS, flip_labels
 from ragshield_core.attacks.passages import STYLES, craft_passages, put_question_in_front
 from ragshield_core.attacks.phrases import disguise_phrase, plant_phrase, vary_phrase
-from ragshield_core.attacks.wordings import WORDINGS, own_wordings, read_wordings
+from ragshield_core.attacks.wordings import WORDINGS, Wordings, own_wordings, read_wordings
 
 __all__ = [
     "ATTACKS",
@@ -26,6 +26,7 @@ __all__ = [
     "Draft",
     "Planted",
     "Target",
+    "Wordings",
     "craft_passages",
     "disguise_phrase",
     "flip_labels",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Mapping
@@ -122,6 +123,14 @@ def read_wordings(path: Path) -> Wordings:
     if not isinstance(values, dict):
         _refuse(f"{path} holds no object", 'one such as {"claims": ["A recount of {k} gave {a}."]}')
     return own_wordings(values, str(path))
+
+
+def mark_of(wordings: Wordings) -> str:
+    """Return what tells own wordings from ours, and from others."""
+    if wordings == WORDINGS:
+        return "shipped"
+    exact = json.dumps({key: list(each) for key, each in wordings.items()}, sort_keys=True)
+    return f"own {hashlib.blake2b(exact.encode(), digest_size=8).hexdigest()}"
 
 
 def _check(wording: object, key: str, what: str) -> None:
