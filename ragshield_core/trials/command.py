@@ -93,7 +93,7 @@ def evaluate_command(  # noqa: PLR0913 - options of a command line
     top_k: Annotated[int, typer.Option(min=1, help="Entries that a question retrieves.")] = TOP_K,
     stream: Annotated[
         int,
-        typer.Option(min=1, help="Clean entries of a stream; of all, one in a hundred is poison."),
+        typer.Option(min=1, help="Clean entries of a stream; one in a hundred is poison."),
     ] = STREAM,
     streams: Annotated[
         int, typer.Option(min=1, help="Streams of an attack: more targets, more time.")
