@@ -26,8 +26,8 @@ from ragshield_core.trials.verdicts import kinds, objecting, parts, quiet
 
 # Clean entries of a stream, and how many streams an attack has: of what comes, one in a hundred is
 # poison. Most of the time goes into taking thresholds anew, once for every tenth by which a
-# knowledge base grows: four streams of five hundred cost hardly more than one of a thousand, and
-# have twice as many targets.
+# knowledge base grows: four streams of five hundred cost half as much again as one of a
+# thousand, and have twice as many targets.
 STREAM, STREAMS, POISONED = 500, 4, 0.01
 # Entries that come at once: two texts of a target seldom do.
 AT_ONCE = 50
