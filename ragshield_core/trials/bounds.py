@@ -118,28 +118,37 @@ def broken(now: Evaluation, bounds: Sequence[Bound], before: Evaluation | None) 
         )
 
 
-def check_bounds(now: Evaluation, bounds: Sequence[Bound], before: Evaluation | None) -> None:
+def check_bounds(
+    bounds: Sequence[Bound], recalls: Sequence[str], reached: Sequence[str], *, baseline: bool
+) -> None:
     """Refuse bounds that hold nothing.
+
+    Parameters
+    ----------
+    bounds
+        What figures may be.
+    recalls, reached
+        Names of the attacks that have such figures.
+    baseline
+        Whether there is one.
 
     Raises
     ------
     SourceError
-        If one is for an attack that was not measured, or for time without a baseline.
+        If one is for an attack that is not measured, or for time without a baseline.
     """
-    measured = {
-        "recall": [r.attack for r in now.main_recalls],
-        "reached": [each.attack for each in now.reached],
-    }
+    measured = {"recall": recalls, "reached": reached}
     for bound in bounds:
         names = measured.get(bound.figure)
         if names is not None and not any(map(bound.is_for, names)):
             known = "; ".join(printable(key_of(name)) for name in names) or "none at all"
+            what = f"{bound.figure}.{bound.attack}".rstrip(".")
             msg = (
-                f"{bound.figure}.{bound.attack} was not measured, so that it cannot be held to "
-                f"{bound.value:g}; expected one of these, or how they begin: {known}."
+                f"{what} is not measured, so that it cannot be held to {bound.value:g}; expected "
+                f"one of these, or how they begin: {known}."
             )
             raise SourceError(msg)
-        if bound.figure == "time" and before is None:
+        if bound.figure == "time" and not baseline:
             msg = "--fail-above time=... is a multiple of an earlier time, expected --baseline too."
             raise SourceError(msg)
 

@@ -33,7 +33,7 @@ from ragshield_core.scan.command import (
 from ragshield_core.scan.knowledge_base import load
 from ragshield_core.scan.readers.kinds import open_source
 from ragshield_core.scan.readers.source import Columns
-from ragshield_core.trials.bounds import at_least, at_most
+from ragshield_core.trials.bounds import at_least, at_most, check_bounds
 from ragshield_core.trials.figures import Evaluation
 from ragshield_core.trials.gate import check_comparable, worse_than
 from ragshield_core.trials.output import show
@@ -173,6 +173,8 @@ def evaluate_command(  # noqa: PLR0913 - options of a command line
             check_comparable(settings, before)
         own = [planted for path in attacks or () for planted in read_attacks(path)]
         recipes = _recipes(attack, difficulty)
+        names = [*(each.name for each in recipes), *(each.attack for each in own), LABEL_FLIPS]
+        check_bounds(bounds, names, names, baseline=before is not None)
         folder = Path(f"{data.name}.ragshield") if work_dir is None else work_dir
         model = cached_embedder(embedder, folder)
         columns = Columns(
@@ -215,9 +217,9 @@ def evaluate_command(  # noqa: PLR0913 - options of a command line
                 progress=bar.tell,
             )
         found = replace(found, settings={**found.settings, "embedder": embedder})
-        worse = worse_than(found, before, bounds)
         if json_file is not None:
             json_file.write_text(found.to_json(), encoding="utf-8")
+        worse = worse_than(found, before, bounds)
         if html_file is not None:
             html_file.write_text(html_page(found, worse), encoding="utf-8")
         if sarif_file is not None:

@@ -65,7 +65,9 @@ def worse_than(
         If the baseline was measured with other settings (:func:`check_comparable`), or a bound is
         for what was not measured.
     """
-    check_bounds(now, bounds, baseline)
+    recalls = [r.attack for r in now.main_recalls]
+    reached = [each.attack for each in now.reached]
+    check_bounds(bounds, recalls, reached, baseline=baseline is not None)
     worse = [] if baseline is None else list(_since(now, baseline))
     return [*worse, *broken(now, bounds, baseline)]
 

@@ -51,7 +51,7 @@ def test_bounds_are_held_by_attack_and_the_narrowest_counts(found):
     assert worse("recall.clones=.5", "recall.Hidden Instructions=.81") == ["hidden instructions"]
     assert worse("recall.poisonedrag=.95") == ["PoisonedRAG"]
     assert worse("recall.poisonedrag=.95", "recall.poisonedrag-question=.9") == []
-    with pytest.raises(SourceError, match=r"recall\.poisoned was not .*poisonedrag-question"):
+    with pytest.raises(SourceError, match=r"recall\.poisoned is not .*poisonedrag-question"):
         worse("recall.poisoned=.1")
 
 

@@ -470,7 +470,7 @@ for (const scheme of ["light", "dark"]) {
 
 
 def test_the_page_is_no_wider_than_a_telephone_in_light_and_dark(found, tmp_path):
-    long = "https://example.org/" + "a-very-long-path/" * 20
+    long = "nowhere2break" * 30
     idle = {"clique": long}
     groups = tuple(replace(group, question=long, why=long) for group in found.groups)
     page = html_page(replace(found, idle=idle, groups=groups), [long])
@@ -580,6 +580,8 @@ def test_own_wordings_harder_steps_and_sizes_are_planted_and_sarif_is_written(
         (["kb.jsonl", "--sizes", "1,0"], "numbers from 1 on"),
         (["kb.jsonl", "--wordings", "words.json"], "'magic' is not known, expected one of"),
         (["kb.jsonl", "--fail-below", "precision=.5"], "recall.ATTACK=SHARE"),
+        (["kb.jsonl", "--fail-below", "recall.clones=.5"], "recall.clones is not measured"),
+        (["kb.jsonl", "--fail-above", "time=2"], "--baseline too"),
         (["kb.jsonl", "--sarif", "no/such/out.sarif"], "is not a folder"),
         (["kb.jsonl", "--attack", "label flips"], "fewer than two labels"),
     ],
