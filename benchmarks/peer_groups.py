@@ -128,7 +128,7 @@ class CleanBase(GroupPeer):
 
     def judge(self, new: Batch) -> dict[str, Judgement]:
         """Audit knowledge base and batch together."""
-        vectors = np.concatenate([self._known.vectors, new.vectors])
+        vectors = np.concatenate([self._known.embeddings, new.embeddings])
         n, first = len(vectors), len(self._known)
         index = faiss.IndexFlatIP(vectors.shape[1])
         index.add(vectors)
@@ -157,15 +157,15 @@ class Outliers(GroupPeer):
         from sklearn.neighbors import LocalOutlierFactor  # noqa: PLC0415
 
         self._models = {
-            "IsolationForest": IsolationForest(random_state=0).fit(known.vectors),
-            "LocalOutlierFactor": LocalOutlierFactor(novelty=True).fit(known.vectors),
+            "IsolationForest": IsolationForest(random_state=0).fit(known.embeddings),
+            "LocalOutlierFactor": LocalOutlierFactor(novelty=True).fit(known.embeddings),
         }
 
     def judge(self, new: Batch) -> dict[str, Judgement]:
         """Score vectors; below zero is an outlier by their own rule."""
         found = {}
         for name, model in self._models.items():
-            scores = -model.decision_function(new.vectors)
+            scores = -model.decision_function(new.embeddings)
             found[name] = Judgement(scores > 0.0, scores)
         return found
 
@@ -184,7 +184,7 @@ class DatalabIssues(GroupPeer):
         everything = join(self._known, new)
         lab = Datalab(data={"text": list(everything.texts)}, verbosity=0)
         kinds = ("outlier", "near_duplicate")
-        lab.find_issues(features=everything.vectors, issue_types={kind: {} for kind in kinds})
+        lab.find_issues(features=everything.embeddings, issue_types={kind: {} for kind in kinds})
         found = {}
         for kind in kinds:
             issues = lab.get_issues(kind).iloc[len(self._known) :]

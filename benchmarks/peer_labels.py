@@ -83,15 +83,15 @@ class DatalabLabels(LabelPeer):
         self._known = known
         model = LogisticRegression(max_iter=1_000)
         self._held_out = cross_val_predict(
-            model, known.vectors, list(known.labels), cv=FOLDS, method="predict_proba"
+            model, known.embeddings, list(known.labels), cv=FOLDS, method="predict_proba"
         )
-        self._model = model.fit(known.vectors, list(known.labels))
+        self._model = model.fit(known.embeddings, list(known.labels))
         return self._issues(list(known.labels), self._held_out)[1]
 
     def judge(self, new: Batch) -> Judgement:
         """Look for issues in knowledge base and new entries together."""
         labels = [*self._known.labels, *new.labels]
-        probabilities = np.concatenate([self._held_out, self._model.predict_proba(new.vectors)])
+        probabilities = np.concatenate([self._held_out, self._model.predict_proba(new.embeddings)])
         own, scores = self._issues(labels, probabilities)
         first = len(self._known)
         return Judgement(own[first:], scores[first:])
@@ -150,7 +150,7 @@ def flipped_batches(rest: Batch, seed: int) -> dict[str, tuple[Batch, NDArray[np
         everything = Batch.of(
             ids=rest.ids,
             texts=rest.texts,
-            embeddings=rest.vectors,
+            embeddings=rest.embeddings,
             labels=[label for part, _ in parts for label in part.labels],
         )
         found[f"{share:.0%} flipped"] = everything, np.concatenate([bad for _, bad in parts])

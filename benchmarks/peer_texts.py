@@ -162,7 +162,7 @@ def text_sets(test: Batch, *, quick: bool) -> dict[str, Batch]:
         found = {name: batch.take(range(min(20, len(batch)))) for name, batch in found.items()}
     # Labels are not what this is about, and belong to mails only.
     return {
-        name: Batch.of(ids=one.ids, texts=one.texts, embeddings=one.vectors)
+        name: Batch.of(ids=one.ids, texts=one.texts, embeddings=one.embeddings)
         for name, one in found.items()
     }
 
