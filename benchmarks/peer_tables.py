@@ -17,7 +17,7 @@ from ragshield_core.evaluation import exact_interval
 # Accepted share of clean entries, for every method that has a threshold.
 FPR = 0.01
 # Texts that are embedded to know what embedding costs.
-EMBEDDED = 500
+EMBEDDED = 150
 
 T = TypeVar("T")
 
