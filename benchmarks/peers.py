@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import os
 import platform
 import warnings
 from collections.abc import Callable
@@ -51,11 +52,15 @@ ones, those that are found. "As it comes": the peer's own default. "At 1 %": its
 one that 1 % of clean calibration data exceeds. Time is per new entry, vectors given; of embedding:
 as a share of embedding the same texts with MiniLM on the same threads, in the same run.
 
+Load average of the machine while a role ran, on {cores} cores: {loads}. Where it is above their
+number, other work ran beside, and times are longer than need be and no more than a hint.
+
 **Who was tuned on what.** No peer was tuned on any text below by us, but for its threshold, on
 clean calibration data. Our detectors were made with PoisonedRAG's NQ and HotpotQA texts,
-`promptinjection_nq` and these corpora in view; the unseen wordings, the texts of RAGDefender's
-authors and agent-memory-guard's own payloads are those that they were not tuned on. What follows
-from the figures, losses first: [docs/peers.md](../../docs/peers.md).
+`promptinjection_nq` and these clean corpora in view, and have been measured before on the texts of
+RAGDefender's authors (limits.md). Nobody had looked at agent-memory-guard's payloads; of the unseen
+wordings, no more than docs/peers.md says. What follows from the figures, losses first:
+[docs/peers.md](../../docs/peers.md).
 """
 
 
@@ -72,7 +77,9 @@ def main() -> None:
         done = json.loads(STORED.read_text(encoding="utf-8"))
     for name in arguments.only or ROLES:
         lines, counts = ROLES[name](quick=arguments.quick)
-        done[name] = {"lines": lines, "counts": counts}
+        # Of the last five minutes: times of a busy machine are no more than a hint.
+        load = round(os.getloadavg()[1], 1)
+        done[name] = {"lines": lines, "counts": counts, "load": load}
         print("\n".join(lines), flush=True)
         if not arguments.quick:
             write(done)
@@ -84,6 +91,8 @@ def write(done: dict[str, dict[str, object]]) -> None:
         versions=", ".join(f"{name} {version(name)}" for name in PACKAGES),
         python=platform.python_version(),
         threads=faiss.omp_get_max_threads(),
+        cores=os.cpu_count(),
+        loads=", ".join(f"{name} {done[name]['load']}" for name in ROLES if name in done),
     )
     lines = [head, *(line for name in ROLES if name in done for line in done[name]["lines"])]
     STORED.write_text(json.dumps(done, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
