@@ -58,8 +58,8 @@ number, other work ran beside, and times are longer than need be and no more tha
 **Who was tuned on what.** No peer was tuned on any text below by us, but for its threshold, on
 clean calibration data. Our detectors were made with PoisonedRAG's NQ and HotpotQA texts,
 `promptinjection_nq` and these clean corpora in view, and have been measured before on the texts of
-RAGDefender's authors (limits.md). Nobody had looked at agent-memory-guard's payloads; of the unseen
-wordings, no more than docs/peers.md says. What follows from the figures, losses first:
+RAGDefender's authors (docs/limits.md), but not on agent-memory-guard's payloads; of the unseen
+wordings, docs/peers.md says who had seen what. What follows from the figures, losses first:
 [docs/peers.md](../../docs/peers.md).
 """
 
