@@ -20,7 +20,7 @@ from ragshield_core.canary import CanaryMonitor, DriftReport, MatrixRetriever
 from ragshield_core.canary.rank_figures import Rule
 
 # Draws of canaries: those of canaries.py, and others to calibrate on.
-TEST_DRAWS, CLEAN_DRAWS = range(3), range(10, 13)
+TEST_DRAWS, CLEAN_DRAWS = range(1), range(10, 13)
 SENTENCE = re.compile(r"(?<=[.!?])\s+")
 
 HEAD = """
