@@ -8,7 +8,7 @@ float32 rows of unit length, so that an inner product is a cosine.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +34,36 @@ from ragshield_core.neighbors.slots import Slots, repeated
 EXACT_UP_TO = 25_000
 
 FORMAT = 1
+
+
+class EntryIndex(Protocol):
+    """What is asked for neighbours, wherever their vectors are."""
+
+    dim: int
+
+    def __len__(self) -> int:
+        """Return how many entries there are."""
+        ...
+
+    def __contains__(self, entry_id: object) -> bool:
+        """Return whether an entry is there."""
+        ...
+
+    def slots_of(self, ids: Iterable[str]) -> NDArray[np.int64]:
+        """Return the slot of each id, shape (n,); -1 where it is unknown."""
+        ...
+
+    def ids_of(self, slots: Sequence[int] | NDArray[Any]) -> list[str]:
+        """Return the id of each slot."""
+        ...
+
+    def vectors(self, slots: Sequence[int] | NDArray[Any]) -> NDArray[np.float32]:
+        """Return the unit vectors of slots, shape (n, dim)."""
+        ...
+
+    def search(self, embeddings: NDArray[np.float32], k: int) -> Neighbors:
+        """Return the k nearest entries of each query."""
+        ...
 
 
 class FixedVectors:
@@ -118,6 +148,11 @@ class NeighborIndex:
 
     def __contains__(self, entry_id: object) -> bool:
         return entry_id in self._slots
+
+    @property
+    def ids(self) -> list[str]:
+        """The ids of all entries, in the order in which they came."""
+        return self._slots.ids(self._slots.present)
 
     @property
     def capacity(self) -> int:
