@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ragshield_core.entries import Batch
 from ragshield_core.neighbors.corpus import all_neighbors
-from ragshield_core.neighbors.index import FixedVectors, NeighborIndex
+from ragshield_core.neighbors.index import EXACT_UP_TO, FixedVectors, NeighborIndex
 from ragshield_core.neighbors.known import cosines, rows_within
 from ragshield_core.neighbors.rows import Neighbors
 from ragshield_core.neighbors.stored import StoredIndex
@@ -126,9 +126,11 @@ class SimilarityGraph:
         exact_up_to: int | None = None,
         table: VectorTable | None = None,
     ) -> None:
-        options = {} if exact_up_to is None else {"exact_up_to": exact_up_to}
+        up_to = EXACT_UP_TO if exact_up_to is None else exact_up_to
         self.index: NeighborIndex | StoredIndex = (
-            NeighborIndex(dim, **options) if table is None else StoredIndex(dim, table, **options)
+            NeighborIndex(dim, exact_up_to=up_to)
+            if table is None
+            else StoredIndex(dim, table, exact_up_to=up_to)
         )
         self.k = k
         self.words: list[NDArray[np.uint32]] = []  # by slot

@@ -94,8 +94,8 @@ class Knowledge:
     def remembered(self, ids: Sequence[str]) -> Batch:
         """Return what is left of entries that no store has any more, to forget them by.
 
-        That is their labels, and their vectors where a detector keeps them in memory. Texts are gone:
-        detectors that count words or phrases keep theirs.
+        That is their labels, and their vectors where a detector keeps them in memory. Texts are
+        gone: detectors that count words or phrases keep theirs.
         """
         known = self.among(ids)
         lender = self.learners[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Self, TypeVar
 
 import numpy as np
@@ -341,7 +342,7 @@ class StoredIndex:
         rows, asked = np.arange(len(embeddings)), k + SPARE
         while len(rows):
             queries = np.ascontiguousarray(embeddings[rows])
-            found = self._asked(lambda table, q=queries, n=asked: table.search(q, n))
+            found = self._asked(partial(_search, queries, asked))
             slots, vectors = self._known(found)
             near = _nearest(queries, found.rows, slots, vectors, k)
             best.slots[rows], best.similarities[rows] = near
@@ -421,13 +422,17 @@ class StoredIndex:
             return ask(self._table)
         except NeighborsError:
             raise
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - of any database; named, and raised as ours
             # Not what it says: messages of databases quote what they were asked.
             msg = (
                 f"{self._shown} did not answer a search for neighbours ({type(error).__name__}); "
                 "try again once it does."
             )
             raise NeighborsError(msg) from None
+
+
+def _search(queries: NDArray[np.float32], k: int, table: VectorTable) -> Found:
+    return table.search(queries, k)
 
 
 def not_at_hand(store: str) -> NeighborsError:
