@@ -103,6 +103,7 @@ class PostgresVectors(VectorTable):
             short = np.flatnonzero((found.rows < 0).any(axis=1))
             if not short.size or not self._has_more(session, place, k, found, short):
                 return found
+            self._set(session, "enable_seqscan", "on")
             self._set(session, "enable_indexscan", "off")
             return _joined(found, short, _searched(session, place, columns, embeddings[short], k))
 
@@ -176,7 +177,7 @@ class PostgresVectors(VectorTable):
 
         query = text(
             f"SELECT count(*) FROM (SELECT 1 FROM {place.table} AS e "
-            f"WHERE {place.condition} LIMIT :k) AS some"
+            f"WHERE {place.condition} LIMIT :k) AS few"
         )
         there = int(session.scalar(query, place.values | {"k": k}))
         return bool(((found.rows[short] >= 0).sum(axis=1) < there).any())

@@ -84,9 +84,13 @@ def test_an_empty_store_and_one_with_few(kind, make_store):
 
 
 def test_other_collections_of_a_table_are_not_seen_and_do_not_crowd_out(make_store, postgres_url):
-    from sqlalchemy import create_engine, text  # noqa: PLC0415
+    from langchain_postgres import PGVector  # noqa: PLC0415
+    from sqlalchemy import NullPool, create_engine, text  # noqa: PLC0415
 
-    mine = fill(make_store("postgres", MODEL, PASSAGE_DIM), KNOWN.take(range(30)))
+    # So that the index is used, small as the table is.
+    options = {"poolclass": NullPool, "connect_args": {"options": "-c enable_seqscan=off"}}
+    mine = PGVector(MODEL, connection=postgres_url, collection_name="mine", engine_args=options)
+    fill(mine, KNOWN.take(range(30)))
     near = BAD.embeddings[:1] + np.random.default_rng(0).normal(0, 1e-3, (300, PASSAGE_DIM))
     others = passages(300, 5, "other")
     fill(make_store("postgres", MODEL, PASSAGE_DIM), type(others).of(
@@ -104,6 +108,7 @@ def test_other_collections_of_a_table_are_not_seen_and_do_not_crowd_out(make_sto
         with engine.begin() as connection:
             connection.execute(text("DROP INDEX stored_neighbors"))
         engine.dispose()
+        mine.delete_collection()
     best = np.argsort(-(KNOWN.embeddings[:30] @ BAD.embeddings[0]))[:12]
     assert {found.ids[row] for row in found.rows[0]} == {KNOWN.ids[row] for row in best}
 
