@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -93,6 +94,7 @@ class StoredIndex:
         self._waiting: dict[str, None] = {}  # kept here until the store has them
         self._ask_at = LET_GO_AFTER  # waiting ones
         self._pages: deque[tuple[NDArray[np.int64], NDArray[np.float32]]] = deque()
+        self._lock = threading.Lock()  # of the pages: several threads ask for vectors
 
     def __len__(self) -> int:
         return len(self._slots)
@@ -190,7 +192,8 @@ class StoredIndex:
 
     def compact(self) -> NDArray[np.int64]:
         """Renumber the entries, without gaps and in the order in which they came."""
-        self._pages.clear()
+        with self._lock:
+            self._pages.clear()
         return self._slots.compact()
 
     def slots_of(self, ids: Iterable[str]) -> NDArray[np.int64]:
@@ -368,7 +371,9 @@ class StoredIndex:
         unique, inverse = np.unique(slots, return_inverse=True)
         rows = np.zeros((len(unique), self.dim), dtype=np.float32)
         left = np.ones(len(unique), dtype=np.bool_)
-        for have, vectors in self._pages:
+        with self._lock:
+            pages = tuple(self._pages)
+        for have, vectors in pages:
             place = np.minimum(np.searchsorted(have, unique), len(have) - 1)
             here = left & (have[place] == unique)
             rows[here] = vectors[place[here]]
@@ -410,9 +415,10 @@ class StoredIndex:
         if not len(slots):
             return
         order = np.argsort(slots)
-        self._pages.appendleft((slots[order], vectors[order]))
-        while len(self._pages) > 1 and sum(len(have) for have, _ in self._pages) > REMEMBERED:
-            self._pages.pop()
+        with self._lock:
+            self._pages.appendleft((slots[order], vectors[order]))
+            while len(self._pages) > 1 and sum(len(have) for have, _ in self._pages) > REMEMBERED:
+                self._pages.pop()
 
     def _asked(self, ask: Callable[[VectorTable], T]) -> T:
         """Ask the store, and say of what it raises that it did not answer."""

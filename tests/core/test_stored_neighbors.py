@@ -1,5 +1,6 @@
 import json
 import logging
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -227,6 +228,19 @@ def test_few_vectors_are_remembered(monkeypatch):
     for seed in range(30):
         index.search(rows_of(1, seed), 4)
     assert sum(len(have) for have, _ in index._pages) <= 20
+
+
+def test_threads_may_ask_for_vectors_beside_each_other(monkeypatch):
+    monkeypatch.setattr(stored, "REMEMBERED", 40)
+    monkeypatch.setattr(stored, "AT_ONCE", 7)
+    rows = rows_of(400)
+    _, index, _ = pair(400)
+    index.let_go()
+    rng = np.random.default_rng(0)
+    asked = [rng.permutation(400)[:60] for _ in range(300)]
+    with ThreadPoolExecutor(8) as pool:
+        for slots, found in zip(asked, pool.map(index.vectors, asked), strict=True):
+            np.testing.assert_allclose(found, rows[slots], atol=1e-6)
 
 
 def test_state_has_no_vectors_but_those_kept_here():
