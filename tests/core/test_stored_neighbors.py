@@ -1,5 +1,6 @@
 import json
 import logging
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -238,9 +239,14 @@ def test_threads_may_ask_for_vectors_beside_each_other(monkeypatch):
     index.let_go()
     rng = np.random.default_rng(0)
     asked = [rng.permutation(400)[:60] for _ in range(300)]
-    with ThreadPoolExecutor(8) as pool:
-        for slots, found in zip(asked, pool.map(index.vectors, asked), strict=True):
-            np.testing.assert_allclose(found, rows[slots], atol=1e-6)
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            for slots, found in zip(asked, pool.map(index.vectors, asked), strict=True):
+                np.testing.assert_allclose(found, rows[slots], atol=1e-6)
+    finally:
+        sys.setswitchinterval(usual)
 
 
 def test_state_has_no_vectors_but_those_kept_here():
