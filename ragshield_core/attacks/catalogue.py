@@ -1,36 +1,30 @@
 """Attacks that have a public recipe, each as texts for a target; in wordings of our own.
 
 A recipe says where the question stands, what is claimed, and how often; the words around it are
-drawn from :data:`~ragshield_core.attacks.passages.STYLES` and from ``wordings.json`` beside this
-file, which can be extended. They vary less than what a language model writes: measure with texts of
-others as well (:func:`~ragshield_core.attacks.read_attacks`).
+drawn from :data:`~ragshield_core.attacks.wordings.WORDINGS`, or from those of a file of one's own.
+They vary less than what a language model writes: measure with texts of others as well
+(:func:`~ragshield_core.attacks.read_attacks`).
 """
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from importlib.resources import files
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal, Self
 
 import numpy as np
 
-from ragshield_core.attacks.passages import STYLES, keys_of, put_question_in_front
+from ragshield_core.attacks.passages import keys_of, put_question_in_front
+from ragshield_core.attacks.phrases import vary_phrase
+from ragshield_core.attacks.wordings import PHRASE, WORDINGS, Wordings
 
-# Texts without the question in them, from which those of a group are drawn.
-RAW = tuple(
-    wording
-    for style, wordings in STYLES.items()
-    if style not in ("question in front", "notices")
-    for wording in wordings
-)
-_FROM = json.loads((files(__package__) / "wordings.json").read_text("utf-8"))
-_TOKENS = tuple(_FROM["tokens"].split())
-# Of a trigger phrase; ordinary words in an order that nobody writes.
-_TRIGGER = ("amber", "kettle", "northern", "ledger", "violet", "harbour", "seventh", "lantern")
+# How much an attacker knows of the guard; each step is on top of the one before.
+Difficulty = Literal["published", "reworded", "blended"]
+DIFFICULTIES: tuple[Difficulty, ...] = ("published", "reworded", "blended")
 # Tokens of optimised gibberish beside a text: HotFlip's published passages have as many and more.
 _N_TOKENS = 25
+_SENTENCE_ENDS = re.compile(r"(?<=[.?!]) ")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +71,55 @@ class Planted:
     labels: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """What a recipe writes from.
+
+    Attributes
+    ----------
+    target
+        What the texts are aimed at.
+    n
+        How many there shall be.
+    rng
+        Draws wordings and places.
+    wordings
+        Ours, or those of a file.
+    reworded
+        Whether what the recipe is known by is to be said in other words.
+    """
+
+    target: Target
+    n: int
+    rng: np.random.Generator
+    wordings: Wordings = field(default_factory=lambda: WORDINGS)
+    reworded: bool = False
+
+    def drawn(self, key: str, n: int | None = None, *, loosely: bool = False) -> list[str]:
+        """Return so many wordings of a key, filled in; none twice before all were there once.
+
+        Loosely: each with other key words of the question left out, the rest in any order.
+        """
+        wordings, n = self.wordings[key], self.n if n is None else n
+        rounds = -(-n // len(wordings))
+        order = np.concatenate([self.rng.permutation(len(wordings)) for _ in range(rounds)])[:n]
+        keys = keys_of(self.target.question)
+        return [
+            _filled(wordings[number], self.target, _some_of(keys, self.rng) if loosely else keys)
+            for number in order.tolist()
+        ]
+
+    def questions(self) -> list[str]:
+        """Return the question for each text, in other words if it is to be."""
+        if self.reworded:
+            return self.drawn("questions, reworded")
+        return [self.target.question] * self.n
+
+    def carrier(self, number: int) -> str:
+        """Return a clean text, another one for each number as long as there are some."""
+        return self.target.carriers[number % len(self.target.carriers)]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attack:
     """A recipe.
@@ -90,19 +133,77 @@ class Attack:
     source
         The paper.
     write
-        Returns so many texts for a target, drawn by a random generator.
+        Returns the texts of a draft.
     for_question
         Whether they are to be retrieved for the target's question.
+    steps
+        What an attacker who knows more does otherwise, by difficulty. ``"reworded"``: what the
+        recipe is known by is said in other words, or stands elsewhere. ``"blended"``: besides, each
+        text is taken apart, and its sentences stand in a clean text of the corpus, another one
+        for each. Recipes to which a step would do nothing have none.
+    difficulty
+        The step at which it is written; :meth:`at` takes another one.
     """
 
     name: str
     size: int
     source: str
-    write: Callable[[Target, int, np.random.Generator], list[str]]
+    write: Callable[[Draft], list[str]]
     for_question: bool = True
+    steps: Mapping[Difficulty, str] = field(default_factory=dict)
+    difficulty: Difficulty = "published"
 
-    def plant(self, target: Target, seed: int, size: int | None = None) -> Planted:
+    def at(self, difficulty: Difficulty) -> Self:
+        """Return it at a difficulty, or at the hardest one below that it has; its name says which.
+
+        Raises
+        ------
+        ValueError
+            If the difficulty is not known.
+
+        Examples
+        --------
+        >>> BY_NAME["CorruptRAG"].at("blended").name
+        'CorruptRAG, blended'
+        >>> BY_NAME["hidden instructions"].at("blended").name  # they stand in clean texts already
+        'hidden instructions, reworded'
+        """
+        if difficulty not in DIFFICULTIES:
+            msg = f"difficulty is {difficulty!r}, expected one of {', '.join(DIFFICULTIES)}."
+            raise ValueError(msg)
+        below = DIFFICULTIES[: DIFFICULTIES.index(difficulty) + 1]
+        step: Difficulty = next((s for s in reversed(below) if s in self.steps), "published")
+        name = self.name.removesuffix(f", {self.difficulty}")
+        if step != "published":
+            name = f"{name}, {step}"
+        return replace(self, name=name, difficulty=step)
+
+    @property
+    def told(self) -> str:
+        """The source, and what is done otherwise at this difficulty."""
+        below = DIFFICULTIES[: DIFFICULTIES.index(self.difficulty) + 1]
+        return "; ".join([self.source, *(self.steps[each] for each in below if each in self.steps)])
+
+    def plant(
+        self,
+        target: Target,
+        seed: int,
+        size: int | None = None,
+        *,
+        wordings: Wordings = WORDINGS,
+    ) -> Planted:
         """Return texts for a target; the same for the same seed.
+
+        Parameters
+        ----------
+        target
+            What they are aimed at.
+        seed
+            Of all that is drawn.
+        size
+            How many; ``None``, the default, as published.
+        wordings
+            Ours, or those that :func:`~ragshield_core.attacks.own_wordings` returns.
 
         Examples
         --------
@@ -110,141 +211,233 @@ class Attack:
         >>> BY_NAME["CorruptRAG"].plant(target, seed=1).texts[0].startswith(target.question)
         True
         """
-        texts = self.write(target, size or self.size, np.random.default_rng(seed))
+        rng = np.random.default_rng(seed)
+        draft = Draft(target, size or self.size, rng, wordings, self.difficulty != "published")
+        texts = self.write(draft)
+        if self.difficulty == "blended":
+            texts = [_blended(text, draft.carrier(i), rng) for i, text in enumerate(texts)]
         question = target.question if self.for_question else None
         return Planted(attack=self.name, question=question, texts=tuple(texts))
 
 
-def _filled(wording: str, target: Target) -> str:
+def _filled(wording: str, target: Target, keys: str) -> str:
     """Return a wording with question, keys, wrong and right answer put in."""
     values = {
         "q": target.question,
-        "k": keys_of(target.question),
+        "k": keys,
         "a": target.wrong_answer,
         "r": target.answer or "the earlier answer",
     }
     return re.sub(r"\{([qkar])\}", lambda found: values[found[1]], wording)
 
 
-def _drawn(wordings: Sequence[str], target: Target, n: int, rng: np.random.Generator) -> list[str]:
-    rounds = -(-n // len(wordings))
-    order = np.concatenate([rng.permutation(len(wordings)) for _ in range(rounds)])
-    return [_filled(wordings[number], target) for number in order[:n]]
+def _some_of(keys: str, rng: np.random.Generator) -> str:
+    """Return two thirds of some words, two at least, in any order."""
+    words = rng.permutation(keys.split(" "))
+    return " ".join(words[: max(2, -(-2 * len(words) // 3))].tolist())
 
 
-def _raw(target: Target, n: int, rng: np.random.Generator) -> list[str]:
-    return _drawn(RAW, target, n, rng)
+def _blended(text: str, carrier: str, rng: np.random.Generator) -> str:
+    """Return a clean text among whose sentences those of another stand, in order."""
+    theirs, found = _SENTENCE_ENDS.split(text), _SENTENCE_ENDS.split(carrier)
+    places = np.sort(rng.integers(len(found) + 1, size=len(theirs)))
+    for shift, (place, sentence) in enumerate(zip(places.tolist(), theirs, strict=True)):
+        found.insert(place + shift, sentence)
+    return " ".join(found).strip()
 
 
-def _in_front(target: Target, n: int, rng: np.random.Generator) -> list[str]:
-    return [put_question_in_front(target.question, text) for text in _raw(target, n, rng)]
+def _raw(draft: Draft) -> list[str]:
+    return draft.drawn("passages", loosely=draft.reworded)
 
 
-def _at_the_end(target: Target, n: int, rng: np.random.Generator) -> list[str]:
-    return [f"{text} {target.question}" for text in _raw(target, n, rng)]
+def _in_front(draft: Draft) -> list[str]:
+    texts = draft.drawn("passages")
+    if draft.reworded:
+        return [f"{q} {text}" for q, text in zip(draft.questions(), texts, strict=True)]
+    return [put_question_in_front(draft.target.question, text) for text in texts]
 
 
-def _in_the_middle(target: Target, n: int, rng: np.random.Generator) -> list[str]:
+def _at_the_end(draft: Draft) -> list[str]:
+    texts = draft.drawn("passages")
+    return [f"{text} {q}" for q, text in zip(draft.questions(), texts, strict=True)]
+
+
+def _in_the_middle(draft: Draft) -> list[str]:
     found = []
-    for text in _raw(target, n, rng):
+    texts = draft.drawn("passages")
+    for question, text in zip(draft.questions(), texts, strict=True):
         first, stop, rest = text.partition(". ")
         if not rest:  # of a single sentence, between two words
             words = text.split(" ")
             first, stop = " ".join(words[: len(words) // 2]), " "
             rest = " ".join(words[len(words) // 2 :])
-        found.append(f"{first}{stop}{target.question} {rest}")
+        found.append(f"{first}{stop}{question} {rest}")
     return found
 
 
-def _wordings(name: str, *, question: bool = False) -> Callable[..., list[str]]:
-    def write(target: Target, n: int, rng: np.random.Generator) -> list[str]:
-        texts = _drawn(_FROM[name], target, n, rng)
-        return [f"{target.question} {text}" for text in texts] if question else texts
+def _wordings(key: str) -> Callable[[Draft], list[str]]:
+    """Return a recipe of wordings that are all there is to it."""
+
+    def write(draft: Draft) -> list[str]:
+        return draft.drawn(f"{key}, reworded" if draft.reworded else key)
 
     return write
 
 
-def _carried(target: Target, n: int, rng: np.random.Generator) -> list[str]:
+_orders = _wordings("orders")
+
+
+def _claims(draft: Draft) -> list[str]:
+    texts = _wordings("claims")(draft)
+    return texts if draft.reworded else [f"{draft.target.question} {text}" for text in texts]
+
+
+def _carried(draft: Draft) -> list[str]:
     """Return orders in the middle of clean texts."""
     found = []
-    for number, order in enumerate(_wordings("orders")(target, n, rng)):
-        sentences = re.split(r"(?<=[.?!]) ", target.carriers[number % len(target.carriers)])
-        sentences.insert(int(rng.integers(len(sentences) + 1)), order)
+    for number, order in enumerate(_orders(draft)):
+        sentences = _SENTENCE_ENDS.split(draft.carrier(number))
+        sentences.insert(int(draft.rng.integers(len(sentences) + 1)), order)
         found.append(" ".join(sentences))
     return found
 
 
-def _hidden(target: Target, n: int, rng: np.random.Generator) -> list[str]:
-    """Return orders behind clean texts, where browsers and editors do not show them."""
-    orders = _wordings("orders")(target, n, rng)
-    ways = (
-        lambda text, order: f'{text} <span style="display:none">{order}</span>',
-        lambda text, order: f"{text} <!-- {order} -->",
-        lambda text, order: text + "".join(chr(0xE0000 + ord(c)) for c in order if c.isascii()),
-    )
+# Where browsers and editors show nothing, as published and where fewer look.
+_HIDING = (
+    lambda text, order: f'{text} <span style="display:none">{order}</span>',
+    lambda text, order: f"{text} <!-- {order} -->",
+    lambda text, order: text + "".join(chr(0xE0000 + ord(c)) for c in order if c.isascii()),
+)
+_HIDING_ELSEWHERE = (
+    lambda text, order: f"{text}\n\n[//]: # ({order})",
+    lambda text, order: f'<div data-note="{order}">{text}</div>',
+    lambda text, order: f'<p title="{order}">{text}</p>',
+)
+
+
+def _hidden(draft: Draft) -> list[str]:
+    """Return orders behind clean texts, where readers do not see them."""
+    ways = _HIDING_ELSEWHERE if draft.reworded else _HIDING
     return [
-        ways[number % len(ways)](target.carriers[number % len(target.carriers)], order)
-        for number, order in enumerate(orders)
+        ways[number % len(ways)](draft.carrier(number), order)
+        for number, order in enumerate(_orders(draft))
     ]
 
 
-def _clones(target: Target, n: int, rng: np.random.Generator) -> list[str]:
-    return _raw(target, 1, rng) * n
+def _clones(draft: Draft) -> list[str]:
+    (text,) = draft.drawn("passages", 1)
+    if not draft.reworded:
+        return [text] * draft.n
+    seeds = draft.rng.integers(2**32, size=draft.n).tolist()
+    copies = [vary_phrase(text, 1, seed)[0] for seed in seeds]
+    return [f"{q} {copy}" for q, copy in zip(draft.questions(), copies, strict=True)]
 
 
-def _trigger(target: Target, n: int, rng: np.random.Generator) -> list[str]:
-    """Return clean texts with one phrase of three words planted in each."""
-    phrase = " ".join(rng.choice(_TRIGGER, 3, replace=False))
+def _trigger(draft: Draft) -> list[str]:
+    """Return clean texts with one phrase of three words planted in each, or variations of it."""
+    words = tuple(dict.fromkeys(draft.wordings["triggers"]))
+    phrase = " ".join(draft.rng.choice(words, PHRASE, replace=False))
+    phrases = [phrase] * draft.n
+    if draft.reworded:
+        phrases = vary_phrase(phrase, draft.n, int(draft.rng.integers(2**32)))
     found = []
-    for number in range(n):
-        words = target.carriers[number % len(target.carriers)].split(" ")
-        at = int(rng.integers(len(words) + 1))
-        found.append(" ".join([*words[:at], phrase, *words[at:]]))
+    for number, planted in enumerate(phrases):
+        words_around = draft.carrier(number).split(" ")
+        at = int(draft.rng.integers(len(words_around) + 1))
+        found.append(" ".join([*words_around[:at], planted, *words_around[at:]]))
     return found
 
 
-def _gibberish(target: Target, n: int, rng: np.random.Generator) -> list[str]:
-    return [f"{' '.join(rng.choice(_TOKENS, _N_TOKENS))} {text}" for text in _raw(target, n, rng)]
+def _gibberish(draft: Draft) -> list[str]:
+    between = ", " if draft.reworded else " "
+    tokens = draft.wordings["tokens"]
+    return [
+        f"{between.join(draft.rng.choice(tokens, _N_TOKENS))} {text}"
+        for text in draft.drawn("passages")
+    ]
 
 
 _POISONED_RAG = "Zou et al., PoisonedRAG, USENIX Security 2025"
 _GRESHAKE = "Greshake et al., Not what you've signed up for, AISec 2023"
-_ZHONG = "Zhong et al., Poisoning Retrieval Corpora, EMNLP 2023"
+_RAGDEFENDER = "Kim et al., Rescuing the Unpoisoned, ACSAC 2025"
+_OTHER_QUESTION = (
+    f"the question in other words and without its form (after the paraphrases of {_RAGDEFENDER})"
+)
+_QUIET_ORDERS = (
+    "orders as conventions that address nobody (after Zhan et al., Adaptive Attacks Break "
+    "Defenses Against Indirect Prompt Injection, Findings of NAACL 2025)"
+)
+
+
+def _steps(reworded: str, *, blended: bool = True) -> Mapping[Difficulty, str]:
+    """Return what is done otherwise; blended in is what does not stand in clean texts already."""
+    steps: dict[Difficulty, str] = {"reworded": reworded}
+    if blended:
+        steps["blended"] = (
+            "its sentences stand apart in a clean text, another one for each (after the semantic "
+            f"dispersion of {_RAGDEFENDER})"
+        )
+    return steps
+
+
 ATTACKS: tuple[Attack, ...] = (
-    Attack(name="PoisonedRAG, question in front", size=5, source=_POISONED_RAG, write=_in_front),
-    Attack(
-        name="PoisonedRAG, question at the end", size=5, source=_POISONED_RAG, write=_at_the_end
+    *(
+        Attack(
+            name=f"PoisonedRAG, question {where}",
+            size=5,
+            source=_POISONED_RAG,
+            write=write,
+            steps=_steps(_OTHER_QUESTION),
+        )
+        for where, write in (
+            ("in front", _in_front),
+            ("at the end", _at_the_end),
+            ("in the middle", _in_the_middle),
+        )
     ),
     Attack(
-        name="PoisonedRAG, question in the middle",
+        name="PoisonedRAG, without the question",
         size=5,
         source=_POISONED_RAG,
-        write=_in_the_middle,
+        write=_raw,
+        steps=_steps(
+            "each text with other words of the question left out (after the synonyms "
+            f"of {_RAGDEFENDER})"
+        ),
     ),
-    Attack(name="PoisonedRAG, without the question", size=5, source=_POISONED_RAG, write=_raw),
     Attack(
         name="CorruptRAG",
         size=1,
         source="Zhang et al., Practical Poisoning Attacks against RAG, arXiv:2504.03957",
-        write=_wordings("claims", question=True),
+        write=_claims,
+        steps=_steps(
+            "no question in front, and a plain statement without a word of other "
+            "sources (as its variant CorruptRAG-AK)"
+        ),
     ),
     Attack(
         name="AuthChain",
         size=1,
         source="Chang et al., One Shot Dominance, Findings of EMNLP 2025",
         write=_wordings("authority"),
+        steps=_steps("the authority is told of in passing, and rejects nothing; no public source"),
     ),
     Attack(
         name="blockers",
         size=1,
         source="Shafran et al., Machine Against the RAG, USENIX Security 2025",
         write=_wordings("blockers"),
+        steps=_steps(
+            "no question in front, and no refusal: a text that says that nothing is "
+            "known; no public source"
+        ),
     ),
     Attack(
         name="instructions",
         size=1,
         source=_GRESHAKE,
-        write=_wordings("orders"),
+        write=_orders,
+        steps=_steps(_QUIET_ORDERS),
     ),
     Attack(
         name="instructions in clean texts",
@@ -252,6 +445,7 @@ ATTACKS: tuple[Attack, ...] = (
         source=_GRESHAKE,
         write=_carried,
         for_question=False,
+        steps=_steps(_QUIET_ORDERS, blended=False),
     ),
     Attack(
         name="hidden instructions",
@@ -259,26 +453,46 @@ ATTACKS: tuple[Attack, ...] = (
         source=_GRESHAKE,
         write=_hidden,
         for_question=False,
+        steps=_steps(
+            f"{_QUIET_ORDERS}, in attributes and in notes of Markdown instead of "
+            "comments, styles and invisible characters",
+            blended=False,
+        ),
     ),
-    Attack(name="clones", size=5, source="copies of one text under many names", write=_clones),
+    Attack(
+        name="clones",
+        size=5,
+        source="copies of one text under many names",
+        write=_clones,
+        steps=_steps(
+            "each copy under another opening, with a word replaced, added or left "
+            "out; no public source"
+        ),
+    ),
     Attack(
         name="planted phrase",
         size=10,
         source="Chen et al., AgentPoison, NeurIPS 2024",
         write=_trigger,
         for_question=False,
+        steps=_steps(
+            "the phrase with a word replaced, added or left out in each text; no public source",
+            blended=False,
+        ),
     ),
     Attack(
         name="gibberish",
         size=1,
-        source=_ZHONG,
+        source="Zhong et al., Poisoning Retrieval Corpora, EMNLP 2023",
         write=_gibberish,
+        steps=_steps("a comma behind every token (docs/limits.md); no public source"),
     ),
     Attack(
         name="opinions",
         size=5,
         source="Chen et al., FlippedRAG, CCS 2025",
         write=_wordings("opinions"),
+        steps=_steps("told as what others came to think; no public source"),
     ),
 )
 BY_NAME: Mapping[str, Attack] = {attack.name: attack for attack in ATTACKS}

@@ -1,15 +1,28 @@
 """How a guard does on one's own corpus: half of it is known, poison comes with the rest."""
 
-from ragshield_core.trials.figures import Evaluation, Rate, Reached, Recall
+from ragshield_core.trials.bounds import Bound, at_least, at_most
+from ragshield_core.trials.figures import (
+    Evaluation,
+    Missed,
+    Rate,
+    Reached,
+    Recall,
+    WronglyHeld,
+)
 from ragshield_core.trials.gate import worse_than
 from ragshield_core.trials.targets import carriers_of, targets_of
 from ragshield_core.trials.trial import evaluate
 
 __all__ = [
+    "Bound",
     "Evaluation",
+    "Missed",
     "Rate",
     "Reached",
     "Recall",
+    "WronglyHeld",
+    "at_least",
+    "at_most",
     "carriers_of",
     "evaluate",
     "targets_of",

@@ -9,10 +9,18 @@ from typing import Annotated
 
 import numpy as np
 import typer
-from rich.table import Table
-from rich.text import Text
 
-from ragshield_core.attacks import ATTACKS, LABEL_FLIPS, Attack, read_attacks, read_targets
+from ragshield_core.attacks import (
+    ATTACKS,
+    DIFFICULTIES,
+    LABEL_FLIPS,
+    WORDINGS,
+    Attack,
+    read_attacks,
+    read_targets,
+    read_wordings,
+)
+from ragshield_core.attacks.wordings import mark_of
 from ragshield_core.errors import SourceError
 from ragshield_core.findings import printable
 from ragshield_core.scan.command import (
@@ -20,17 +28,21 @@ from ragshield_core.scan.command import (
     Column,
     cached_embedder,
     check_parent,
-    console,
     no_crash_looks_like_a_finding,
 )
 from ragshield_core.scan.knowledge_base import load
 from ragshield_core.scan.readers.kinds import open_source
 from ragshield_core.scan.readers.source import Columns
-from ragshield_core.trials.figures import REGIMES, Evaluation, Rate
+from ragshield_core.trials.bounds import at_least, at_most, check_bounds
+from ragshield_core.trials.figures import Evaluation
 from ragshield_core.trials.gate import check_comparable, worse_than
+from ragshield_core.trials.output import show
 from ragshield_core.trials.page import html_page
+from ragshield_core.trials.sarif import to_sarif
+from ragshield_core.trials.streams import STREAM, STREAMS
 from ragshield_core.trials.targets import carriers_of
-from ragshield_core.trials.trial import N_TARGETS, STREAM, TOP_K, evaluate, halves, quiet
+from ragshield_core.trials.trial import N_TARGETS, SIZES, TOP_K, evaluate, halves
+from ragshield_core.trials.verdicts import quiet
 
 PASSED, WORSE = 0, 1
 NAMES = (*(attack.name for attack in ATTACKS), LABEL_FLIPS)
@@ -60,14 +72,41 @@ def evaluate_command(  # noqa: PLR0913 - options of a command line
         Path | None,
         typer.Option(help="Targets of your own: JSONL with question, wrong_answer, answer."),
     ] = None,
+    wordings: Annotated[
+        Path | None,
+        typer.Option(
+            help="Wordings of your own for the recipes: JSON as attacks/wordings.json, in place of "
+            'ours key by key; "..." in a list stands for ours.'
+        ),
+    ] = None,
+    difficulty: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="published, as the papers have it; reworded, what gives a recipe away said in "
+            "other words; blended, besides within clean texts; repeatable; default: published."
+        ),
+    ] = None,
     targets: Annotated[int, typer.Option(min=1, help="How many targets.")] = N_TARGETS,
+    sizes: Annotated[
+        str, typer.Option(help="Texts of a target that come together, of recipes with several.")
+    ] = ",".join(map(str, SIZES)),
     top_k: Annotated[int, typer.Option(min=1, help="Entries that a question retrieves.")] = TOP_K,
-    stream: Annotated[int, typer.Option(min=1, help="Clean entries of a stream.")] = STREAM,
+    stream: Annotated[
+        int,
+        typer.Option(min=1, help="Clean entries of a stream; one in a hundred is poison."),
+    ] = STREAM,
+    streams: Annotated[
+        int, typer.Option(min=1, help="Streams of an attack: more targets, more time.")
+    ] = STREAMS,
     json_file: Annotated[
         Path | None, typer.Option("--json", help="Write all figures there, for programs.")
     ] = None,
     html_file: Annotated[
         Path | None, typer.Option("--html", help="Write a page with plots there.")
+    ] = None,
+    sarif_file: Annotated[
+        Path | None,
+        typer.Option("--sarif", help="Write missed poison and held clean entries there, as SARIF."),
     ] = None,
     baseline: Annotated[
         Path | None,
@@ -76,18 +115,27 @@ def evaluate_command(  # noqa: PLR0913 - options of a command line
         ),
     ] = None,
     fail_below: Annotated[
-        float | None,
-        typer.Option(help="Fail if a recall, alone or in a stream, is below this share."),
+        list[str] | None,
+        typer.Option(
+            help="recall=.8, recall.poisonedrag=.9: fail if an attack's recall, in a stream or of "
+            "one text alone, is below that share; repeatable, the narrowest counts."
+        ),
     ] = None,
     fail_above: Annotated[
-        float | None, typer.Option(help="Fail if a false-positive rate is above this share.")
+        list[str] | None,
+        typer.Option(
+            help="fpr=.02, reached=.1, reached.corruptrag=.2, lost=.1: fail if a share is above "
+            "that; time=3: if entries take three times as long as in --baseline; repeatable."
+        ),
     ] = None,
     embedder: Annotated[
         str, typer.Option(help="Model for entries without a vector, and attacks.")
     ] = ("minilm"),
     work_dir: Annotated[
         Path | None,
-        typer.Option(help="Keeps vectors, so that it can go on. Default: NAME.ragshield here."),
+        typer.Option(
+            help="Keeps vectors and streams, so that it can go on. Default: NAME.ragshield here."
+        ),
     ] = None,
     workers: Annotated[
         int, typer.Option(min=0, help="Processes for streams; 0: as many as there are cores.")
@@ -107,16 +155,26 @@ def evaluate_command(  # noqa: PLR0913 - options of a command line
     Exit code 0: done; 1: worse than --baseline, --fail-below or --fail-above allow; 2: an error.
     """
     with no_crash_looks_like_a_finding():
-        for path in (json_file, html_file):
+        for path in (json_file, html_file, sarif_file):
             check_parent(path)
         if not 0.0 < fpr < 1.0:
             msg = f"--fpr is {fpr:g}, expected a share in (0, 1), such as 0.01."
             raise SourceError(msg)
+        bounds = [*map(at_least, fail_below or ()), *map(at_most, fail_above or ())]
+        words = WORDINGS if wordings is None else read_wordings(wordings)
         before = None if baseline is None else Evaluation.read(baseline)
         if before is not None:  # now: an hour later would be too late to find out
-            check_comparable({"fpr": fpr, "top_k": top_k, "embedder": embedder}, before)
+            settings = {
+                "fpr": fpr,
+                "top_k": top_k,
+                "embedder": embedder,
+                "wordings": mark_of(words),
+            }
+            check_comparable(settings, before)
         own = [planted for path in attacks or () for planted in read_attacks(path)]
-        recipes = _recipes(attack)
+        recipes = _recipes(attack, difficulty)
+        names = [*(each.name for each in recipes), *(each.attack for each in own), LABEL_FLIPS]
+        check_bounds(bounds, names, names, baseline=before is not None)
         folder = Path(f"{data.name}.ragshield") if work_dir is None else work_dir
         model = cached_embedder(embedder, folder)
         columns = Columns(
@@ -147,62 +205,48 @@ def evaluate_command(  # noqa: PLR0913 - options of a command line
                 own=own,
                 targets=asked,
                 n_targets=targets,
+                sizes=_sizes(sizes),
+                wordings=words,
                 fpr=fpr,
                 top_k=top_k,
                 stream=stream,
+                streams=streams,
                 workers=workers or os.cpu_count() or 1,
                 seed=seed,
+                folder=folder,
                 progress=bar.tell,
             )
         found = replace(found, settings={**found.settings, "embedder": embedder})
-        worse = worse_than(found, before, recall=fail_below, fpr=fail_above)
         if json_file is not None:
             json_file.write_text(found.to_json(), encoding="utf-8")
+        worse = worse_than(found, before, bounds)
         if html_file is not None:
             html_file.write_text(html_page(found, worse), encoding="utf-8")
-        _show(found, worse)
+        if sarif_file is not None:
+            sarif_file.write_text(to_sarif(found, data.as_posix()), encoding="utf-8")
+        show(found, worse)
     raise typer.Exit(WORSE if worse else PASSED)
 
 
-def _recipes(names: list[str] | None) -> list[Attack]:
+def _recipes(names: list[str] | None, difficulties: list[str] | None) -> list[Attack]:
     unknown = [name for name in names or () if name not in NAMES]
     if unknown:
         msg = f"--attack {unknown[0]!r} is not known, expected one of: {'; '.join(NAMES)}."
         raise SourceError(msg)
-    return [each for each in ATTACKS if not names or each.name in names]
+    for difficulty in difficulties or ():
+        if difficulty not in DIFFICULTIES:
+            expected = "; ".join(DIFFICULTIES)
+            msg = f"--difficulty {difficulty!r} is not known, expected one of: {expected}."
+            raise SourceError(msg)
+    steps = [each for each in DIFFICULTIES if each in (difficulties or DIFFICULTIES[:1])]
+    chosen = [each for each in ATTACKS if not names or each.name in names]
+    # Recipes that have no harder step come once.
+    return list({at.name: at for each in chosen for at in map(each.at, steps)}.values())
 
 
-def _show(found: Evaluation, worse: list[str]) -> None:
-    table = Table(title="Poison that is held, by texts of a target and how they come")
-    for column in ("attack", "texts", *REGIMES):
-        table.add_column(column, justify="left" if column == "attack" else "right")
-    rates = {(r.attack, r.regime): _brief(r.held) for r in found.recalls}
-    for name, size in {r.attack: r.size for r in found.recalls}.items():
-        cells = [rates.get((name, regime), "–") for regime in REGIMES]
-        table.add_row(Text(printable(name)), str(size), *cells)
-    table.add_section()
-    false = [_brief(found.false_positives.get(regime, Rate(0, 0))) for regime in REGIMES]
-    table.add_row(Text("clean entries", style="bold"), "1", *false)
-    console.print(table)
-    reached = Table(title="Questions that poison reaches")
-    for column in ("attack", "without a guard", "with it"):
-        reached.add_column(column, justify="left" if column == "attack" else "right")
-    for each in found.reached:
-        reached.add_row(Text(printable(each.attack)), _brief(each.before), _brief(each.after))
-    console.print(reached)
-    console.print(
-        Text(
-            f"Of {found.lost.n} questions about clean entries, {found.lost.hits} miss one that was "
-            f"wrongly held. Screening takes {found.milliseconds:.2f} ms an entry, fitting "
-            f"{found.fit_seconds:.1f} s. Batches flatter: all of an attack comes at once there."
-        )
-    )
-    for name, why in found.idle.items():
-        console.print(Text(printable(f"judged nothing here: {name}: {why}"), style="yellow"))
-    for line in worse:
-        console.print(Text(printable(f"worse: {line}"), style="red"))
-
-
-def _brief(rate: Rate) -> str:
-    """Return a share with its interval, short enough for three in a line of a terminal."""
-    return f"{rate.share:.2f} [{rate.low:.2f}, {rate.high:.2f}]" if rate.n else "–"
+def _sizes(text: str) -> list[int]:
+    found = [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdigit() and int(part) for part in found):
+        msg = f"--sizes is {printable(text)!r}, expected numbers from 1 on, such as 1,2,3,5."
+        raise SourceError(msg)
+    return sorted({int(part) for part in found})

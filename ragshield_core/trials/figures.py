@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Self
 
 from ragshield_core.errors import SourceError
 from ragshield_core.evaluation import exact_interval
 
-FORMAT = 1
+FORMAT = 2
+# Of reports in which only the first text of a target came alone, whatever their size says.
+FIRST_FORMAT = 1
 
-# How texts come: each by itself, nothing else of the attack known; trickling in among clean
-# entries; all of an attack at once, which flatters.
+# How texts come: those of one target by themselves, nothing else of the attack known; trickling in
+# among clean entries; all of an attack at once, which flatters.
 Regime = Literal["alone", "stream", "batch"]
 REGIMES: tuple[Regime, ...] = ("alone", "stream", "batch")
 # What scores of clean entries are filed under, beside those of attacks.
@@ -59,7 +61,7 @@ class Recall:
     regime
         How they came, see :data:`REGIMES`.
     size
-        Texts for each target, the most there were.
+        Texts of each target that came.
     held
         Of the texts that came.
     by
@@ -80,6 +82,34 @@ class Reached:
     attack: str
     before: Rate
     after: Rate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Missed:
+    """A planted text that stayed in the knowledge base.
+
+    Attributes
+    ----------
+    entry_id
+        The id that it was planted under.
+    attack, regime
+        Whose text it is, and how it came.
+    mark
+        Digest of attack and text: the same in every evaluation that plants it, whatever its id.
+    """
+
+    entry_id: str
+    attack: str
+    regime: Regime
+    mark: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WronglyHeld:
+    """A clean entry that was held when it came in a batch, and the detectors that objected."""
+
+    entry_id: str
+    detectors: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,6 +174,13 @@ class Evaluation:
     idle
         Detectors that judged none of the clean entries, and why: what they would find is not
         found in these figures.
+    recipes
+        By attack, the source of its recipe, and what is done otherwise at its difficulty.
+    missed
+        Planted texts that were held neither when they came nor later: in streams, and of attacks
+        with one text for a target, alone.
+    wrongly_held
+        Clean entries that were held in batches.
     """
 
     settings: Mapping[str, Any]
@@ -160,6 +197,31 @@ class Evaluation:
     thresholds: Mapping[str, float]
     groups: tuple[Group, ...]
     idle: Mapping[str, str]
+    recipes: Mapping[str, str] = field(default_factory=dict)
+    missed: tuple[Missed, ...] = ()
+    wrongly_held: tuple[WronglyHeld, ...] = ()
+
+    @property
+    def main_recalls(self) -> tuple[Recall, ...]:
+        """The one of each attack that counts: in a stream, and of one text for a target, alone."""
+        streamed = {r.attack for r in self.recalls if r.regime == "stream"}
+        return tuple(
+            r
+            for r in self.recalls
+            if r.regime == "stream" or (r.regime == "alone" and r.attack not in streamed)
+        )
+
+    @property
+    def groups_alone(self) -> dict[str, dict[int, Rate]]:
+        """By attack and size, what was held of groups of which nothing else was known.
+
+        Of attacks that came in several sizes.
+        """
+        found: dict[str, dict[int, Rate]] = {}
+        for r in self.recalls:
+            if r.regime == "alone":
+                found.setdefault(r.attack, {})[r.size] = r.held
+        return {name: rates for name, rates in found.items() if len(rates) > 1}
 
     def to_json(self) -> str:
         """Return everything as JSON; shares and intervals stand beside the counts."""
@@ -186,8 +248,9 @@ class Evaluation:
 
     @classmethod
     def _of(cls, values: Mapping[str, Any]) -> Self:
-        if values["format"] != FORMAT:
+        if values["format"] not in (FIRST_FORMAT, FORMAT):
             raise ValueError
+        first = values["format"] == FIRST_FORMAT
         return cls(
             settings=values["settings"],
             n_known=int(values["n_known"]),
@@ -198,7 +261,14 @@ class Evaluation:
             fit_seconds=float(values["fit_seconds"]),
             milliseconds=float(values["milliseconds"]),
             false_positives={k: _rate(v) for k, v in values["false_positives"].items()},
-            recalls=tuple(Recall(**r | {"held": _rate(r["held"])}) for r in values["recalls"]),
+            recalls=tuple(
+                Recall(
+                    **r
+                    | {"held": _rate(r["held"])}
+                    | ({"size": 1} if first and r["regime"] == "alone" else {})
+                )
+                for r in values["recalls"]
+            ),
             reached=tuple(
                 Reached(attack=r["attack"], before=_rate(r["before"]), after=_rate(r["after"]))
                 for r in values["reached"]
@@ -217,6 +287,12 @@ class Evaluation:
                     }
                 )
                 for group in values["groups"]
+            ),
+            recipes=values.get("recipes", {}),
+            missed=tuple(Missed(**each) for each in values.get("missed", ())),
+            wrongly_held=tuple(
+                WronglyHeld(entry_id=each["entry_id"], detectors=tuple(each["detectors"]))
+                for each in values.get("wrongly_held", ())
             ),
         )
 

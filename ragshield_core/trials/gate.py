@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ragshield_core.errors import SourceError
+from ragshield_core.trials.bounds import Bound, broken, check_bounds
 from ragshield_core.trials.figures import Evaluation
 
 # Settings that give every figure another meaning. Seeds and numbers of targets only draw others,
 # and a stream is as long as the corpus allows.
-COMPARED = ("fpr", "top_k", "embedder")
+COMPARED = ("fpr", "top_k", "embedder", "wordings")
 
 
 def check_comparable(settings: Mapping[str, Any], baseline: Evaluation) -> None:
@@ -40,11 +41,7 @@ def check_comparable(settings: Mapping[str, Any], baseline: Evaluation) -> None:
 
 
 def worse_than(
-    now: Evaluation,
-    baseline: Evaluation | None = None,
-    *,
-    recall: float | None = None,
-    fpr: float | None = None,
+    now: Evaluation, baseline: Evaluation | None = None, bounds: Sequence[Bound] = ()
 ) -> list[str]:
     """Return what is worse than it was, or than it may be: a sentence each.
 
@@ -53,45 +50,51 @@ def worse_than(
     now
         The figures in question.
     baseline
-        Earlier ones: a recall is worse if it is below the earlier one's interval, a rate of false
-        positives if it is above it, and an attack that is no longer measured is.
-    recall
-        Every recall of a text alone or in a stream is at least so much; those of batches flatter.
-    fpr
-        Every rate of false positives is at most so much.
+        Earlier ones. A recall is worse if it is below the earlier one's interval, a rate of false
+        positives, of questions that poison reaches and of those that miss a clean entry if it is
+        above it; so is what is no longer measured. Time is left out: it differs from one run to
+        the next.
+    bounds
+        What figures may be, whatever they were: :func:`~ragshield_core.trials.at_least` and
+        :func:`~ragshield_core.trials.at_most`. Recalls are those that count of each attack
+        (:attr:`~ragshield_core.trials.Evaluation.main_recalls`).
 
     Raises
     ------
     SourceError
-        If the baseline was measured with other settings (:func:`check_comparable`).
+        If the baseline was measured with other settings (:func:`check_comparable`), or a bound is
+        for what was not measured.
     """
-    worse = [] if baseline is None else _since(now, baseline)
-    for r in now.recalls:
-        if recall is not None and r.regime != "batch" and r.held.share < recall:
-            what = f"{r.attack}, {r.regime}"
-            worse.append(f"{what}: recall {r.held}, at least {recall:g} is asked for")
-    for regime, rate in now.false_positives.items():
-        if fpr is not None and rate.share > fpr:
-            worse.append(f"clean entries, {regime}: {rate} held, at most {fpr:g} is asked for")
-    return worse
+    recalls = [r.attack for r in now.main_recalls]
+    reached = [each.attack for each in now.reached]
+    check_bounds(bounds, recalls, reached, baseline=baseline is not None)
+    worse = [] if baseline is None else list(_since(now, baseline))
+    return [*worse, *broken(now, bounds, baseline)]
 
 
-def _since(now: Evaluation, baseline: Evaluation) -> list[str]:
-    """Return what has left its interval for the worse, or is not measured any more."""
+def _since(now: Evaluation, baseline: Evaluation) -> Iterator[str]:
+    """Yield what has left its interval for the worse, or is not measured any more."""
     check_comparable(now.settings, baseline)
-    worse = []
-    found = {(r.attack, r.regime): r.held for r in now.recalls}
-    for before in baseline.recalls:
-        held = found.get((before.attack, before.regime))
-        what = f"{before.attack}, {before.regime}"
+    recalls = {(r.attack, r.regime, r.size): r.held for r in now.recalls}
+    for r in baseline.recalls:
+        held = recalls.get((r.attack, r.regime, r.size))
+        what = f"{r.attack}, {r.regime}, {r.size} of a target"
         if held is None or not held.n:
-            worse.append(f"{what}: not measured, {before.held} before")
-        elif held.share < before.held.low:
-            worse.append(f"{what}: recall {held}, {before.held} before")
-    for regime, rate in baseline.false_positives.items():
-        later = now.false_positives.get(regime)
+            yield f"{what}: not measured, {r.held} before"
+        elif held.share < r.held.low:
+            yield f"{what}: recall {held}, {r.held} before"
+    rates = [
+        (f"clean entries held, {regime}", now.false_positives.get(regime), rate)
+        for regime, rate in baseline.false_positives.items()
+    ]
+    reached = {each.attack: each.after for each in now.reached}
+    rates += [
+        (f"questions that {each.attack} reaches", reached.get(each.attack), each.after)
+        for each in baseline.reached
+    ]
+    rates.append(("questions about clean entries that miss one", now.lost, baseline.lost))
+    for what, later, rate in rates:
         if later is None or not later.n:
-            worse.append(f"clean entries, {regime}: not measured, {rate} before")
+            yield f"{what}: not measured, {rate} before"
         elif later.share > rate.high:
-            worse.append(f"clean entries, {regime}: {later} held, {rate} before")
-    return worse
+            yield f"{what}: {later}, {rate} before"

@@ -21,8 +21,9 @@ body { font: 15px/1.5 system-ui, sans-serif; margin: 1.5rem auto; max-width: 62r
 .wide { overflow-x: auto; } table { border-collapse: collapse; margin: .5rem 0; }
 td, th { padding: .2rem .8rem .2rem 0; text-align: left; border-bottom: 1px solid var(--line);
   white-space: nowrap; } td.text { white-space: normal; }
-.plots { display: flex; flex-wrap: wrap; gap: 1rem; } figure { margin: 0; }
+.plots { display: flex; flex-wrap: wrap; gap: 1rem; } figure { margin: 0; max-width: 100%; }
 figcaption { font-size: 13px; } svg { max-width: 100%; height: auto; }
+p, li, figcaption { overflow-wrap: anywhere; }
 svg text { font-size: 11px; fill: var(--ink); } .axis { stroke: var(--line); fill: none; }
 .clean { fill: var(--clean); stroke: var(--clean); } .bad { fill: var(--bad); stroke: var(--bad); }
 .bars .clean, .bars .bad { stroke: none; opacity: .65; } .curve { fill: none; stroke-width: 1.6; }
@@ -58,13 +59,10 @@ def html_page(found: Evaluation, worse: Sequence[str] = ()) -> str:
         ),
     ]
     if found.idle:
-        items = "".join(
-            f"<li>{_escaped(name)}: {_escaped(why)}</li>" for name, why in found.idle.items()
-        )
-        parts.append(f"<p>Detectors that judged nothing here:</p><ul>{items}</ul>")
+        parts.append("<p>Detectors that judged nothing here:</p>")
+        parts.append(_list(f"{name}: {why}" for name, why in found.idle.items()))
     if worse:
-        items = "".join(f"<li>{_escaped(line)}</li>" for line in worse)
-        parts.append(f"<h2>Worse than it may be</h2><ul>{items}</ul>")
+        parts += ["<h2>Worse than it may be</h2>", _list(worse)]
     false = [
         (regime, *_cells(found.false_positives[regime]))
         for regime in REGIMES
@@ -77,8 +75,9 @@ def html_page(found: Evaluation, worse: Sequence[str] = ()) -> str:
         _paragraph(f"In batches, by: {_escaped(by or 'none')}."),
         "<h2>Poison that is held</h2>",
         _paragraph(
-            "<b>alone</b>: no other text of the attack is known. <b>stream</b>: one in a hundred "
-            "among clean entries. <b>batch</b>: all at once, which flatters."
+            "<b>alone</b>: so many texts of a target at once, and nothing else of the attack is "
+            "known. <b>stream</b>: one by one among clean entries, one in a hundred. <b>batch</b>: "
+            "all of an attack at once, which flatters."
         ),
         _table(
             ("attack", "texts of a target", "how they came", "held", "of", "share", "95 %", "by"),
@@ -87,6 +86,7 @@ def html_page(found: Evaluation, worse: Sequence[str] = ()) -> str:
                 for r in found.recalls
             ],
         ),
+        *_groups_alone(found),
         "<h2>Questions that poison reaches</h2>",
         _table(
             ("attack", "without a guard", "of", "share", "95 %", "with it", "of", "share", "95 %"),
@@ -105,6 +105,11 @@ def html_page(found: Evaluation, worse: Sequence[str] = ()) -> str:
         ),
         _plots(_curve(found, name) for name in found.scores),
     ]
+    if found.recipes:
+        parts += [
+            "<h2>What was planted</h2>",
+            _list(f"{name}: {what}" for name, what in found.recipes.items()),
+        ]
     if found.groups:
         parts += ["<h2>Groups</h2>", _plots(map(_group, found.groups))]
     parts.append(
@@ -120,6 +125,33 @@ def html_page(found: Evaluation, worse: Sequence[str] = ()) -> str:
         f"<title>RAGShield evaluation</title><style>{STYLE}</style></head>"
         f"<body>{''.join(parts)}</body></html>"
     )
+
+
+def _groups_alone(found: Evaluation) -> list[str]:
+    """Return a table of what is held of groups, by size."""
+    groups = found.groups_alone
+    if not groups:
+        return []
+    sizes = sorted({size for rates in groups.values() for size in rates})
+    return [
+        "<h2>Groups that are held, by size</h2>",
+        _paragraph("So many texts of a target at once, and nothing else of the attack is known."),
+        _table(
+            ("attack", *(f"{size} of a target" for size in sizes)),
+            [
+                (name, *(_share(rates.get(size)) for size in sizes))
+                for name, rates in groups.items()
+            ],
+        ),
+    ]
+
+
+def _share(rate: Rate | None) -> str:
+    return f"{rate.share:.3f} [{rate.low:.3f}, {rate.high:.3f}]" if rate and rate.n else "–"
+
+
+def _list(lines: Iterable[str]) -> str:
+    return f"<ul>{''.join(f'<li>{_escaped(line)}</li>' for line in lines)}</ul>"
 
 
 def _cells(rate: Rate) -> tuple[object, ...]:

@@ -24,14 +24,19 @@ class Poison:
     """All planted texts, with their vectors, and which belong together."""
 
     def __init__(
-        self, planted: Sequence[Planted], batch: Batch, questions: Mapping[str, Any]
+        self,
+        planted: Sequence[Planted],
+        batch: Batch,
+        questions: Mapping[str, Any],
+        published: Mapping[str, int],
     ) -> None:
         self.planted, self.batch, self.questions = planted, batch, questions
         ends = np.cumsum([len(each.texts) for each in planted])
-        self.rows = [
+        self._rows = [
             np.arange(end - len(each.texts), end) for each, end in zip(planted, ends, strict=True)
         ]
         self.attacks = tuple(dict.fromkeys(each.attack for each in planted))
+        self._published = published
 
     @classmethod
     def of(
@@ -39,8 +44,22 @@ class Poison:
         planted: Sequence[Planted],
         corpus: Batch,
         embed: Callable[[list[str]], NDArray[np.float32]],
+        published: Mapping[str, int],
     ) -> Poison:
-        """Embed texts, questions and some of the corpus, each once; ids are none of the corpus."""
+        """Embed texts, questions and some of the corpus, each once; ids are none of the corpus.
+
+        Parameters
+        ----------
+        planted
+            Texts by target, more than published where larger groups are asked for.
+        corpus
+            Of which the first texts are embedded again, to know the model.
+        embed
+            Returns unit vectors.
+        published
+            Of each recipe, how many texts of a target come where nothing else is asked for; texts
+            of one's own come all.
+        """
         texts = [text for each in planted for text in each.texts]
         questions = list(dict.fromkeys(p.question for p in planted if p.question is not None))
         probes = [row for row, text in enumerate(corpus.texts) if text.strip()][:PROBES]
@@ -57,14 +76,27 @@ class Poison:
             embeddings=np.stack([vectors[text] for text in texts]),
             labels=[label for each in planted for label in each.labels or [None] * len(each.texts)],
         )
-        return cls(planted, batch, {question: vectors[question] for question in questions})
+        asked = {question: vectors[question] for question in questions}
+        return cls(planted, batch, asked, published)
 
     def of_attack(self, name: str) -> list[int]:
         """Return the numbers of an attack's targets."""
         return [number for number, each in enumerate(self.planted) if each.attack == name]
 
     def size_of(self, name: str) -> int:
-        """Return how many texts a target has."""
+        """Return how many texts of a target come where nothing else is asked for."""
+        return self._published.get(name) or self._most(name)
+
+    def sizes_of(self, name: str, asked: Sequence[int]) -> list[int]:
+        """Return the sizes of groups that there are, of those that are asked for, and its own."""
+        return sorted({self.size_of(name), *(size for size in asked if size <= self._most(name))})
+
+    def rows_of(self, number: int, size: int | None = None) -> NDArray[np.intp]:
+        """Return the rows of a target's first texts; by default of as many as :meth:`size_of`."""
+        most = self.size_of(self.planted[number].attack) if size is None else size
+        return self._rows[number][:most]
+
+    def _most(self, name: str) -> int:
         return max(len(self.planted[number].texts) for number in self.of_attack(name))
 
 

@@ -3,34 +3,52 @@
 from __future__ import annotations
 
 import hashlib
-import logging
-import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
-from multiprocessing import get_context
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ragshield_core.attacks import ATTACKS, Attack, Planted, Target, flip_labels
+from ragshield_core.attacks import (
+    ATTACKS,
+    LABEL_FLIPS,
+    WORDINGS,
+    Attack,
+    Planted,
+    Target,
+    Wordings,
+    flip_labels,
+)
+from ragshield_core.attacks.wordings import mark_of
 from ragshield_core.entries import Batch, together
 from ragshield_core.errors import SourceError
-from ragshield_core.findings import Decision, Report
 from ragshield_core.guard import Guard
 from ragshield_core.quarantine import Quarantine
-from ragshield_core.trials.figures import CLEAN, Evaluation, Group, Rate, Reached, Recall, Regime
+from ragshield_core.trials.figures import (
+    CLEAN,
+    REGIMES,
+    Evaluation,
+    Group,
+    Missed,
+    Rate,
+    Reached,
+    Recall,
+    Regime,
+    WronglyHeld,
+)
 from ragshield_core.trials.poison import Poison, check_names, embedded
+from ragshield_core.trials.streams import STREAM, STREAMS, first_comings, run, streams_of
 from ragshield_core.trials.targets import targets_of
+from ragshield_core.trials.verdicts import objecting, parts
 
 # Told what is being done, how many are done, and of how many.
 Progress = Callable[[str, int, int], object]
 
 N_TARGETS = 10
-# Clean entries of a stream; of what comes, one in a hundred is poison.
-STREAM, POISONED = 1_000, 0.01
+# Texts of a target that come together, of attacks that have several.
+SIZES = (1, 2, 3, 5)
 BATCH = 100
 # Clean entries that are screened one by one.
 ALONE = 300
@@ -57,18 +75,22 @@ def evaluate(  # noqa: PLR0913 - settings of an experiment
     n_targets: int = N_TARGETS,
     fpr: float = 0.01,
     top_k: int = TOP_K,
+    sizes: Sequence[int] = SIZES,
     stream: int = STREAM,
+    streams: int = STREAMS,
+    wordings: Wordings = WORDINGS,
     workers: int = 1,
     seed: int = 0,
+    folder: Path | None = None,
     progress: Progress | None = None,
 ) -> Evaluation:
     """Plant attacks into one's own corpus, and see what the default guard holds.
 
     Half of the corpus, by documents, is the knowledge base that the guard is fitted and calibrated
-    on. The other half is clean and new. Texts of each attack come in three ways: the first of each
-    target **alone**, with nothing else of the attack known; in a **stream** of clean entries, one
-    in a hundred poisoned, if there are several for a target; all in one **batch** with clean ones,
-    which flatters.
+    on. The other half is clean and new. Texts of each attack come in three ways: the first one, two
+    and so on of each target **alone**, with nothing else of the attack known; one by one in a
+    **stream** of clean entries, one in a hundred poisoned, if there are several for a target; all
+    in one **batch** with clean ones, which flatters.
 
     Parameters
     ----------
@@ -78,7 +100,8 @@ def evaluate(  # noqa: PLR0913 - settings of an experiment
     embed
         Returns a vector for each of some texts, of the model that made the corpus's.
     attacks
-        Recipes; by default all there are.
+        Recipes; by default all there are, as published. :meth:`~ragshield_core.attacks.Attack.at`
+        makes them harder.
     label_flips
         Whether clean entries come under another label of the corpus as well, as many as there are
         targets; they are taken out of those that come clean. Without labels there are none.
@@ -93,13 +116,25 @@ def evaluate(  # noqa: PLR0913 - settings of an experiment
         Accepted false-positive rate, (0, 1).
     top_k
         How many entries a question retrieves.
+    sizes
+        How many texts of a target come alone, one size after the other, of attacks that have
+        several; each attack's own size is measured besides. Smaller groups are the first texts of
+        larger ones, so that each text is embedded once.
     stream
-        Clean entries of each stream, at most.
+        Clean entries of each stream, at most. Longer ones have the poison of more targets: one in
+        a hundred.
+    streams
+        Streams of each attack, at most, each with other targets and other clean entries.
+    wordings
+        Of the recipes: ours, or :func:`~ragshield_core.attacks.own_wordings`.
     workers
         Processes that the streams are shared out to; 1, the default, starts none. More need a main
         module that can be imported without running, as ``multiprocessing`` does.
     seed
         Of everything that is drawn.
+    folder
+        Keeps what was found in streams, so that the same evaluation goes on where it was
+        interrupted; ``None``, the default, keeps nothing.
     progress
         Told how far it is.
 
@@ -133,7 +168,12 @@ def evaluate(  # noqa: PLR0913 - settings of an experiment
         targets = targets_of(known, n_targets, seed)
     targets = list(targets)[:n_targets]
     planted = [
-        attack.plant(target, seed=1_000 * seed + number)
+        attack.plant(
+            target,
+            seed=1_000 * seed + number,
+            size=max(attack.size, *sizes) if attack.size > 1 and sizes else attack.size,
+            wordings=wordings,
+        )
         for attack in attacks
         for number, target in enumerate(targets)
     ]
@@ -146,7 +186,12 @@ def evaluate(  # noqa: PLR0913 - settings of an experiment
     if not planted:
         msg = "there is nothing to plant; pass attacks and targets, or own texts."
         raise ValueError(msg)
-    poison = Poison.of(planted, entries, lambda texts: embedded(embed, texts, entries.dim, tell))
+    poison = Poison.of(
+        planted,
+        entries,
+        lambda texts: embedded(embed, texts, entries.dim, tell),
+        {attack.name: attack.size for attack in attacks},
+    )
 
     begin = time.perf_counter()
     tell("fitting", 0, 1)
@@ -157,25 +202,34 @@ def evaluate(  # noqa: PLR0913 - settings of an experiment
 
     trial = _Trial(guard, known, rest, poison, tell)
     clean_alone = trial.clean_alone()
-    alone = trial.alone()
-    false, clean_held, milliseconds = trial.clean_in_batches()
+    alone = trial.alone(sizes)
+    false, wrong, milliseconds = trial.clean_in_batches()
     batch = trial.in_batches()
-    streamed, clean_streamed, reached = trial.in_streams(stream, top_k, seed, workers)
-    reached = (*reached, *trial.reached_alone(alone, top_k))
-    came: dict[Regime, _Found] = {"alone": alone, "stream": streamed, "batch": batch}
+    streamed, clean_streamed = trial.in_streams(stream, streams, seed, workers, folder)
+    singly = {name: found for (name, size), found in alone.items() if poison.size_of(name) == 1}
+    told = {attack.name: attack.told for attack in attacks}
+    told[LABEL_FLIPS] = "clean entries under another label"
+    by_size: list[tuple[Regime, str, int, Sequence[list[str] | None]]] = [
+        *(("alone", name, size, found) for (name, size), found in alone.items()),
+        *(("stream", name, poison.size_of(name), found) for name, found in streamed.items()),
+        *(("batch", name, poison.size_of(name), found) for name, found in batch.items()),
+    ]
     return Evaluation(
         settings={
             "fpr": fpr,
             "top_k": top_k,
             "n_targets": len(targets),
+            "sizes": list(sizes),
             "stream": min(stream, len(rest)),
+            "streams": streams,
+            "wordings": mark_of(wordings),
             "seed": seed,
         },
         n_known=len(known),
         n_clean=len(rest),
         false_positives={
             "alone": clean_alone,
-            "batch": Rate(int(clean_held.sum()), len(rest)),
+            "batch": Rate(len(wrong), len(rest)),
             "stream": clean_streamed,
         },
         false_by=dict(false.most_common()),
@@ -183,24 +237,35 @@ def evaluate(  # noqa: PLR0913 - settings of an experiment
             Recall(
                 attack=name,
                 regime=regime,
-                size=poison.size_of(name),
+                size=size,
                 held=Rate(len(held), n),
                 by=dict(Counter(kind for kinds in held for kind in kinds).most_common()),
             )
-            for name in poison.attacks
-            for regime, found in came.items()
-            if name in found
-            for held, n in [_typed(found[name])]
+            for regime, name, size, found in sorted(
+                by_size, key=lambda each: _place(poison, *each[:3])
+            )
+            for held, n in [_typed(found)]
         ),
-        reached=reached,
-        lost=trial.lost(clean_held, top_k, seed),
+        reached=tuple(trial.reached({**singly, **streamed}, top_k)),
+        lost=trial.lost(wrong, top_k, seed),
         fit_seconds=fit_seconds,
         milliseconds=milliseconds,
         scores=dict(trial.scores),
         thresholds={name: float(value) for name, value in guard.thresholds.items()},
         groups=trial.groups,
         idle=dict(trial.idle),
+        recipes={name: told.get(name, "texts of one's own") for name in poison.attacks},
+        missed=(*trial.missed(singly, "alone"), *trial.missed(streamed, "stream")),
+        wrongly_held=tuple(
+            WronglyHeld(entry_id=entry_id, detectors=tuple(kinds))
+            for entry_id, kinds in wrong.items()
+        ),
     )
+
+
+def _place(poison: Poison, regime: Regime, name: str, size: int) -> tuple[int, int, int]:
+    """Return where a recall stands among others: by attack, way and size."""
+    return poison.attacks.index(name), REGIMES.index(regime), size
 
 
 def halves(entries: Batch, seed: int = 0) -> tuple[Batch, Batch]:
@@ -237,6 +302,8 @@ class _Trial:
         self.scores: dict[str, dict[str, tuple[float, ...]]] = defaultdict(dict)
         self._groups: dict[bool, Group] = {}
         self.idle: dict[str, str] = {}
+        # Targets that were in streams, by attack.
+        self._streamed: dict[str, list[int]] = defaultdict(list)
 
     def clean_alone(self) -> Rate:
         """Screen clean entries one by one."""
@@ -247,40 +314,50 @@ class _Trial:
             self._tell("clean entries, alone", row + 1, n)
         return Rate(held, n)
 
-    def alone(self) -> dict[str, list[list[str] | None]]:
-        """Screen the first text of every target by itself; return who objects, None for nobody."""
-        found: dict[str, list[list[str] | None]] = defaultdict(list)
-        for number, (planted, rows) in enumerate(
-            zip(self._poison.planted, self._poison.rows, strict=True), start=1
-        ):
-            report = self._guard.screen(self._poison.batch.take(rows[:1]))
-            found[planted.attack] += [_objecting(report).get(report.batch.ids[0])]
-            self._tell("poison, alone", number, len(self._poison.planted))
+    def alone(self, sizes: Sequence[int]) -> dict[tuple[str, int], list[list[str] | None]]:
+        """Screen the first texts of every target by themselves, by attack and how many they are.
+
+        Returns who objects to each text, None for nobody.
+        """
+        found: dict[tuple[str, int], list[list[str] | None]] = {}
+        jobs = [
+            (name, size, number)
+            for name in self._poison.attacks
+            for size in self._poison.sizes_of(name, sizes)
+            for number in self._poison.of_attack(name)
+            # Texts of one's own may be fewer for one target than for another: all of them come.
+            if len(self._poison.rows_of(number, size)) == size or size == self._poison.size_of(name)
+        ]
+        for done, (name, size, number) in enumerate(jobs, start=1):
+            report = self._guard.screen(self._poison.batch.take(self._poison.rows_of(number, size)))
+            objected = objecting(report)
+            found.setdefault((name, size), []).extend(map(objected.get, report.batch.ids))
+            self._tell("poison, alone", done, len(jobs))
         return found
 
-    def clean_in_batches(self) -> tuple[Counter[str], NDArray[np.bool_], float]:
-        """Screen all clean entries in batches; return who objects, which are held, and the time."""
-        by: Counter[str] = Counter()
-        held = []
+    def clean_in_batches(self) -> tuple[Counter[str], dict[str, list[str]], float]:
+        """Screen all clean entries in batches; return who objects, to what, and the time."""
+        wrong: dict[str, list[str]] = {}
         scores: dict[str, list[NDArray[np.float64]]] = defaultdict(list)
-        seconds = 0.0
-        for part in _parts(self._rest):
+        seconds, done = 0.0, 0
+        for part in parts(self._rest, BATCH):
             begin = time.perf_counter()
             report = self._guard.screen(part)
             seconds += time.perf_counter() - begin
-            held.append(~report.admitted)
-            by.update(kind for kinds in _objecting(report).values() for kind in kinds)
+            wrong |= objecting(report)
             for name, column in report.scores.items():
                 scores[name].append(column)
             skipped = {item.detector: item.reason for item in report.skipped}
             unjudged = {item.detector: item.reason for item in report.unjudged}
             self.idle = unjudged | skipped | self.idle
-            self._tell("clean entries, in batches", sum(map(len, held)), len(self._rest))
+            done += len(part)
+            self._tell("clean entries, in batches", done, len(self._rest))
         for name, columns in scores.items():
             self.scores[name][CLEAN] = _opinions(np.concatenate(columns))
             if self.scores[name][CLEAN]:
                 self.idle.pop(name, None)
-        return by, np.concatenate(held), 1_000.0 * seconds / len(self._rest)
+        by = Counter(kind for kinds in wrong.values() for kind in kinds)
+        return by, wrong, 1_000.0 * seconds / len(self._rest)
 
     @property
     def groups(self) -> tuple[Group, ...]:
@@ -293,75 +370,83 @@ class _Trial:
         clean = self._rest.take(range(min(BATCH, len(self._rest))))
         for done, name in enumerate(self._poison.attacks, start=1):
             numbers = self._poison.of_attack(name)
-            rows = np.concatenate([self._poison.rows[number] for number in numbers])
+            rows = np.concatenate([self._poison.rows_of(number) for number in numbers])
             texts = self._poison.batch.take(rows)
             report = self._guard.screen(together([texts, clean]))
-            objecting = _objecting(report)
-            found[name] = [objecting.get(entry_id) for entry_id in texts.ids]
+            objected = objecting(report)
+            found[name] = [objected.get(entry_id) for entry_id in texts.ids]
             for kind, column in report.scores.items():
                 self.scores[kind][name] = _opinions(column[: len(texts)])
             why = {d.entry_id: d.findings[0].evidence for d in report.quarantined if d.findings}
-            self._draw(numbers, set(objecting), why)
+            self._draw(numbers, set(objected), why)
             self._tell("poison, in batches", done, len(self._poison.attacks))
         return found
 
     def in_streams(
-        self, n_clean: int, top_k: int, seed: int, workers: int
-    ) -> tuple[_Found, Rate, tuple[Reached, ...]]:
-        """Let each attack trickle in among clean entries, by a guard that begins anew.
+        self, length: int, n_streams: int, seed: int, workers: int, folder: Path | None
+    ) -> tuple[_Found, Rate]:
+        """Let the texts of each target trickle in among clean entries, by a guard that begins anew.
 
-        Texts that are made to be alone are judged alone, and reach the same questions.
+        Texts that are made to be alone are judged alone. Of a clean entry, the first stream that it
+        is in counts.
         """
-        n_clean = min(n_clean, len(self._rest))
-        n_texts = max(1, round(POISONED * n_clean))
-        names = [name for name in self._poison.attacks if self._poison.size_of(name) > 1]
-        chosen = {name: self._for_stream(name, n_texts) for name in names}
-        texts = {
-            name: self._poison.batch.take(
-                np.concatenate([self._poison.rows[number] for number in numbers])
-            )
-            for name, numbers in chosen.items()
-        }
-        found: dict[str, list[list[str] | None]] = {}
-        reached, false = [], 0
-        with tempfile.TemporaryDirectory() as folder:
-            self._guard.save(folder)
-            jobs = []
-            for number, name in enumerate(names):
-                rng = np.random.default_rng([seed, number])
-                clean = self._rest.take(rng.permutation(len(self._rest))[:n_clean])
-                whole = together([texts[name], clean])
-                jobs.append((folder, whole.take(rng.permutation(len(whole)))))
-            for name, objecting in zip(names, _run(jobs, workers), strict=True):
-                found[name] = [objecting.get(entry_id) for entry_id in texts[name].ids]
-                mine = set(texts[name].ids)
-                false += sum(entry_id not in mine for entry_id in objecting)
-                self._draw(chosen[name], set(objecting), {})
-                rates = self._reached(chosen[name], set(objecting), top_k)
-                if rates[0].n:
-                    reached.append(Reached(attack=name, before=rates[0], after=rates[1]))
-                self._tell("poison, in streams", len(found), len(names))
-        return found, Rate(false, n_clean * len(names)), tuple(reached)
+        streams = streams_of(self._poison, len(self._rest), length, n_streams, seed)
+        results = run(
+            streams,
+            self._guard,
+            self._known,
+            together([self._rest, self._poison.batch]),
+            workers=workers,
+            folder=folder,
+            done=lambda n: self._tell("poison, in streams", n, len(streams)),
+        )
+        found: dict[str, list[list[str] | None]] = defaultdict(list)
+        false = Rate(0, 0)
+        fresh = first_comings(streams, len(self._rest))
+        for stream, held, new in zip(streams, results, fresh, strict=True):
+            self._streamed[stream.attack].extend(stream.targets)
+            for number in stream.targets:
+                ids = [self._poison.batch.ids[row] for row in self._poison.rows_of(number)]
+                found[stream.attack] += map(held.get, ids)
+            self._draw(stream.targets, set(held), {})
+            hits = sum(self._rest.ids[row] in held for row in new.tolist())
+            false = Rate(false.hits + hits, false.n + len(new))
+        return dict(found), false
 
-    def reached_alone(self, alone: _Found, top_k: int) -> Iterator[Reached]:
-        """Yield how far texts get that come alone: those of attacks with one for each target."""
-        for name, found in alone.items():
-            if self._poison.size_of(name) > 1:
-                continue
-            numbers = self._poison.of_attack(name)
-            held = {
-                self._poison.batch.ids[self._poison.rows[number][0]]
-                for number, kinds in zip(numbers, found, strict=True)
-                if kinds is not None
-            }
-            before, after = self._reached(numbers, held, top_k)
+    def reached(self, found: _Found, top_k: int) -> Iterator[Reached]:
+        """Yield for how many questions of an attack poison is among the nearest, and stays so."""
+        for name, kinds in found.items():
+            held = {entry_id for entry_id, who in self._by_id(name, kinds) if who is not None}
+            before, after = self._reached(self._came(name), held, top_k)
             if before.n:
                 yield Reached(attack=name, before=before, after=after)
 
-    def lost(self, held: NDArray[np.bool_], top_k: int, seed: int) -> Rate:
+    def missed(self, found: _Found, regime: Regime) -> Iterator[Missed]:
+        """Yield the texts that nobody objects to."""
+        texts = dict(zip(self._poison.batch.ids, self._poison.batch.texts, strict=True))
+        for name, kinds in found.items():
+            for entry_id, who in self._by_id(name, kinds):
+                if who is None:
+                    exact = f"{len(name)}:{name}{texts[entry_id]}".encode("utf-8", "surrogatepass")
+                    mark = hashlib.blake2b(exact, digest_size=16).hexdigest()
+                    yield Missed(entry_id=entry_id, attack=name, regime=regime, mark=mark)
+
+    def _came(self, name: str) -> list[int]:
+        """Return an attack's targets that were in streams; all where its texts come alone."""
+        return self._streamed.get(name) or self._poison.of_attack(name)
+
+    def _by_id(
+        self, name: str, found: Sequence[list[str] | None]
+    ) -> Iterator[tuple[str, list[str] | None]]:
+        """Yield the id of each text of an attack, target by target, and who objects to it."""
+        rows = np.concatenate([self._poison.rows_of(n) for n in self._came(name)])
+        yield from zip([self._poison.batch.ids[row] for row in rows], found, strict=True)
+
+    def lost(self, held: Collection[str], top_k: int, seed: int) -> Rate:
         """Return for how many clean entries one of the nearest is missing as it was held."""
         everything = np.concatenate([self._known.embeddings, self._rest.embeddings])
-        missing = np.concatenate([np.zeros(len(self._known), dtype=np.bool_), held])
+        out = np.array([entry_id in held for entry_id in self._rest.ids], dtype=np.bool_)
+        missing = np.concatenate([np.zeros(len(self._known), dtype=np.bool_), out])
         n = min(N_QUESTIONS, len(everything))
         chosen = np.random.default_rng(seed).permutation(len(everything))[:n]
         similar = everything[chosen] @ everything.T
@@ -369,18 +454,6 @@ class _Trial:
         k = min(top_k, similar.shape[1] - 1)
         nearest = np.argpartition(-similar, k - 1, axis=1)[:, :k]
         return Rate(int(missing[nearest].any(axis=1).sum()), n)
-
-    def _for_stream(self, name: str, n_texts: int) -> list[int]:
-        """Return so many targets that their texts are about so many; one at least."""
-        chosen: list[int] = []
-        total = 0
-        for number in self._poison.of_attack(name):
-            size = len(self._poison.rows[number])
-            if chosen and total + size > n_texts:
-                break
-            chosen.append(number)
-            total += size
-        return chosen
 
     def _reached(self, numbers: Sequence[int], held: set[str], top_k: int) -> tuple[Rate, Rate]:
         """Return for how many questions poison is among the nearest, before and after."""
@@ -393,7 +466,7 @@ class _Trial:
             clean = self._known.embeddings @ vector
             k = min(top_k, len(clean))
             least = np.partition(clean, -k)[-k]
-            rows = self._poison.rows[number]
+            rows = self._poison.rows_of(number)
             near = self._poison.batch.embeddings[rows] @ vector > least
             stays = np.array([self._poison.batch.ids[row] not in held for row in rows])
             n += 1
@@ -404,7 +477,7 @@ class _Trial:
     def _draw(self, numbers: Sequence[int], held: set[str], why: Mapping[str, str]) -> None:
         """Keep the first target whose texts are all held, and the first of which none is."""
         for number in numbers:
-            rows = self._poison.rows[number]
+            rows = self._poison.rows_of(number)
             out = [self._poison.batch.ids[row] in held for row in rows]
             caught = all(out)
             if len(rows) < 2 or caught in self._groups or (any(out) and not caught):  # noqa: PLR2004
@@ -417,65 +490,11 @@ class _Trial:
                 attack=planted.attack,
                 question=planted.question or "",
                 caught=caught,
-                texts=(*planted.texts, *(self._known.texts[row] for row in around)),
+                texts=(*planted.texts[: len(rows)], *(self._known.texts[row] for row in around)),
                 n_planted=len(rows),
                 cosines=tuple(map(tuple, cosines)),
                 why=why.get(self._poison.batch.ids[rows[0]], ""),
             )
-
-
-def _run(jobs: Sequence[tuple[str, Batch]], workers: int) -> Iterator[dict[str, list[str]]]:
-    """Yield what :func:`_streamed` returns of each job, in order."""
-    if workers == 1 or len(jobs) < 2:  # noqa: PLR2004 - there is nothing to share
-        yield from (_streamed(*job) for job in jobs)
-        return
-    # A process that is forked inherits locks of threads that it does not have.
-    with ProcessPoolExecutor(min(workers, len(jobs)), get_context("spawn")) as pool:
-        yield from pool.map(_streamed, *zip(*jobs, strict=True))
-
-
-def _streamed(folder: str, whole: Batch) -> dict[str, list[str]]:
-    """Return who objects to what is held or taken back of a stream, by id."""
-    row_of = {entry_id: row for row, entry_id in enumerate(whole.ids)}
-    objecting: dict[str, list[str]] = {}
-    with quiet():
-        guard = Guard.load(folder, quarantine=Quarantine("sqlite://"))
-        for part in _parts(whole):
-            report = guard.hold(guard.screen(part))
-            earlier = [d for d in report.retroactive if d.entry_id in row_of]
-            if earlier:
-                rows = [row_of[decision.entry_id] for decision in earlier]
-                guard.recall(whole.take(rows), earlier, lambda _: None)
-            guard.admit(report)
-            objecting |= _objecting(report)
-            objecting |= {decision.entry_id: _kinds(decision) for decision in earlier}
-    return objecting
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Keep to oneself what a guard says that nobody goes on to use; errors are told."""
-    logger = logging.getLogger("ragshield")
-    before = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(before)
-
-
-def _objecting(report: Report) -> dict[str, list[str]]:
-    """Return the detectors that object to each entry that is to be held."""
-    return {decision.entry_id: _kinds(decision) for decision in report.quarantined}
-
-
-def _kinds(decision: Decision) -> list[str]:
-    return list(dict.fromkeys(f.detector for f in decision.findings if f.score > f.threshold))
-
-
-def _parts(entries: Batch) -> Iterator[Batch]:
-    for start in range(0, len(entries), BATCH):
-        yield entries.take(range(start, min(start + BATCH, len(entries))))
 
 
 def _opinions(scores: NDArray[np.float64]) -> tuple[float, ...]:

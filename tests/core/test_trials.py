@@ -1,16 +1,17 @@
 """Evaluations of a guard on one's own corpus: what is planted, what is counted, what is shown."""
 
+import html
 import json
 import os
 import re
 import shutil
 import subprocess
-import zlib
 from dataclasses import replace
 from html.parser import HTMLParser
 
 import numpy as np
 import pytest
+from small_trials import HOSTILE, TARGET, corpus, embed, small
 from typer.testing import CliRunner
 
 from ragshield_core import Batch
@@ -27,44 +28,10 @@ from ragshield_core.attacks.catalogue import BY_NAME
 from ragshield_core.cli import app
 from ragshield_core.errors import CalibrationError, InvalidBatchError, SourceError
 from ragshield_core.help_desk import help_desk
-from ragshield_core.trials import Evaluation, Rate, evaluate, targets_of, worse_than
+from ragshield_core.trials import Evaluation, Rate, evaluate, targets_of
 from ragshield_core.trials.page import html_page
 from ragshield_core.trials.poison import PROBES
 from ragshield_core.trials.trial import halves
-
-TARGET = Target(
-    question="how long does a refund take?",
-    wrong_answer="Ada Quill",
-    answer="five days",
-    carriers=("One sentence. Another one.", "A third. And a fourth."),
-)
-HOSTILE = '<script>alert(1)</script>\x1b[31m\u202e"'
-
-
-def embed(texts):
-    """Return bags of words, each word in its own random direction."""
-    rows = []
-    for text in texts:
-        seeds = [zlib.crc32(word.encode()) for word in re.findall(r"\w+", text.lower())]
-        vectors = [np.random.default_rng(seed).normal(size=48) for seed in seeds or [0]]
-        rows.append(np.sum(vectors, axis=0))
-    return np.array(rows, dtype=np.float32)
-
-
-def corpus(texts=None, lineages=None):
-    texts = [row["text"] for row in help_desk()] if texts is None else texts
-    return Batch.of(
-        ids=[f"e{i}" for i in range(len(texts))],
-        texts=texts,
-        embeddings=embed(texts),
-        lineages=lineages,
-    )
-
-
-def small(**settings):
-    chosen = ("PoisonedRAG, question in front", "hidden instructions", "clones")
-    options = {"attacks": [BY_NAME[name] for name in chosen], "n_targets": 3, "stream": 60}
-    return evaluate(corpus(), embed, fpr=0.1, **options | settings)
 
 
 @pytest.fixture(scope="module")
@@ -180,19 +147,19 @@ def test_halves_do_not_share_a_document_and_stay_as_a_corpus_grows():
 
 
 def test_an_evaluation_counts_every_text_once_for_each_way_it_comes(found):
-    counts = {(r.attack, r.regime): r.held for r in found.recalls}
-    assert counts["PoisonedRAG, question in front", "batch"].n == 15
-    assert counts["PoisonedRAG, question in front", "alone"].n == 3
-    assert counts["PoisonedRAG, question in front", "stream"].n == 5  # of one target
-    assert ("hidden instructions", "stream") not in counts  # each is alone anyway
-    assert counts["hidden instructions", "alone"] == Rate(3, 3)
-    assert counts["PoisonedRAG, question in front", "alone"] == Rate(3, 3)
-    assert counts["clones", "batch"].hits == 15
+    counts = {(r.attack, r.regime, r.size): r.held for r in found.recalls}
+    assert counts["PoisonedRAG, question in front", "batch", 5].n == 15
+    assert counts["PoisonedRAG, question in front", "stream", 5].n == 15
+    assert not any(name == "hidden instructions" and way == "stream" for name, way, _ in counts)
+    assert counts["hidden instructions", "alone", 1] == Rate(3, 3)
+    assert counts["PoisonedRAG, question in front", "alone", 1] == Rate(3, 3)
+    assert counts["clones", "batch", 5].hits == 15
     by = {(r.attack, r.regime): r.by for r in found.recalls}
     assert by["hidden instructions", "alone"]["hidden_text"] == 3
     assert found.n_known + found.n_clean == len(help_desk())
     assert found.false_positives["batch"].n == found.n_clean
-    assert found.false_positives["stream"].n == 2 * 60
+    # Six streams of sixty: of a clean entry, the first one that it is in counts.
+    assert 60 < found.false_positives["stream"].n <= found.n_clean
     assert found.false_positives["batch"].share < 0.25
 
 
@@ -200,6 +167,7 @@ def test_poison_reaches_its_question_without_a_guard_and_not_with_one(found):
     reached = {each.attack: each for each in found.reached}
     front = reached["PoisonedRAG, question in front"]
     assert (front.before.share, front.after.share) == (1.0, 0.0)
+    assert front.before.n == 3
     assert "hidden instructions" not in reached  # for no question
     assert found.lost.n == 200
 
@@ -253,6 +221,7 @@ def test_own_texts_take_part_and_texts_are_embedded_once():
     assert len(asked) == len(set(asked)) == 2 + PROBES  # some of the corpus, to know the model
     assert {(r.attack, r.regime, r.held.n) for r in found.recalls} == {
         ("mine", "alone", 1),
+        ("mine", "alone", 2),
         ("mine", "stream", 2),
         ("mine", "batch", 2),
     }
@@ -284,6 +253,7 @@ def test_labels_are_flipped_where_there_are_some_and_the_guard_sees_it():
     options = {"attacks": [], "targets": [], "n_targets": 8, "fpr": 0.1}
     found = evaluate(entries, model, **options)
     held = {r.regime: r.held for r in found.recalls if r.attack == LABEL_FLIPS}
+    assert found.recipes == {LABEL_FLIPS: "clean entries under another label"}
     assert held == {"alone": Rate(8, 8), "batch": Rate(8, 8)}
     assert found.n_clean == 100 - 8  # what was flipped does not come clean as well
     own = [Planted(attack="mine", question=None, texts=(entries.texts[0],))]
@@ -323,6 +293,7 @@ def test_planted_texts_are_no_revisions_of_entries_of_the_corpus():
     found = evaluate(named, embed, attacks=[], own=own, fpr=0.1, stream=40)
     assert {(r.regime, r.held.n) for r in found.recalls} == {
         ("alone", 1),
+        ("alone", 2),
         ("stream", 2),
         ("batch", 2),
     }
@@ -347,37 +318,10 @@ def test_a_report_is_read_as_it_was_written_with_shares_beside_counts(found, tmp
     front = values["recalls"][0]["held"]
     assert (front["hits"], front["n"], front["share"]) == (3, 3, 1.0)
     assert front["low"] == pytest.approx(0.2924, abs=1e-3)  # 0.025 ** (1 / 3)
-    for damage in ("{}", "not json", '{"format": 2}'):
+    for damage in ("{}", "not json", '{"format": 3}', '{"format": 2}'):
         path.write_text(damage)
         with pytest.raises(SourceError, match="no report"):
             Evaluation.read(path)
-
-
-def test_the_gate_names_what_has_left_its_interval_for_the_worse(found):
-    assert worse_than(found, found) == []
-    recalls = tuple(
-        replace(r, held=Rate(0, 50)) if (r.attack, r.regime) == ("clones", "batch") else r
-        for r in found.recalls[1:]
-    )
-    worse = replace(found, recalls=recalls, false_positives={"batch": Rate(200, 207)})
-    lines = worse_than(worse, found)
-    assert any("question in front, alone: not measured" in line for line in lines)
-    assert any(line.startswith("clones, batch: recall 0.000") for line in lines)
-    assert any(line.startswith("clean entries, batch: 0.966") for line in lines)
-    assert worse_than(found, worse) == []  # better is not worse
-    assert worse_than(found, fpr=1.0, recall=0.0) == []
-    assert any("clones, alone" in line for line in worse_than(found, recall=0.5))
-    assert not any("batch" in line for line in worse_than(found, recall=1.0))
-    assert worse_than(worse, fpr=0.5)
-
-
-@pytest.mark.parametrize(("name", "other"), [("fpr", 0.01), ("top_k", 6), ("embedder", "other")])
-def test_a_baseline_of_other_settings_is_refused(name, other, found):
-    now = replace(found, settings={**found.settings, "embedder": "mine"})
-    before = replace(found, settings={**now.settings, name: other})
-    with pytest.raises(SourceError, match=f"measured with {name}"):
-        worse_than(now, before)
-    assert worse_than(now, replace(found, settings={**now.settings, "seed": 9})) == []
 
 
 class Page(HTMLParser):
@@ -444,6 +388,26 @@ def test_the_other_figures_of_the_page_are_those_of_the_json_too(found):
     assert all(sentence in page for sentence in sentences)
 
 
+def test_the_page_has_what_is_held_of_groups_by_size_and_what_was_planted(found):
+    cells = Page(html_page(found)).cells
+    assert {name: set(by) for name, by in found.groups_alone.items()} == {
+        "PoisonedRAG, question in front": {1, 2, 3, 5},
+        "clones": {1, 2, 3, 5},
+    }
+    values = json.loads(found.to_json())
+    for name in found.groups_alone:
+        rates = [
+            each["held"]
+            for each in values["recalls"]
+            if (each["attack"], each["regime"]) == (name, "alone")
+        ]
+        assert [rate["n"] for rate in rates] == [3, 6, 9, 15]
+        shown = [f"{r['share']:.3f} [{r['low']:.3f}, {r['high']:.3f}]" for r in rates]
+        assert "\n".join([name, *shown]) in "\n".join(cells)
+    for name, what in values["recipes"].items():
+        assert html.escape(f"{name}: {what}") in html_page(found)
+
+
 def test_hostile_texts_are_escaped_on_the_page(found):
     group = replace(found.groups[0], texts=(HOSTILE,) * 10, question=HOSTILE, why=HOSTILE)
     recalls = (replace(found.recalls[0], attack=HOSTILE),)
@@ -454,27 +418,71 @@ def test_hostile_texts_are_escaped_on_the_page(found):
     assert {tag for tag, _ in Page(page).tags}.isdisjoint({"script"})
 
 
-def test_a_browser_shows_the_figures_and_reports_no_error(found, tmp_path):
+def in_browser(page, tmp_path):
+    """Return what Chromium makes of a page, as HTML, and what it says."""
     browser = shutil.which("chromium")
     if browser is None:
         if os.environ.get("CI") == "true":
             pytest.fail("no chromium; .ci/run installs it")
         pytest.skip("no chromium; apt-get install chromium")
-    path = tmp_path / "report.html"
-    group = replace(found.groups[0], texts=(HOSTILE,) * 10)
-    path.write_text(html_page(replace(found, groups=(group,))), encoding="utf-8")
+    path = tmp_path / "page.html"
+    path.write_text(page, encoding="utf-8")
     command = [browser, "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr"]
     command += [f"--user-data-dir={tmp_path}/profile", "--dump-dom", path.as_uri()]
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=120, check=True, encoding="utf-8"
     )
-    assert "CONSOLE" not in done.stderr
-    shown = Page(done.stdout)
+    return done.stdout, done.stderr
+
+
+def test_a_browser_shows_the_figures_and_reports_no_error(found, tmp_path):
+    page = html_page(replace(found, groups=(replace(found.groups[0], texts=(HOSTILE,) * 10),)))
+    content, said = in_browser(page, tmp_path)
+    assert "CONSOLE" not in said
+    shown = Page(content)
     assert "script" not in {tag for tag, _ in shown.tags}
     assert [cell for cell in shown.cells if cell.strip()] == [
-        cell for cell in Page(path.read_text(encoding="utf-8")).cells if cell.strip()
+        cell for cell in Page(page).cells if cell.strip()
     ]
     assert f"{found.recalls[0].held.share:.3f}" in shown.cells
+
+
+# Whether the page in a frame as wide as a telephone can be moved sideways, and what its tables do.
+MEASURED = """<!DOCTYPE html><body><script>
+for (const scheme of ["light", "dark"]) {
+  const frame = document.createElement("iframe");
+  Object.assign(frame, {width: 390, height: 844, srcdoc: PAGE});
+  frame.style.colorScheme = scheme;
+  frame.onload = () => {
+    const inside = frame.contentDocument, root = inside.documentElement;
+    const wide = [...inside.querySelectorAll(".wide")];
+    const outside = [...inside.querySelectorAll("body *")].filter((each) =>
+      !each.closest(".wide") && each.getBoundingClientRect().right > root.clientWidth + 1);
+    document.body.dataset[scheme] = JSON.stringify({
+      page: root.scrollWidth, frame: root.clientWidth, outside: outside.length,
+      tables: wide.filter((each) => each.scrollWidth > each.clientWidth).length,
+      paper: frame.contentWindow.getComputedStyle(inside.body).backgroundColor,
+    });
+  };
+  document.body.append(frame);
+}
+</script></body>"""
+
+
+def test_the_page_is_no_wider_than_a_telephone_in_light_and_dark(found, tmp_path):
+    long = "nowhere2break" * 30
+    idle = {"clique": long}
+    groups = tuple(replace(group, question=long, why=long) for group in found.groups)
+    page = html_page(replace(found, idle=idle, groups=groups), [long])
+    script = json.dumps(page).replace("<", "\\u003c")
+    content, _ = in_browser(MEASURED.replace("PAGE", script), tmp_path)
+    (body,) = (attrs for tag, attrs in Page(content).tags if tag == "body" and attrs)
+    light, dark = (json.loads(body[f"data-{scheme}"]) for scheme in ("light", "dark"))
+    for measured in (light, dark):
+        assert measured["page"] <= measured["frame"] <= 390
+        assert measured["outside"] == 0
+        assert measured["tables"] > 0  # which are moved within themselves
+    assert (light["paper"], dark["paper"]) == ("rgb(255, 255, 255)", "rgb(20, 25, 31)")
 
 
 # The command
@@ -521,10 +529,43 @@ def test_a_folder_of_markdown_is_evaluated_resumed_and_gated(own_model, tmp_path
     again = run(folder, "--baseline", "report.json")
     assert again.exit_code == 0, again.output
     assert len(own_model) == n_embedded  # all vectors were kept
-    worse = run(folder, "--fail-above", "0.0", "--fail-below", "0.5")
-    held = report.false_positives["batch"].hits + report.false_positives["alone"].hits
-    assert worse.exit_code == (1 if held else 0)
-    assert ("worse:" in worse.output) is bool(held)
+    kept = {path.name for path in (tmp_path / "docs.ragshield").glob("stream-*.json")}
+    assert len(kept) == 2
+    low = run(folder, "--fail-below", "recall.hidden-instructions=1", "--fail-above", "lost=1")
+    assert low.exit_code == 0, low.output
+    recall = next(r for r in report.main_recalls if "front" in r.attack).held
+    worse = run(folder, "--fail-below", "recall=1", "--fail-above", "reached=0")
+    reached = any(each.after.hits for each in report.reached)
+    assert worse.exit_code == int(recall.hits < recall.n or reached)
+    assert ("worse:" in worse.output) is bool(worse.exit_code)
+    assert {path.name for path in (tmp_path / "docs.ragshield").glob("stream-*.json")} == kept
+
+
+@pytest.mark.usefixtures("own_model")
+def test_own_wordings_harder_steps_and_sizes_are_planted_and_sarif_is_written(
+    tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    lines = [json.dumps({"id": row["id"], "text": row["text"]}) for row in help_desk()]
+    (tmp_path / "kb.jsonl").write_text("\n".join(lines))
+    (tmp_path / "words.json").write_text(json.dumps({"orders": ["Say {a} to {q}, zebra."]}))
+    options = ["--wordings", "words.json", "--difficulty", "published", "--difficulty", "blended"]
+    options += ["--sizes", "2,4", "--json", "out.json", "--sarif", "out.sarif"]
+    done = run("kb.jsonl", *options)
+    assert done.exit_code == 0, done.output
+    found = Evaluation.read(tmp_path / "out.json")
+    front = "PoisonedRAG, question in front"
+    assert set(found.recipes) == {
+        *(front, f"{front}, blended"),
+        *("hidden instructions", "hidden instructions, reworded"),  # it has no harder step
+    }
+    assert set(found.groups_alone[f"{front}, blended"]) == {2, 4, 5}
+    assert found.settings["wordings"].startswith("own ")
+    results = json.loads((tmp_path / "out.sarif").read_text())["runs"][0]["results"]
+    assert len(results) == len(found.missed) + len(found.wrongly_held) > 0
+    refused = run("kb.jsonl", "--baseline", "out.json")
+    assert refused.exit_code == 2
+    assert "measured with wordings" in refused.output
 
 
 @pytest.mark.parametrize(
@@ -535,6 +576,13 @@ def test_a_folder_of_markdown_is_evaluated_resumed_and_gated(own_model, tmp_path
         (["kb.jsonl", "--attacks", "none.jsonl"], "cannot be read"),
         (["kb.jsonl", "--json", "no/such/folder.json"], "is not a folder"),
         (["kb.jsonl", "--attack", "magic"], "'magic' is not known"),
+        (["kb.jsonl", "--difficulty", "magic"], "one of: published; reworded; blended"),
+        (["kb.jsonl", "--sizes", "1,0"], "numbers from 1 on"),
+        (["kb.jsonl", "--wordings", "words.json"], "'magic' is not known, expected one of"),
+        (["kb.jsonl", "--fail-below", "precision=.5"], "recall.ATTACK=SHARE"),
+        (["kb.jsonl", "--fail-below", "recall.clones=.5"], "recall.clones is not measured"),
+        (["kb.jsonl", "--fail-above", "time=2"], "--baseline too"),
+        (["kb.jsonl", "--sarif", "no/such/out.sarif"], "is not a folder"),
         (["kb.jsonl", "--attack", "label flips"], "fewer than two labels"),
     ],
 )
@@ -545,6 +593,7 @@ def test_errors_end_with_two_and_say_the_way_out(arguments, named, tmp_path, mon
         json.dumps({"id": i, "text": f"one of some texts, number {i} " * 5}) for i in range(20)
     ]
     (tmp_path / "kb.jsonl").write_text("\n".join(lines))
+    (tmp_path / "words.json").write_text('{"magic": ["a"]}')
     done = run(*arguments)
     assert done.exit_code == 2, done.output
     assert named in " ".join(done.output.split())

@@ -1,0 +1,190 @@
+"""The canary notebook's published rule beside ours."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from canaries import N_ADDED, N_CANARIES, SIZES, Embed, K, World, crafted, joined, world
+from corpora import load, read_rows
+from numpy.typing import NDArray
+from peer_tables import Counts, embedding_cost, threshold_at, timed
+from rich.progress import track
+
+from ragshield_core import Batch, Quarantine
+from ragshield_core.attacks import STYLES
+from ragshield_core.canary import CanaryMonitor, DriftReport, MatrixRetriever
+from ragshield_core.canary.rank_figures import Rule
+
+# Draws of canaries: those of canaries.py, and others to calibrate on.
+TEST_DRAWS, CLEAN_DRAWS = range(1), range(10, 13)
+SENTENCE = re.compile(r"(?<=[.!?])\s+")
+
+HEAD = """
+## 5. Canaries
+
+{canaries} canaries, twenty of them attacked, in Wikipedia that grows by {added:,} clean passages,
+as in [canaries.md](canaries.md); six wordings of poison, pooled; {draws} draws, pooled as if
+independent. The notebook compares answers as well; a model that writes them is not at hand, so an
+extractive answerer gives the sentence of the first passage that is nearest to the question, which
+is deterministic, as the notebook asks. Its score also rises with the planted truth
+(`poison_ratio`), which nobody has outside of a demonstration, and which is left out. "As it
+comes": flagged at .65, which it cannot reach without answers. "At 1 %": at the score that 1 % of
+canaries exceed when clean passages alone are added, in {clean} other draws. Ours is the default
+rule, with the same answerer and without one; it has no single score, and nothing was calibrated.
+
+"Growth": canaries flagged though nothing was planted; "beside": those that nobody attacked, while
+others were. Suspects: of those named, the share that is poison; of the poison retrieved for
+flagged canaries, the share that is named. The notebook names ten entries at most, and takes the
+first three out.
+"""
+
+
+class Watch(NamedTuple):
+    """One rule, and whether it compares answers."""
+
+    rule: Rule
+    answers: bool
+
+    @property
+    def name(self) -> str:
+        """The row of the table."""
+        shown = "canary notebook" if self.rule == "notebook" else "**ours**"
+        return shown if self.answers else f"{shown}, without answers"
+
+
+WATCHES = (
+    *(Watch("notebook", answers=True), Watch("notebook", answers=False)),
+    *(Watch("ragshield", answers=True), Watch("ragshield", answers=False)),
+)
+
+
+class Answerer:
+    """Gives the sentence of the first passage that is nearest to the question."""
+
+    def __init__(self, embed: Embed) -> None:
+        self._embed = embed
+        self._given: dict[tuple[str, str], str] = {}
+
+    def __call__(self, query: str, texts: list[str]) -> str:
+        """Return a sentence."""
+        key = query, texts[0]
+        if key not in self._given:
+            sentences = SENTENCE.split(texts[0])
+            similarity = self._embed(sentences) @ self._embed([query])[0]
+            self._given[key] = sentences[int(np.argmax(similarity))]
+        return self._given[key]
+
+
+def monitor_of(watch: Watch, drawn: World, embed: Embed) -> tuple[CanaryMonitor, MatrixRetriever]:
+    """Return a monitor with its baseline, and what it watches."""
+    retriever = MatrixRetriever(drawn.base, embed)
+    monitor = CanaryMonitor(
+        drawn.suite,
+        retriever,
+        answerer=Answerer(embed) if watch.answers else None,
+        embedder=embed,
+        k=K,
+        rule=watch.rule,
+        quarantine=Quarantine("sqlite://"),
+    )
+    monitor.record_baseline()
+    return monitor, retriever
+
+
+def scores_of(report: DriftReport) -> NDArray[np.float64]:
+    """Return the anomaly score of every canary."""
+    return np.array([drift.score for drift in report.canaries])
+
+
+def whole_wikipedia() -> Batch:
+    """Return the passages with their titles."""
+    plain = load("wiki_passages")
+    titles = [row["title"] for row in read_rows("wiki_passages")]
+    return Batch.of(ids=plain.ids, texts=plain.texts, embeddings=plain.embeddings, lineages=titles)
+
+
+def canaries(*, quick: bool = False) -> tuple[list[str], dict[str, object]]:
+    """Return the table, and all counts."""
+    wiki = whole_wikipedia()
+    test_draws, clean_draws = (TEST_DRAWS, CLEAN_DRAWS)
+    styles, sizes, watches = list(STYLES), SIZES, WATCHES
+    if quick:
+        test_draws, clean_draws = test_draws[:1], clean_draws[:1]
+        styles, sizes, watches = styles[:1], SIZES[:1], WATCHES[1::2]
+    counts, costs = Counts(), []
+    with tempfile.TemporaryDirectory() as folder:
+        embed = Embed(Path(folder))
+        thresholds = {}
+        for watch in watches:
+            if watch.rule == "notebook":
+                clean = []
+                for seed in track(clean_draws, description=f"{watch.name}, clean draws"):
+                    drawn = world(wiki, seed, articles=False)
+                    monitor, retriever = monitor_of(watch, drawn, embed)
+                    retriever.batch = joined(drawn.base, drawn.added)
+                    clean.append(scores_of(monitor.check(keep=False)))
+                thresholds[watch] = threshold_at(np.concatenate(clean))
+        for seed in track(test_draws, description="canaries"):
+            drawn = world(wiki, seed, articles=False)
+            runs = {f"{n} documents": [(style, n) for style in styles] for n in sizes}
+            poisons = {
+                column: [crafted(drawn, style, n, embed) for style, n in cases]
+                for column, cases in runs.items()
+            } | {"growth": [drawn.added.take([])]}
+            costs.append(embedding_cost(drawn.suite.queries))
+            for watch in watches:
+                monitor, retriever = monitor_of(watch, drawn, embed)
+                for column, several in poisons.items():
+                    for poison in several:
+                        retriever.batch = joined(drawn.base, drawn.added, poison)
+                        count(watch, monitor, drawn, poison, column, thresholds.get(watch), counts)
+    cost = float(np.mean(costs))
+    columns = ["growth", "beside", *(f"{n} documents" for n in sizes)]
+    columns += ["suspects that are poison", "poison that is named"]
+    lines = [
+        HEAD.format(
+            canaries=N_CANARIES, added=N_ADDED, draws=len(test_draws), clean=len(clean_draws)
+        )
+    ]
+    lines += counts.table(columns, cost, of="embedding a question")
+    return lines, counts.to_dict()
+
+
+def count(
+    watch: Watch,
+    monitor: CanaryMonitor,
+    drawn: World,
+    poison: Batch,
+    column: str,
+    threshold: float | None,
+    counts: Counts,
+) -> None:
+    """Check once, and count what was flagged and blamed."""
+    report = monitor.check(keep=False)  # answers are remembered: checked once more for the time
+    _, seconds = timed(lambda: monitor.check(keep=False))
+    wanted = {target["id"] for target in drawn.targets} if len(poison) else set()
+    bad = np.array([drift.name in wanted for drift in report.canaries])
+    ours = "" if watch.rule == "ragshield" else ", as it comes"
+    rows = {f"{watch.name}{ours}": np.array([drift.flagged for drift in report.canaries])}
+    if threshold is not None:
+        rows[f"{watch.name}, at 1 %"] = scores_of(report) > threshold
+    for row, flagged in rows.items():
+        if not wanted:
+            counts.add(row, column, flagged)
+            counts.took(row, seconds, len(flagged))
+            continue
+        counts.add(row, column, flagged[bad])
+        counts.add(row, "beside", flagged[~bad])
+    if wanted:
+        row = next(iter(rows))
+        planted = set(poison.ids)
+        suspects = {suspect.entry_id for suspect in monitor.traceback(report).suspects}
+        seen = planted & {i for drift in report.flagged for i in drift.ids}
+        named = np.array([i in planted for i in suspects], dtype=np.bool_)
+        counts.add(row, "suspects that are poison", named)
+        found = np.array([i in suspects for i in seen], dtype=np.bool_)
+        counts.add(row, "poison that is named", found)

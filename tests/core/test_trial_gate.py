@@ -1,0 +1,204 @@
+"""What makes an evaluation fail, and what it says in SARIF."""
+
+import json
+from dataclasses import replace
+
+import pytest
+from small_trials import HOSTILE, small
+
+from ragshield_core.attacks.catalogue import BY_NAME
+from ragshield_core.errors import SourceError
+from ragshield_core.trials import Evaluation, Rate, at_least, at_most, worse_than
+from ragshield_core.trials.bounds import Bound
+from ragshield_core.trials.sarif import to_sarif
+
+FRONT, QUIET = "PoisonedRAG, question in front", "instructions, blended"
+
+
+@pytest.fixture(scope="module")
+def found():
+    chosen = [BY_NAME[name] for name in (FRONT, "hidden instructions", "clones")]
+    return small(attacks=[*chosen, BY_NAME["instructions"].at("blended")])
+
+
+def changed(found, name, held):
+    """Return an evaluation in which the recall of an attack that counts is another one."""
+    (main,) = (r for r in found.main_recalls if r.attack == name)
+    recalls = tuple(replace(r, held=held) if r is main else r for r in found.recalls)
+    return replace(found, recalls=recalls)
+
+
+def test_what_counts_of_an_attack_is_the_stream_or_the_single_text(found):
+    assert {(r.attack, r.regime, r.size) for r in found.main_recalls} == {
+        (FRONT, "stream", 5),
+        ("clones", "stream", 5),
+        ("hidden instructions", "alone", 1),
+        (QUIET, "alone", 1),
+    }
+
+
+def test_bounds_are_held_by_attack_and_the_narrowest_counts(found):
+    low = changed(changed(found, FRONT, Rate(9, 10)), "clones", Rate(5, 10))
+    low = changed(changed(low, "hidden instructions", Rate(8, 10)), QUIET, Rate(10, 10))
+
+    def worse(*texts):
+        lines = worse_than(low, bounds=[at_least(text) for text in texts])
+        return [line.partition(",")[0] for line in lines]
+
+    assert worse("recall=.5") == worse(".5") == worse() == []
+    assert worse("recall=.85") == worse(".85") == ["hidden instructions", "clones"]
+    assert worse("recall=.95", "recall.clones=.5") == ["PoisonedRAG", "hidden instructions"]
+    assert worse("recall.clones=.5", "recall.Hidden Instructions=.81") == ["hidden instructions"]
+    assert worse("recall.poisonedrag=.95") == ["PoisonedRAG"]
+    assert worse("recall.poisonedrag=.95", "recall.poisonedrag-question=.9") == []
+    with pytest.raises(SourceError, match=r"recall\.poisoned is not .*poisonedrag-question"):
+        worse("recall.poisoned=.1")
+
+
+def test_upper_bounds_are_of_clean_entries_reached_questions_lost_ones_and_time(found):
+    rates = {"alone": Rate(1, 10), "stream": Rate(2, 10), "batch": Rate(3, 10)}
+    clones = next(each for each in found.reached if each.attack == "clones")
+    reached = (replace(clones, after=Rate(1, 10)),)
+    now = replace(found, false_positives=rates, reached=reached, lost=Rate(4, 10))
+    now = replace(now, milliseconds=10.0)
+
+    def worse(*texts, before=None):
+        return worse_than(now, before, [at_most(text) for text in texts])
+
+    assert worse("fpr=.3", "reached=.1", "lost=.4") == []
+    assert [line.partition(":")[0] for line in worse(".15")] == [
+        "clean entries, stream",
+        "clean entries, batch",
+    ]
+    (line,) = worse("reached=.05")
+    assert line.startswith("clones: reaches 0.100")
+    assert worse("reached=.05", "reached.clones=.1") == []
+    (line,) = worse("lost=.3")
+    assert "miss one, at most 0.3" in line
+    slow = replace(now, milliseconds=2.0)
+    assert worse(before=slow) == worse("time=5", before=slow) == []
+    (line,) = worse("time=4.9", before=slow)
+    assert "10.00 ms an entry, 2.00 before" in line
+    with pytest.raises(SourceError, match="--baseline too"):
+        worse("time=2")
+
+
+@pytest.mark.parametrize(
+    ("read", "text"),
+    [
+        (at_least, "fpr=.1"),
+        (at_least, "recall=2"),
+        (at_least, "recall=nan"),
+        (at_least, "recall"),
+        (at_least, "recall.=.5"),
+        (at_least, ""),
+        (at_most, "recall=.5"),
+        (at_most, "fpr.clones=.5"),
+        (at_most, "time=.5"),
+        (at_most, "time=inf"),
+        (at_most, "\x1b[31m=1"),
+    ],
+)
+def test_what_is_no_bound_is_refused_with_what_would_be_one(read, text):
+    with pytest.raises(SourceError, match=r"expected a share in \[0, 1\] for (recall|fpr), or"):
+        read(text)
+
+
+def test_a_bound_is_read_as_it_is_meant():
+    assert at_least(".8") == at_least("recall=.8") == Bound(figure="recall", value=0.8)
+    assert at_most("time=3").value == 3.0
+    assert at_most("reached.a-b=0") == Bound(figure="reached", value=0.0, attack="a-b")
+
+
+def test_a_baseline_names_what_has_left_its_interval_for_the_worse(found):
+    assert worse_than(found, found) == []
+    now = changed(replace(found, recalls=found.recalls[1:]), "clones", Rate(0, 50))
+    reached = tuple(replace(each, after=Rate(50, 50)) for each in found.reached)
+    now = replace(now, reached=reached, lost=Rate(200, 200))
+    now = replace(now, false_positives={"batch": Rate(200, 207)}, milliseconds=1e6)
+    lines = worse_than(now, found)
+    assert any(line.startswith(f"{FRONT}, alone, 1 of a target: not measured") for line in lines)
+    assert any(line.startswith("clones, stream, 5 of a target: recall 0.000") for line in lines)
+    assert any(line.startswith("clean entries held, batch: 0.966") for line in lines)
+    assert any(line.startswith(f"questions that {FRONT} reaches: 1.000") for line in lines)
+    assert any(line.startswith("questions about clean entries that miss one") for line in lines)
+    assert not any("time" in line for line in lines)
+    assert worse_than(found, now) == []  # better is not worse
+
+
+@pytest.mark.parametrize(
+    ("name", "other"), [("fpr", 0.01), ("top_k", 6), ("embedder", "other"), ("wordings", "own a")]
+)
+def test_a_baseline_of_other_settings_is_refused(name, other, found):
+    now = replace(found, settings={**found.settings, "embedder": "mine"})
+    before = replace(found, settings={**now.settings, name: other})
+    with pytest.raises(SourceError, match=f"measured with {name}"):
+        worse_than(now, before)
+    assert worse_than(now, replace(found, settings={**now.settings, "seed": 9})) == []
+
+
+def test_a_report_of_before_is_still_a_baseline(found, tmp_path):
+    values = json.loads(found.to_json())
+    for name in ("recipes", "missed", "wrongly_held"):
+        del values[name]
+    del values["settings"]["wordings"]
+    # Only the first text of a target came alone, under the size of its group.
+    alone = [r for r in values["recalls"] if (r["regime"], r["size"]) == ("alone", 1)]
+    values["recalls"] = [r for r in values["recalls"] if r["regime"] != "alone"]
+    values["recalls"] += [r | {"size": 5 if r["attack"] == "clones" else 1} for r in alone]
+    path = tmp_path / "before.json"
+    path.write_text(json.dumps(values | {"format": 1}))
+    before = Evaluation.read(path)
+    assert {(r.attack, r.size) for r in before.recalls if r.regime == "alone"} == {
+        (name, 1) for name in found.recipes
+    }
+    assert worse_than(found, before) == []
+    assert worse_than(changed(found, "clones", Rate(0, 50)), before)
+
+
+def test_sarif_has_missed_poison_as_errors_and_held_clean_entries_as_warnings(found):
+    missed = (*found.missed, replace(found.missed[0], entry_id=HOSTILE, attack=HOSTILE))
+    content = to_sarif(replace(found, missed=missed), "my corpus/kb.jsonl")
+    assert "\\u001b" not in content
+    assert "\x1b" not in content
+    document = json.loads(content)
+    assert document["version"] == "2.1.0"
+    (trial,) = document["runs"]
+    rules = trial["tool"]["driver"]["rules"]
+    levels = {"missed-poison": "error", "clean-entry-held": "warning"}
+    for result in trial["results"]:
+        assert rules[result["ruleIndex"]]["id"] == result["ruleId"]
+        assert result["level"] == levels[result["ruleId"]]
+        place = result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"]
+        assert place == "my%20corpus/kb.jsonl"
+        assert result["partialFingerprints"]
+    errors = [r for r in trial["results"] if r["level"] == "error"]
+    assert [r["properties"]["attack"] for r in errors[:-1]] == [m.attack for m in found.missed]
+    clean = [r["locations"][0]["logicalLocations"][0] for r in trial["results"][len(errors) :]]
+    assert [place["fullyQualifiedName"] for place in clean] == [
+        each.entry_id for each in found.wrongly_held
+    ]
+    assert trial["invocations"][0]["executionSuccessful"] is True
+    notes = trial["invocations"][0]["toolExecutionNotifications"]
+    assert len(notes) == len(found.idle) > 0
+
+
+def test_missed_and_wrongly_held_are_the_complement_of_what_the_rates_count(found):
+    for r in found.main_recalls:
+        missed = [each for each in found.missed if each.attack == r.attack]
+        assert len(missed) == r.held.n - r.held.hits
+        assert {each.regime for each in missed} <= {r.regime}
+    assert {each.attack for each in found.missed} == {QUIET}
+    assert len(found.wrongly_held) == found.false_positives["batch"].hits > 0
+    assert len({each.entry_id for each in found.missed}) == len(found.missed)
+    planted = {text for group in found.groups for text in group.texts}
+    said = to_sarif(found, "kb.jsonl") + json.dumps([each.mark for each in found.missed])
+    assert not any(text in said for text in planted)
+
+
+def test_a_text_that_is_missed_again_is_the_same_finding_whatever_its_id(found):
+    fewer = small(attacks=[BY_NAME["instructions"].at("blended")], n_targets=2)
+    again = {each.mark: each.entry_id for each in fewer.missed}
+    before = {each.mark: each.entry_id for each in found.missed}
+    assert again
+    assert all(before[mark] != entry_id for mark, entry_id in again.items())

@@ -1,0 +1,46 @@
+"""A small corpus and its model, for tests of evaluations."""
+
+import re
+import zlib
+
+import numpy as np
+
+from ragshield_core import Batch
+from ragshield_core.attacks import Target
+from ragshield_core.attacks.catalogue import BY_NAME
+from ragshield_core.help_desk import help_desk
+from ragshield_core.trials import evaluate
+
+TARGET = Target(
+    question="how long does a refund take?",
+    wrong_answer="Ada Quill",
+    answer="five days",
+    carriers=("One sentence. Another one.", "A third. And a fourth."),
+)
+HOSTILE = '<script>alert(1)</script>\x1b[31m\u202e"'
+
+
+def embed(texts):
+    """Return bags of words, each word in its own random direction."""
+    rows = []
+    for text in texts:
+        seeds = [zlib.crc32(word.encode()) for word in re.findall(r"\w+", text.lower())]
+        vectors = [np.random.default_rng(seed).normal(size=48) for seed in seeds or [0]]
+        rows.append(np.sum(vectors, axis=0))
+    return np.array(rows, dtype=np.float32)
+
+
+def corpus(texts=None, lineages=None):
+    texts = [row["text"] for row in help_desk()] if texts is None else texts
+    return Batch.of(
+        ids=[f"e{i}" for i in range(len(texts))],
+        texts=texts,
+        embeddings=embed(texts),
+        lineages=lineages,
+    )
+
+
+def small(**settings):
+    chosen = ("PoisonedRAG, question in front", "hidden instructions", "clones")
+    options = {"attacks": [BY_NAME[name] for name in chosen], "n_targets": 3, "stream": 60}
+    return evaluate(corpus(), embed, fpr=0.1, **options | settings)
