@@ -55,6 +55,10 @@ class MalformedEntriesError(InvalidBatchError):
         return partial(type(self), ids=self.ids, written=self._written), (self.reasons,)
 
 
+class NeighborsError(RAGShieldError, RuntimeError):
+    """The store in which neighbours are to be found is not at hand, or did not answer."""
+
+
 class NotFittedError(RAGShieldError, RuntimeError):
     """A detector was asked for scores before it had learned a knowledge base."""
 

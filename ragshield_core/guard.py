@@ -40,6 +40,8 @@ from ragshield_core.growth.recorder import Hands, Recorder
 from ragshield_core.growth.status import DetectorStanding, Status
 from ragshield_core.growth.unscreened import Unscreened, failing, let_in
 from ragshield_core.growth.writes import Writes
+from ragshield_core.neighbors.stored import not_at_hand
+from ragshield_core.neighbors.table import TableUser, VectorTable, Where
 from ragshield_core.policy import Policy
 from ragshield_core.screening import InForce, crash, overlooking, overruled, screened
 from ragshield_core.text.workers import set_workers
@@ -118,6 +120,8 @@ class Guard(Writes):
         self._growth = Recalibration(self._knowledge, self._calibrator)
         self._unscreened = Unscreened()
         self._budget = TimeBudget()
+        self._table: VectorTable | None = None  # of the store, where detectors may leave vectors
+        self._where: Where | None = None
         self._failing: dict[str, str] = {}  # detectors that failed when they were asked last, how
         self._raised: frozenset[str] = frozenset()  # detectors whose thresholds were higher last
         self._left_out: tuple[Skipped, ...] = ()
@@ -316,7 +320,8 @@ class Guard(Writes):
         """Return a guard that is there, as one process more."""
         guard = cls._restored(whole.values, whole.arrays, quarantine, detectors)
         guard._recorder = sharing.of(guard._hands)  # noqa: SLF001 - of this very class
-        sharing.start(whole)
+        # Who finds neighbours in the store reads on once that is at hand.
+        sharing.start(whole, read_on=guard._connected)  # noqa: SLF001
         return guard
 
     @classmethod
@@ -357,6 +362,78 @@ class Guard(Writes):
     def calibrated(self) -> bool:
         """Whether thresholds come from clean entries rather than from default thresholds."""
         return self._calibrator.calibration is not None
+
+    @property
+    def neighbors(self) -> Where:
+        """Where detectors find neighbours: in ``"memory"``, or in the ``"store"``."""
+        return "store" if any(user.in_store is not None for user in self._table_users) else "memory"
+
+    def use_table(self, table: VectorTable, where: Where | None = None) -> Self:
+        """Have the vectors of the store at hand; guarded stores do this.
+
+        Parameters
+        ----------
+        table
+            Of the store that the guard is of.
+        where
+            ``"store"``: detectors find neighbours there from now on, and keep no vectors but of
+            what the store does not have. ``"memory"``: all vectors are fetched. ``None``, the
+            default, leaves it as it is: a guard that was saved without vectors needs its store.
+
+        Raises
+        ------
+        ValueError
+            If ``where`` is neither, or no detector can leave vectors in the store.
+        NeighborsError
+            If vectors cannot be fetched.
+        """
+        if where not in (None, "memory", "store"):
+            msg = f"neighbors is {where!r}, expected 'memory', 'store' or None."
+            raise ValueError(msg)
+        if where == "store" and not self._table_users:
+            names = ", ".join(detector.name for detector in self.detectors)
+            msg = (
+                f"none of the detectors ({names}) can find neighbours in the store; add "
+                "CliqueDetector(), which others share, or leave neighbors out."
+            )
+            raise ValueError(msg)
+        with self._lock:
+            self._table, self._where = table, where
+            self._connect()
+        return self
+
+    def let_go(self) -> int:
+        """Drop the vectors that the store has by now, see :meth:`use_table`; return how many."""
+        with self._lock:
+            return sum(user.let_go() for user in self._table_users)
+
+    @property
+    def _table_users(self) -> list[TableUser]:
+        return [detector for detector in self.detectors if isinstance(detector, TableUser)]
+
+    @property
+    def _connected(self) -> bool:
+        return all(user.connected for user in self._table_users)
+
+    def _connect(self) -> None:
+        """Give detectors the store's vectors; after a restart they are others."""
+        if self._table is not None:
+            for user in self._table_users:
+                user.use_table(self._table, self._where)
+
+    def _neighbors_in(self) -> str:
+        """Return in words where neighbours are found."""
+        for user in self._table_users:
+            if user.in_store is not None:
+                lost = "" if user.connected else ", which is not at hand"
+                return f"the store {user.in_store!r}{lost}; {user.n_local} vectors in memory"
+        return "memory"
+
+    def _check_connected(self) -> None:
+        """Refuse to judge without the store in which neighbours are found."""
+        lost = next((user for user in self._table_users if not user.connected), None)
+        if lost is not None:
+            raise not_at_hand(lost.in_store or "")
 
     def status(self) -> Status:
         """Return how the guard stands: what it knows and goes by, and what to look at.
@@ -406,6 +483,7 @@ class Guard(Writes):
                 unscreened=len(self._unscreened.among(self._knowledge.labels)),
                 borrowed=self._calibrator.borrowed is not None,
                 unreachable=unreachable,
+                neighbors=self._neighbors_in(),
             )
 
     def unscreened(self) -> dict[str, Mapping[str, str]]:
@@ -645,6 +723,7 @@ class Guard(Writes):
         return replace(report, skipped=skipped, calibrated_at=calibrated_at, position=position)
 
     def _screened(self, batch: Batch, replacing: Collection[str]) -> Report:
+        self._check_connected()
         with overlooking(self.detectors, replacing):
             self.catch_up()
             self.check_dim(batch)
@@ -932,6 +1011,7 @@ class Guard(Writes):
         """Yield while the guard is fitted, adopted, calibrated or refreshed."""
         with self._lock, self._recorder.replacing(), self._told(REPLACED):
             yield
+            self.let_go()  # before it is saved
 
     def _take(self, event: Event) -> None:
         """Apply what has happened here."""
@@ -971,6 +1051,7 @@ class Guard(Writes):
             "_left_out",
         ):
             setattr(self, name, other[name])
+        self._connect()
 
     def save(
         self, path: str | Path, *, detectors: Sequence[Detector | type[Detector]] = ()
@@ -1009,6 +1090,7 @@ class Guard(Writes):
             "prints": [self._knowledge.prints.get(i) for i in self._knowledge.labels],
             # For who asks how the guard stands, and has not its detectors.
             "standing": self._force(),
+            "neighbors": self._neighbors_in(),
             "left_out": [[skipped.detector, skipped.reason] for skipped in self._left_out],
         }
         values["detectors"], arrays = saved_detectors(self.detectors)

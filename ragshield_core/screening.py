@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from ragshield_core.calibration import Calibration
 from ragshield_core.detectors.base import Detector, Evidence
 from ragshield_core.entries import Batch
-from ragshield_core.errors import InvalidScoresError
+from ragshield_core.errors import InvalidScoresError, NeighborsError
 from ragshield_core.findings import Decision, Finding, Report, Skipped, Unjudged, Verdict
 from ragshield_core.policy import Policy, Thresholds
 from ragshield_core.time_budget import OutOfTimeError, TimeBudget
@@ -226,6 +226,8 @@ def _outcome(detector: Detector, batch: Batch, in_force: InForce) -> Outcome | S
         if reason is not None:
             return Skipped(detector=detector.name, reason=reason)
         return _judged(detector, batch, in_force)
+    except NeighborsError as error:  # no entry of the batch is to blame: nor are parts tried
+        return failure(detector.name, batch, error)
     except Exception as error:  # noqa: BLE001 - any crash, of any detector
         judge = partial(_judged_or_skipped, detector, in_force)
         return isolated(detector.name, batch, error, judge)
@@ -365,7 +367,7 @@ def explained(
 
 def crash(error: Exception) -> str:
     """Say how and where a detector crashed; the message may hold hostile text, so not it."""
-    if isinstance(error, OutOfTimeError):
+    if isinstance(error, OutOfTimeError | NeighborsError):
         return f"the detector failed: {error}"  # our own words
     frames = traceback.extract_tb(error.__traceback__)
     where = f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""

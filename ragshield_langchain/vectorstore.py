@@ -8,7 +8,7 @@ import logging
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar, copy_context
 from functools import partial
 from typing import Any, NoReturn, Self, TypeVar
@@ -35,6 +35,7 @@ from ragshield_core.errors import (
     UnfittedGuardWarning,
 )
 from ragshield_core.findings import Decision
+from ragshield_core.neighbors.table import Where
 from ragshield_core.quarantine import HeldEntry
 from ragshield_core.scan import ScanReport
 from ragshield_langchain.audit import NO_ENTRIES, read_all, shown
@@ -107,6 +108,11 @@ class GuardedVectorStore(VectorStore):
             every string of three words or more, or with other than ASCII characters.
         inner_store: InnerStore | None
             How to write and read vectors, for other kinds of stores.
+        neighbors: "store" | "memory" | None
+            Where detectors find the neighbours of an entry. ``"store"``: in the store inside, so
+            that no vectors are kept in memory but of what is held, or not written yet; needs
+            PGVector, PGVectorStore or QdrantVectorStore, and is as good as their search. It can be
+            changed at any start. Default: as the guard was saved; a new one has them in memory.
         name: str | None
             Under which documents of this store are held, the same in every process: release, purge
             and reads do not see what is held for others. Default: class and collection of Chroma,
@@ -174,7 +180,7 @@ class GuardedVectorStore(VectorStore):
         0
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - all but two have defaults
         self,
         inner: VectorStore,
         *,
@@ -185,6 +191,7 @@ class GuardedVectorStore(VectorStore):
         inner_store: InnerStore | None = None,
         name: str | None = None,
         check: bool = True,
+        neighbors: Where | None = None,
     ) -> None:
         expect_guard(guard)
         if inner_store is not None:
@@ -196,6 +203,7 @@ class GuardedVectorStore(VectorStore):
         self._access = access_to(inner) if inner_store is None else inner_store
         claim(guard, inner, name, self._access.name)
         self._guard = guard
+        self._use_table(neighbors)
         if isinstance(prompt_keys, str):
             msg = f"prompt_keys is the str {prompt_keys!r}, expected a list of metadata keys."
             raise TypeError(msg)
@@ -212,6 +220,22 @@ class GuardedVectorStore(VectorStore):
             self._warn_of_ignorance()
             if check:
                 warn_if_different(self._keeper, type(inner).__name__, stacklevel=3)
+
+    def _use_table(self, neighbors: Where | None) -> None:
+        """Let the guard find neighbours in the store inside, if it is to."""
+        table = self._access.table
+        if table is not None:
+            self._guard.use_table(table, neighbors)
+            with suppress(RuntimeError):  # on an event loop only: with the first writes, then
+                self._access.ready()
+                self._guard.let_go()
+        elif neighbors == "store" or self._guard.neighbors == "store":
+            msg = (
+                f"neighbours cannot be found in {type(self._inner).__name__}, expected PGVector, "
+                "PGVectorStore or QdrantVectorStore, or an inner_store with a table; leave "
+                "neighbors out, or use such a store."
+            )
+            raise TypeError(msg)
 
     def _warn_of_ignorance(self) -> None:
         """Warn where there are documents that detectors should know, and do not."""
@@ -823,6 +847,7 @@ class GuardedVectorStore(VectorStore):
         prompt_keys: Sequence[str] | None = None,
         inner_store: InnerStore | None = None,
         name: str | None = None,
+        neighbors: Where | None = None,
     ) -> Self:
         """Guard a store that holds documents already.
 
@@ -848,7 +873,7 @@ class GuardedVectorStore(VectorStore):
             How many documents are read at a time.
         progress
             Whether to show on standard error how far it is.
-        label_key, lineage_key, prompt_keys, inner_store, name
+        label_key, lineage_key, prompt_keys, inner_store, name, neighbors
             As for the constructor.
 
         Raises
@@ -878,6 +903,7 @@ class GuardedVectorStore(VectorStore):
             "lineage_key": lineage_key,
             "prompt_keys": prompt_keys,
             "name": name,
+            "neighbors": neighbors,
         }
         with _adopting():
             store = cls(inner, guard=guard, inner_store=inner_store, **keys)
@@ -898,6 +924,7 @@ class GuardedVectorStore(VectorStore):
         prompt_keys: Sequence[str] | None = None,
         inner_store: InnerStore | None = None,
         name: str | None = None,
+        neighbors: Where | None = None,
     ) -> Self:
         """Do as :meth:`adopt` does, off the event loop."""
         guard = guard if guard is not None else Guard.default()
@@ -907,6 +934,7 @@ class GuardedVectorStore(VectorStore):
             "lineage_key": lineage_key,
             "prompt_keys": prompt_keys,
             "name": name,
+            "neighbors": neighbors,
         }
         with _adopting():
             store = cls(inner, guard=guard, inner_store=inner_store, **keys)

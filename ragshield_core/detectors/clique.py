@@ -55,6 +55,8 @@ from ragshield_core.groups.usual import (
     new_copies,
 )
 from ragshield_core.neighbors.known import Lender, NeighborSource
+from ragshield_core.neighbors.stored import StoredIndex
+from ragshield_core.neighbors.table import TableUser, VectorTable, Where
 from ragshield_core.text.copies import borrowed, spelling
 
 logger = logging.getLogger("ragshield")
@@ -96,7 +98,7 @@ BORROWED = 0.75
 HELD = "\0held\0"
 
 
-class CliqueDetector(Detector, Lender):
+class CliqueDetector(Detector, Lender, TableUser):
     """Find small groups of entries that are alike in meaning and not in wording.
 
     By the default rule, the score is how surprising the tightest group around an entry would be in
@@ -178,6 +180,7 @@ class CliqueDetector(Detector, Lender):
         self.trusted_lineages = tuple(trusted_lineages)
         self.min_entries = min_entries
         self.exact_up_to = exact_up_to
+        self._table: VectorTable | None = None  # where vectors are left; stays at a reset
         self._neighbors = GraphNeighbors(
             self._fitted, lambda: [key for keys in self._held.values() for key in keys]
         )
@@ -217,6 +220,44 @@ class CliqueDetector(Detector, Lender):
     def neighbors(self) -> NeighborSource:
         """Return the neighbours of the graph, for detectors that would search for the same."""
         return self._neighbors
+
+    # Vectors in the store
+
+    @property
+    def in_store(self) -> str | None:
+        """Name of the store in which neighbours are found; ``None`` where they are in memory."""
+        if self._graph is None:
+            return None if self._table is None else self._table.name
+        index = self._graph.index
+        return index.store if isinstance(index, StoredIndex) else None
+
+    @property
+    def n_local(self) -> int:
+        """How many vectors are kept in memory."""
+        if self._graph is None:
+            return 0
+        index = self._graph.index
+        return index.n_local if isinstance(index, StoredIndex) else len(index)
+
+    @property
+    def connected(self) -> bool:
+        """Whether the store is at hand, if neighbours are found there."""
+        index = None if self._graph is None else self._graph.index
+        return index.connected if isinstance(index, StoredIndex) else True
+
+    def use_table(self, table: VectorTable, where: Where | None) -> None:
+        """Find neighbours in a store, or in memory, from now on."""
+        if where is not None:
+            self._table = table if where == "store" else None
+        if self._graph is not None:
+            self._graph.use_table(table, where)
+            self._table = table if isinstance(self._graph.index, StoredIndex) else None
+        self._latest = None
+
+    def let_go(self) -> int:
+        """Drop the vectors that the store has by now; return how many."""
+        index = None if self._graph is None else self._graph.index
+        return index.let_go() if isinstance(index, StoredIndex) else 0
 
     # Learning
 
@@ -576,7 +617,7 @@ class CliqueDetector(Detector, Lender):
 
     def _empty_graph(self, dim: int) -> SimilarityGraph:
         k = K if self.rule == "groups" else cleanbase.K
-        return SimilarityGraph(dim, k, exact_up_to=self.exact_up_to)
+        return SimilarityGraph(dim, k, exact_up_to=self.exact_up_to, table=self._table)
 
     def _learn_trusted(self, entries: Batch) -> None:
         """Take over a knowledge base, and measure what is usual in it once it is large enough."""

@@ -16,9 +16,11 @@ from numpy.typing import NDArray
 
 from ragshield_core.entries import Batch
 from ragshield_core.neighbors.corpus import all_neighbors
-from ragshield_core.neighbors.index import FixedVectors, NeighborIndex
+from ragshield_core.neighbors.index import EXACT_UP_TO, FixedVectors, NeighborIndex
 from ragshield_core.neighbors.known import cosines, rows_within
 from ragshield_core.neighbors.rows import Neighbors
+from ragshield_core.neighbors.stored import StoredIndex
+from ragshield_core.neighbors.table import VectorTable, Where
 from ragshield_core.text.copies import containment, word_hashes
 
 # Text is compared only where vectors are at least this alike: copies of half a text lie far above.
@@ -112,11 +114,24 @@ class SimilarityGraph:
         Length of the lists.
     exact_up_to
         Size above which the index is approximate; ``None`` for the index's own default.
+    table
+        Of the store in which neighbours are found; ``None`` for an index in memory.
     """
 
-    def __init__(self, dim: int, k: int, *, exact_up_to: int | None = None) -> None:
-        options = {} if exact_up_to is None else {"exact_up_to": exact_up_to}
-        self.index = NeighborIndex(dim, **options)
+    def __init__(
+        self,
+        dim: int,
+        k: int,
+        *,
+        exact_up_to: int | None = None,
+        table: VectorTable | None = None,
+    ) -> None:
+        up_to = EXACT_UP_TO if exact_up_to is None else exact_up_to
+        self.index: NeighborIndex | StoredIndex = (
+            NeighborIndex(dim, exact_up_to=up_to)
+            if table is None
+            else StoredIndex(dim, table, exact_up_to=up_to)
+        )
         self.k = k
         self.words: list[NDArray[np.uint32]] = []  # by slot
         self._lineages: dict[str, int] = {}
@@ -188,6 +203,16 @@ class SimilarityGraph:
         graph._lists.put(np.s_[: len(lists.slots)], lists)
         graph._lineage[: len(words)] = lineage
         return graph
+
+    def use_table(self, table: VectorTable, where: Where | None) -> None:
+        """Find neighbours in a store, or in memory, from now on; ``None`` leaves it as it is."""
+        if isinstance(self.index, StoredIndex):
+            self.index.connect(table)
+            if where == "memory":
+                self.index = self.index.into_memory()
+        elif where == "store":
+            self.index = StoredIndex.of(self.index, table)
+        self._last = None
 
     def copied(self, slots: NDArray[np.int64], lists: Lists) -> NDArray[np.float32]:
         """Return how much of the shorter text is in the other, along the edges of lists of slots.
@@ -409,7 +434,8 @@ class SimilarityGraph:
     ) -> SimilarityGraph:
         """Return the graph that :meth:`state` described."""
         prefix = "index."
-        index = NeighborIndex.restored(
+        kind = StoredIndex if "stored" in values["index"] else NeighborIndex
+        index = kind.restored(
             values["index"],
             {key.removeprefix(prefix): a for key, a in arrays.items() if key.startswith(prefix)},
         )

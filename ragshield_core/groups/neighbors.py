@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from ragshield_core.entries import Batch
 from ragshield_core.groups.graph import SimilarityGraph
-from ragshield_core.neighbors.index import NeighborIndex
+from ragshield_core.neighbors.index import EntryIndex
 from ragshield_core.neighbors.known import KnownEntries, KnownNeighbors
 
 # Held entries that are looked past at most: they lie close together, and there may be many.
@@ -53,7 +53,7 @@ class GraphNeighbors(KnownEntries):
         slots = graph.lists.take(graph.index.slots_of(ids)).slots
         return self._ranked(ids, self.vectors(ids), self._live(slots), k)
 
-    def _fitted(self) -> NeighborIndex:
+    def _fitted(self) -> EntryIndex:
         return self._graph().index
 
     def _nearest(self, batch: Batch, k: int) -> NDArray[np.int64]:

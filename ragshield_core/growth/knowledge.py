@@ -94,12 +94,14 @@ class Knowledge:
     def remembered(self, ids: Sequence[str]) -> Batch:
         """Return what is left of entries that no store has any more, to forget them by.
 
-        That is their labels, and their vectors where a detector keeps an index. Texts are gone:
-        detectors that count words or phrases keep theirs.
+        That is their labels, and their vectors where a detector keeps them in memory. Texts are
+        gone: detectors that count words or phrases keep theirs.
         """
         known = self.among(ids)
         lender = self.learners[0]
         vectors = lender.neighbors().vectors(known) if isinstance(lender, Lender) else None
+        if vectors is not None and not vectors.any(axis=1).all():
+            vectors = None  # they were in the store alone
         return Batch.of(
             ids=known,
             texts=[""] * len(known),

@@ -80,6 +80,8 @@ class Status:
         Where an opened guard is, without the password.
     snapshot
         Position of the latest one, and when it was made.
+    neighbors
+        Where detectors find neighbours, in words: in memory, or in which store.
     unreachable
         Why the database could not be asked, if so: what is held, pending or behind is unknown then,
         and nothing is written until it answers again.
@@ -116,6 +118,7 @@ class Status:
     snapshot: tuple[int, dt.datetime] | None = None
     as_of: int | None = None
     unreachable: str | None = None
+    neighbors: str = "memory"
 
     def summary(self) -> str:
         """Return the state of the calibration in a few lines."""
@@ -230,6 +233,7 @@ class Status:
         rows += [
             ("known", f"{self.n_known} entries"),
             ("held", held),
+            ("neighbours", f"from {printable(self.neighbors, 200)}"),
             ("calibration", self._calibration()),
             (
                 "budget",

@@ -17,7 +17,13 @@ from numpy.typing import NDArray
 from sqlalchemy.orm import Session
 
 from ragshield_core.database import Database
-from ragshield_core.errors import OvertakenError, PrunedError, StateError, TakenOverError
+from ragshield_core.errors import (
+    NeighborsError,
+    OvertakenError,
+    PrunedError,
+    StateError,
+    TakenOverError,
+)
 from ragshield_core.findings import printable
 from ragshield_core.growth.events import Change, Event
 from ragshield_core.growth.recorder import Hands, Intent, Recorder, Standing
@@ -135,12 +141,13 @@ class Sharing(Recorder):
             except PrunedError:  # there are later ones
                 continue
 
-    def start(self, whole: Whole) -> None:
-        """Go on from a snapshot that the guard is made of."""
+    def start(self, whole: Whole, *, read_on: bool = True) -> None:
+        """Go on from a snapshot that the guard is made of, at once or when somebody asks."""
         self.position = whole.position
         self._tail.clear()
         self._seen = None
-        self.catch_up()
+        if read_on:
+            self.catch_up()
 
     def found(self) -> bool:
         """Write down the guard as it is now, where nobody was before; return whether it was so."""
@@ -473,6 +480,8 @@ class Sharing(Recorder):
                     break
                 try:
                     self._hands.apply(event)
+                except NeighborsError:  # it was not so where it was written: to be tried again
+                    raise
                 except Exception as error:  # noqa: BLE001 - so it was where it was written
                     logger.error(  # noqa: TRY400 - what it says may quote entries
                         "event %d of the journal was not applied: %s",

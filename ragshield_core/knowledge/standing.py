@@ -195,6 +195,7 @@ class _State:
             namespace=standing.namespace,
             snapshot=standing.snapshot,
             as_of=as_of,
+            neighbors=str(self.values.get("neighbors", "memory")),
         )
 
 

@@ -8,7 +8,7 @@ float32 rows of unit length, so that an inner product is a cosine.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,17 +27,43 @@ from ragshield_core.neighbors.rows import (
     none_found,
     raise_damaged,
 )
+from ragshield_core.neighbors.slots import Slots, repeated
 
 # A batch of 1,000 is compared with so many in a tenth of a second by two cores; lists take about a
 # third of that, and miss some (benchmarks/results/neighbor_index.md).
 EXACT_UP_TO = 25_000
 
-# Share of slots whose entries were removed at which the others are renumbered: callers' arrays are
-# a third longer than need be, at the most, and renumbering costs little for each removal.
-SPARSE_AT = 0.25
-
-
 FORMAT = 1
+
+
+class EntryIndex(Protocol):
+    """What is asked for neighbours, wherever their vectors are."""
+
+    dim: int
+
+    def __len__(self) -> int:
+        """Return how many entries there are."""
+        ...
+
+    def __contains__(self, entry_id: object) -> bool:
+        """Return whether an entry is there."""
+        ...
+
+    def slots_of(self, ids: Iterable[str]) -> NDArray[np.int64]:
+        """Return the slot of each id, shape (n,); -1 where it is unknown."""
+        ...
+
+    def ids_of(self, slots: Sequence[int] | NDArray[Any]) -> list[str]:
+        """Return the id of each slot."""
+        ...
+
+    def vectors(self, slots: Sequence[int] | NDArray[Any]) -> NDArray[np.float32]:
+        """Return the unit vectors of slots, shape (n, dim)."""
+        ...
+
+    def search(self, embeddings: NDArray[np.float32], k: int) -> Neighbors:
+        """Return the k nearest entries of each query."""
+        ...
 
 
 class FixedVectors:
@@ -114,8 +140,7 @@ class NeighborIndex:
         self.dim = dim
         self.exact_up_to = exact_up_to
         self.seed = seed
-        self._slots: dict[str, int] = {}
-        self._ids: list[str] = []  # by slot; those of entries that were removed stay
+        self._slots = Slots()
         self._rows = ListedRows(dim, seed)
 
     def __len__(self) -> int:
@@ -125,14 +150,19 @@ class NeighborIndex:
         return entry_id in self._slots
 
     @property
+    def ids(self) -> list[str]:
+        """The ids of all entries, in the order in which they came."""
+        return self._slots.ids(self._slots.present)
+
+    @property
     def capacity(self) -> int:
         """Number of slots handed out so far: every slot is below it."""
-        return self._rows.capacity
+        return self._slots.capacity
 
     @property
     def sparse(self) -> bool:
         """Whether so many slots are of entries that were removed that :meth:`compact` pays."""
-        return self.capacity - len(self) > SPARSE_AT * self.capacity
+        return self._slots.sparse
 
     @property
     def exact(self) -> bool:
@@ -146,7 +176,7 @@ class NeighborIndex:
         The ids themselves are not counted: they are the caller's strings. Tables of Python objects
         are estimated.
         """
-        if not self._slots:
+        if not len(self):
             return 0.0
         # An entry of a dict with its int value takes about 130 bytes, a pointer in a list 8.
         return (130 * len(self) + 8 * self.capacity + self._rows.nbytes) / len(self)
@@ -176,10 +206,9 @@ class NeighborIndex:
             msg = f"embeddings has {len(embeddings)} rows for {len(ids)} ids, expected one per id."
             raise InvalidBatchError(msg)
         check_rows("embeddings", embeddings, self.dim, ids)
-        self._check_new(ids)
-        slots = self._rows.append(embeddings)
-        self._ids.extend(ids)
-        self._slots.update(zip(ids, slots.tolist(), strict=True))
+        self._slots.check_new(ids)
+        slots = self._slots.add(ids)
+        self._rows.append(embeddings)
         outgrown = len(self) > self.exact_up_to if self.exact else self._rows.outgrown
         if outgrown:
             self._rows.sort()
@@ -199,20 +228,11 @@ class NeighborIndex:
             A :class:`ValueError` that names the id that is unknown or repeated; nothing was
             removed then.
         """
-        if len(set(ids)) != len(ids):
-            msg = f"id {_repeated(ids)!r} is duplicated in ids, expected unique ids."
-            raise InvalidBatchError(msg)
-        unknown = next((entry_id for entry_id in ids if entry_id not in self._slots), None)
-        if unknown is not None:
-            msg = f"id {unknown!r} is not in this index, expected ids that were added."
-            raise InvalidBatchError(msg)
-        slots = self.slots_of(ids)
-        for entry_id in ids:
-            del self._slots[entry_id]
+        slots = self._slots.remove(ids)
         self._rows.remove(slots)
         if not self.exact:
             # Half, not all of it, so that a size that swings around the line does not sort again.
-            if 2 * len(self) <= self.exact_up_to or not self._slots:
+            if 2 * len(self) <= self.exact_up_to or not len(self):
                 self._rows.unsort()
             elif self._rows.outgrown:
                 self._rows.sort()
@@ -227,18 +247,15 @@ class NeighborIndex:
             Shape (n,): the slots that they had, by the new ones. Of an array by slot, callers keep
             these rows.
         """
-        before = np.flatnonzero(self._rows.present)
         numbers = np.full(self.capacity, -1, dtype=np.int64)
+        before = self._slots.compact()
         numbers[before] = np.arange(len(before))
-        self._ids = [self._ids[slot] for slot in before.tolist()]
-        self._slots = {entry_id: slot for slot, entry_id in enumerate(self._ids)}
         self._rows.renumber(before, numbers)
         return before
 
     def slots_of(self, ids: Iterable[str]) -> NDArray[np.int64]:
         """Return the slot of each id, shape (n,); -1 where it is unknown."""
-        get = self._slots.get
-        return np.array([get(entry_id, -1) for entry_id in ids], dtype=np.int64)
+        return self._slots.of(ids)
 
     def ids_of(self, slots: Sequence[int] | NDArray[Any]) -> list[str]:
         """Return the id of each slot.
@@ -248,8 +265,7 @@ class NeighborIndex:
         InvalidBatchError
             A :class:`ValueError`, if a slot was never handed out or its entry was removed.
         """
-        ids = self._ids
-        return [ids[slot] for slot in self._known(slots).tolist()]
+        return self._slots.ids(self._slots.known(slots))
 
     def vectors(self, slots: Sequence[int] | NDArray[Any]) -> NDArray[np.float32]:
         """Return copies of the vectors of the given slots, shape (n, dim), float32.
@@ -259,7 +275,7 @@ class NeighborIndex:
         InvalidBatchError
             A :class:`ValueError`, if a slot was never handed out or its entry was removed.
         """
-        return self._rows.take(self._known(slots))
+        return self._rows.take(self._slots.known(slots))
 
     def search(self, embeddings: NDArray[np.float32], k: int) -> Neighbors:
         """Return the k nearest entries of each query.
@@ -290,7 +306,7 @@ class NeighborIndex:
             "exact_up_to": self.exact_up_to,
             "seed": self.seed,
             "capacity": self.capacity,
-            "ids": [self._ids[slot] for slot in arrays["slots"].tolist()],
+            "ids": self._slots.ids(arrays["slots"]),
         }
         if self._rows.lists is not None:
             values["lists"] = {"reach": self._rows.lists.reach}
@@ -326,49 +342,19 @@ class NeighborIndex:
             exact_up_to=_whole(values["exact_up_to"]),
             seed=_whole(values["seed"]),
         )
-        ids, capacity = values["ids"], _whole(values["capacity"])
-        if not isinstance(ids, list) or not all(isinstance(entry_id, str) for entry_id in ids):
-            raise_damaged("its ids are not a list of str")
-        vectors, slots = arrays["vectors"], _integers(arrays["slots"])
-        if slots.shape != (len(ids),) or vectors.shape != (len(ids), index.dim):
+        vectors = arrays["vectors"]
+        index._slots = saved_slots(values, arrays)
+        ids, slots = values["ids"], arrays["slots"]
+        if vectors.shape != (len(ids), index.dim):
             raise_damaged("ids, slots and vectors do not have the same length")
-        in_range = not len(slots) or (slots.min() >= 0 and slots.max() < capacity)
-        if not in_range or len(np.unique(slots)) != len(slots):
-            raise_damaged("its slots are repeated or out of range")
-        if len(set(ids)) != len(ids):
-            raise_damaged(f"id {_repeated(ids)!r} stands in it more than once")
         check_rows("vectors", vectors, index.dim, ids)
         if "places" in arrays and _integers(arrays["places"]).shape != slots.shape:
             raise_damaged("its places are not one whole number per entry")
         lists = _saved_lists(values, arrays, vectors.shape)
-        index._rows = ListedRows.restored(index.seed, capacity, arrays, lists)
-        index._slots = dict(zip(ids, slots.tolist(), strict=True))
-        index._ids = [""] * capacity
-        for entry_id, slot in index._slots.items():
-            index._ids[slot] = entry_id
+        index._rows = ListedRows.restored(index.seed, index.capacity, arrays, lists)
         if lists is None and len(index) > index.exact_up_to:
             index._rows.sort()
         return index
-
-    def _check_new(self, ids: Sequence[str]) -> None:
-        present = next((entry_id for entry_id in ids if entry_id in self._slots), None)
-        if present is not None:
-            msg = f"id {present!r} is in this index already; remove it first to replace its vector."
-            raise InvalidBatchError(msg)
-        if len(set(ids)) != len(ids):
-            msg = f"id {_repeated(ids)!r} is duplicated in ids, expected unique ids."
-            raise InvalidBatchError(msg)
-
-    def _known(self, slots: Sequence[int] | NDArray[Any]) -> NDArray[np.int64]:
-        """Return slots as an array, or raise if one of them holds no entry."""
-        chosen = np.asarray(slots, dtype=np.int64)
-        known = (chosen >= 0) & (chosen < self.capacity)
-        known[known] = self._rows.present[chosen[known]]
-        if not known.all():
-            slot = int(chosen[~known][0])
-            msg = f"slot {slot} holds no entry, expected slots of entries that are present."
-            raise InvalidBatchError(msg)
-        return chosen
 
     def _search_exactly(self, queries: NDArray[np.float32], k: int) -> Neighbors:
         faiss = load_faiss()
@@ -407,13 +393,21 @@ def _saved_lists(
     return InvertedLists(centroids, reach)
 
 
-def _repeated(ids: Sequence[str]) -> str:
-    seen: set[str] = set()
-    for entry_id in ids:
-        if entry_id in seen:
-            return entry_id
-        seen.add(entry_id)
-    raise AssertionError  # pragma: no cover
+def saved_slots(values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Slots:
+    """Return the slots of a saved index, once they are known to fit together."""
+    ids, capacity, slots = values["ids"], _whole(values["capacity"]), _integers(arrays["slots"])
+    if not isinstance(ids, list) or not all(isinstance(entry_id, str) for entry_id in ids):
+        raise_damaged("its ids are not a list of str")
+    if slots.shape != (len(ids),):
+        raise_damaged("ids, slots and vectors do not have the same length")
+    in_range = not len(slots) or (slots.min() >= 0 and slots.max() < capacity)
+    if not in_range or len(np.unique(slots)) != len(slots):
+        raise_damaged("its slots are repeated or out of range")
+    if len(set(ids)) != len(ids):
+        raise_damaged(f"id {repeated(ids)!r} stands in it more than once")
+    found = Slots()
+    found.put(ids, slots, capacity)
+    return found
 
 
 def _whole(value: object) -> int:

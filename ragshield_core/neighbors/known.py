@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ragshield_core.entries import Batch
 from ragshield_core.errors import InvalidBatchError, NotFittedError
-from ragshield_core.neighbors.index import EXACT_UP_TO, NeighborIndex
+from ragshield_core.neighbors.index import EXACT_UP_TO, EntryIndex, NeighborIndex
 
 # Neighbours that a search fetches at least: as many as any detector asks for by default, so that
 # the second one to ask finds them there.
@@ -183,7 +183,7 @@ class KnownEntries:
         if values["index"] is not None:
             self._index = NeighborIndex.restored(values["index"], arrays)
 
-    def _fitted(self) -> NeighborIndex:
+    def _fitted(self) -> EntryIndex:
         if self._index is None:
             msg = "no entry is known yet; learn the knowledge base first."
             raise NotFittedError(msg)
@@ -391,7 +391,7 @@ def cosines(
     embeddings: NDArray[np.float32],
     slots: NDArray[np.int64],
     there: NDArray[np.bool_],
-    index: NeighborIndex,
+    index: EntryIndex,
 ) -> NDArray[np.float32]:
     """Return cosines that depend on the two vectors only, and not on the shape of a product.
 

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ def in_threads(
     """Return what a function returns of each item, in as many threads as BLAS has.
 
     Fewer than ``least`` items, to be set where one takes more than a millisecond, take one thread.
+    Threads have the context of the caller: stores find their event loop in it.
     """
     with _BLAS.single() as n_threads:
         if n_threads == 1 or len(items) < least:
@@ -74,5 +76,10 @@ def in_threads(
         size = -(-len(items) // n_threads)
         shares = [items[start : start + size] for start in range(0, len(items), size)]
         with ThreadPoolExecutor(n_threads) as pool:
-            done = pool.map(lambda share: [do(item) for item in share], shares)
+            contexts = [copy_context() for _ in shares]
+            done = pool.map(
+                lambda context, share: context.run(lambda: [do(item) for item in share]),
+                contexts,
+                shares,
+            )
             return [result for share in done for result in share]

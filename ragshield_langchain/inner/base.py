@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from ragshield_core import Batch
 from ragshield_core.errors import InvalidBatchError
+from ragshield_core.neighbors.table import VectorTable
 
 # In the thread that works for a caller on an event loop, that loop: stores whose connections live
 # on it do their part there.
@@ -218,6 +219,11 @@ class InnerStore(ABC):
 
         ``None`` where the store knows no deletion without ids.
         """
+        return None
+
+    @property
+    def table(self) -> VectorTable | None:
+        """The vectors, searched by the store for detectors; ``None`` where it cannot be asked."""
         return None
 
     def near(self, vector: list[float], k: int) -> list[Document]:

@@ -19,6 +19,7 @@ from ragshield_core.errors import InvalidBatchError
 from ragshield_core.findings import printable
 from ragshield_langchain.inner.base import CALLERS_LOOP, InnerStore, Stored, chunks, comes_from
 from ragshield_langchain.inner.postgres import AT_ONCE, unfit_for_postgres, unquoted
+from ragshield_langchain.inner.postgres_vectors import Place, PostgresVectors
 
 T = TypeVar("T")
 
@@ -136,6 +137,26 @@ class PGVectorStoreInner(InnerStore):
         where = kwargs["filter"]
         found: list[str] = self._wait(lambda: self._store.aget(where=where, include=[]))["ids"]
         return found
+
+    @property
+    def table(self) -> PostgresVectors:
+        """The vectors of the table."""
+        return PostgresVectors(
+            self.name,
+            self._run,
+            self._place,
+            lambda connection, ids: self._holdable(ids, self._kind_of_ids(connection)),
+        )
+
+    def _place(self, connection: Any) -> Place:
+        inside, quoted = self._inside, connection.dialect.identifier_preparer
+        return Place(
+            table=quoted.format_table(self._table(connection)),
+            id_column=quoted.quote(inside.id_column),
+            vector_column=quoted.quote(inside.embedding_column),
+            condition="TRUE",
+            values={},
+        )
 
     def read(self, ids: Sequence[str]) -> Stored:
         """Return what the table holds under the ids."""

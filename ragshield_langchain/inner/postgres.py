@@ -19,6 +19,7 @@ from ragshield_core.adapters.one_store import name_of
 from ragshield_core.errors import InvalidBatchError
 from ragshield_core.findings import printable
 from ragshield_langchain.inner.base import CALLERS_LOOP, InnerStore, Stored, chunks, comes_from
+from ragshield_langchain.inner.postgres_vectors import Place, PostgresVectors
 
 T = TypeVar("T")
 
@@ -86,6 +87,22 @@ class PostgresInner(InnerStore):
     def name(self) -> str:
         """Its class and collection."""
         return name_of(self._store, self._store.collection_name)
+
+    @property
+    def table(self) -> PostgresVectors:
+        """The vectors of the collection."""
+        return PostgresVectors(self.name, self._run, self._place)
+
+    def _place(self, session: Any) -> Place:
+        table = self._table()
+        quoted = session.get_bind().dialect.identifier_preparer
+        return Place(
+            table=quoted.format_table(table),
+            id_column="id",
+            vector_column="embedding",
+            condition="e.collection_id = :collection",
+            values={"collection": self._collection(session)},
+        )
 
     def read(self, ids: Sequence[str]) -> Stored:
         """Return what the collection holds under the ids."""

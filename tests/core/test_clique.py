@@ -14,8 +14,8 @@ from ragshield_core.detectors import CliqueDetector
 from ragshield_core.detectors.clique import MIN_ENTRIES
 from ragshield_core.errors import InvalidBatchError, NotFittedError
 from ragshield_core.groups import evidence as group_evidence
-from ragshield_core.neighbors import index
-from ragshield_core.neighbors.index import SPARSE_AT
+from ragshield_core.neighbors import slots
+from ragshield_core.neighbors.slots import SPARSE_AT
 
 FPR = 0.01
 KNOWN = passages(900, 1)
@@ -570,7 +570,7 @@ def test_renumbering_changes_no_score(rule, monkeypatch):
     often, never = CliqueDetector(rule=rule).fit(KNOWN), CliqueDetector(rule=rule).fit(KNOWN)
     replaced(often, 3)
     assert often._graph.n_slots < len(KNOWN) + 3 * 300
-    monkeypatch.setattr(index, "SPARSE_AT", 1.0)
+    monkeypatch.setattr(slots, "SPARSE_AT", 1.0)
     replaced(never, 3)
     assert never._graph.n_slots > len(KNOWN) + 3 * 300
     new = join(group(4, 50), group(3, 1, "held"), passages(30, 9, "m"), clones_of(KNOWN[5], 4))

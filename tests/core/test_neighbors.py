@@ -4,6 +4,7 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
 from types import SimpleNamespace
 
 import numpy as np
@@ -435,6 +436,13 @@ def test_small_products_get_a_thread_each_and_others_all_of_them_again():
         with pytest.raises(ZeroDivisionError):
             threads.in_threads(lambda item: 1 // item, range(40))
         assert blas_threads() == usual
+
+
+def test_threads_have_the_context_of_the_caller():
+    who = ContextVar("who", default="nobody")
+    who.set("caller")
+    with threadpool_limits(limits=2, user_api="blas"):
+        assert set(threads.in_threads(lambda _: who.get(), range(40))) == {"caller"}
 
 
 def test_searches_beside_each_other_leave_blas_its_threads_and_find_the_same():

@@ -1,0 +1,497 @@
+"""Nearest entries by cosine, found in the store that keeps them: an index without vectors."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, Self, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ragshield_core.entries import UNIT_TOLERANCE
+from ragshield_core.errors import InvalidBatchError, NeighborsError
+from ragshield_core.findings import printable
+from ragshield_core.neighbors.index import EXACT_UP_TO, NeighborIndex, saved_slots
+from ragshield_core.neighbors.rows import (
+    DAMAGE,
+    Neighbors,
+    check_k,
+    check_rows,
+    merged,
+    none_found,
+    raise_damaged,
+)
+from ragshield_core.neighbors.slots import Slots
+from ragshield_core.neighbors.table import Found, VectorTable
+
+T = TypeVar("T")
+
+logger = logging.getLogger("ragshield")  # ids and counts, never text
+
+FORMAT = 1
+# Asked for beyond the k: what this process does not know yet, or knows in another revision.
+SPARE = 8
+# Where that was not enough, so many times as many are asked for, up to the most.
+MORE, MOST = 4, 1_000
+# Vectors of what was found or fetched last: one search is followed by questions about the same
+# entries. 50 MB of 384 dimensions at the most, but for a single search that found more.
+REMEMBERED = 32_768
+# Vectors that are fetched by one statement.
+AT_ONCE = 2_048
+# Entries learned until the store is asked which it has by now.
+LET_GO_AFTER = 1_000
+# A stored vector is that of an entry from this cosine on: stores of half precision stay above it.
+SAME = 1.0 - 1e-4
+# No id has one: keys with it are of entries that no store has, such as held ones.
+NUL = "\0"
+
+
+class StoredIndex:
+    """Nearest entries by cosine: as :class:`NeighborIndex`, with vectors left in the store.
+
+    Kept are ids, and the vectors of what the store does not have: entries that are held, and
+    those that it does not have yet, or has in another revision. They are searched here and joined
+    with what the store finds; similarities are those of the vectors that the store returns, once
+    they are of unit length.
+
+    Entries of the store that are not known here are left out. An entry that is known, and gone from
+    the store, is found no more, and has a vector of zeros.
+
+    Parameters
+    ----------
+    dim
+        Length of a vector.
+    table
+        Of the store; ``None`` until it is at hand.
+    expected
+        The name of the store, where the table is not at hand.
+    exact_up_to
+        Of the index of what is kept here.
+
+    Notes
+    -----
+    As good as the store's search: what its index misses, nobody sees. Searches and questions for
+    vectors raise :class:`~ragshield_core.errors.NeighborsError` where the store does not answer.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        table: VectorTable | None = None,
+        *,
+        expected: str = "",
+        exact_up_to: int = EXACT_UP_TO,
+    ) -> None:
+        self.dim = dim
+        self._table = table
+        self._expected = expected
+        self._slots = Slots()
+        self._local = NeighborIndex(dim, exact_up_to=exact_up_to)
+        self._waiting: dict[str, None] = {}  # kept here until the store has them
+        self._ask_at = LET_GO_AFTER  # waiting ones
+        self._pages: deque[tuple[NDArray[np.int64], NDArray[np.float32]]] = deque()
+        self._lock = threading.Lock()  # of the pages: several threads ask for vectors
+
+    def __len__(self) -> int:
+        return len(self._slots)
+
+    def __contains__(self, entry_id: object) -> bool:
+        return entry_id in self._slots
+
+    @property
+    def store(self) -> str:
+        """Name of the store."""
+        return self._expected if self._table is None else self._table.name
+
+    @property
+    def connected(self) -> bool:
+        """Whether the store is at hand."""
+        return self._table is not None
+
+    @property
+    def n_local(self) -> int:
+        """How many vectors are kept here."""
+        return len(self._local)
+
+    @property
+    def capacity(self) -> int:
+        """Number of slots handed out so far: every slot is below it."""
+        return self._slots.capacity
+
+    @property
+    def sparse(self) -> bool:
+        """Whether so many slots are of entries that were removed that :meth:`compact` pays."""
+        return self._slots.sparse
+
+    @classmethod
+    def of(cls, index: NeighborIndex, table: VectorTable) -> Self:
+        """Return an index of the same entries in the same slots, which takes the other's place.
+
+        The vectors are still here: see :meth:`let_go`.
+        """
+        stored = cls(index.dim, table, exact_up_to=index.exact_up_to)
+        values, arrays = index.state()
+        stored._slots = saved_slots(values, arrays)
+        stored._local = index
+        stored._waiting = dict.fromkeys(_of_store(values["ids"]))
+        return stored
+
+    def connect(self, table: VectorTable) -> None:
+        """Have the store at hand."""
+        self._table = table
+
+    def into_memory(self) -> NeighborIndex:
+        """Return an index of the same entries in the same slots, with all vectors.
+
+        Raises
+        ------
+        NeighborsError
+            If the store lacks one; names it.
+        """
+        slots = self._slots.present
+        vectors = self._taken(slots, remember=False)
+        if (lost := np.flatnonzero(~vectors.any(axis=1))).size:
+            name = self._slots.ids(slots[lost[:1]])[0]
+            msg = (
+                f"{len(lost)} known entries are not in {self._shown} any more "
+                f"({printable(name)!r}), so that they cannot be taken into memory; reconcile the "
+                "store with its guard first."
+            )
+            raise NeighborsError(msg)
+        values = {
+            "format": FORMAT,
+            "dim": self.dim,
+            "exact_up_to": self._local.exact_up_to,
+            "seed": self._local.seed,
+            "capacity": self.capacity,
+            "ids": self._slots.ids(slots),
+        }
+        return NeighborIndex.restored(values, {"slots": slots, "vectors": vectors})
+
+    def add(self, ids: Sequence[str], embeddings: NDArray[np.float32]) -> NDArray[np.int64]:
+        """Add entries and return their slots; as of :meth:`NeighborIndex.add`.
+
+        Their vectors are kept until the store has them: it is asked once many wait.
+        """
+        self._slots.check_new(ids)
+        if len(self._waiting) >= self._ask_at:
+            self.let_go()
+        self._local.add(ids, embeddings)
+        self._waiting |= dict.fromkeys(_of_store(ids))
+        return self._slots.add(ids)
+
+    def remove(self, ids: Sequence[str]) -> NDArray[np.int64]:
+        """Remove entries and return the slots that were theirs."""
+        slots = self._slots.remove(ids)
+        self._drop([entry_id for entry_id in ids if entry_id in self._local])
+        return slots
+
+    def compact(self) -> NDArray[np.int64]:
+        """Renumber the entries, without gaps and in the order in which they came."""
+        with self._lock:
+            self._pages.clear()
+        return self._slots.compact()
+
+    def slots_of(self, ids: Iterable[str]) -> NDArray[np.int64]:
+        """Return the slot of each id, shape (n,); -1 where it is unknown."""
+        return self._slots.of(ids)
+
+    def ids_of(self, slots: Sequence[int] | NDArray[Any]) -> list[str]:
+        """Return the id of each slot."""
+        return self._slots.ids(self._slots.known(slots))
+
+    def vectors(self, slots: Sequence[int] | NDArray[Any]) -> NDArray[np.float32]:
+        """Return the vectors of the given slots, shape (n, dim); zeros where the store has none.
+
+        Raises
+        ------
+        InvalidBatchError
+            If a slot was never handed out or its entry was removed.
+        NeighborsError
+            If the store is not at hand, or does not answer.
+        """
+        return self._taken(self._slots.known(slots), remember=True)
+
+    def search(self, embeddings: NDArray[np.float32], k: int) -> Neighbors:
+        """Return the k nearest entries of each query: one round trip, as a rule.
+
+        Raises
+        ------
+        InvalidBatchError
+            If a row is not a unit vector of this dimension or k is below 1.
+        NeighborsError
+            If the store is not at hand, or does not answer.
+        """
+        check_k(k)
+        check_rows("embeddings", embeddings, self.dim)
+        found = none_found(len(embeddings), k)
+        if not len(embeddings):
+            return found
+        if len(self._local):
+            near = self._local.search(embeddings, k)
+            there = near.slots >= 0
+            slots = np.full(near.slots.shape, -1, dtype=np.int64)
+            slots[there] = self._slots.of(self._local.ids_of(near.slots[there]))
+            found = Neighbors(slots, near.similarities)
+        n_stored = len(self) - len(self._local)
+        if n_stored:
+            found = merged([found, self._stored(embeddings, k, min(k, n_stored))], k)
+        return found
+
+    def let_go(self) -> int:
+        """Drop the vectors that the store has by now; return how many.
+
+        Nothing is lost where it does not answer: they are kept, and it is asked again.
+        """
+        if self._table is None or not self._waiting:
+            return 0
+        there: list[str] = []
+        try:
+            for ids in _blocks(list(self._waiting)):
+                mine = self._local.vectors(self._local.slots_of(ids))
+                slot_of = {entry_id: row for row, entry_id in enumerate(ids)}
+                names, rows = self._fetched(ids)
+                own = mine[[slot_of[name] for name in names]]
+                same = np.einsum("ij,ij->i", own, rows) >= SAME
+                there += [name for name, alike in zip(names, same, strict=True) if alike]
+        except NeighborsError as error:
+            logger.warning("vectors are kept in memory for now: %s", error)
+            there = []
+        self._drop(there)
+        self._ask_at = LET_GO_AFTER + len(self._waiting)
+        return len(there)
+
+    def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        """Return the index as JSON-ready values and arrays: no vectors but those kept here."""
+        slots = self._slots.present
+        local, arrays = self._local.state()
+        return (
+            {
+                "stored": FORMAT,
+                "store": self.store,
+                "dim": self.dim,
+                "capacity": self.capacity,
+                "ids": self._slots.ids(slots),
+                "local": local,
+            },
+            {f"local.{key}": array for key, array in arrays.items()} | {"slots": slots},
+        )
+
+    @classmethod
+    def restored(
+        cls,
+        values: Mapping[str, Any],
+        arrays: Mapping[str, NDArray[Any]],
+        table: VectorTable | None = None,
+    ) -> Self:
+        """Return the index whose :meth:`state` this is; the store may come to hand later.
+
+        Raises
+        ------
+        StateError
+            A :class:`ValueError`, if something is missing, damaged, does not fit together or is of
+            a newer format.
+        """
+        if values["stored"] > FORMAT:
+            raise_damaged(f"it is of format {values['stored']}, this version reads {FORMAT}")
+        try:
+            index = cls(int(values["dim"]), table, expected=str(values["store"]))
+            index._slots = saved_slots(values, arrays)
+            prefix = "local."
+            index._local = NeighborIndex.restored(
+                values["local"],
+                {k.removeprefix(prefix): a for k, a in arrays.items() if k.startswith(prefix)},
+            )
+            own: list[str] = values["local"]["ids"]
+            lost = next((entry_id for entry_id in own if entry_id not in index._slots), None)
+        except DAMAGE as error:
+            raise_damaged(f"{type(error).__name__}: {error}")
+            raise AssertionError from error  # pragma: no cover
+        if lost is not None or index._local.dim != index.dim:
+            raise_damaged("the vectors kept in it are not those of its entries")
+        index._waiting = dict.fromkeys(_of_store(own))
+        return index
+
+    # Inside
+
+    @property
+    def _shown(self) -> str:
+        return f"the store {printable(self.store)!r}" if self.store else "the store"
+
+    def _drop(self, ids: Sequence[str]) -> None:
+        """Keep vectors no longer; where few are left, in an index of their own."""
+        if not ids:
+            return
+        for entry_id in ids:
+            self._waiting.pop(entry_id, None)
+        if 2 * len(ids) < len(self._local):
+            self._local.remove(ids)
+            if self._local.sparse:
+                self._local.compact()
+            return
+        gone, old = set(ids), self._local
+        names = [entry_id for entry_id in old.ids if entry_id not in gone]
+        self._local = NeighborIndex(self.dim, exact_up_to=old.exact_up_to)
+        if names:
+            self._local.add(names, old.vectors(old.slots_of(names)))
+
+    def _stored(self, embeddings: NDArray[np.float32], k: int, wanted: int) -> Neighbors:
+        """Return what the store finds, of what is known here and not kept here."""
+        best = none_found(len(embeddings), k)
+        rows, asked = np.arange(len(embeddings)), k + SPARE
+        while len(rows):
+            queries = np.ascontiguousarray(embeddings[rows])
+            found = self._asked(partial(_search, queries, asked))
+            slots, vectors = self._known(found)
+            near = _nearest(queries, found.rows, slots, vectors, k)
+            best.slots[rows], best.similarities[rows] = near
+            # All that there is, or enough of it.
+            short = (near.slots >= 0).sum(axis=1) < wanted
+            short &= (found.rows >= 0).sum(axis=1) >= asked
+            if asked >= MOST:
+                break
+            rows, asked = rows[short], min(MORE * asked, MOST)
+        return best
+
+    def _known(self, found: Found) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Return slots and unit vectors of what was found; -1 for what does not count."""
+        slots = self._slots.of(found.ids)
+        mine = [row for row, name in enumerate(found.ids) if name in self._local]
+        slots[mine] = -1
+        vectors, whole = _unit(found.vectors, self.dim)
+        slots[~whole] = -1
+        self._remember(slots[slots >= 0], vectors[slots >= 0])
+        return slots, vectors
+
+    def _taken(self, slots: NDArray[np.int64], *, remember: bool) -> NDArray[np.float32]:
+        unique, inverse = np.unique(slots, return_inverse=True)
+        rows = np.zeros((len(unique), self.dim), dtype=np.float32)
+        left = np.ones(len(unique), dtype=np.bool_)
+        with self._lock:
+            pages = tuple(self._pages)
+        for have, vectors in pages:
+            place = np.minimum(np.searchsorted(have, unique), len(have) - 1)
+            here = left & (have[place] == unique)
+            rows[here] = vectors[place[here]]
+            left &= ~here
+        missing = np.flatnonzero(left)
+        names = self._slots.ids(unique[missing])
+        local = self._local.slots_of(names)
+        rows[missing[local >= 0]] = self._local.vectors(local[local >= 0])
+        missing = missing[local < 0]
+        n_lost = 0
+        for part in _blocks(missing):
+            names = self._slots.ids(unique[part])
+            row_of = dict(zip(names, part.tolist(), strict=True))
+            known, vectors = self._fetched(names)
+            where = np.array([row_of[name] for name in known], dtype=np.intp)
+            rows[where] = vectors
+            n_lost += len(part) - len(known)
+            if remember and len(known):
+                order = np.argsort(unique[where])
+                self._remember(unique[where][order], vectors[order])
+        if n_lost:
+            logger.warning(
+                "%d entries that are known are not in %s any more, and count as neighbours of "
+                "nothing; reconcile the store with its guard",
+                n_lost,
+                self._shown,
+            )
+        return np.asarray(rows[inverse.reshape(slots.shape)])
+
+    def _fetched(self, ids: Sequence[str]) -> tuple[list[str], NDArray[np.float32]]:
+        """Return which of some ids the store has, with their unit vectors."""
+        names, vectors = self._asked(lambda table: table.vectors(ids))
+        if not len(names):
+            return [], np.empty((0, self.dim), dtype=np.float32)
+        rows, whole = _unit(vectors, self.dim)
+        return [name for name, is_whole in zip(names, whole, strict=True) if is_whole], rows[whole]
+
+    def _remember(self, slots: NDArray[np.int64], vectors: NDArray[np.float32]) -> None:
+        if not len(slots):
+            return
+        order = np.argsort(slots)
+        with self._lock:
+            self._pages.appendleft((slots[order], vectors[order]))
+            while len(self._pages) > 1 and sum(len(have) for have, _ in self._pages) > REMEMBERED:
+                self._pages.pop()
+
+    def _asked(self, ask: Callable[[VectorTable], T]) -> T:
+        """Ask the store, and say of what it raises that it did not answer."""
+        if self._table is None:
+            raise not_at_hand(self.store)
+        try:
+            return ask(self._table)
+        except NeighborsError:
+            raise
+        except Exception as error:  # noqa: BLE001 - of any database; named, and raised as ours
+            # Not what it says: messages of databases quote what they were asked.
+            msg = (
+                f"{self._shown} did not answer a search for neighbours ({type(error).__name__}); "
+                "try again once it does."
+            )
+            raise NeighborsError(msg) from None
+
+
+def _search(queries: NDArray[np.float32], k: int, table: VectorTable) -> Found:
+    return table.search(queries, k)
+
+
+def not_at_hand(store: str) -> NeighborsError:
+    """Return the error of who needs a store that is not at hand, by its name."""
+    name = f" {printable(store)!r}" if store else ""
+    msg = (
+        f"this guard keeps no vectors and finds neighbours in the store{name}, which is not at "
+        "hand: wrap that store with it, GuardedVectorStore(store, guard=guard), before anything is "
+        "screened, learned or measured."
+    )
+    return NeighborsError(msg)
+
+
+def _of_store(ids: Iterable[str]) -> Iterator[str]:
+    """Yield the keys under which a store may have an entry."""
+    return (entry_id for entry_id in ids if NUL not in entry_id)
+
+
+def _nearest(
+    queries: NDArray[np.float32],
+    rows: NDArray[np.int64],
+    slots: NDArray[np.int64],
+    vectors: NDArray[np.float32],
+    k: int,
+) -> Neighbors:
+    """Return the k best of what was found, by the cosines of the vectors that came with it."""
+    near = none_found(len(queries), rows.shape[1])
+    there = rows >= 0
+    there[there] = slots[rows[there]] >= 0
+    query, column = np.nonzero(there)
+    for start in range(0, len(query), REMEMBERED):
+        part = np.s_[start : start + REMEMBERED]
+        hit = rows[query[part], column[part]]
+        near.slots[query[part], column[part]] = slots[hit]
+        near.similarities[query[part], column[part]] = np.einsum(
+            "ij,ij->i", queries[query[part]], vectors[hit]
+        )
+    if rows.shape[1] < k:
+        return merged([near, none_found(len(queries), k - rows.shape[1])], k)
+    return merged([near], k)
+
+
+def _unit(vectors: NDArray[np.float32], dim: int) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+    """Return rows of unit length, and which of them have a direction."""
+    rows = np.asarray(vectors, dtype=np.float32)
+    if rows.ndim != 2 or rows.shape[1] != dim:  # noqa: PLR2004
+        msg = f"the store has vectors of shape {rows.shape}, expected rows of {dim}."
+        raise InvalidBatchError(msg)
+    norms = np.sqrt(np.einsum("ij,ij->i", rows, rows, dtype=np.float64))
+    whole = np.isfinite(norms) & (norms > 0.0)
+    norms[~whole | (np.abs(norms - 1.0) <= UNIT_TOLERANCE)] = 1.0  # as entries are taken
+    return (rows / norms[:, None]).astype(np.float32), whole
+
+
+def _blocks(items: Any) -> Iterator[Any]:
+    return (items[start : start + AT_ONCE] for start in range(0, len(items), AT_ONCE))

@@ -1,0 +1,256 @@
+"""Vectors that PostgreSQL keeps, found by pgvector: of PGVector's tables and PGVectorStore's."""
+
+# ruff: noqa: S608 - what stands in statements are quoted names of the store's table
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ragshield_core.neighbors.table import Found, VectorTable
+
+T = TypeVar("T")
+
+# Candidates that HNSW keeps, at least: of 16 neighbours it misses about one in a hundred then
+# (benchmarks/results/stored_neighbors.md).
+EF_SEARCH, MOST_EF = 100, 1_000
+# From this version on, an index goes on searching where a filter left too few.
+ITERATIVE = (0, 8)
+# Of what pgvector sends: the dimension and a reserved number, of two bytes each.
+HEAD = 4
+
+
+class Place(NamedTuple):
+    """Where vectors are.
+
+    Attributes
+    ----------
+    table, id_column, vector_column
+        Quoted, as SQL has them.
+    condition
+        SQL that holds for the rows of this store, about a table named ``e``; ``TRUE`` for all.
+    values
+        Of the parameters in the condition.
+    """
+
+    table: str
+    id_column: str
+    vector_column: str
+    condition: str
+    values: dict[str, Any]
+
+
+class Columns(NamedTuple):
+    """The types of ids and vectors, and whether that of vectors says how long they are."""
+
+    ids: str
+    kind: str
+    sized: bool
+
+
+class PostgresVectors(VectorTable):
+    """Vectors in a table of PostgreSQL.
+
+    Neighbours are found by cosine distance: an index for another operator is not used, and without
+    one the whole table is compared, which is exact and slow.
+
+    Parameters
+    ----------
+    name
+        Of the store.
+    run
+        Runs work in a transaction of its own, given a session or a connection.
+    place
+        Says where the vectors are, asked in each transaction.
+    holdable
+        Returns those of some ids that the table can hold.
+    ef_search
+        Candidates that an HNSW index keeps: more find more, and take longer.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        run: Callable[[Callable[[Any], Any]], Any],
+        place: Callable[[Any], Place],
+        holdable: Callable[[Any, Sequence[str]], Sequence[str]] = lambda _, ids: ids,
+        *,
+        ef_search: int = EF_SEARCH,
+    ) -> None:
+        self._name, self._run, self._place, self._holdable = name, run, place, holdable
+        self.ef_search = ef_search
+        self._version: tuple[int, ...] | None = None  # of pgvector
+        self._columns: Columns | None = None
+
+    @property
+    def name(self) -> str:
+        """Of the store."""
+        return self._name
+
+    def search(self, embeddings: NDArray[np.float32], k: int) -> Found:
+        """Return the nearest rows of each query, in one statement.
+
+        Queries for which the index found too few are compared with all rows.
+        """
+
+        def work(session: Any) -> Found:
+            place = self._place(session)
+            self._prepare(session, k)
+            columns = self._columns_of(session, place)
+            found = _searched(session, place, columns, embeddings, k)
+            short = np.flatnonzero((found.rows < 0).any(axis=1))
+            if not short.size or not self._has_more(session, place, k, found, short):
+                return found
+            self._set(session, "enable_seqscan", "on")
+            self._set(session, "enable_indexscan", "off")
+            return _joined(found, short, _searched(session, place, columns, embeddings[short], k))
+
+        found: Found = self._run(work)
+        return found
+
+    def vectors(self, ids: Sequence[str]) -> tuple[list[str], NDArray[np.float32]]:
+        """Return which of the ids the table holds, with their vectors."""
+        from sqlalchemy import ARRAY, Text, bindparam, text  # noqa: PLC0415 - slow to import
+
+        def work(session: Any) -> list[Any]:
+            place = self._place(session)
+            columns = self._columns_of(session, place)
+            query = text(
+                f"SELECT CAST(e.{place.id_column} AS text), {_sent(place)} "
+                f"FROM {place.table} AS e WHERE {place.condition} "
+                f"AND e.{place.id_column} = ANY(CAST(:ids AS {columns.ids}[]))"
+            ).bindparams(bindparam("ids", type_=ARRAY(Text)))
+            wanted = list(self._holdable(session, list(ids)))
+            return list(session.execute(query, place.values | {"ids": wanted}))
+
+        rows = self._run(work)
+        return [name for name, _ in rows], _received([sent for _, sent in rows])
+
+    def _prepare(self, session: Any, k: int) -> None:
+        """Set what only holds for this transaction."""
+        from sqlalchemy import text  # noqa: PLC0415
+
+        if self._version is None:
+            query = text("SELECT extversion FROM pg_extension WHERE extname = 'vector'")
+            numbers = str(session.scalar(query)).split(".")
+            self._version = tuple(int(number) for number in numbers if number.isdigit())
+        self._set(session, "jit", "off")
+        self._set(session, "hnsw.ef_search", str(min(MOST_EF, max(self.ef_search, k))))
+        if self._version >= ITERATIVE:
+            self._set(session, "hnsw.iterative_scan", "strict_order")
+            self._set(session, "ivfflat.iterative_scan", "relaxed_order")
+
+    def _columns_of(self, session: Any, place: Place) -> Columns:
+        """Return the types of the columns, asked once."""
+        from sqlalchemy import text  # noqa: PLC0415
+
+        if self._columns is None:
+            query = text(
+                f"SELECT format_type(pg_typeof(e.{place.id_column})::oid, NULL) FROM "
+                f"(SELECT NULL) AS one LEFT JOIN {place.table} AS e ON FALSE"
+            )
+            ids = str(session.scalar(query))
+            query = text(
+                "SELECT format_type(atttypid, atttypmod) FROM pg_attribute "
+                "WHERE attrelid = CAST(:table AS regclass) AND quote_ident(attname) = "
+                "quote_ident(:column)"
+            )
+            where = {"table": place.table, "column": place.vector_column.strip('"')}
+            kind, _, length = str(session.scalar(query, where)).partition("(")
+            self._columns = Columns(ids, kind, bool(length))
+        return self._columns
+
+    @staticmethod
+    def _set(session: Any, name: str, value: str) -> None:
+        from sqlalchemy import text  # noqa: PLC0415
+
+        session.execute(text(f"SET LOCAL {name} = {value}"))
+
+    @staticmethod
+    def _has_more(
+        session: Any, place: Place, k: int, found: Found, short: NDArray[np.intp]
+    ) -> bool:
+        """Return whether there are more rows than were found for some queries."""
+        from sqlalchemy import text  # noqa: PLC0415
+
+        query = text(
+            f"SELECT count(*) FROM (SELECT 1 FROM {place.table} AS e "
+            f"WHERE {place.condition} LIMIT :k) AS few"
+        )
+        there = int(session.scalar(query, place.values | {"k": k}))
+        return bool(((found.rows[short] >= 0).sum(axis=1) < there).any())
+
+
+def _searched(
+    session: Any, place: Place, columns: Columns, queries: NDArray[np.float32], k: int
+) -> Found:
+    """Return what one statement finds; each vector is sent once."""
+    from sqlalchemy import ARRAY, Text, bindparam, text  # noqa: PLC0415
+
+    dim = queries.shape[1]
+    vector = f"e.{place.vector_column}"
+    if not columns.sized:  # such a column can have an index on this expression only
+        vector = f"CAST({vector} AS {columns.kind}({dim}))"
+    statement = text(
+        "WITH query AS MATERIALIZED ("
+        f"  SELECT number, CAST(given AS {columns.kind}({dim})) AS vector"
+        "  FROM unnest(:queries) WITH ORDINALITY AS q(given, number)"
+        "), hit AS MATERIALIZED ("
+        "  SELECT query.number, near.id FROM query CROSS JOIN LATERAL ("
+        f"    SELECT e.{place.id_column} AS id FROM {place.table} AS e WHERE {place.condition}"
+        f"    ORDER BY {vector} <=> query.vector LIMIT :k) AS near"
+        ") "
+        f"SELECT CAST(e.{place.id_column} AS text), {_sent(place)}, h.numbers "
+        "FROM (SELECT id, array_agg(number) AS numbers FROM hit GROUP BY id) AS h "
+        f"JOIN {place.table} AS e ON e.{place.id_column} = h.id WHERE {place.condition}"
+    ).bindparams(bindparam("queries", type_=ARRAY(Text)))
+    written = [f"[{','.join(map(repr, row))}]" for row in queries.tolist()]
+    hits = list(session.execute(statement, place.values | {"queries": written, "k": k}))
+    rows = np.full((len(queries), k), -1, dtype=np.int64)
+    entry = np.repeat(np.arange(len(hits)), [len(numbers) for _, _, numbers in hits])
+    query = np.array([number - 1 for _, _, numbers in hits for number in numbers], dtype=np.int64)
+    order = np.argsort(query, kind="stable")
+    entry, query = entry[order], query[order]
+    rows[query, np.arange(len(query)) - np.searchsorted(query, query)] = entry
+    return Found([name for name, _, _ in hits], _received([sent for _, sent, _ in hits], dim), rows)
+
+
+def _joined(found: Found, short: NDArray[np.intp], more: Found) -> Found:
+    """Return what was found, with better answers to some queries."""
+    rows = found.rows.copy()
+    rows[short] = np.where(more.rows >= 0, more.rows + len(found.ids), -1)
+    number_of = {name: number for number, name in enumerate(found.ids)}
+    new = [row for row, name in enumerate(more.ids) if name not in number_of]
+    number_of |= {more.ids[row]: len(found.ids) + place for place, row in enumerate(new)}
+    # Entries that were found before keep their number.
+    numbers = np.array(
+        [*range(len(found.ids)), *(number_of[name] for name in more.ids), -1], dtype=np.int64
+    )
+    return Found(
+        [*found.ids, *(more.ids[row] for row in new)],
+        np.concatenate([found.vectors, more.vectors[new]]),
+        numbers[rows],
+    )
+
+
+def _sent(place: Place) -> str:
+    """Return SQL for a vector in the bytes of the binary protocol, whatever the driver does.
+
+    Half vectors are made whole.
+    """
+    return f"vector_send(CAST(e.{place.vector_column} AS vector))"
+
+
+def _received(sent: Sequence[bytes], dim: int = 0) -> NDArray[np.float32]:
+    """Return vectors as rows; of those of other lengths, rows of zeros."""
+    if not sent:
+        return np.empty((0, dim), dtype=np.float32)
+    longest = max(map(len, sent))
+    dim = dim or (longest - HEAD) // 4
+    rows = np.zeros((len(sent), dim), dtype=np.float32)
+    for row, data in enumerate(sent):
+        if len(data) == HEAD + 4 * dim:
+            rows[row] = np.frombuffer(data, dtype=">f4", offset=HEAD)
+    return rows

@@ -1,0 +1,510 @@
+import json
+import logging
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support import clones_of, group, join, passages, saved
+
+from ragshield_core import Batch, Guard, Quarantine
+from ragshield_core.detectors import CliqueDetector, LabelCentroidDetector
+from ragshield_core.errors import InvalidBatchError, NeighborsError, StateError
+from ragshield_core.neighbors import stored
+from ragshield_core.neighbors.index import NeighborIndex
+from ragshield_core.neighbors.stored import StoredIndex
+from ragshield_core.neighbors.table import Found, VectorTable
+
+DIM = 8
+KNOWN = passages(600, 1)
+
+
+def unit(rows):
+    return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+
+
+def rows_of(n, seed=0, dim=DIM):
+    return unit(np.random.default_rng(seed).normal(size=(n, dim)))
+
+
+def names(n, prefix="e"):
+    return [f"{prefix}{i}" for i in range(n)]
+
+
+class FakeTable(VectorTable):
+    """A store in memory, searched exactly."""
+
+    def __init__(self, rows=None):
+        self.rows = dict(rows or {})
+        self.down = False
+        self.asked = []
+
+    @property
+    def name(self):
+        return "Fake docs"
+
+    def put(self, batch):
+        self.rows |= dict(zip(batch.ids, batch.vectors, strict=True))
+
+    def search(self, embeddings, k):
+        self._answer("search")
+        ids = list(self.rows)
+        rows = np.full((len(embeddings), k), -1, dtype=np.int64)
+        if not ids:
+            return Found([], np.empty((0, embeddings.shape[1]), np.float32), rows)
+        vectors = np.array([self.rows[i] for i in ids], dtype=np.float32)
+        order = np.argsort(-(embeddings @ unit(vectors).T), axis=1, kind="stable")[:, :k]
+        near, places = np.unique(order, return_inverse=True)
+        rows[:, : order.shape[1]] = places.reshape(order.shape)
+        return Found([ids[row] for row in near], vectors[near], rows)
+
+    def vectors(self, ids):
+        self._answer("vectors")
+        assert not any("\0" in i for i in ids)  # PostgreSQL would refuse them
+        there = [i for i in ids if i in self.rows]
+        return there, np.array([self.rows[i] for i in there], dtype=np.float32)
+
+    def _answer(self, what):
+        self.asked.append(what)
+        if self.down:
+            msg = "could not connect: (parameters: 'a text of an entry')"
+            raise OSError(msg)
+
+
+def pair(n, seed=0):
+    """Return an index in memory and one of the same entries in the store."""
+    rows = rows_of(n, seed)
+    ids = names(n)
+    memory = NeighborIndex(DIM)
+    memory.add(ids, rows)
+    table = FakeTable(zip(ids, rows, strict=True))
+    index = StoredIndex(DIM, table)
+    index.add(ids, rows)
+    return memory, index, table
+
+
+def assert_same(found, expected):
+    np.testing.assert_allclose(found.similarities, expected.similarities, atol=1e-6)
+    np.testing.assert_array_equal(found.slots, expected.slots)
+
+
+# The index
+
+
+def test_what_the_store_has_is_let_go_and_found_there():
+    memory, index, table = pair(50)
+    assert index.n_local == 50
+    assert index.let_go() == 50
+    assert index.n_local == 0
+    queries = rows_of(5, seed=1)
+    table.asked.clear()
+    assert_same(index.search(queries, 6), memory.search(queries, 6))
+    assert table.asked == ["search"]  # one round trip
+
+
+def test_vectors_of_the_last_search_cost_no_second_round_trip():
+    memory, index, table = pair(50)
+    index.let_go()
+    found = index.search(rows_of(5, seed=1), 6).slots.ravel()
+    table.asked.clear()
+    np.testing.assert_array_equal(index.vectors(found), memory.vectors(found))
+    assert not table.asked
+    others = np.setdiff1d(np.arange(50), found)
+    np.testing.assert_array_equal(index.vectors(others), memory.vectors(others))
+    assert table.asked == ["vectors"]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from("aarlwc"), st.integers(0, 30)), max_size=40))
+def test_it_answers_as_the_index_in_memory_whatever_happens(steps):
+    rows = rows_of(31, seed=3)
+    memory, table = NeighborIndex(DIM), FakeTable()
+    index = StoredIndex(DIM, table)
+    for step, number in steps:
+        name = f"e{number}" if number % 3 else f"e{number}\0held\0x"
+        vector = rows[number : number + 1]
+        if step == "a" and name not in memory:
+            np.testing.assert_array_equal(index.add([name], vector), memory.add([name], vector))
+        elif step == "r" and name in memory:
+            np.testing.assert_array_equal(index.remove([name]), memory.remove([name]))
+        elif step == "w" and "\0" not in name:  # written: known here or not
+            table.rows[name] = vector[0] * 3.0
+        elif step == "l":
+            index.let_go()
+        elif step == "c":
+            np.testing.assert_array_equal(index.compact(), memory.compact())
+        assert len(index) == len(memory)
+        assert index.capacity == memory.capacity
+        assert index.sparse == memory.sparse
+        if len(memory):
+            k = min(5, len(memory))
+            assert_same(index.search(rows[:4], k), memory.search(rows[:4], k))
+            slots = memory.slots_of(memory.ids)
+            assert index.ids_of(slots) == memory.ids
+            np.testing.assert_allclose(index.vectors(slots), memory.vectors(slots), atol=1e-6)
+
+
+def test_another_revision_in_the_store_does_not_stand_in_for_the_one_that_was_learned():
+    memory, index, table = pair(20)
+    table.rows["e3"] = -table.rows["e3"]
+    assert index.let_go() == 19
+    assert_same(index.search(rows_of(5, seed=1), 4), memory.search(rows_of(5, seed=1), 4))
+    table.rows["e3"] = -table.rows["e3"]
+    assert index.let_go() == 1
+
+
+def test_vectors_of_half_precision_are_the_same():
+    _, index, table = pair(20)
+    table.rows = {i: row.astype(np.float16) for i, row in table.rows.items()}
+    assert index.let_go() == 20
+
+
+def test_a_held_entry_is_kept_here_and_found():
+    _, index, _ = pair(20)
+    index.let_go()
+    held = rows_of(1, seed=9)
+    slot = index.add(["e1\0held\0abc"], held)
+    assert index.let_go() == 0
+    assert index.search(held, 1).slots.tolist() == [slot.tolist()]
+    assert index.n_local == 1
+
+
+def test_what_this_process_does_not_know_is_left_out_and_made_up_for():
+    memory, index, table = pair(40)
+    index.let_go()
+    query = rows_of(1, seed=5)
+    others = unit(query + 0.001 * rows_of(300, seed=6))  # all of them nearer than any known one
+    table.rows |= dict(zip(names(300, "new"), others, strict=True))
+    assert_same(index.search(query, 5), memory.search(query, 5))
+
+
+def test_entries_that_left_the_store_are_said_and_resemble_nothing(caplog):
+    _, index, table = pair(10)
+    index.let_go()
+    del table.rows["e4"]
+    with caplog.at_level(logging.WARNING):
+        vectors = index.vectors([4, 5])
+    assert not vectors[0].any()
+    assert vectors[1].any()
+    assert "1 entries that are known are not in the store 'Fake docs' any more" in caplog.text
+
+
+@pytest.mark.parametrize("ask", ["search", "vectors"])
+def test_a_store_that_does_not_answer_is_an_error_that_names_it(ask):
+    _, index, table = pair(10)
+    index.let_go()
+    table.down = True
+    call = {"search": lambda: index.search(rows_of(2), 3), "vectors": lambda: index.vectors([1])}
+    with pytest.raises(NeighborsError, match=r"'Fake docs' did not answer.*OSError") as caught:
+        call[ask]()
+    assert "text of an entry" not in str(caught.value)
+    assert caught.value.__cause__ is None
+
+
+def test_vectors_are_kept_as_long_as_the_store_does_not_answer(caplog):
+    memory, index, table = pair(10)
+    table.down = True
+    assert index.let_go() == 0
+    assert "vectors are kept in memory for now" in caplog.text
+    assert_same(index._local.search(rows_of(2), 3), memory.search(rows_of(2), 3))
+
+
+def test_many_that_wait_are_let_go_as_others_come(monkeypatch):
+    monkeypatch.setattr(stored, "LET_GO_AFTER", 10)
+    rows, table = rows_of(60), FakeTable()
+    index = StoredIndex(DIM, table)
+    index._ask_at = 10
+    for number in range(60):
+        table.rows[f"e{number}"] = rows[number]
+        index.add([f"e{number}"], rows[number : number + 1])
+    assert index.n_local <= 11
+
+
+def test_few_vectors_are_remembered(monkeypatch):
+    monkeypatch.setattr(stored, "REMEMBERED", 20)
+    _, index, _ = pair(200)
+    index.let_go()
+    for seed in range(30):
+        index.search(rows_of(1, seed), 4)
+    assert sum(len(have) for have, _ in index._pages) <= 20
+
+
+def test_threads_may_ask_for_vectors_beside_each_other(monkeypatch):
+    monkeypatch.setattr(stored, "REMEMBERED", 40)
+    monkeypatch.setattr(stored, "AT_ONCE", 7)
+    rows = rows_of(400)
+    _, index, _ = pair(400)
+    index.let_go()
+    rng = np.random.default_rng(0)
+    asked = [rng.permutation(400)[:60] for _ in range(300)]
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            for slots, found in zip(asked, pool.map(index.vectors, asked), strict=True):
+                np.testing.assert_allclose(found, rows[slots], atol=1e-6)
+    finally:
+        sys.setswitchinterval(usual)
+
+
+def test_state_has_no_vectors_but_those_kept_here():
+    _, index, table = pair(30)
+    index.let_go()
+    index.add(["h\0held\0x"], rows_of(1, seed=8))
+    index.remove(["e5"])
+    values, arrays = index.state()
+    assert arrays["local.vectors"].shape == (1, DIM)
+    again = StoredIndex.restored(json.loads(json.dumps(values)), arrays)
+    assert again.store == "Fake docs"
+    with pytest.raises(NeighborsError, match="'Fake docs', which is not at hand: wrap that store"):
+        again.search(rows_of(1), 1)
+    again.connect(table)
+    assert_same(again.search(rows_of(6, 2), 5), index.search(rows_of(6, 2), 5))
+    assert again.capacity == index.capacity
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda v, _: v.update(stored=99),
+        lambda v, _: v.pop("local"),
+        lambda v, _: v["ids"].pop(),
+        lambda _, a: a.update(slots=a["slots"] + 100),
+        lambda v, _: v["local"].update(ids=["else"]),
+        lambda v, _: v.update(dim=DIM + 1),
+    ],
+)
+def test_a_damaged_state_is_refused(damage):
+    _, index, _ = pair(5)
+    index.remove(["e0", "e1", "e2", "e3"])
+    values, arrays = index.state()
+    damage(values, arrays)
+    with pytest.raises(StateError, match="cannot be"):
+        StoredIndex.restored(values, arrays)
+
+
+def test_to_the_store_and_back_slots_and_answers_stay():
+    memory, _, table = pair(40)
+    memory.remove(["e3", "e4"])
+    index = StoredIndex.of(memory, table)
+    assert index.let_go() == 38
+    back = index.into_memory()
+    expected = NeighborIndex(DIM)
+    expected.add(names(40), rows_of(40))
+    expected.remove(["e3", "e4"])
+    assert back.capacity == 40
+    assert_same(back.search(rows_of(5, 7), 6), expected.search(rows_of(5, 7), 6))
+    del table.rows["e7"]
+    with pytest.raises(NeighborsError, match=r"1 known entries.*'e7'.*reconcile"):
+        StoredIndex.restored(*index.state(), table).into_memory()
+
+
+def test_vectors_of_another_length_are_refused():
+    _, index, table = pair(3)
+    index.let_go()
+    table.rows = {i: row[:-1] for i, row in table.rows.items()}
+    with pytest.raises(InvalidBatchError, match="expected rows of 8"):
+        index.vectors([0])
+
+
+# A guard
+
+
+def guard_of(table, where="store", known=KNOWN, detectors=None):
+    guard = Guard(detectors or [CliqueDetector()], quarantine=Quarantine("sqlite://"))
+    if table is not None:
+        table.put(known)
+        guard.use_table(table, where)
+    return guard.fit(known).calibrate()
+
+
+def decisions(report):
+    return [(d.entry_id, d.verdict) for d in report.decisions]
+
+
+NEW = join(group(4, 50), group(6, 3), passages(60, 9, "m"), clones_of(KNOWN[5], 4))
+
+
+def test_decisions_are_those_of_vectors_in_memory():
+    memory, table = guard_of(None), FakeTable()
+    guard = guard_of(table)
+    assert guard.neighbors == "store"
+    assert guard.detectors[0].n_local == 0
+    for new in (NEW, group(5, 70, "late"), passages(40, 12, "n")):
+        expected, report = memory.screen(new), guard.screen(new)
+        assert decisions(report) == decisions(expected)
+        assert any(d.verdict == "quarantine" for d in report.decisions) or new is not NEW
+        np.testing.assert_allclose(report.scores["clique"], expected.scores["clique"], atol=1e-4)
+        for one, found in ((memory, expected), (guard, report)):
+            one.hold(found)
+            if one is guard:
+                table.put(new.take(found.admitted))
+            one.admit(found)
+        memory.refresh()
+        guard.refresh()
+    assert guard.thresholds == pytest.approx(memory.thresholds, abs=1e-4)
+    assert guard.detectors[0].n_local == guard.quarantine.count()
+
+
+def test_a_held_entry_is_a_neighbour_of_what_comes_later():
+    table = FakeTable()
+    guard, without = guard_of(table), guard_of(FakeTable())
+    bad = group(6, 3)
+    first = guard.screen(bad.take(range(5)))
+    assert len(first.quarantined) == 5
+    guard.hold(first)
+    last = bad.take([5])
+    assert guard.screen(last).scores["clique"][0] > without.screen(last).scores["clique"][0] + 1
+    assert not any(i.startswith("bad") for i in table.rows)
+
+
+def test_screening_without_an_answer_is_a_failing_detector_and_no_silence():
+    table = FakeTable()
+    guard = guard_of(table)
+    table.down, table.asked = True, []
+    report = guard.screen(NEW)
+    (reason,) = {item.reason for d in report.decisions for item in d.unjudged}
+    assert "'Fake docs' did not answer" in reason
+    assert table.asked == ["search"]  # parts of the batch are not tried
+    assert "'Fake docs'" in guard.status().failing["clique"]
+    assert not any(d.verdict == "admit" and not d.unjudged for d in report.decisions)
+    table.down = False
+    assert decisions(guard.screen(NEW)) == decisions(guard_of(None).screen(NEW))
+
+
+def test_learning_without_an_answer_says_so_and_can_be_repeated():
+    table = FakeTable()
+    guard, memory = guard_of(table), guard_of(None)
+    new = passages(20, 30, "new")
+    table.down = True
+    with pytest.raises(NeighborsError, match="'Fake docs'"):
+        guard.learn(new)
+    table.down = False
+    table.put(new)
+    guard.learn(new)
+    memory.learn(new)
+    assert decisions(guard.screen(NEW)) == decisions(memory.screen(NEW))
+
+
+def test_a_saved_guard_has_no_vectors_and_needs_its_store(tmp_path):
+    table = FakeTable()
+    guard = guard_of(table)
+    sizes = [sum(map(len, saved(one, tmp_path / str(n)).values()))
+             for n, one in enumerate((guard_of(None), guard))]  # fmt: skip
+    assert sizes[0] - sizes[1] > 0.8 * KNOWN.embeddings.nbytes
+    again = Guard.load(tmp_path / "1", quarantine=Quarantine("sqlite://"))
+    assert again.neighbors == "store"
+    assert "'Fake docs', which is not at hand" in again.status().neighbors
+    for call in (lambda: again.screen(NEW), lambda: again.learn(NEW), again.refresh):
+        with pytest.raises(NeighborsError, match=r"'Fake docs'.*GuardedVectorStore\(store, guard"):
+            call()
+    again.use_table(table)
+    assert decisions(again.screen(NEW)) == decisions(guard.screen(NEW))
+    assert "store 'Fake docs'; 0 vectors in memory" in again.status().neighbors
+
+
+def test_neighbours_move_to_the_store_and_back():
+    table = FakeTable()
+    guard = guard_of(None)
+    expected = decisions(guard.screen(NEW))
+    assert "from memory" in str(guard.status())
+    table.put(KNOWN)
+    guard.use_table(table, "store")
+    guard.let_go()
+    assert guard.detectors[0].n_local == 0
+    assert decisions(guard.screen(NEW)) == expected
+    guard.use_table(table, "memory")
+    table.down = True
+    assert guard.neighbors == "memory"
+    assert decisions(guard.screen(NEW)) == expected
+
+
+def test_a_store_at_hand_changes_nothing_unless_asked():
+    guard = guard_of(None)
+    guard.use_table(FakeTable())
+    assert guard.neighbors == "memory"
+    assert guard.status().neighbors == "memory"
+
+
+@pytest.mark.parametrize(
+    ("detectors", "where", "said"),
+    [
+        ([LabelCentroidDetector()], "store", r"none of the detectors \(label_centroid\)"),
+        ([CliqueDetector()], "disk", "neighbors is 'disk', expected"),
+    ],
+)
+def test_what_cannot_be_is_refused(detectors, where, said):
+    guard = Guard(detectors, quarantine=Quarantine("sqlite://"))
+    with pytest.raises(ValueError, match=said):
+        guard.use_table(FakeTable(), where)
+
+
+def test_entries_that_nobody_has_any_more_are_forgotten():
+    table = FakeTable()
+    known = Batch.of(
+        ids=KNOWN.ids, texts=KNOWN.texts, embeddings=KNOWN.embeddings,
+        labels=["ham", "spam"] * 300, lineages=KNOWN.lineages,
+    )  # fmt: skip
+    guard = guard_of(table, known=known, detectors=[CliqueDetector(), LabelCentroidDetector()])
+    del table.rows[KNOWN.ids[7]]
+    guard.forget_lost([KNOWN.ids[7]])
+    assert not guard.known([KNOWN.ids[7]])
+    assert KNOWN.ids[7] not in guard.detectors[0]._graph.index
+
+
+# Several workers
+
+
+def test_workers_that_share_a_guard_find_neighbours_in_one_store(tmp_path):
+    url, table = f"sqlite:///{tmp_path}/guard.db", FakeTable()
+    table.put(KNOWN)
+    first = Guard.open(url, detectors=[CliqueDetector()]).use_table(table, "store")
+    first.fit(KNOWN).calibrate()
+    new = passages(30, 40, "new")
+    table.put(new)
+    first.learn(new)
+    second = Guard.open(url)
+    assert second.neighbors == "store"
+    with pytest.raises(NeighborsError, match="not at hand"):
+        second.screen(NEW)
+    assert second.n_known == len(KNOWN)  # what came since waits for the store
+    second.use_table(table)
+    assert decisions(second.screen(NEW)) == decisions(first.screen(NEW))
+    assert second.n_known == len(KNOWN) + 30
+    first.close()
+    second.close()
+
+
+def test_what_others_wrote_waits_until_the_store_answers(tmp_path):
+    url, table = f"sqlite:///{tmp_path}/guard.db", FakeTable()
+    table.put(KNOWN)
+    first = Guard.open(url, detectors=[CliqueDetector()]).use_table(table, "store")
+    first.fit(KNOWN).calibrate()
+    second = Guard.open(url).use_table(table)
+    new = passages(30, 40, "new")
+    table.put(new)
+    first.learn(new)
+    table.down = True
+    with pytest.raises(NeighborsError, match="did not answer"):
+        second.screen(NEW)
+    table.down = False
+    assert decisions(second.screen(NEW)) == decisions(first.screen(NEW))
+    assert second.n_known == first.n_known
+    first.close()
+    second.close()
+
+
+def test_a_worker_in_memory_takes_over_what_one_with_the_store_has_saved(tmp_path):
+    url, table = f"sqlite:///{tmp_path}/guard.db", FakeTable()
+    table.put(KNOWN)
+    lean = Guard.open(url, detectors=[CliqueDetector()]).use_table(table, "store")
+    lean.fit(KNOWN).calibrate()
+    whole = Guard.open(url).use_table(table, "memory")
+    assert whole.neighbors == "memory"
+    lean.refresh()  # the others load it anew
+    assert decisions(whole.screen(NEW)) == decisions(lean.screen(NEW))
+    assert whole.neighbors == "memory"
+    lean.close()
+    whole.close()

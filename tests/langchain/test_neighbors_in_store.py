@@ -1,0 +1,235 @@
+"""Neighbours that the store inside finds, by real stores."""
+
+import asyncio
+
+import numpy as np
+import pytest
+from langchain_core.documents import Document
+from langchain_core.embeddings import DeterministicFakeEmbedding
+from langchain_core.vectorstores import InMemoryVectorStore
+from support import PASSAGE_DIM, group, passages
+
+from ragshield_core import Guard, Quarantine
+from ragshield_core.detectors import CliqueDetector
+from ragshield_core.errors import NeighborsError
+from ragshield_langchain import GuardedVectorStore
+from ragshield_langchain.inner import access_to
+
+KINDS = ["postgres", "pgvectorstore", "qdrant"]
+KNOWN = passages(240, 1)
+BAD = group(6, 3)
+MODEL = DeterministicFakeEmbedding(size=PASSAGE_DIM)
+
+
+def new_guard(url="sqlite://"):
+    return Guard([CliqueDetector()], quarantine=Quarantine(url))
+
+
+def add(store, batch):
+    metadatas = [{"source": lineage} for lineage in batch.lineages]
+    pairs = zip(batch.texts, batch.vectors.tolist(), strict=True)
+    return store.add_embeddings(pairs, metadatas, list(batch.ids))
+
+
+def fill(inner, batch=KNOWN):
+    access_to(inner).write(batch, [{"source": lineage} for lineage in batch.lineages])
+    return inner
+
+
+def unit(rows):
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+def adopted(inner, **settings):
+    return GuardedVectorStore.adopt(
+        inner, guard=new_guard(), progress=False, neighbors="store", **settings
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_store_finds_the_nearest_by_cosine(kind, make_store):
+    table = access_to(fill(make_store(kind, MODEL, PASSAGE_DIM))).table
+    queries = BAD.embeddings
+    found = table.search(queries, 10)
+    cosines = queries @ KNOWN.embeddings.T
+    for query, rows in enumerate(found.rows):
+        best = np.argsort(-cosines[query])[:10]
+        assert {found.ids[row] for row in rows} == {KNOWN.ids[row] for row in best}
+    row_of = {entry_id: row for row, entry_id in enumerate(KNOWN.ids)}
+    expected = KNOWN.embeddings[[row_of[i] for i in found.ids]]
+    np.testing.assert_allclose(unit(found.vectors), expected, atol=1e-6)
+    assert len(set(found.ids)) == len(found.ids)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_store_gives_vectors_by_id(kind, make_store):
+    table = access_to(fill(make_store(kind, MODEL, PASSAGE_DIM))).table
+    wanted = [KNOWN.ids[5], "nobody", KNOWN.ids[0]]
+    ids, vectors = table.vectors(wanted)
+    assert sorted(ids) == sorted([KNOWN.ids[0], KNOWN.ids[5]])
+    expected = KNOWN.embeddings[[KNOWN.ids.index(i) for i in ids]]
+    np.testing.assert_allclose(unit(vectors), expected, atol=1e-6)
+    assert table.vectors(["nobody"])[0] == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_empty_store_and_one_with_few(kind, make_store):
+    inner = make_store(kind, MODEL, PASSAGE_DIM)
+    table = access_to(inner).table
+    assert (table.search(BAD.embeddings, 3).rows == -1).all()
+    fill(inner, KNOWN.take(range(2)))
+    found = table.search(BAD.embeddings, 3)
+    assert (np.sort(found.rows, axis=1) >= [-1, 0, 0]).all()
+    assert sorted(found.ids) == sorted(KNOWN.ids[:2])
+
+
+def test_other_collections_of_a_table_are_not_seen_and_do_not_crowd_out(make_store, postgres_url):
+    from langchain_postgres import PGVector  # noqa: PLC0415
+    from sqlalchemy import NullPool, create_engine, text  # noqa: PLC0415
+
+    # So that the index is used, small as the table is.
+    options = {"poolclass": NullPool, "connect_args": {"options": "-c enable_seqscan=off"}}
+    mine = PGVector(MODEL, connection=postgres_url, collection_name="mine", engine_args=options)
+    fill(mine, KNOWN.take(range(30)))
+    near = BAD.embeddings[:1] + np.random.default_rng(0).normal(0, 1e-3, (300, PASSAGE_DIM))
+    others = passages(300, 5, "other")
+    fill(make_store("postgres", MODEL, PASSAGE_DIM), type(others).of(
+        ids=others.ids, texts=others.texts, embeddings=near, lineages=others.lineages))  # fmt: skip
+    engine = create_engine(postgres_url)
+    index = (
+        "CREATE INDEX stored_neighbors ON langchain_pg_embedding USING hnsw "
+        f"((embedding::vector({PASSAGE_DIM})) vector_cosine_ops)"
+    )
+    with engine.begin() as connection:
+        connection.execute(text(index))
+    try:
+        found = access_to(mine).table.search(BAD.embeddings[:1], 12)
+    finally:
+        with engine.begin() as connection:
+            connection.execute(text("DROP INDEX stored_neighbors"))
+        engine.dispose()
+        mine.delete_collection()
+    best = np.argsort(-(KNOWN.embeddings[:30] @ BAD.embeddings[0]))[:12]
+    assert {found.ids[row] for row in found.rows[0]} == {KNOWN.ids[row] for row in best}
+
+
+@pytest.mark.parametrize("ids", ["TEXT", "UUID"])
+def test_ids_of_a_table_may_be_uuids(ids, make_store):
+    import uuid  # noqa: PLC0415
+
+    names = [str(uuid.UUID(int=number)) for number in range(240)]
+    known = type(KNOWN).of(ids=names, texts=KNOWN.texts, embeddings=KNOWN.embeddings)
+    table = access_to(fill(make_store("pgvectorstore", MODEL, PASSAGE_DIM, ids=ids), known)).table
+    assert table.vectors([names[3], "no-uuid"])[0] == [names[3]]
+    assert set(table.search(BAD.embeddings, 4).ids) <= set(names)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_decisions_are_those_of_vectors_in_memory(kind, make_store):
+    inner = make_store(kind, MODEL, PASSAGE_DIM)
+    store = adopted(fill(inner))
+    memory = GuardedVectorStore.adopt(
+        fill(make_store("memory", MODEL, PASSAGE_DIM)), guard=new_guard(), progress=False
+    )
+    detector = store.guard.detectors[0]
+    assert (store.guard.neighbors, memory.guard.neighbors) == ("store", "memory")
+    assert detector.n_local == 0
+    for batch in (passages(30, 9, "m"), BAD, group(4, 8, "late")):
+        for one in (store, memory):
+            add(one, batch)
+        found = [[d.verdict for d in one.last_report.decisions] for one in (store, memory)]
+        assert found[0] == found[1]
+    assert {d.verdict for d in memory.last_report.decisions} == {"quarantine"}
+    store.guard.let_go()
+    assert detector.n_local == store.quarantine.count() > 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_held_entry_counts_as_a_neighbour(kind, make_store):
+    store = adopted(fill(make_store(kind, MODEL, PASSAGE_DIM)))
+    alone = store.guard.screen(BAD.take([5])).scores["clique"][0]
+    add(store, BAD.take(range(5)))
+    assert store.quarantine.count() == 5
+    assert store.guard.screen(BAD.take([5])).scores["clique"][0] > alone + 1
+    assert not access_to(store.inner).table.vectors(list(BAD.ids))[0]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_after_a_restart_and_in_a_second_worker(kind, make_store, tmp_path):
+    inner, url = fill(make_store(kind, MODEL, PASSAGE_DIM)), f"sqlite:///{tmp_path}/guard.db"
+    first = GuardedVectorStore.adopt(
+        inner,
+        guard=Guard.open(url, detectors=[CliqueDetector()]),
+        progress=False,
+        neighbors="store",
+    )
+    add(first, passages(20, 30, "new"))
+    second = Guard.open(url)
+    assert second.neighbors == "store"
+    with pytest.raises(NeighborsError, match=r"not at hand.*GuardedVectorStore\(store, guard"):
+        second.screen(BAD)
+    second = GuardedVectorStore(inner, guard=second)
+    second.guard.let_go()
+    assert second.guard.detectors[0].n_local == second.quarantine.count()
+    expected, report = first.guard.screen(BAD), second.guard.screen(BAD)
+    np.testing.assert_allclose(report.scores["clique"], expected.scores["clique"], atol=1e-4)
+    assert len(report.quarantined) == len(expected.quarantined) == len(BAD)
+    for one in (first, second):
+        one.guard.close()
+
+
+def test_a_saved_guard_finds_neighbours_in_its_store_again(make_store, tmp_path):
+    inner = fill(make_store("qdrant", MODEL, PASSAGE_DIM))
+    store = adopted(inner)
+    expected = store.guard.screen(BAD)
+    store.guard.save(tmp_path)
+    guard = Guard.load(tmp_path, quarantine=Quarantine("sqlite://"))
+    with pytest.raises(NeighborsError, match="not at hand"):
+        guard.learn(BAD)
+    again = GuardedVectorStore(inner, guard=guard)
+    np.testing.assert_array_equal(
+        again.guard.screen(BAD).scores["clique"], expected.scores["clique"]
+    )
+    assert "QdrantVectorStore" in again.guard.status().neighbors
+
+
+def test_an_existing_guard_moves_to_the_store_and_back(make_store):
+    inner = fill(make_store("qdrant", MODEL, PASSAGE_DIM))
+    guard = new_guard()
+    GuardedVectorStore.adopt(inner, guard=guard, progress=False)
+    assert guard.detectors[0].n_local == len(KNOWN)
+    GuardedVectorStore(inner, guard=guard, neighbors="store")
+    assert guard.detectors[0].n_local == 0
+    GuardedVectorStore(inner, guard=guard, neighbors="memory")
+    assert guard.neighbors == "memory"
+
+
+def test_a_store_that_cannot_is_refused():
+    inner = InMemoryVectorStore(MODEL)
+    with pytest.raises(TypeError, match="cannot be found in InMemoryVectorStore, expected PGVec"):
+        GuardedVectorStore(inner, guard=new_guard(), neighbors="store")
+
+
+@pytest.mark.parametrize("kind", ["postgres", "pgvectorstore"])
+def test_from_an_event_loop(kind, make_store, postgres_url):
+    async def work():
+        from langchain_postgres import PGVector  # noqa: PLC0415
+        from sqlalchemy import NullPool  # noqa: PLC0415
+
+        if kind == "postgres":
+            inner = PGVector(
+                MODEL, connection=postgres_url, collection_name="loop", async_mode=True,
+                engine_args={"poolclass": NullPool}, pre_delete_collection=True,
+            )  # fmt: skip
+        else:
+            inner = make_store("pgvectorstore", MODEL, PASSAGE_DIM)
+        store = GuardedVectorStore(inner, guard=new_guard(), neighbors="store")
+        some = KNOWN.take(range(150))
+        documents = [Document(id=e.id, page_content=e.text) for e in some]
+        await store.aadd_documents(documents)
+        await store.aadd_documents([Document(id="late", page_content="of another topic")])
+        assert store.guard.neighbors == "store"
+        assert "late" in store.guard.known(["late"])
+        await store.adelete([*some.ids, "late"])
+
+    asyncio.run(work())
