@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 from cliques import attack, join, knowledge_base, renamed
-from corpora import load
+from corpora import load, read_rows
 from growth import ham
 from rich.progress import track
 
@@ -48,6 +48,11 @@ N_PHRASES = 60
 def guard_of(known: Batch) -> Guard:
     """Return the default guard, fitted and calibrated."""
     return Guard.default(FPR, quarantine=Quarantine("sqlite://")).fit(known).calibrate()
+
+
+def adopting(known: Batch) -> Guard:
+    """Return the default guard that has adopted a sample that nobody has vouched for."""
+    return Guard.default(FPR, quarantine=Quarantine("sqlite://")).adopt(known)
 
 
 def halves(corpus: Batch, seed: int) -> tuple[Batch, Batch]:
@@ -96,7 +101,7 @@ def clean_rates(names: list[str], splits: int) -> list[str]:
 
 
 def planted_into(known: Batch, source: str, seed: int) -> tuple[Batch, set[str]]:
-    """Return a sample with poison in it, and the targets that it has: half of all."""
+    """Return a sample with poison in it, and the questions that it is made for."""
     rng = np.random.default_rng(seed)
     fives = join(
         *(
@@ -105,7 +110,7 @@ def planted_into(known: Batch, source: str, seed: int) -> tuple[Batch, set[str]]
         )
     )
     n_groups = len(fives) // 5
-    chosen = rng.permutation(n_groups)[: n_groups // 2]
+    chosen = rng.permutation(n_groups)
     wanted = int(SHARE * len(known)) - N_PHRASES
     rows = (5 * chosen[:, None] + np.arange(5)).ravel()[:wanted]
     carriers = known.take(rng.permutation(len(known))[:N_PHRASES])
@@ -115,7 +120,14 @@ def planted_into(known: Batch, source: str, seed: int) -> tuple[Batch, set[str]]
         embeddings=carriers.embeddings,
         lineages=[None] * N_PHRASES,
     )
-    return join(known, fives.take(rows), phrased), {fives.ids[row] for row in rows.tolist()}
+    asked = questions_of(source)
+    used = {asked[fives.ids[row].split("poison-")[1]] for row in rows.tolist()}
+    return join(known, fives.take(rows), phrased), used
+
+
+def questions_of(source: str) -> dict[str, str]:
+    """Return the question of each attack text, by its id."""
+    return {row["id"]: row["target_question_id"] for row in read_rows(source)}
 
 
 def poisoned_samples(names: list[str], splits: int) -> list[str]:
@@ -123,24 +135,23 @@ def poisoned_samples(names: list[str], splits: int) -> list[str]:
     rows = []
     for name in names:
         source = POISONED[name]
-        corpus = knowledge_base(name)
+        corpus, asked = knowledge_base(name), questions_of(source)
         shares: dict[tuple[str, str], list[float]] = {}
         n_poison = 0
         for seed in track(range(splits), description=name):
             known, new = halves(corpus, seed)
             sample, used = planted_into(known, source, seed)
             n_poison = len(sample) - len(known)
-            guards = {"clean": guard_of(known), "poisoned": guard_of(sample)}
+            guards = {"clean": adopting(known), "poisoned": adopting(sample)}
             for where, guard in guards.items():
                 out = held(guard, new.take(range(2_000)), TOGETHER)[0]
                 shares.setdefault(("clean entries", where), []).append(out.mean())
             for column, size in (("text_blackbox", 5), ("text", 5), ("text", 3)):
                 texts = attack(source, column, 5, one_lineage=False)
-                prefix = f"{column}-"
                 fresh = [
                     row
                     for start in range(0, len(texts), 5)
-                    if f"{prefix}{texts.ids[start]}" not in used
+                    if asked[texts.ids[start].removeprefix("poison-")] not in used
                     for row in range(start, start + size)
                 ]
                 bad = texts.take(fresh)
@@ -184,9 +195,9 @@ share entries, so that more of them do not narrow it. Python {platform.python_ve
 {newline.join(rates)}
 
 With {SHARE:.0%} of the sample poisoned: PoisonedRAG's texts, five for a question, and
-{N_PHRASES} entries with a phrase planted, fitted and calibrated with the rest. Then texts for other
-questions come, all with 500 clean entries in one batch, and 2,000 clean ones in batches of
-{TOGETHER}. Shares held, means of {SPLITS} splits.
+{N_PHRASES} entries with a phrase planted, adopted with the rest, which nobody has vouched for. Then
+texts for other questions come, all with 500 clean entries in one batch, and 2,000 clean ones in
+batches of {TOGETHER}. Shares held, means of {SPLITS} splits. What limits it: docs/growth.md.
 
 | knowledge base, poison in the sample | what comes | clean sample | poisoned | difference |
 |---|---|---|---|---|
