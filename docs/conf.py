@@ -30,7 +30,7 @@ include_patterns = [
     "benchmarks/wordings/README.md",
     "CHANGELOG.md",
 ]
-exclude_patterns = ["docs/_templates"]
+exclude_patterns = ["docs/_templates", "docs/submit"]  # submit: for the sites of others
 templates_path = [str(Path(__file__).parent / "_templates")]
 
 html_theme = "furo"

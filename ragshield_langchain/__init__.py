@@ -18,7 +18,7 @@ from ragshield_langchain.indexing import (
     release_indexed,
 )
 from ragshield_langchain.ingest import aingest, ingest
-from ragshield_langchain.inner import InnerStore
+from ragshield_langchain.inner import InnerStore, Stored
 from ragshield_langchain.retrieval import GuardedRetriever, PoisonFilter
 from ragshield_langchain.transformer import PoisonGuardTransformer
 from ragshield_langchain.vectorstore import GuardedVectorStore
@@ -38,6 +38,7 @@ __all__ = [
     "PoisonGuardTransformer",
     "SharedQuarantineWarning",
     "StoreDiffersWarning",
+    "Stored",
     "UnfittedGuardWarning",
     "aguarded_index",
     "aingest",

@@ -17,9 +17,14 @@ import ragshield_llamaindex
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PAGES = {path.name: path.read_text(encoding="utf-8") for path in (ROOT / "docs").glob("*.md")}
+# Texts for the documentation of others.
+SUBMITTED = {
+    f"submit/{path.name}": path.read_text(encoding="utf-8")
+    for path in (ROOT / "docs" / "submit").glob("*.md")
+}
 SNIPPETS = {
     f"{name}-{number}": code
-    for name, page in {"README": README, **PAGES}.items()
+    for name, page in {"README": README, **PAGES, **SUBMITTED}.items()
     for number, code in enumerate(re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL))
 }
 COMMANDS = re.findall(r"```bash\n(python3 -m venv .*?)\n```", README, flags=re.DOTALL)
@@ -27,7 +32,7 @@ COMMANDS = re.findall(r"```bash\n(python3 -m venv .*?)\n```", README, flags=re.D
 
 def test_there_are_snippets():
     assert len([name for name in SNIPPETS if name.startswith("README")]) >= 2
-    assert "own_detector.md-0" in SNIPPETS
+    assert {"own_detector.md-0", "submit/langchain.md-0", "submit/llamahub.md-0"} <= SNIPPETS.keys()
 
 
 @pytest.mark.parametrize("code", SNIPPETS.values(), ids=SNIPPETS)
