@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -22,8 +23,9 @@ from ragshield_core.attacks import (
     flip_labels,
 )
 from ragshield_core.attacks.wordings import mark_of
+from ragshield_core.calibration import clean_entries_needed
 from ragshield_core.entries import Batch, together
-from ragshield_core.errors import SourceError
+from ragshield_core.errors import CalibrationError, SourceError
 from ragshield_core.guard import Guard
 from ragshield_core.quarantine import Quarantine
 from ragshield_core.trials.figures import (
@@ -59,6 +61,8 @@ AROUND = 5
 MOST_FLIPPED = 10
 # Questions about clean entries, to see what wrongly held ones cost.
 N_QUESTIONS = 200
+# Clean entries for each that may be held: detectors that share a rate need more than one alone.
+ENOUGH = 3
 
 # Of each attack, who objects to each of its texts; None where nobody does.
 _Found = Mapping[str, Sequence[list[str] | None]]
@@ -164,6 +168,7 @@ def evaluate(  # noqa: PLR0913 - settings of an experiment
             "were cut from in lineages, or nothing."
         )
         raise SourceError(msg)
+    _check_enough(len(known), fpr)  # before texts are embedded
     if targets is None:
         targets = targets_of(known, n_targets, seed)
     targets = list(targets)[:n_targets]
@@ -196,7 +201,11 @@ def evaluate(  # noqa: PLR0913 - settings of an experiment
     begin = time.perf_counter()
     tell("fitting", 0, 1)
     guard = Guard.default(fpr, quarantine=Quarantine("sqlite://"), seed=seed).fit(known)
-    guard.calibrate()
+    try:
+        guard.calibrate()
+    except CalibrationError as error:
+        msg = f"{error} {_ask_for(len(known))}"
+        raise CalibrationError(msg) from None
     fit_seconds = time.perf_counter() - begin
     tell("fitting", 1, 1)
 
@@ -289,6 +298,25 @@ def halves(entries: Batch, seed: int = 0) -> tuple[Batch, Batch]:
         n += sizes[name]
     mine = np.array([name in first for name in names], dtype=np.bool_)
     return entries.take(np.flatnonzero(mine)), entries.take(np.flatnonzero(~mine))
+
+
+def _check_enough(n_known: int, fpr: float) -> None:
+    """Refuse a rate that so few entries can in no case justify."""
+    if n_known >= clean_entries_needed(fpr):
+        return
+    msg = (
+        f"the half of the corpus that is the knowledge base has {n_known} entries, too few for a "
+        f"false-positive rate of {fpr:g}: {math.ceil(ENOUGH / fpr)} or more would do. "
+        f"{_ask_for(n_known)}"
+    )
+    raise CalibrationError(msg)
+
+
+def _ask_for(n_known: int) -> str:
+    rate = math.ceil(100 * ENOUGH / n_known) / 100
+    if rate >= 1.0:
+        return "Bring more entries."
+    return f"Bring more entries, or accept a rate of {rate:g} (--fpr {rate:g})."
 
 
 class _Trial:

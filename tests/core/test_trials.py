@@ -228,8 +228,14 @@ def test_own_texts_take_part_and_texts_are_embedded_once():
 
 
 def test_a_corpus_that_is_too_small_or_another_model_is_refused():
-    with pytest.raises(CalibrationError, match="pass at least"):
-        evaluate(corpus(), embed, fpr=0.001, attacks=ATTACKS[:1], n_targets=1)
+    def never(_):
+        raise AssertionError
+
+    # What can never be is refused before anything is embedded, both with a rate that would do.
+    with pytest.raises(CalibrationError, match=r"0\.001: 3000 or more would do.*--fpr 0\.02"):
+        evaluate(corpus(), never, fpr=0.001, attacks=ATTACKS[:1], n_targets=1)
+    with pytest.raises(CalibrationError, match=r"pass at least .*--fpr 0\.02"):
+        evaluate(corpus(), embed, fpr=0.005, attacks=ATTACKS[:1], n_targets=1)
     with pytest.raises(InvalidBatchError, match="model that made"):
         evaluate(corpus(), lambda texts: np.ones((len(texts), 3)), fpr=0.1, n_targets=1)
     with pytest.raises(InvalidBatchError, match="other vectors than they came with"):

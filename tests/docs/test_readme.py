@@ -73,7 +73,7 @@ def test_constraints_pin_every_dependency_and_torch():
 
 
 @pytest.mark.parametrize(
-    "name", ["label_flipping", "guard_cost", "cliques", "ingestion", "canaries"]
+    "name", ["label_flipping", "guard_cost", "cliques", "ingestion", "canaries", "joint_fpr"]
 )
 def test_results_are_those_that_the_benchmarks_wrote(name):
     page = PAGES["results.md"]
