@@ -287,7 +287,7 @@ class Guard(Writes):
         --------
         >>> import tempfile, pathlib
         >>> file = pathlib.Path(tempfile.mkdtemp()) / "ragshield.toml"
-        >>> text = 'database = "sqlite://"\\ndetectors = ["clique", "instruction"]\n'
+        >>> text = 'database = "sqlite://"\ndetectors = ["clique", "instruction"]\n'
         >>> _ = file.write_text(text)
         >>> guard = Guard.from_config(file)
         >>> [detector.name for detector in guard.detectors]

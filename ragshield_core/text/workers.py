@@ -8,6 +8,7 @@ library would; and where one is killed, who waits for it is told.
 
 from __future__ import annotations
 
+import atexit
 import logging
 import multiprocessing
 import os
@@ -129,6 +130,7 @@ def _pool(n: int) -> Executor:
         found = _POOLS.get((os.getpid(), n))
         if found is None:
             found = _POOLS[os.getpid(), n] = ProcessPoolExecutor(n, timeout=IDLE)
+            atexit.register(_close_pool, n)  # before modules are gone that it ends with
         return found
 
 

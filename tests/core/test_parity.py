@@ -24,6 +24,7 @@ ONLY_LANGCHAIN = {
     "ParentsNotJudgedWarning": "of its ParentDocumentRetriever; LlamaIndex's parents are nodes",
     "PoisonGuardMiddleware": "of its agents; guarded_tools in LlamaIndex",
     "PoisonGuardTransformer": "PoisonGuard is LlamaIndex's transformation",
+    "Stored": "documents carry no vectors; nodes do",
     "aguarded_index": "of its indexing API; GuardedIngestionPipeline in LlamaIndex",
     "aingest": "of loaders and splitters; GuardedIngestionPipeline in LlamaIndex",
     "arelease_indexed": "of its indexing API",
