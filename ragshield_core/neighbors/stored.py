@@ -25,7 +25,7 @@ from ragshield_core.neighbors.rows import (
     none_found,
     raise_damaged,
 )
-from ragshield_core.neighbors.table import Found, VectorTable
+from ragshield_core.neighbors.table import FoundEntries, VectorTable
 
 T = TypeVar("T")
 
@@ -331,7 +331,7 @@ class StoredIndex(EntryIndex):
             rows, asked = rows[short], min(MORE * asked, MOST)
         return best
 
-    def _known(self, found: Found) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    def _known(self, found: FoundEntries) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """Return slots and unit vectors of what was found; -1 for what does not count."""
         slots = self._slots.of(found.ids)
         mine = [row for row, name in enumerate(found.ids) if name in self._local]
@@ -411,7 +411,7 @@ class StoredIndex(EntryIndex):
             raise NeighborsError(msg) from None
 
 
-def _search(queries: NDArray[np.float32], k: int, table: VectorTable) -> Found:
+def _search(queries: NDArray[np.float32], k: int, table: VectorTable) -> FoundEntries:
     return table.search(queries, k)
 
 

@@ -15,7 +15,7 @@ from ragshield_core.errors import InvalidBatchError, NeighborsError, StateError
 from ragshield_core.neighbors import stored
 from ragshield_core.neighbors.index import NeighborIndex
 from ragshield_core.neighbors.stored import StoredIndex
-from ragshield_core.neighbors.table import Found, VectorTable
+from ragshield_core.neighbors.table import FoundEntries, VectorTable
 
 DIM = 8
 KNOWN = passages(600, 1)
@@ -53,12 +53,12 @@ class FakeTable(VectorTable):
         ids = list(self.rows)
         rows = np.full((len(embeddings), k), -1, dtype=np.int64)
         if not ids:
-            return Found([], np.empty((0, embeddings.shape[1]), np.float32), rows)
+            return FoundEntries([], np.empty((0, embeddings.shape[1]), np.float32), rows)
         vectors = np.array([self.rows[i] for i in ids], dtype=np.float32)
         order = np.argsort(-(embeddings @ unit(vectors).T), axis=1, kind="stable")[:, :k]
         near, places = np.unique(order, return_inverse=True)
         rows[:, : order.shape[1]] = places.reshape(order.shape)
-        return Found([ids[row] for row in near], vectors[near], rows)
+        return FoundEntries([ids[row] for row in near], vectors[near], rows)
 
     def vectors(self, ids):
         self._answer("vectors")
