@@ -39,7 +39,7 @@ from sqlalchemy import text as sql
 from ragshield_core import Batch, Guard, Quarantine
 from ragshield_core.detectors import CliqueDetector
 from ragshield_core.neighbors.index import NeighborIndex
-from ragshield_core.neighbors.table import Found, VectorTable
+from ragshield_core.neighbors.table import FoundEntries, VectorTable
 from ragshield_langchain.inner import access_to
 
 RESULTS = Path(__file__).parent / "results"
@@ -59,14 +59,14 @@ class InMemory(VectorTable):
         self._batch = batch
         self._row_of = {entry_id: row for row, entry_id in enumerate(batch.ids)}
 
-    def search(self, embeddings: NDArray[np.float32], k: int) -> Found:
+    def search(self, embeddings: NDArray[np.float32], k: int) -> FoundEntries:
         """Return the nearest entries, compared with all."""
         _, rows = faiss.knn(
             embeddings, self._batch.embeddings, k, metric=faiss.METRIC_INNER_PRODUCT
         )
         used, places = np.unique(rows, return_inverse=True)
         ids = [self._batch.ids[row] for row in used.tolist()]
-        return Found(ids, self._batch.embeddings[used], places.reshape(rows.shape))
+        return FoundEntries(ids, self._batch.embeddings[used], places.reshape(rows.shape))
 
     def vectors(self, ids: Sequence[str]) -> tuple[list[str], NDArray[np.float32]]:
         """Return the vectors of ids."""

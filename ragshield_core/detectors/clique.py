@@ -55,7 +55,6 @@ from ragshield_core.groups.usual import (
     new_copies,
 )
 from ragshield_core.neighbors.known import Lender, NeighborSource
-from ragshield_core.neighbors.stored import StoredIndex
 from ragshield_core.neighbors.table import TableUser, VectorTable, Where
 from ragshield_core.text.copies import borrowed, spelling
 
@@ -228,22 +227,17 @@ class CliqueDetector(Detector, Lender, TableUser):
         """Name of the store in which neighbours are found; ``None`` where they are in memory."""
         if self._graph is None:
             return None if self._table is None else self._table.name
-        index = self._graph.index
-        return index.store if isinstance(index, StoredIndex) else None
+        return self._graph.index.store
 
     @property
     def n_local(self) -> int:
         """How many vectors are kept in memory."""
-        if self._graph is None:
-            return 0
-        index = self._graph.index
-        return index.n_local if isinstance(index, StoredIndex) else len(index)
+        return 0 if self._graph is None else self._graph.index.n_local
 
     @property
     def connected(self) -> bool:
         """Whether the store is at hand, if neighbours are found there."""
-        index = None if self._graph is None else self._graph.index
-        return index.connected if isinstance(index, StoredIndex) else True
+        return self._graph is None or self._graph.index.connected
 
     def use_table(self, table: VectorTable, where: Where | None) -> None:
         """Find neighbours in a store, or in memory, from now on."""
@@ -251,13 +245,12 @@ class CliqueDetector(Detector, Lender, TableUser):
             self._table = table if where == "store" else None
         if self._graph is not None:
             self._graph.use_table(table, where)
-            self._table = table if isinstance(self._graph.index, StoredIndex) else None
+            self._table = None if self._graph.index.store is None else table
         self._latest = None
 
     def let_go(self) -> int:
         """Drop the vectors that the store has by now; return how many."""
-        index = None if self._graph is None else self._graph.index
-        return index.let_go() if isinstance(index, StoredIndex) else 0
+        return 0 if self._graph is None else self._graph.index.let_go()
 
     # Learning
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ragshield_core.entries import Batch
 from ragshield_core.neighbors.corpus import all_neighbors
-from ragshield_core.neighbors.index import EXACT_UP_TO, FixedVectors, NeighborIndex
+from ragshield_core.neighbors.index import EXACT_UP_TO, EntryIndex, FixedVectors, NeighborIndex
 from ragshield_core.neighbors.known import cosines, rows_within
 from ragshield_core.neighbors.rows import Neighbors
 from ragshield_core.neighbors.stored import StoredIndex
@@ -127,7 +127,7 @@ class SimilarityGraph:
         table: VectorTable | None = None,
     ) -> None:
         up_to = EXACT_UP_TO if exact_up_to is None else exact_up_to
-        self.index: NeighborIndex | StoredIndex = (
+        self.index: EntryIndex = (
             NeighborIndex(dim, exact_up_to=up_to)
             if table is None
             else StoredIndex(dim, table, exact_up_to=up_to)
@@ -210,7 +210,7 @@ class SimilarityGraph:
             self.index.connect(table)
             if where == "memory":
                 self.index = self.index.into_memory()
-        elif where == "store":
+        elif where == "store" and isinstance(self.index, NeighborIndex):
             self.index = StoredIndex.of(self.index, table)
         self._last = None
 

@@ -7,8 +7,9 @@ float32 rows of unit length, so that an inner product is a cosine.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,34 +37,100 @@ EXACT_UP_TO = 25_000
 FORMAT = 1
 
 
-class EntryIndex(Protocol):
-    """What is asked for neighbours, wherever their vectors are."""
+class EntryIndex(ABC):
+    """Nearest entries by cosine, wherever their vectors are.
 
-    dim: int
+    Every entry gets a slot: slots are counted up, so that they tell who came first, and callers may
+    keep arrays of their own by slot (``capacity`` long). Those of entries that were removed are not
+    handed out again; once there are many, :meth:`compact` renumbers the entries.
+
+    Parameters
+    ----------
+    dim
+        Length of a vector.
+    """
+
+    def __init__(self, dim: int) -> None:
+        self.dim = dim
+        self._slots = Slots()
 
     def __len__(self) -> int:
-        """Return how many entries there are."""
-        ...
+        return len(self._slots)
 
     def __contains__(self, entry_id: object) -> bool:
-        """Return whether an entry is there."""
-        ...
+        return entry_id in self._slots
+
+    @property
+    def ids(self) -> list[str]:
+        """The ids of all entries, in the order in which they came."""
+        return self._slots.ids(self._slots.present)
+
+    @property
+    def capacity(self) -> int:
+        """Number of slots handed out so far: every slot is below it."""
+        return self._slots.capacity
+
+    @property
+    def sparse(self) -> bool:
+        """Whether so many slots are of entries that were removed that :meth:`compact` pays."""
+        return self._slots.sparse
+
+    @property
+    def store(self) -> str | None:
+        """Name of the store that keeps the vectors; ``None`` where they are here."""
+        return None
+
+    @property
+    def connected(self) -> bool:
+        """Whether that store is at hand."""
+        return True
+
+    @property
+    def n_local(self) -> int:
+        """How many vectors are kept here."""
+        return len(self)
+
+    def let_go(self) -> int:
+        """Drop the vectors that the store has by now; return how many."""
+        return 0
 
     def slots_of(self, ids: Iterable[str]) -> NDArray[np.int64]:
         """Return the slot of each id, shape (n,); -1 where it is unknown."""
-        ...
+        return self._slots.of(ids)
 
     def ids_of(self, slots: Sequence[int] | NDArray[Any]) -> list[str]:
-        """Return the id of each slot."""
-        ...
+        """Return the id of each slot.
 
+        Raises
+        ------
+        InvalidBatchError
+            A :class:`ValueError`, if a slot was never handed out or its entry was removed.
+        """
+        return self._slots.ids(self._slots.known(slots))
+
+    @abstractmethod
+    def add(self, ids: Sequence[str], embeddings: NDArray[np.float32]) -> NDArray[np.int64]:
+        """Add entries and return their slots."""
+
+    @abstractmethod
+    def remove(self, ids: Sequence[str]) -> NDArray[np.int64]:
+        """Remove entries and return the slots that were theirs."""
+
+    @abstractmethod
+    def compact(self) -> NDArray[np.int64]:
+        """Renumber the entries, without gaps and in their order; return the slots they had."""
+
+    @abstractmethod
     def vectors(self, slots: Sequence[int] | NDArray[Any]) -> NDArray[np.float32]:
         """Return the unit vectors of slots, shape (n, dim)."""
-        ...
 
+    @abstractmethod
     def search(self, embeddings: NDArray[np.float32], k: int) -> Neighbors:
         """Return the k nearest entries of each query."""
-        ...
+
+    @abstractmethod
+    def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        """Return the index as JSON-ready values and arrays."""
 
 
 class FixedVectors:
@@ -93,12 +160,8 @@ class FixedVectors:
         return np.asarray(self._rows[np.asarray(slots, dtype=np.int64)])
 
 
-class NeighborIndex:
+class NeighborIndex(EntryIndex):
     """Nearest entries by cosine: exact (flat inner product) up to a size, inverted lists above it.
-
-    Every entry gets a slot: slots are counted up, so that they tell who came first, and callers may
-    keep arrays of their own by slot (``capacity`` long). Those of entries that were removed are not
-    handed out again; once there are many, :meth:`compact` renumbers the entries.
 
     Parameters
     ----------
@@ -137,32 +200,10 @@ class NeighborIndex:
         if exact_up_to < 0:
             msg = f"exact_up_to is {exact_up_to}, expected a number of entries, at least 0."
             raise ValueError(msg)
-        self.dim = dim
+        super().__init__(dim)
         self.exact_up_to = exact_up_to
         self.seed = seed
-        self._slots = Slots()
         self._rows = ListedRows(dim, seed)
-
-    def __len__(self) -> int:
-        return len(self._slots)
-
-    def __contains__(self, entry_id: object) -> bool:
-        return entry_id in self._slots
-
-    @property
-    def ids(self) -> list[str]:
-        """The ids of all entries, in the order in which they came."""
-        return self._slots.ids(self._slots.present)
-
-    @property
-    def capacity(self) -> int:
-        """Number of slots handed out so far: every slot is below it."""
-        return self._slots.capacity
-
-    @property
-    def sparse(self) -> bool:
-        """Whether so many slots are of entries that were removed that :meth:`compact` pays."""
-        return self._slots.sparse
 
     @property
     def exact(self) -> bool:
@@ -252,20 +293,6 @@ class NeighborIndex:
         numbers[before] = np.arange(len(before))
         self._rows.renumber(before, numbers)
         return before
-
-    def slots_of(self, ids: Iterable[str]) -> NDArray[np.int64]:
-        """Return the slot of each id, shape (n,); -1 where it is unknown."""
-        return self._slots.of(ids)
-
-    def ids_of(self, slots: Sequence[int] | NDArray[Any]) -> list[str]:
-        """Return the id of each slot.
-
-        Raises
-        ------
-        InvalidBatchError
-            A :class:`ValueError`, if a slot was never handed out or its entry was removed.
-        """
-        return self._slots.ids(self._slots.known(slots))
 
     def vectors(self, slots: Sequence[int] | NDArray[Any]) -> NDArray[np.float32]:
         """Return copies of the vectors of the given slots, shape (n, dim), float32.

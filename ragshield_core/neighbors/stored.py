@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ragshield_core.entries import UNIT_TOLERANCE
 from ragshield_core.errors import InvalidBatchError, NeighborsError
 from ragshield_core.findings import printable
-from ragshield_core.neighbors.index import EXACT_UP_TO, NeighborIndex, saved_slots
+from ragshield_core.neighbors.index import EXACT_UP_TO, EntryIndex, NeighborIndex, saved_slots
 from ragshield_core.neighbors.rows import (
     DAMAGE,
     Neighbors,
@@ -25,8 +25,7 @@ from ragshield_core.neighbors.rows import (
     none_found,
     raise_damaged,
 )
-from ragshield_core.neighbors.slots import Slots
-from ragshield_core.neighbors.table import Found, VectorTable
+from ragshield_core.neighbors.table import FoundEntries, VectorTable
 
 T = TypeVar("T")
 
@@ -50,7 +49,7 @@ SAME = 1.0 - 1e-4
 NUL = "\0"
 
 
-class StoredIndex:
+class StoredIndex(EntryIndex):
     """Nearest entries by cosine: as :class:`NeighborIndex`, with vectors left in the store.
 
     Kept are ids, and the vectors of what the store does not have: entries that are held, and
@@ -86,21 +85,14 @@ class StoredIndex:
         expected: str = "",
         exact_up_to: int = EXACT_UP_TO,
     ) -> None:
-        self.dim = dim
+        super().__init__(dim)
         self._table = table
         self._expected = expected
-        self._slots = Slots()
         self._local = NeighborIndex(dim, exact_up_to=exact_up_to)
         self._waiting: dict[str, None] = {}  # kept here until the store has them
         self._ask_at = LET_GO_AFTER  # waiting ones
         self._pages: deque[tuple[NDArray[np.int64], NDArray[np.float32]]] = deque()
         self._lock = threading.Lock()  # of the pages: several threads ask for vectors
-
-    def __len__(self) -> int:
-        return len(self._slots)
-
-    def __contains__(self, entry_id: object) -> bool:
-        return entry_id in self._slots
 
     @property
     def store(self) -> str:
@@ -116,16 +108,6 @@ class StoredIndex:
     def n_local(self) -> int:
         """How many vectors are kept here."""
         return len(self._local)
-
-    @property
-    def capacity(self) -> int:
-        """Number of slots handed out so far: every slot is below it."""
-        return self._slots.capacity
-
-    @property
-    def sparse(self) -> bool:
-        """Whether so many slots are of entries that were removed that :meth:`compact` pays."""
-        return self._slots.sparse
 
     @classmethod
     def of(cls, index: NeighborIndex, table: VectorTable) -> Self:
@@ -195,14 +177,6 @@ class StoredIndex:
         with self._lock:
             self._pages.clear()
         return self._slots.compact()
-
-    def slots_of(self, ids: Iterable[str]) -> NDArray[np.int64]:
-        """Return the slot of each id, shape (n,); -1 where it is unknown."""
-        return self._slots.of(ids)
-
-    def ids_of(self, slots: Sequence[int] | NDArray[Any]) -> list[str]:
-        """Return the id of each slot."""
-        return self._slots.ids(self._slots.known(slots))
 
     def vectors(self, slots: Sequence[int] | NDArray[Any]) -> NDArray[np.float32]:
         """Return the vectors of the given slots, shape (n, dim); zeros where the store has none.
@@ -357,7 +331,7 @@ class StoredIndex:
             rows, asked = rows[short], min(MORE * asked, MOST)
         return best
 
-    def _known(self, found: Found) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    def _known(self, found: FoundEntries) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """Return slots and unit vectors of what was found; -1 for what does not count."""
         slots = self._slots.of(found.ids)
         mine = [row for row, name in enumerate(found.ids) if name in self._local]
@@ -437,7 +411,7 @@ class StoredIndex:
             raise NeighborsError(msg) from None
 
 
-def _search(queries: NDArray[np.float32], k: int, table: VectorTable) -> Found:
+def _search(queries: NDArray[np.float32], k: int, table: VectorTable) -> FoundEntries:
     return table.search(queries, k)
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 Where = Literal["memory", "store"]
 
 
-class Found(NamedTuple):
+class FoundEntries(NamedTuple):
     """What a table has near to some queries; each entry once, however many queries it is near to.
 
     Attributes
@@ -45,7 +45,7 @@ class VectorTable(ABC):
         """What the store is called in messages, e.g. its class and collection."""
 
     @abstractmethod
-    def search(self, embeddings: NDArray[np.float32], k: int) -> Found:
+    def search(self, embeddings: NDArray[np.float32], k: int) -> FoundEntries:
         """Return about k nearest entries of each query by cosine, in one round trip.
 
         Parameters

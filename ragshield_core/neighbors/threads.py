@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -29,6 +30,7 @@ class _Blas:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._controller: ThreadpoolController | None = None
+        self._n_modules = 0  # when libraries were looked for last: a later import may bring one
         self._limit: Any = None
         self._users, self._usual = 0, 1
 
@@ -48,10 +50,11 @@ class _Blas:
                     self._end()
 
     def _begin(self) -> None:
-        if self._controller is None:
+        if self._controller is None or self._n_modules != len(sys.modules):
             from threadpoolctl import ThreadpoolController  # noqa: PLC0415 - looks for libraries
 
             self._controller = ThreadpoolController().select(user_api="blas")
+            self._n_modules = len(sys.modules)
         self._usual = max((one["num_threads"] for one in self._controller.info()), default=1)
         self._limit = self._controller.limit(limits=1)
 

@@ -38,8 +38,8 @@ PREFIX, BELOW = "RAGSHIELD_", "__"
 FILE_VARIABLE = f"{PREFIX}CONFIG"
 # In no file: it would lie beside the database whose log the keys protect.
 SECRETS = (f"{PREFIX}AUDIT_KEY", f"{PREFIX}NEW_AUDIT_KEY")
-# No settings, but known: the file itself, and where benchmarks find their data.
-OTHERS = (FILE_VARIABLE, f"{PREFIX}DATA")
+# No settings, but known: the file itself, and where tests and benchmarks find what they need.
+OTHERS = (FILE_VARIABLE, f"{PREFIX}DATA", f"{PREFIX}TEST_POSTGRES")
 
 
 class Settings(BaseSettings):

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.neighbors.table import Found, VectorTable
+from ragshield_core.neighbors.table import FoundEntries, VectorTable
 
 T = TypeVar("T")
 
@@ -89,13 +89,13 @@ class PostgresVectors(VectorTable):
         """Of the store."""
         return self._name
 
-    def search(self, embeddings: NDArray[np.float32], k: int) -> Found:
+    def search(self, embeddings: NDArray[np.float32], k: int) -> FoundEntries:
         """Return the nearest rows of each query, in one statement.
 
         Queries for which the index found too few are compared with all rows.
         """
 
-        def work(session: Any) -> Found:
+        def work(session: Any) -> FoundEntries:
             place = self._place(session)
             self._prepare(session, k)
             columns = self._columns_of(session, place)
@@ -107,7 +107,7 @@ class PostgresVectors(VectorTable):
             self._set(session, "enable_indexscan", "off")
             return _joined(found, short, _searched(session, place, columns, embeddings[short], k))
 
-        found: Found = self._run(work)
+        found: FoundEntries = self._run(work)
         return found
 
     def vectors(self, ids: Sequence[str]) -> tuple[list[str], NDArray[np.float32]]:
@@ -170,7 +170,7 @@ class PostgresVectors(VectorTable):
 
     @staticmethod
     def _has_more(
-        session: Any, place: Place, k: int, found: Found, short: NDArray[np.intp]
+        session: Any, place: Place, k: int, found: FoundEntries, short: NDArray[np.intp]
     ) -> bool:
         """Return whether there are more rows than were found for some queries."""
         from sqlalchemy import text  # noqa: PLC0415
@@ -185,7 +185,7 @@ class PostgresVectors(VectorTable):
 
 def _searched(
     session: Any, place: Place, columns: Columns, queries: NDArray[np.float32], k: int
-) -> Found:
+) -> FoundEntries:
     """Return what one statement finds; each vector is sent once."""
     from sqlalchemy import ARRAY, Text, bindparam, text  # noqa: PLC0415
 
@@ -214,10 +214,12 @@ def _searched(
     order = np.argsort(query, kind="stable")
     entry, query = entry[order], query[order]
     rows[query, np.arange(len(query)) - np.searchsorted(query, query)] = entry
-    return Found([name for name, _, _ in hits], _received([sent for _, sent, _ in hits], dim), rows)
+    return FoundEntries(
+        [name for name, _, _ in hits], _received([sent for _, sent, _ in hits], dim), rows
+    )
 
 
-def _joined(found: Found, short: NDArray[np.intp], more: Found) -> Found:
+def _joined(found: FoundEntries, short: NDArray[np.intp], more: FoundEntries) -> FoundEntries:
     """Return what was found, with better answers to some queries."""
     rows = found.rows.copy()
     rows[short] = np.where(more.rows >= 0, more.rows + len(found.ids), -1)
@@ -228,7 +230,7 @@ def _joined(found: Found, short: NDArray[np.intp], more: Found) -> Found:
     numbers = np.array(
         [*range(len(found.ids)), *(number_of[name] for name in more.ids), -1], dtype=np.int64
     )
-    return Found(
+    return FoundEntries(
         [*found.ids, *(more.ids[row] for row in new)],
         np.concatenate([found.vectors, more.vectors[new]]),
         numbers[rows],

@@ -18,7 +18,7 @@ from pydantic_core import to_jsonable_python
 from ragshield_core import Batch
 from ragshield_core.adapters.one_store import name_of
 from ragshield_core.errors import InvalidBatchError
-from ragshield_core.neighbors.table import Found, VectorTable
+from ragshield_core.neighbors.table import FoundEntries, VectorTable
 from ragshield_langchain.inner.base import InnerStore, Stored, chunks, comes_from
 
 # Qdrant knows points by a UUID or by a number; of other ids a UUID is made, within this namespace,
@@ -277,7 +277,7 @@ class QdrantVectors(VectorTable):
         """Of the store."""
         return self._inner.name
 
-    def search(self, embeddings: NDArray[np.float32], k: int) -> Found:
+    def search(self, embeddings: NDArray[np.float32], k: int) -> FoundEntries:
         """Return the nearest points of each query, in one request."""
         from qdrant_client import models  # noqa: PLC0415
 
@@ -307,7 +307,7 @@ class QdrantVectors(VectorTable):
                 if number == len(points):
                     points.append(point)
                 rows[query, place] = number
-        return Found(*inner.named(points, embeddings.shape[1]), rows)
+        return FoundEntries(*inner.named(points, embeddings.shape[1]), rows)
 
     def vectors(self, ids: Sequence[str]) -> tuple[list[str], NDArray[np.float32]]:
         """Return which of the ids the collection holds, with their vectors."""

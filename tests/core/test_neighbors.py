@@ -438,6 +438,19 @@ def test_small_products_get_a_thread_each_and_others_all_of_them_again():
         assert blas_threads() == usual
 
 
+def test_libraries_are_looked_for_again_once_more_is_imported(monkeypatch):
+    blas = threads._Blas()
+
+    def looked_for():
+        with blas.single():
+            return blas._controller
+
+    first = looked_for()
+    assert looked_for() is first
+    monkeypatch.setitem(sys.modules, "brings_a_library", threads)
+    assert looked_for() is not first
+
+
 def test_threads_have_the_context_of_the_caller():
     who = ContextVar("who", default="nobody")
     who.set("caller")

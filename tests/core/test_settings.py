@@ -13,6 +13,7 @@ from ragshield_core.cli import app
 from ragshield_core.database.connecting import shown
 from ragshield_core.errors import ConfigurationError
 from ragshield_core.settings import Settings
+from ragshield_core.settings.reading import OTHERS
 from ragshield_core.text import workers
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -50,7 +51,9 @@ def test_code_is_stronger_than_the_environment_and_that_than_the_file(tmp_path, 
     assert Settings(namespace="code").namespace == "code"
 
 
-def test_without_a_file_there_are_defaults():
+def test_without_a_file_there_are_defaults(monkeypatch):
+    for name in OTHERS[1:]:  # of tests and benchmarks
+        monkeypatch.setenv(name, "somewhere")
     settings = Settings.read()
     assert settings.database == "sqlite:///ragshield.db"
     assert not settings.model_fields_set

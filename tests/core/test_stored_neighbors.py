@@ -15,7 +15,7 @@ from ragshield_core.errors import InvalidBatchError, NeighborsError, StateError
 from ragshield_core.neighbors import stored
 from ragshield_core.neighbors.index import NeighborIndex
 from ragshield_core.neighbors.stored import StoredIndex
-from ragshield_core.neighbors.table import Found, VectorTable
+from ragshield_core.neighbors.table import FoundEntries, VectorTable
 
 DIM = 8
 KNOWN = passages(600, 1)
@@ -53,12 +53,12 @@ class FakeTable(VectorTable):
         ids = list(self.rows)
         rows = np.full((len(embeddings), k), -1, dtype=np.int64)
         if not ids:
-            return Found([], np.empty((0, embeddings.shape[1]), np.float32), rows)
+            return FoundEntries([], np.empty((0, embeddings.shape[1]), np.float32), rows)
         vectors = np.array([self.rows[i] for i in ids], dtype=np.float32)
         order = np.argsort(-(embeddings @ unit(vectors).T), axis=1, kind="stable")[:, :k]
         near, places = np.unique(order, return_inverse=True)
         rows[:, : order.shape[1]] = places.reshape(order.shape)
-        return Found([ids[row] for row in near], vectors[near], rows)
+        return FoundEntries([ids[row] for row in near], vectors[near], rows)
 
     def vectors(self, ids):
         self._answer("vectors")
@@ -457,15 +457,39 @@ def test_entries_that_nobody_has_any_more_are_forgotten():
 # Several workers
 
 
-def test_workers_that_share_a_guard_find_neighbours_in_one_store(tmp_path):
-    url, table = f"sqlite:///{tmp_path}/guard.db", FakeTable()
+@pytest.fixture
+def opened(tmp_path):
+    """Return a way to open one guard again and again, and close all of them in the end."""
+    guards = []
+
+    def again(**options):
+        guards.append(Guard.open(f"sqlite:///{tmp_path}/guard.db", **options))
+        return guards[-1]
+
+    yield again
+    for guard in guards:
+        guard.close()
+
+
+@pytest.fixture
+def shared(opened):
+    """Return the first worker, whose guard is fitted with neighbours in a store, and the store."""
+    table = FakeTable()
     table.put(KNOWN)
-    first = Guard.open(url, detectors=[CliqueDetector()]).use_table(table, "store")
-    first.fit(KNOWN).calibrate()
+    first = opened(detectors=[CliqueDetector()]).use_table(table, "store")
+    return first.fit(KNOWN).calibrate(), table
+
+
+def learn_more(guard, table):
     new = passages(30, 40, "new")
     table.put(new)
-    first.learn(new)
-    second = Guard.open(url)
+    guard.learn(new)
+
+
+def test_workers_that_share_a_guard_find_neighbours_in_one_store(shared, opened):
+    first, table = shared
+    learn_more(first, table)
+    second = opened()
     assert second.neighbors == "store"
     with pytest.raises(NeighborsError, match="not at hand"):
         second.screen(NEW)
@@ -473,38 +497,24 @@ def test_workers_that_share_a_guard_find_neighbours_in_one_store(tmp_path):
     second.use_table(table)
     assert decisions(second.screen(NEW)) == decisions(first.screen(NEW))
     assert second.n_known == len(KNOWN) + 30
-    first.close()
-    second.close()
 
 
-def test_what_others_wrote_waits_until_the_store_answers(tmp_path):
-    url, table = f"sqlite:///{tmp_path}/guard.db", FakeTable()
-    table.put(KNOWN)
-    first = Guard.open(url, detectors=[CliqueDetector()]).use_table(table, "store")
-    first.fit(KNOWN).calibrate()
-    second = Guard.open(url).use_table(table)
-    new = passages(30, 40, "new")
-    table.put(new)
-    first.learn(new)
+def test_what_others_wrote_waits_until_the_store_answers(shared, opened):
+    first, table = shared
+    second = opened().use_table(table)
+    learn_more(first, table)
     table.down = True
     with pytest.raises(NeighborsError, match="did not answer"):
         second.screen(NEW)
     table.down = False
     assert decisions(second.screen(NEW)) == decisions(first.screen(NEW))
     assert second.n_known == first.n_known
-    first.close()
-    second.close()
 
 
-def test_a_worker_in_memory_takes_over_what_one_with_the_store_has_saved(tmp_path):
-    url, table = f"sqlite:///{tmp_path}/guard.db", FakeTable()
-    table.put(KNOWN)
-    lean = Guard.open(url, detectors=[CliqueDetector()]).use_table(table, "store")
-    lean.fit(KNOWN).calibrate()
-    whole = Guard.open(url).use_table(table, "memory")
+def test_a_worker_in_memory_takes_over_what_one_with_the_store_has_saved(shared, opened):
+    lean, table = shared
+    whole = opened().use_table(table, "memory")
     assert whole.neighbors == "memory"
     lean.refresh()  # the others load it anew
     assert decisions(whole.screen(NEW)) == decisions(lean.screen(NEW))
     assert whole.neighbors == "memory"
-    lean.close()
-    whole.close()
