@@ -1,6 +1,7 @@
 """Where held entries wait for a decision."""
 
 from ragshield_core.database import DEFAULT_URL
+from ragshield_core.quarantine.cases import Case, Cases, Order
 from ragshield_core.quarantine.entries import (
     LET_IN,
     HeldEntry,
@@ -14,8 +15,11 @@ from ragshield_core.quarantine.store import Quarantine
 __all__ = [
     "DEFAULT_URL",
     "LET_IN",
+    "Case",
+    "Cases",
     "HeldEntry",
     "LogRecord",
+    "Order",
     "Print",
     "Quarantine",
     "Status",

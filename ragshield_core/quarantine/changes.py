@@ -21,6 +21,7 @@ from ragshield_core.quarantine.evidence import (
     verify_lines,
     verify_rows,
 )
+from ragshield_core.quarantine.grouping import Gone, Moved, follow, regroup
 from ragshield_core.quarantine.tables import HeldRow, IndexedRow, LogRow
 
 SEALED = "every row has a digest from here on; what was before is taken as it was found"
@@ -51,6 +52,7 @@ class Changes:
         self._new: list[dict[str, Any]] = []
         self._updates: list[tuple[HeldRow, Mapping[str, Any]]] = []
         self._events: list[_Event] = []
+        self._gone: list[Gone] = []
 
     def add(self, row: Mapping[str, Any], action: str) -> None:
         """Keep a revision that is not here."""
@@ -74,8 +76,21 @@ class Changes:
             self._updates.append((row, values))
             self._events.append(_Event(action, row))
 
+    def tell(self, row: HeldRow, action: str) -> None:
+        """Write a line about a revision that stays as it is.
+
+        Raises
+        ------
+        QuarantineError
+            As of :meth:`set`.
+        """
+        if not self._digests.matches(row):
+            raise tampered(row)
+        self._events.append(_Event(action, row))
+
     def delete(self, row: HeldRow, action: str) -> None:
         """Delete a revision."""
+        self._gone.append(Gone(row.number, row.status))
         self._session.delete(row)
         self._events.append(_Event(action, row, gone=True))
 
@@ -83,6 +98,7 @@ class Changes:
         """Write all of them, and who made them."""
         # One revision under an id is held: an older one makes room before the later one comes.
         self._updates.sort(key=lambda update: update[1].get("status") == Status.HELD)
+        moved = [Moved(row, row.status) for row, _ in self._updates]
         for row, values in self._updates:
             if values.get("status") == Status.HELD:
                 self._session.flush()
@@ -95,10 +111,12 @@ class Changes:
         if self._events:
             _check_sealed(last_line(self._session), self._digests)
             _append(self._session, self._digests, self._events, by, note)
+            follow(self._session, self._new, moved, self._gone)
 
 
 def settle(session: Session, digests: Digests) -> None:
-    """Seal what was written before rows had digests, once, when they get them."""
+    """Seal what was written before rows had digests, once, and tell cases where there were none."""
+    regroup(session)
     last = last_line(session)
     if last is not None and last.form is None:
         _seal(session, digests, "migration")

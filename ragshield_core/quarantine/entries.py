@@ -47,6 +47,7 @@ class HeldEntry:
     reviewed_at: dt.datetime | None
     reviewed_by: str | None
     store: str | None = None  # that it was on the way to; None for whichever asks
+    number: int = -1  # in the order in which they came
 
     @property
     def id(self) -> str:

@@ -109,6 +109,12 @@ def verify_row(session: Session, digests: Digests, row: HeldRow) -> None:
     QuarantineError
         If it was changed behind the quarantine's back; names the entry.
     """
+    if last_line_of(session, digests, row) is None:
+        raise tampered(row)
+
+
+def last_line_of(session: Session, digests: Digests, row: HeldRow) -> LogRow | None:
+    """Return the last line of the log that tells of a row; ``None`` if they do not fit."""
     told = select(LogRow).where(LogRow.held_number == row.number)
     line = session.scalars(told.order_by(LogRow.seq.desc()).limit(1)).first()
     earlier = session.get(LogRow, line.seq - 1) if line is not None else None
@@ -119,7 +125,8 @@ def verify_row(session: Session, digests: Digests, row: HeldRow) -> None:
         or line.held_digest != row.digest
         or line.digest != digests.of_line(line, before)
     ):
-        raise tampered(row)
+        return None
+    return line
 
 
 def tampered(row: HeldRow) -> QuarantineError:

@@ -93,6 +93,51 @@ class IndexedRow(TableBase):
     digest: Mapped[str | None] = mapped_column(String(64))  # over this row
 
 
+class CaseRow(TableBase):
+    """Entries that are judged together; told from the entries, see ``grouping.py``."""
+
+    __tablename__ = "ragshield_case"
+    # Answers a page of the queue in each of its orders.
+    __table_args__ = tuple(
+        Index(f"ragshield_case_{name}", "namespace", "is_open", name, "number")
+        for name in ("severity", "n_waiting", "opened_at", "latest_at", "detectors", "source")
+    )
+
+    number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)  # of its first entry
+    namespace: Mapped[str] = mapped_column(String(200))
+    store: Mapped[str] = mapped_column(Text)
+    is_open: Mapped[int]  # 1 while entries wait
+    n_waiting: Mapped[int]
+    n_released: Mapped[int]
+    n_confirmed: Mapped[int]
+    n_members: Mapped[int]
+    severity: Mapped[float]  # the highest of any member
+    opened_at: Mapped[str] = mapped_column(String(32))
+    latest_at: Mapped[str] = mapped_column(String(32))
+    detectors: Mapped[str] = mapped_column(Text)  # names, each between spaces, in order
+    source: Mapped[str] = mapped_column(Text)  # of its first entry that claims one
+
+
+class MemberRow(TableBase):
+    """To which case an entry belongs that is or was held."""
+
+    __tablename__ = "ragshield_case_member"
+    __table_args__ = (
+        Index("ragshield_case_member_case", "case_number", "number"),
+        Index("ragshield_case_member_wording", "namespace", "wording"),
+        Index("ragshield_case_member_source", "namespace", "source"),
+    )
+
+    number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)  # of the held row
+    case_number: Mapped[int]
+    namespace: Mapped[str] = mapped_column(String(200))
+    source: Mapped[str | None] = mapped_column(Text)
+    wording: Mapped[str] = mapped_column(String(32))  # the same for copies
+    severity: Mapped[float]
+    detectors: Mapped[str] = mapped_column(Text)  # as of the case
+    searched: Mapped[str] = mapped_column(Text)  # id and how the text begins, case folded
+
+
 # What a later screening of a held revision changes.
 JUDGED = ("vector", "entry_metadata", "document", "findings", "note")
 
