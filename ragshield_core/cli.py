@@ -22,6 +22,7 @@ from ragshield_core.findings import finding_to_dict, printable
 from ragshield_core.knowledge.command import status_command
 from ragshield_core.quarantine import DEFAULT_URL, HeldEntry, Quarantine, Status, metadata_json
 from ragshield_core.quarantine.digests import KEY_VARIABLE, NEW_KEY_VARIABLE
+from ragshield_core.review.command import review_command
 from ragshield_core.scan.command import scan_command
 from ragshield_core.settings.command import apply_settings, config_app
 from ragshield_core.settings.objects import modules_here, named_object
@@ -42,6 +43,7 @@ quarantine_app = typer.Typer(no_args_is_help=True, help="Look at held entries an
 app.add_typer(quarantine_app, name="quarantine")
 app.command("scan")(scan_command)
 app.command("evaluate")(evaluate_command)
+app.command("review")(review_command)
 app.command("status")(status_command)
 app.add_typer(canary_app, name="canary")
 app.add_typer(config_app, name="config")
@@ -246,6 +248,17 @@ def verify(
         _fail(str(error), code=1)
     told = quarantine.head()
     typer.echo(told if head else f"log and entries are whole; the log's head is {told}")
+
+
+@quarantine_app.command()
+def regroup(*, database: Database = DEFAULT_URL, namespace: Namespace = "default") -> None:
+    """Tell anew which held entries are judged together, from what was found of them.
+
+    Of all namespaces. Nothing else is changed; needed only where somebody else has written to the
+    database.
+    """
+    count = _opened(database, namespace).cases.regroup()
+    console.print(f"{count} cases")
 
 
 @quarantine_app.command()

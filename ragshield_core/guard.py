@@ -28,7 +28,7 @@ from ragshield_core.detectors.registry import (
     saved_detectors,
 )
 from ragshield_core.entries import Batch
-from ragshield_core.errors import PoisonedEntryError, QuarantineError, StateError
+from ragshield_core.errors import NotFittedError, PoisonedEntryError, QuarantineError, StateError
 from ragshield_core.findings import Decision, Report, Skipped, Verdict, printable
 from ragshield_core.growth.arrivals import Counted
 from ragshield_core.growth.borrowed import Lent
@@ -40,6 +40,7 @@ from ragshield_core.growth.recorder import Hands, Recorder
 from ragshield_core.growth.status import DetectorStanding, Status
 from ragshield_core.growth.unscreened import Unscreened, failing, let_in
 from ragshield_core.growth.writes import Writes
+from ragshield_core.neighbors.known import KnownNeighbors, Lender
 from ragshield_core.neighbors.stored import not_at_hand
 from ragshield_core.neighbors.table import TableUser, VectorTable, Where
 from ragshield_core.policy import Policy
@@ -721,6 +722,33 @@ class Guard(Writes):
             position = self._recorder.position
         skipped = (*self._left_out, *report.skipped)
         return replace(report, skipped=skipped, calibrated_at=calibrated_at, position=position)
+
+    def nearest(self, batch: Batch, k: int) -> KnownNeighbors:
+        """Return the nearest known entries of others; changes nothing.
+
+        Parameters
+        ----------
+        batch
+            Any entries with vectors; what is known under their own ids is left out.
+        k
+            How many of each.
+
+        Raises
+        ------
+        NotFittedError
+            If no detector keeps vectors, or nothing is known yet.
+        InvalidBatchError
+            If the vectors are of another dimension than those of the knowledge base.
+        """
+        with self._lock:
+            self._check_connected()
+            self.catch_up()
+            self.check_dim(batch)
+            lender = next((d for d in self.detectors if isinstance(d, Lender)), None)
+            if lender is None or not len(self._knowledge):
+                msg = "no detector of this guard knows vectors of entries to compare with."
+                raise NotFittedError(msg)
+            return lender.neighbors().known_neighbors(batch, k)
 
     def _screened(self, batch: Batch, replacing: Collection[str]) -> Report:
         self._check_connected()

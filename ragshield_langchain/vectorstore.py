@@ -564,6 +564,15 @@ class GuardedVectorStore(VectorStore):
         """Do as :meth:`release` does, off the event loop."""
         return await self._off_loop(lambda: self.release(ids, by=by, note=note))
 
+    def standing(self, ids: Sequence[str]) -> Batch:
+        """Return documents as the store has them, as entries; missing ones are left out.
+
+        What is hidden, since it is held, is among them: this is for those who review it.
+        """
+        expect_ids(ids)
+        self._access.ready()
+        return self._keeper.run(self._keeper.stored(ids)).entries
+
     def restore(
         self, ids: Sequence[str], *, by: str = "ragshield", note: str | None = None
     ) -> tuple[HeldEntry, ...]:

@@ -76,6 +76,13 @@ class Guarded:
         self._record()
         return released
 
+    def standing(self, ids: Sequence[str]) -> Batch:
+        """Return nodes as the store has them, as entries; missing ones are left out.
+
+        What is hidden, since it is held, is among them: this is for those who review it.
+        """
+        return self._keeper.run(self._keeper.stored(ids)).entries
+
     @dispatcher.span
     async def arelease(
         self,

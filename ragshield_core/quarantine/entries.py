@@ -54,6 +54,11 @@ class HeldEntry:
         """The entry's id."""
         return self.entry.id
 
+    @property
+    def decided(self) -> bool:
+        """Whether a person has decided of it."""
+        return self.status in (Status.RELEASED, Status.CONFIRMED)
+
     def __repr__(self) -> str:
         # What it holds may be hostile, and its vector is long.
         by = ", ".join(dict.fromkeys(finding.detector for finding in self.findings)) or "hand"

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from ragshield_core.entries import Batch
 from ragshield_core.errors import QuarantineError
+from ragshield_core.findings import Decision, Verdict
 from ragshield_core.guard import Guard
 from ragshield_core.quarantine import Case, HeldEntry, Quarantine, Status
 
@@ -41,7 +42,14 @@ class LiveStore(Protocol):
         """Put held entries into the store."""
         ...
 
-    def recall(self, ids: Sequence[str], *, by: str, note: str | None = None) -> object:
+    def recall(
+        self,
+        ids: Sequence[str],
+        decisions: Sequence[Decision] | None = None,
+        *,
+        by: str,
+        note: str | None = None,
+    ) -> object:
         """Take entries out of the store and into quarantine."""
         ...
 
@@ -166,11 +174,16 @@ class Desk:
             raise QuarantineError(msg)
         note = "taken back"
         released = [i for i, action in latest.items() if action == Action.RELEASE]
-        for quarantine, ids in self._by_store(list(latest)):
-            quarantine.reopen(ids, by=by, note=note)
+        held = [one for one in self.quarantine.list(None, ids=list(latest)) if one.decided]
+        because: dict[str, Decision] = {}
+        for quarantine, ids in self._by_store(list(latest), held):
+            for one in quarantine.reopen(ids, by=by, note=note):
+                because[one.id] = Decision(
+                    entry_id=one.id, verdict=Verdict.QUARANTINE, findings=one.findings
+                )
         if self.store is not None and released:
             # Hidden from readers since it was reopened; here it leaves the store as well.
-            self.store.recall(released, by=by, note=note)
+            self.store.recall(released, [because[i] for i in released], by=by, note=note)
         return len(latest)
 
     # Inside
