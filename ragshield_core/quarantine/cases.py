@@ -245,7 +245,8 @@ class Cases:
         """Whether cases count as many waiting entries as there are; else :meth:`regroup`."""
         query = select(func.sum(CaseRow.n_waiting)).where(*self._where(True, None, None, None))  # noqa: FBT003
         with self._quarantine.database.read() as session:
-            return int(session.scalar(query) or 0) == self._quarantine.count()
+            counted = int(session.scalar(query) or 0)
+        return counted == self._quarantine.count()
 
     def regroup(self) -> int:
         """Tell the cases of all namespaces anew, from the entries; return how many there are."""
