@@ -19,7 +19,7 @@ from langchain_core.embeddings import Embeddings
 from langchain_core.vectorstores import VectorStore
 from langchain_core.vectorstores.utils import maximal_marginal_relevance
 
-from ragshield_core import Guard, Quarantine, Report
+from ragshield_core import Batch, Guard, Quarantine, Report
 from ragshield_core.adapters.malformed import Vectors, unusable
 from ragshield_core.adapters.one_store import claim
 from ragshield_core.adapters.reconciling import (

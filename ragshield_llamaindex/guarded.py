@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from llama_index.core.base.embeddings.base import BaseEmbedding
 
-from ragshield_core import Guard, Quarantine, Report
+from ragshield_core import Batch, Guard, Quarantine, Report
 from ragshield_core.adapters.reconciling import Chosen, Reconciliation, reconciled
 from ragshield_core.findings import Decision
 from ragshield_core.quarantine import HeldEntry

@@ -115,9 +115,11 @@ def _migrate(engine: Engine, settle: Settle | None) -> None:
                 "fn": lambda revision, _context: script._upgrade_revs("head", revision),  # noqa: SLF001 - as its own commands do
             },
         )
+        before = context.get_current_revision()
         with Operations.context(context):
             context.run_migrations()
-        if settle is not None:
+        # Else another process was quicker, and has settled it; others write by now.
+        if settle is not None and before != str(SCHEMA):
             with Session(connection) as session:
                 settle(session)
                 session.flush()

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
 
-from ragshield_core.database import table_of
 from ragshield_core.errors import QuarantineError
 from ragshield_core.quarantine import grouping
 from ragshield_core.quarantine.documents import document_key
@@ -37,7 +36,7 @@ class Order(StrEnum):
     SOURCE = "source"  # by name
 
 
-ORDERS = {
+ORDERS: dict[Order, ColumnElement[Any]] = {
     Order.SEVERITY: CaseRow.severity.desc(),
     Order.AGE: CaseRow.opened_at.asc(),
     Order.LATEST: CaseRow.latest_at.desc(),
@@ -102,7 +101,7 @@ class Cases:
     def __init__(self, quarantine: Quarantine) -> None:
         self._quarantine = quarantine
 
-    def list(  # noqa: PLR0913 - what a queue is narrowed by
+    def list(
         self,
         *,
         waiting: bool | None = True,
@@ -167,7 +166,9 @@ class Cases:
         with self._quarantine.database.read() as session:
             row = session.get(CaseRow, self._now(session, number))
             if row is None or row.namespace != self._quarantine.namespace or not self._sees(row):
-                msg = f"there is no case {number} in {self._quarantine!r}; list() has what there is."
+                msg = (
+                    f"there is no case {number} in {self._quarantine!r}; list() has what there is."
+                )
                 raise QuarantineError(msg)
             return _case(row)
 

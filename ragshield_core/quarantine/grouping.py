@@ -18,7 +18,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import delete, insert, select, update
+from sqlalchemy import Select, delete, insert, select, update
 from sqlalchemy.orm import Session
 
 from ragshield_core.database import table_of
@@ -165,9 +165,10 @@ class _Tally:
     def _need(self, numbers: Iterable[int]) -> None:
         table = table_of(CaseRow)
         for some in chunks([n for n in dict.fromkeys(numbers) if n not in self._cases]):
-            for row in self._session.execute(select(table).where(table.c.number.in_(some))):
-                self._cases[row.number] = dict(row._mapping)
-                self._were.add(row.number)
+            query = select(table).where(table.c.number.in_(some))
+            for row in self._session.execute(query).mappings():
+                self._cases[row["number"]] = dict(row)
+                self._were.add(row["number"])
             if any(number not in self._cases for number in some):
                 raise _TornError
 
@@ -274,7 +275,7 @@ def _all_held(session: Session) -> Iterator[list[Values]]:
     query = select(*columns).order_by(table.c.number).limit(PAGE)
     while page := session.execute(query.where(table.c.number > last)).mappings().all():
         last = page[-1]["number"]
-        yield [row for row in page if row["status"] in (*COUNTED, Status.SUPERSEDED)]
+        yield [dict(row) for row in page if row["status"] in (*COUNTED, Status.SUPERSEDED)]
 
 
 def _take(case: dict[str, Any], other: Values) -> None:
@@ -288,6 +289,11 @@ def _spaced(names: Iterable[str]) -> str:
     return f" {' '.join(sorted(names))} "
 
 
+def _one_word(name: str) -> str:
+    """Return a detector's name fit to stand between spaces."""
+    return "_".join(name.split())
+
+
 def _described(row: Values) -> dict[str, Any]:
     """Return what a row of members says of an entry."""
     findings = json.loads(row["findings"])
@@ -297,20 +303,20 @@ def _described(row: Values) -> dict[str, Any]:
         "source": None if row["lineage"] is None else document_key(row["lineage"]),
         "wording": wording_of(row["text"]),
         "severity": severity_of(findings),
-        "detectors": _spaced({"_".join(one["detector"].split()) for one in findings}),
+        "detectors": _spaced({_one_word(one["detector"]) for one in findings}),
         "searched": searched(f"{row['entry_id']}\n{decoded(row['text'])[:SEARCHED]}"),
     }
 
 
 def _added(session: Session, rows: Sequence[Values]) -> list[Values]:
-    members = [_described(row) for row in rows]
+    members: list[dict[str, Any]] = [_described(row) for row in rows]
     if members:
         own = [member | {"case_number": member["number"]} for member in members]
         session.execute(insert(table_of(MemberRow)), own)
     return [{**row, **member} for row, member in zip(rows, members, strict=True)]
 
 
-def _changed(session: Session, rows: Sequence[Values]) -> list[Values]:
+def _changed(session: Session, rows: Sequence[Values]) -> list[dict[str, Any]]:
     """Describe entries anew that were held again; return in which case they are."""
     table, members = table_of(MemberRow), []
     for row in rows:
@@ -324,10 +330,6 @@ def _changed(session: Session, rows: Sequence[Values]) -> list[Values]:
 
 def _links(session: Session, rows: Sequence[Values]) -> Iterator[tuple[int, int]]:
     """Yield pairs of cases that belong together because of some entries."""
-    held, member = table_of(HeldRow), table_of(MemberRow)
-    both = held.join(member, held.c.number == member.c.number)
-    telling = held.c.status.in_(TELLING)
-    columns = (held.c.entry_id, held.c.store, member.c.case_number, member.c.detectors)
     mine = _members(session, [row["number"] for row in rows])
     for namespace, some in _by_namespace(rows).items():
         named: dict[tuple[str, str], list[tuple[int, str]]] = defaultdict(list)
@@ -336,24 +338,47 @@ def _links(session: Session, rows: Sequence[Values]) -> Iterator[tuple[int, int]
             own = mine[row["number"]]
             worded[own["wording"], row["store"]].append(own["case_number"])
             for finding in json.loads(row["findings"]):
-                name = f" {'_'.join(finding['detector'].split())} "
+                name = _spaced([_one_word(finding["detector"])])
                 for related in finding["related_ids"]:
                     named[related, row["store"]].append((own["case_number"], name))
-        for ids in chunks(sorted({entry_id for entry_id, _ in named})):
-            query = select(*columns).select_from(both).where(held.c.namespace == namespace)
-            query = query.where(held.c.entry_id.in_(ids), telling)
-            for entry_id, store, case, detectors in session.execute(query):
-                for other, name in named.get((entry_id, store), ()):
-                    if name in detectors and case != other:
-                        yield other, case
-        for wordings in chunks(sorted({wording for wording, _ in worded})):
-            query = select(member.c.wording, held.c.store, member.c.case_number).select_from(both)
-            query = query.where(member.c.namespace == namespace, telling).distinct()
-            query = query.where(member.c.wording.in_(wordings))
-            for wording, store, case in session.execute(query):
-                for other in worded.get((wording, store), ()):
-                    if case != other:
-                        yield other, case
+        yield from _by_name(session, namespace, named)
+        yield from _by_wording(session, namespace, worded)
+
+
+def _by_name(
+    session: Session, namespace: str, named: Mapping[tuple[str, str], Sequence[tuple[int, str]]]
+) -> Iterator[tuple[int, int]]:
+    """Yield the cases of who is named, where the same detector has found them as well."""
+    query = _telling(namespace, HeldRow.entry_id, MemberRow.detectors)
+    for ids in chunks(sorted({entry_id for entry_id, _ in named})):
+        found = session.execute(query.where(HeldRow.entry_id.in_(ids)))
+        for store, case, entry_id, detectors in found:
+            for other, name in named.get((entry_id, store), ()):
+                if name in detectors and case != other:
+                    yield other, case
+
+
+def _by_wording(
+    session: Session, namespace: str, worded: Mapping[tuple[str, str], Sequence[int]]
+) -> Iterator[tuple[int, int]]:
+    """Yield the cases of copies."""
+    query = _telling(namespace, MemberRow.wording).distinct()
+    for wordings in chunks(sorted({wording for wording, _ in worded})):
+        for store, case, wording in session.execute(query.where(MemberRow.wording.in_(wordings))):
+            for other in worded.get((wording, store), ()):
+                if case != other:
+                    yield other, case
+
+
+def _telling(namespace: str, *columns: Any) -> Select[Any]:
+    """Return a query for the stores and cases of entries that are a reason to join their case."""
+    query = select(HeldRow.store, MemberRow.case_number, *columns)
+    query = query.join(MemberRow, MemberRow.number == HeldRow.number)
+    return query.where(
+        HeldRow.namespace == namespace,
+        MemberRow.namespace == namespace,
+        HeldRow.status.in_(TELLING),
+    )
 
 
 def _members(session: Session, numbers: Sequence[int]) -> dict[int, Values]:
@@ -363,7 +388,7 @@ def _members(session: Session, numbers: Sequence[int]) -> dict[int, Values]:
     found: dict[int, Values] = {}
     for some in chunks(numbers):
         for row in session.execute(query.where(member.c.number.in_(some))).mappings():
-            found[row["number"]] = row
+            found[row["number"]] = dict(row)
     return found
 
 

@@ -40,7 +40,7 @@ LONGEST_SEARCH, LONGEST_NOTE = 200, 2_000
 Page = Callable[["_Visit"], Response]
 
 
-def review_app(  # noqa: PLR0913 - how it is served
+def review_app(
     store: LiveStore | Quarantine,
     *,
     authenticate: Authenticate | None = None,
@@ -107,7 +107,7 @@ def review_app(  # noqa: PLR0913 - how it is served
             SessionMiddleware,
             secret_key=secret or secrets.token_hex(SECRET_BYTES),
             session_cookie="ragshield_review",
-            max_age=int(hours * 3600.0),
+            max_age=max(1, int(hours * 3600.0)),
             same_site="strict",
             https_only=https,
         ),
@@ -207,17 +207,18 @@ class _Pages:
     def render(self, request: Request, name: str, status: int = 200, **values: Any) -> Response:
         """Return a page."""
         session = request.session
-        page = self._templates.get_template(name).render(
-            request=request,
-            url=lambda name, **path: request.url_for(name, **path).path,
-            csrf=session.get("csrf", ""),
-            told=session.pop("told", None) if "name" in session else None,
-            undoable=session.get("undo", []),
-            two_persons=self.desk.two_persons,
-            live=self.desk.store is not None,
-            quarantine=self.desk.quarantine,
-            **({"reviewer": None} | values),
-        )
+        shared = {
+            "request": request,
+            "url": lambda name, **path: request.url_for(name, **path).path,
+            "csrf": session.get("csrf", ""),
+            "told": session.pop("told", None),
+            "undoable": session.get("undo", []),
+            "two_persons": self.desk.two_persons,
+            "live": self.desk.store is not None,
+            "quarantine": self.desk.quarantine,
+            "reviewer": None,
+        }
+        page = self._templates.get_template(name).render(shared | values)
         return HTMLResponse(page, status)
 
     # Pages

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from uuid import uuid4
 
 import numpy as np
 from numpy.typing import NDArray
@@ -195,7 +196,7 @@ def _neighbors(store: LiveStore, held: Sequence[HeldEntry]) -> list[Sequence[Nei
     if not rows:
         return found
     batch = Batch.of(
-        ids=[f"\0review\0{row}" for row in rows],  # NUL: nobody's id, so that nobody is left out
+        ids=[f"{uuid4().hex}-{row}" for row in rows],  # nobody's, so that nobody is left out
         texts=["" for _ in rows],
         embeddings=[held[row].vector for row in rows],
     )

@@ -61,8 +61,8 @@ def health_view(quarantine: Quarantine, store: LiveStore | None) -> Health:
     judged = counts[Status.RELEASED] + counts[Status.CONFIRMED]
     good = None
     if judged:
-        low, high = exact_interval(counts[Status.RELEASED], judged)
-        good = Share(count=counts[Status.RELEASED], total=judged, low=low, high=high)
+        within = exact_interval(counts[Status.RELEASED], judged)
+        good = Share(count=counts[Status.RELEASED], total=judged, low=within.low, high=within.high)
     return Health(
         standing=standing,
         why_not=why_not,

@@ -20,6 +20,10 @@ COMPARED = 1_500
 # Control characters that are no disguise.
 HARMLESS = "\n\t\r"
 
+# Of control and format characters, surrogates, private and unassigned ones, separators.
+GLYPHLESS = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
+SELECTORS = frozenset(map(chr, range(0xFE00, 0xFE10)))
+
 Kind = Literal["plain", "evidence", "hidden", "invisible"]
 
 
@@ -107,8 +111,7 @@ def invisible(character: str) -> bool:
     """Return whether a character has no glyph, or turns the direction of others."""
     if character in HARMLESS:
         return False
-    category = unicodedata.category(character)
-    return category in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp") or 0xFE00 <= ord(character) <= 0xFE0F  # noqa: PLR2004 - variation selectors
+    return unicodedata.category(character) in GLYPHLESS or character in SELECTORS
 
 
 class _Reader(HTMLParser):

@@ -3,6 +3,7 @@
 import html
 import logging
 import re
+import time
 
 import pytest
 from conftest import TOKEN, Browser, held
@@ -94,8 +95,11 @@ def test_who_may_only_look_decides_nothing(quarantine):
     page = client.get("/cases/1")
     assert "a text" in page.text
     assert "Decide" not in page.text
-    csrf = re.search(r'name="csrf" value="([^"]+)"', page.text)
-    assert csrf is None  # there is no form to send
+    csrf = re.search(r'name="csrf" value="([^"]+)"', page.text).group(1)
+    for path in ("/cases/1", "/undo"):
+        form = {"csrf": csrf, "action": "release", "entry": "1"}
+        assert client.post(path, data=form).status_code == 403
+    assert quarantine.count() == 1
     assert client.get("/login").status_code == 404
 
 
@@ -120,14 +124,12 @@ def test_in_an_application_its_people_decide_under_its_path(quarantine):
     assert quarantine.log()[-1].actor == "anna"
 
 
-def test_a_session_ends(quarantine):
+def test_a_session_ends(quarantine, app, monkeypatch):
     held(quarantine, ["a text"])
-    app = review_app(quarantine, token=TOKEN, hours=0.5 / 3600)
     anna = Browser(app)
     csrf = anna.csrf
-    import time  # noqa: PLC0415
-
-    time.sleep(0.7)
+    login = time.time()
+    monkeypatch.setattr(time, "time", lambda: login + 8.1 * 3600)
     answer = anna.client.post("/cases/1", data={"csrf": csrf, "action": "release", "entry": "1"})
     assert answer.status_code == 401
     assert quarantine.count() == 1
@@ -221,7 +223,9 @@ def test_evidence_and_what_is_invisible_are_marked():
     assert rendered("<p>Hello</p><script>x</script>") == "Hello"
 
 
-@pytest.mark.parametrize("text", ["<" * 300_000, "<!--" * 100_000, "&#x" * 100_000, "a" * 10_000_000])
+@pytest.mark.parametrize(
+    "text", ["<" * 300_000, "<!--" * 100_000, "&#x" * 100_000, "a" * 10_000_000]
+)
 def test_a_text_of_any_kind_is_read_in_bounded_time(quarantine, app, text):
     held(quarantine, [text])
     answer = Browser(app).get("/cases/1")
