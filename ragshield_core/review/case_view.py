@@ -15,6 +15,7 @@ from ragshield_core.findings import Decision, Finding, Verdict, by_strength, pri
 from ragshield_core.quarantine import Case, HeldEntry, LogRecord, Quarantine, Status
 from ragshield_core.review.desk import LiveStore
 from ragshield_core.review.marking import SHOWN, Change, Piece, changes, pieces, rendered, visible
+from ragshield_core.review.takeovers import Takeover, takeovers
 
 # Entries of a case that are on one page.
 PAGE = 20
@@ -95,6 +96,7 @@ class CaseView:
     n_drawn: int
     history: Sequence[LogRecord]
     sources: Sequence[tuple[str, dict[str, int]]]
+    takeovers: Sequence[Takeover] = ()
     remarks: Sequence[str] = field(default_factory=tuple)
 
 
@@ -118,12 +120,14 @@ def case_view(
     ids = [one.id for one in held]
     remarks: list[str] = []
     older, neighbors = _older(quarantine, held), _no_neighbors(held)
+    taken: list[Takeover] = []
     if store is None:
         remarks.append("no store is at hand: what its entries resemble in it is not shown")
     else:
         try:
             older |= {entry.id: ("in the store", entry.text) for entry in store.standing(ids)}
             neighbors = _neighbors(store, held)
+            taken = takeovers(quarantine, store, held)
         except RAGShieldError as error:
             remarks.append(f"the store could not be asked: {error}")
     proposed = quarantine.proposed(ids)
@@ -140,6 +144,7 @@ def case_view(
         n_drawn=len(vectors),
         history=quarantine.log(ids)[-200:],
         sources=[(name, quarantine.cases.by_source(name)) for name in list(sources)[:5]],
+        takeovers=taken,
         remarks=remarks,
     )
 

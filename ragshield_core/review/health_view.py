@@ -13,6 +13,7 @@ from ragshield_core.growth.status import Status as Standing
 from ragshield_core.knowledge.standing import status_of
 from ragshield_core.quarantine import Quarantine, Status
 from ragshield_core.review.desk import LiveStore
+from ragshield_core.review.takeovers import Suite, suites
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +42,10 @@ class Health:
         Of what people have decided, what was good: of all that is held, about as many are.
     whole
         Whether cases count what waits.
+    head
+        Of the log.
+    suites
+        Canaries, by their latest checks.
     """
 
     standing: Standing | None
@@ -50,6 +55,7 @@ class Health:
     good: Share | None
     whole: bool
     head: str
+    suites: Sequence[Suite] = ()
 
 
 def health_view(quarantine: Quarantine, store: LiveStore | None) -> Health:
@@ -71,6 +77,7 @@ def health_view(quarantine: Quarantine, store: LiveStore | None) -> Health:
         good=good,
         whole=quarantine.cases.whole() if there else True,
         head=quarantine.head() if there else "0:",
+        suites=suites(quarantine) if there else [],
     )
 
 

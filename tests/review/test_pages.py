@@ -9,6 +9,7 @@ from langchain_core.embeddings import DeterministicFakeEmbedding
 from langchain_core.vectorstores import InMemoryVectorStore
 
 from ragshield_core import Batch, Guard, Quarantine
+from ragshield_core.canary import CanaryMonitor
 from ragshield_core.detectors import CliqueDetector
 from ragshield_core.quarantine import Status
 from ragshield_core.review import review_app
@@ -229,6 +230,29 @@ def test_health_says_how_guard_and_quarantine_stand(quarantine, app):
     store, _ = guarded(Quarantine("sqlite://"))
     page = Browser(review_app(store, token=TOKEN)).get("/health").text
     assert "Known entries" in page
+
+
+def test_queries_that_it_would_take_over_are_named(quarantine):
+    store, inner = guarded(quarantine)
+    model = inner.embeddings
+    queries = ["what is on page one?", "what is on page two?"]
+    monitor = CanaryMonitor(
+        queries, store, embedder=model.embed_documents, k=2, quarantine=store.quarantine
+    )
+    monitor.record_baseline()
+    batch = Batch.of(
+        ids=["bad"],
+        texts=["it is all on page seven"],
+        embeddings=[model.embed_query(queries[1])],
+    )
+    store.quarantine.hold(batch, by="bert")
+    anna = Browser(review_app(store, token=TOKEN))
+    page = anna.get("/cases/1").text
+    (taken,) = re.findall(r"<li>(.+page two.+)</li>", page)
+    assert "bad at place 1 of 2" in taken
+    assert "not checked of 2" in " ".join(anna.get("/health").text.split())
+    monitor.check()
+    assert "0 of 2" in " ".join(anna.get("/health").text.split())
 
 
 def test_an_empty_queue_says_so(app):
