@@ -15,6 +15,7 @@ from ragshield_core.detectors.base import N_FOLDS, Detector, Evidence, Need, Sco
 from ragshield_core.entries import Batch
 from ragshield_core.errors import InvalidBatchError, NotFittedError
 from ragshield_core.findings import printable
+from ragshield_core.text.normalized import readable, word_spans, words
 from ragshield_core.text.phrase_counts import (
     EMPTY,
     N_ORDERS,
@@ -28,7 +29,6 @@ from ragshield_core.text.phrase_counts import (
     order_of,
     places_of,
 )
-from ragshield_core.text.normalized import readable, word_spans, words
 
 logger = logging.getLogger("ragshield")
 

@@ -82,10 +82,10 @@ def without(text: str, spans: Sequence[Span], name: str | None = None) -> str:
         Of the entry: each part is replaced by a word that no other text has, so that what was
         apart stays apart. ``None`` replaces them by a space.
     """
-    pieces, end = [], 0
+    pieces: list[str] = []
+    end = 0
     for number, (start, stop) in enumerate(_united(spans)):
-        filler = "" if name is None else _word_of_its_own(name, number)
-        pieces += text[end:start], f" {filler} "
+        pieces += text[end:start], " " if name is None else f" {_word_of_its_own(name, number)} "
         end = stop
     return "".join((*pieces, text[end:]))
 

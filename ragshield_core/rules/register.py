@@ -55,7 +55,7 @@ class Rules:
         # Version of the database, last line of the log about a rule, and what they say.
         self._known: tuple[tuple[int, ...], int, tuple[Rule, ...]] | None = None
 
-    def add(  # noqa: PLR0913 - all that a rule has to say
+    def add(
         self,
         kind: Kind | str,
         value: str,
@@ -211,7 +211,7 @@ class Rules:
         return _counting(known[2], _now() if now is None else now)
 
     def _read(self, session: Session) -> tuple[Rule, ...]:
-        """Return all rules that are seen from here; those that the log does not vouch for say so."""
+        """Return all rules that are seen from here, and which of them the log vouches for."""
         query = select(RuleRow).where(RuleRow.namespace == self.quarantine.namespace)
         rows = [row for row in session.scalars(query.order_by(RuleRow.number)) if self._sees(row)]
         if not rows:
@@ -241,7 +241,7 @@ class Rules:
         return mine and (store is None or row.store in (store, ANY_STORE))
 
     def _counts(self, rule: Rule) -> bool:
-        """Return whether a rule is of this very store, or of all: one of no store has only those."""
+        """Return whether a rule is of this very store, or of all stores."""
         return rule.store in (None, self.quarantine.store)
 
 
@@ -253,9 +253,9 @@ def _now() -> dt.datetime:
     return dt.datetime.now(dt.UTC)
 
 
-def _checked_kind(kind: object) -> Kind:
+def _checked_kind(kind: str) -> Kind:
     try:
-        return Kind(kind)  # type: ignore[call-overload,no-any-return]
+        return Kind(kind)
     except ValueError:
         msg = (
             f"the kind of a rule is {printable(str(kind), SHOWN)!r}, expected one of "
@@ -290,8 +290,8 @@ def _checked_detectors(kind: Kind, detectors: Sequence[str] | None) -> str | Non
         return None
     if isinstance(detectors, str) or not detectors:
         msg = (
-            f"detectors of a rule is {printable(repr(detectors), SHOWN)}, expected a list of names, "
-            "or None for the usual ones."
+            f"detectors of a rule is {printable(repr(detectors), SHOWN)}, expected a list of "
+            "names, or None for the usual ones."
         )
         raise RuleError(msg)
     names = [_checked_text("a detector", name) for name in dict.fromkeys(detectors)]
