@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
@@ -44,13 +45,22 @@ from ragshield_core.neighbors.known import KnownNeighbors, Lender
 from ragshield_core.neighbors.stored import not_at_hand
 from ragshield_core.neighbors.table import TableUser, VectorTable, Where
 from ragshield_core.policy import Policy
-from ragshield_core.screening import InForce, crash, overlooking, overruled, screened
+from ragshield_core.screening import (
+    InForce,
+    Quiet,
+    crash,
+    finds_nothing,
+    overlooking,
+    overruled,
+    screened,
+)
 from ragshield_core.text.workers import set_workers
 from ragshield_core.time_budget import TimeBudget
 
 if TYPE_CHECKING:
     from ragshield_core.knowledge.sharing import Sharing, Whole
     from ragshield_core.quarantine import Quarantine
+    from ragshield_core.rules.excusing import Excusing
 
 T = TypeVar("T")
 
@@ -127,6 +137,7 @@ class Guard(Writes):
         self._raised: frozenset[str] = frozenset()  # detectors whose thresholds were higher last
         self._left_out: tuple[Skipped, ...] = ()
         self._warned = False  # that it is not calibrated
+        self._excusing: Excusing | None = None  # by the rules of the quarantine
         self._on_event: list[Callable[[Event], AbstractContextManager[object]]] = []
         self._recorder = Recorder(self._hands)
 
@@ -686,6 +697,9 @@ class Guard(Writes):
     def screen(self, batch: Batch, *, replacing: Collection[str] = ()) -> Report:
         """Judge entries; changes nothing.
 
+        Findings that a rule excuses are left out of the decisions, whose notes say so; see
+        :class:`ragshield_core.rules.Rules`.
+
         Parameters
         ----------
         batch
@@ -770,7 +784,58 @@ class Guard(Writes):
                 leaving={*batch.ids, *replacing},
                 overdue=self._growth.overdue(),
                 budget=self._budget,
+                excuse=self._excused,
             )
+
+    def accused(
+        self, entries: Batch, decisions: Sequence[Decision]
+    ) -> tuple[Batch, list[Decision], dict[str, str]]:
+        """Return which admitted entries are to leave, by the rules that people have made.
+
+        :meth:`screen` asks them about the decisions on its batch, this about those on earlier
+        entries. What a person has confirmed as poisoned is not excused.
+
+        Parameters
+        ----------
+        entries
+            As they are in the store.
+        decisions
+            Against them, one per entry.
+
+        Returns
+        -------
+        tuple[Batch, list[Decision], dict[str, str]]
+            What is left of both, and remarks on the others, by id.
+        """
+        if not any(decision.findings for decision in decisions):
+            return entries, list(decisions), {}
+        confirmed = self.quarantine.confirmed_among(entries)
+        before = {r: d for r, d in enumerate(decisions) if d.entry_id not in confirmed}
+        with self._lock:
+            thresholds = self._calibrator.thresholds
+            quiet = partial(finds_nothing, self.detectors, thresholds, self._budget, self.policy)
+            after = {**dict(enumerate(decisions)), **self._excused(entries, before, quiet)}
+        stays = {
+            row: after[row].note or ""
+            for row, decision in before.items()
+            if after[row] is not decision and after[row].verdict is not Verdict.QUARANTINE
+        }
+        rows = [row for row in range(len(entries)) if row not in stays]
+        remarks = {entries.ids[row]: note for row, note in stays.items()}
+        return entries.take(rows), [after[row] for row in rows], remarks
+
+    def _excused(
+        self, batch: Batch, decisions: Mapping[int, Decision], quiet: Quiet
+    ) -> Mapping[int, Decision]:
+        from ragshield_core.quarantine import Quarantine  # noqa: PLC0415 - SQLAlchemy
+        from ragshield_core.rules.excusing import Excusing  # noqa: PLC0415
+
+        quarantine = self.quarantine
+        if not isinstance(quarantine, Quarantine):  # which has no rules
+            return decisions
+        if self._excusing is None or not self._excusing.of(quarantine):
+            self._excusing = Excusing(quarantine)
+        return self._excusing.decisions(batch, decisions, self.policy, quiet)
 
     def _leave_detectors(self) -> None:
         """Go on with detectors that know the same: a call that was left behind has the others.
@@ -890,8 +955,10 @@ class Guard(Writes):
         Returns
         -------
         tuple[str, ...]
-            The ids that left; what a person has released before stays.
+            The ids that left; what a person has released before stays, and so does what rules
+            excuse.
         """
+        entries, decisions, _ = self.accused(entries, decisions)
         released = self.quarantine.hold(entries, decisions, by=by)
         gone = entries.take(np.array([i not in released for i in entries.ids], dtype=np.bool_))
         if len(gone):

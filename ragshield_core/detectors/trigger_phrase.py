@@ -15,6 +15,7 @@ from ragshield_core.detectors.base import N_FOLDS, Detector, Evidence, Need, Sco
 from ragshield_core.entries import Batch
 from ragshield_core.errors import InvalidBatchError, NotFittedError
 from ragshield_core.findings import printable
+from ragshield_core.text.normalized import readable, word_spans, words
 from ragshield_core.text.phrase_counts import (
     EMPTY,
     N_ORDERS,
@@ -27,7 +28,6 @@ from ragshield_core.text.phrase_counts import (
     arrivals_of,
     order_of,
     places_of,
-    words_of,
 )
 
 logger = logging.getLogger("ragshield")
@@ -404,7 +404,7 @@ class TriggerPhraseDetector(Detector):
             why = int(judgement.why[len(batch) + row_of[entry_id]])
             # Its text is not kept; an entry of the batch that holds the phrase has it as well.
             text = batch.texts[judgement.phrases[why].example] if why >= 0 else ""
-            evidence.append(self._sentence(judgement, why, entry_id, text))
+            evidence.append(self._sentence(judgement, why, entry_id, text, of_entry=False))
         return evidence
 
     # State
@@ -707,13 +707,24 @@ class TriggerPhraseDetector(Detector):
             return batch.embeddings
         return np.concatenate([batch.embeddings, np.stack(recent).astype(np.float32)])
 
-    def _sentence(self, judgement: _Judgement, why: int, entry_id: str, text: str) -> Evidence:
+    def _sentence(
+        self,
+        judgement: _Judgement,
+        why: int,
+        entry_id: str,
+        text: str,
+        *,
+        of_entry: bool = True,
+    ) -> Evidence:
+        """Return what is said of an entry; ``of_entry`` if the text is its own."""
         if why < 0:
             return Evidence(
                 sentence="no phrase of it is more frequent than usual (score below 0.0)"
             )
         phrase = judgement.phrases[why]
-        quoted = printable(_quote(text, phrase.hashes), QUOTED)
+        view = readable(text)
+        quote, span = _quote(view.text, phrase.hashes)
+        quoted = printable(quote, QUOTED)
         assert self._background is not None  # noqa: S101
         known = f"about {phrase.n_known:.0f}" if math.isfinite(phrase.n_known) else "very many"
         return Evidence(
@@ -724,6 +735,7 @@ class TriggerPhraseDetector(Detector):
                 f"{phrase.score:.1f}, as one batch in 10^{phrase.score:.1f} has by chance)"
             ),
             related_ids=tuple(i for i in phrase.ids if i != entry_id),
+            span=view.original_span(*span) if of_entry and span is not None else None,
         )
 
 
@@ -974,12 +986,12 @@ def _joined(n: int, first: NDArray[np.int64], second: NDArray[np.int64]) -> NDAr
     return np.asarray(connected_components(graph, directed=False)[1], dtype=np.int64)
 
 
-def _quote(text: str, hashes: Sequence[int]) -> str:
-    """Return the words of a text around the first n-gram, as far as they belong to the others."""
-    listed = words_of(text)
+def _quote(text: str, hashes: Sequence[int]) -> tuple[str, tuple[int, int] | None]:
+    """Return the words around the first n-gram that belong to the others, and where they lie."""
+    listed = words(text)
     core = np.flatnonzero(places_of(listed, hashes[:1]))
     if not core.size:
-        return ""
+        return "", None
     marked = places_of(listed, hashes)
     marked = marked | np.append(marked[1:], False) & np.insert(marked[:-1], 0, False)  # gaps of one
     low = high = int(core[0])
@@ -987,4 +999,5 @@ def _quote(text: str, hashes: Sequence[int]) -> str:
         low -= 1
     while high + 1 < len(listed) and marked[high + 1]:
         high += 1
-    return " ".join(listed[low : high + 1])
+    spans = word_spans(text)
+    return " ".join(listed[low : high + 1]), (spans[low][0], spans[high][1])

@@ -914,7 +914,7 @@ class Quarantine:
             verify_lines(session, self._digests)
 
     def verify(self, anchor: str | None = None) -> None:
-        """Check that log and entries, of all namespaces, are as they were written.
+        """Check that log, entries and rules, of all namespaces, are as they were written.
 
         The log is replayed against the tables. Without a key, somebody who may write to the
         database can forge both; with one, they can only be set back to an earlier state, which an
@@ -932,8 +932,8 @@ class Quarantine:
             is of this namespace.
         """
         with self._database.read() as session:
-            expected = verify_lines(session, self._digests, anchor)
-            verify_rows(session, self._digests, expected, self.namespace)
+            told = verify_lines(session, self._digests, anchor)
+            verify_rows(session, self._digests, told, self.namespace)
 
     def head(self) -> str:
         """Return the number and the digest of the log's last line: it vouches for all before it.
@@ -1111,7 +1111,7 @@ class Quarantine:
             changes = Changes(session, self._digests)
             for entry_id in dict.fromkeys(ids):
                 self._check_one_store(found[entry_id])
-                changes.tell(found[entry_id][-1], action)
+                changes.remark(found[entry_id][-1], action)
             changes.write(by, note)
 
         self._written(work, session)
@@ -1183,6 +1183,49 @@ class Quarantine:
     def database(self) -> Database:
         """Its database, for tables that lie beside its own and are written together with them."""
         return self._database
+
+    @property
+    def digests(self) -> Digests:
+        """What makes the digests of its rows, for rules and others that the log vouches for."""
+        return self._digests
+
+    def change(
+        self,
+        work: Callable[[Session, Changes], T],
+        *,
+        by: str,
+        note: Callable[[T], str] | str | None = None,
+    ) -> T:
+        """Change what lies beside held entries, with a line in the log, durably.
+
+        Parameters
+        ----------
+        work
+            Makes the changes of one transaction; called again where others were in the way.
+        by, note
+            Who decided, and why; the note may be made of what ``work`` returns.
+        """
+
+        def once(session: Session) -> T:
+            changes = Changes(session, self._digests)
+            answer = work(session, changes)
+            changes.write(by, note(answer) if callable(note) else note)
+            return answer
+
+        return self._written(once, None)
+
+    def record(self, action: str, *, by: str, note: str) -> None:
+        """Write a line of the log that is about no entry: what a person decided of the guard.
+
+        Parameters
+        ----------
+        action
+            At most 16 characters.
+        by, note
+            Who decided, and what.
+        """
+        namespace = self.namespace
+        self.change(lambda _, changes: changes.tell(action, namespace), by=by, note=note)
 
     def _written(self, work: Callable[[Session], T], session: Session | None) -> T:
         """Do ``work`` as a part of a write of this thread, or in one of its own."""

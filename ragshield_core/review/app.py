@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import secrets
 from collections.abc import Callable
 from functools import partial
+from http import HTTPStatus
 from importlib.resources import files
-from typing import Any
+from typing import Any, Literal
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.applications import Starlette
@@ -20,7 +22,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from ragshield_core.errors import QuarantineError, RAGShieldError
+from ragshield_core.errors import QuarantineError, RAGShieldError, RuleError
 from ragshield_core.findings import printable
 from ragshield_core.quarantine import Quarantine
 from ragshield_core.quarantine.cases import LIMIT, Order
@@ -29,11 +31,14 @@ from ragshield_core.review.case_view import PAGE, case_view
 from ragshield_core.review.desk import Action, ConflictError, Desk, LiveStore, Outcome
 from ragshield_core.review.health_view import health_view
 from ragshield_core.review.marking import SHOWN, pieces, visible
+from ragshield_core.rules import CAUTIONS, NEVER, Kind, Rules
 
 HOURS = 8.0
 SECRET_BYTES = 32
 # Decisions that can be taken back within a session.
 REMEMBERED = 10
+# For how long a rule may count, in days.
+DAYS = ("30", "90", "365", NEVER)
 # Characters of a search, and of a reason.
 LONGEST_SEARCH, LONGEST_NOTE = 200, 2_000
 
@@ -122,6 +127,9 @@ def review_app(
             route("/cases/{number:int}", pages.decide, "decide", "POST"),
             route("/entries/{number:int}/{start:int}", pages.text, "text"),
             route("/undo", pages.undo, "undo", "POST"),
+            route("/rules", pages.rules, "rules"),
+            route("/rules", pages.make_rule, "make_rule", "POST"),
+            route("/rules/{number:int}/revoke", pages.revoke_rule, "revoke_rule", "POST"),
             route("/health", pages.health, "health"),
             route("/health/verify", pages.verify, "verify", "POST"),
             Route("/login", partial(_login, pages), name="login", methods=["GET", "POST"]),
@@ -338,6 +346,58 @@ class _Pages:
             step=SHOWN,
             pieces=pieces(text, held.findings, start),
         )
+
+    def rules(self, visit: _Visit, status: int = 200, why: str | None = None) -> Response:
+        """Show the rules, and what they are worth."""
+        quarantine, now = self.desk.quarantine, dt.datetime.now(dt.UTC)
+        rules = Rules(quarantine).list(every=True) if quarantine.exists() else ()
+        given = visit.form if status != HTTPStatus.OK else {}
+        return self.render(
+            visit.request,
+            "rules.html",
+            status,
+            reviewer=visit.reviewer,
+            rules=[(rule, rule.standing(now)) for rule in reversed(rules)],
+            kinds=[(kind, CAUTIONS[kind]) for kind in Kind],
+            days=DAYS,
+            given={name: str(given.get(name, "")) for name in ("kind", "value", "reason")},
+            why=why,
+        )
+
+    def make_rule(self, visit: _Visit) -> Response:
+        """Make a rule, or ask for the reason and the time that it needs."""
+        self._may_decide(visit)
+        form = visit.form
+        days = str(form.get("days", ""))
+        if days not in DAYS:
+            return self.rules(visit, 400, "Say why, and for how long it shall count.")
+        ends: dt.datetime | Literal["never"] = NEVER
+        if days != NEVER:
+            ends = dt.datetime.now(dt.UTC) + dt.timedelta(days=int(days))
+        try:
+            rule = Rules(self.desk.quarantine).add(
+                str(form.get("kind", "")),
+                str(form.get("value", "")),
+                reason=str(form.get("reason", "")).strip(),
+                by=visit.reviewer.name,
+                expires_at=ends,
+            )
+        except RuleError as error:
+            return self.rules(visit, 400, printable(str(error), 500))
+        visit.session["told"] = f"Rule {rule.number} is in force; what is held already stays held."
+        return visit.to("rules")
+
+    def revoke_rule(self, visit: _Visit) -> Response:
+        """Take a rule back."""
+        self._may_decide(visit)
+        number = visit.request.path_params["number"]
+        reason = str(visit.form.get("reason", "")).strip() or "revoked on the review page"
+        try:
+            Rules(self.desk.quarantine).revoke(number, by=visit.reviewer.name, reason=reason)
+        except RuleError as error:
+            return self.rules(visit, 409, printable(str(error), 500))
+        visit.session["told"] = f"Rule {number} counts no more."
+        return visit.to("rules")
 
     def health(self, visit: _Visit, verified: str | None = None) -> Response:
         """Show how guard and quarantine stand."""

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ragshield_core.entries import Batch
-from ragshield_core.text.normalized import encoded_words, readable, words
+from ragshield_core.text.normalized import encoded_words, readable
 
 # By order: how far behind the first word the further words of an n-gram stand.
 PATTERNS: tuple[tuple[int, tuple[int, ...]], ...] = (
@@ -105,11 +105,6 @@ class Grams(NamedTuple):
 def order_of(hashes: NDArray[np.uint32]) -> NDArray[np.int64]:
     """Return the order of n-grams: 0 for words, 1 for pairs, 2 for triples, 3 for quadruples."""
     return (hashes >> np.uint32(32 - ORDER_BITS)).astype(np.int64)
-
-
-def words_of(text: str) -> list[str]:
-    """Return the words of a text as its readers see them."""
-    return words(readable(text).text)
 
 
 def places_of(listed: Sequence[str], wanted: Sequence[int]) -> NDArray[np.bool_]:

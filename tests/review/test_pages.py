@@ -13,6 +13,7 @@ from ragshield_core.canary import CanaryMonitor
 from ragshield_core.detectors import CliqueDetector
 from ragshield_core.quarantine import Status
 from ragshield_core.review import review_app
+from ragshield_core.rules import Rules
 from ragshield_langchain import GuardedVectorStore
 
 GROUP = [f"The warranty of the lamp lasts {n} years, says leaflet {n * 7}" for n in range(1, 6)]
@@ -253,6 +254,28 @@ def test_queries_that_it_would_take_over_are_named(quarantine):
     assert "not checked of 2" in " ".join(anna.get("/health").text.split())
     monitor.check()
     assert "0 of 2" in " ".join(anna.get("/health").text.split())
+
+
+def test_a_rule_is_made_with_a_reason_and_an_end_and_revoked(quarantine, app):
+    held(quarantine, ["about lamps"], lineages=["lamps.example"])
+    anna = Browser(app)
+    anna.get("/cases/1")
+    asked = anna.post("/rules", kind="trusted_source", value="lamps.example")
+    assert asked.status_code == 400  # from the case: reason and end are asked for
+    assert 'value="lamps.example"' in asked.text
+    assert "a claim of whoever brings it" in asked.text
+    anna.post("/rules", kind="trusted_source", value="lamps.example", reason="ours", days="30")
+    assert "Rule 1 is in force" in anna.told
+    (rule,) = Rules(quarantine).in_force()
+    assert (rule.value, rule.made_by, rule.reason) == ("lamps.example", "anna", "ours")
+    assert (rule.expires_at - rule.made_at).days in (29, 30)
+    anna.post("/rules/1/revoke")
+    assert "counts no more" in anna.told
+    assert Rules(quarantine).in_force() == ()
+    assert [line.action for line in quarantine.log()][-2:] == ["rule", "revoke"]
+    assert anna.post("/rules/1/revoke").status_code == 409
+    assert anna.post("/rules", kind="x", value="x", reason="x", days="30").status_code == 400
+    quarantine.verify()
 
 
 def test_an_empty_queue_says_so(app):

@@ -1,4 +1,4 @@
-"""Entries that are judged together are a case; the quarantine tells which, once it is opened."""
+"""Cases of entries that are judged together, rules that people make, and what the log says."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -7,11 +7,12 @@ revision, down_revision, branch_labels, depends_on = "8", "7", None, None
 
 
 def upgrade() -> None:
-    """Make tables."""
-    make_cases()
+    """Make tables and columns."""
+    _make_cases()
+    _make_rules()
 
 
-def make_cases() -> None:
+def _make_cases() -> None:
     """Make the tables of cases; the quarantine fills them in the same transaction."""
     op.create_table(
         "ragshield_case",
@@ -46,3 +47,32 @@ def make_cases() -> None:
     op.create_index("ragshield_case_member_case", member, ["case_number", "number"])
     op.create_index("ragshield_case_member_wording", member, ["namespace", "wording"])
     op.create_index("ragshield_case_member_source", member, ["namespace", "source"])
+
+
+def _make_rules() -> None:
+    op.create_table(
+        "ragshield_rule",
+        sa.Column("number", sa.Integer, primary_key=True, autoincrement=True),
+        sa.Column("namespace", sa.String(200), nullable=False),
+        sa.Column("store", sa.Text, nullable=False),
+        sa.Column("kind", sa.String(32), nullable=False),
+        sa.Column("value", sa.Text, nullable=False),
+        sa.Column("detectors", sa.Text),
+        sa.Column("reason", sa.Text, nullable=False),
+        sa.Column("made_at", sa.String(32), nullable=False),
+        sa.Column("made_by", sa.Text, nullable=False),
+        sa.Column("expires_at", sa.String(32)),
+        sa.Column("revoked_at", sa.String(32)),
+        sa.Column("revoked_by", sa.Text),
+        sa.Column("digest", sa.String(64)),
+    )
+    op.create_index("ragshield_rule_namespace", "ragshield_rule", ["namespace", "number"])
+    op.add_column("ragshield_audit_log", sa.Column("rule_number", sa.Integer))
+    op.add_column("ragshield_audit_log", sa.Column("rule_digest", sa.String(64)))
+    op.create_index(
+        "ragshield_audit_log_rule",
+        "ragshield_audit_log",
+        ["seq"],
+        sqlite_where=sa.text("rule_number IS NOT NULL"),
+        postgresql_where=sa.text("rule_number IS NOT NULL"),
+    )
