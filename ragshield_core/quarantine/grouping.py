@@ -1,8 +1,9 @@
 """Held entries that are judged together: groups, floods, copies of one text are one case each.
 
 What belongs together is told when it is held, from the evidence: an entry joins the case of another
-that its evidence names, if the same detector has found both, and that of a copy. A case is told by
-entries that wait or are confirmed: what was released was no part of an attack.
+that its evidence names, if the same detector has found both; that of another whose evidence names
+the same entry first, such as the one that all of them contradict; and that of a copy. A case is
+told by entries that wait or are confirmed: what was released was no part of an attack.
 
 The tables of cases hold nothing that entries and their findings do not: see :func:`regroup`.
 """
@@ -19,7 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from sqlalchemy import Select, delete, insert, select, update
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from ragshield_core.database import table_of
 from ragshield_core.quarantine.documents import document_key
@@ -289,6 +290,19 @@ def _spaced(names: Iterable[str]) -> str:
     return f" {' '.join(sorted(names))} "
 
 
+def anchor_of(findings: Sequence[Values]) -> str | None:
+    """Return what entries have in common that resemble one entry more than any other.
+
+    By the strongest finding that names entries: its detector, and whom it names first.
+    """
+    naming = [one for one in findings if one["related_ids"]]
+    if not naming:
+        return None
+    strongest = min(naming, key=lambda one: 1.0 if one["p_value"] is None else one["p_value"])
+    named = json.dumps([strongest["detector"], strongest["related_ids"][0]])
+    return hashlib.sha256(named.encode()).hexdigest()[:32]
+
+
 def _one_word(name: str) -> str:
     """Return a detector's name fit to stand between spaces."""
     return "_".join(name.split())
@@ -302,6 +316,7 @@ def _described(row: Values) -> dict[str, Any]:
         "namespace": row["namespace"],
         "source": None if row["lineage"] is None else document_key(row["lineage"]),
         "wording": wording_of(row["text"]),
+        "anchor": anchor_of(findings),
         "severity": severity_of(findings),
         "detectors": _spaced({_one_word(one["detector"]) for one in findings}),
         "searched": searched(f"{row['entry_id']}\n{decoded(row['text'])[:SEARCHED]}"),
@@ -334,15 +349,19 @@ def _links(session: Session, rows: Sequence[Values]) -> Iterator[tuple[int, int]
     for namespace, some in _by_namespace(rows).items():
         named: dict[tuple[str, str], list[tuple[int, str]]] = defaultdict(list)
         worded: dict[tuple[str, str], list[int]] = defaultdict(list)
+        anchored: dict[tuple[str, str], list[int]] = defaultdict(list)
         for row in some:
             own = mine[row["number"]]
             worded[own["wording"], row["store"]].append(own["case_number"])
+            if own["anchor"] is not None:
+                anchored[own["anchor"], row["store"]].append(own["case_number"])
             for finding in json.loads(row["findings"]):
                 name = _spaced([_one_word(finding["detector"])])
                 for related in finding["related_ids"]:
                     named[related, row["store"]].append((own["case_number"], name))
         yield from _by_name(session, namespace, named)
-        yield from _by_wording(session, namespace, worded)
+        yield from _by_mark(session, namespace, MemberRow.wording, worded)
+        yield from _by_mark(session, namespace, MemberRow.anchor, anchored)
 
 
 def _by_name(
@@ -358,14 +377,17 @@ def _by_name(
                     yield other, case
 
 
-def _by_wording(
-    session: Session, namespace: str, worded: Mapping[tuple[str, str], Sequence[int]]
+def _by_mark(
+    session: Session,
+    namespace: str,
+    mark: InstrumentedAttribute[Any],
+    marked: Mapping[tuple[str, str], Sequence[int]],
 ) -> Iterator[tuple[int, int]]:
-    """Yield the cases of copies."""
-    query = _telling(namespace, MemberRow.wording).distinct()
-    for wordings in chunks(sorted({wording for wording, _ in worded})):
-        for store, case, wording in session.execute(query.where(MemberRow.wording.in_(wordings))):
-            for other in worded.get((wording, store), ()):
+    """Yield the cases of entries that have a mark in common."""
+    query = _telling(namespace, mark).distinct()
+    for marks in chunks(sorted({one for one, _ in marked})):
+        for store, case, one in session.execute(query.where(mark.in_(marks))):
+            for other in marked.get((one, store), ()):
                 if case != other:
                     yield other, case
 
@@ -384,7 +406,7 @@ def _telling(namespace: str, *columns: Any) -> Select[Any]:
 def _members(session: Session, numbers: Sequence[int]) -> dict[int, Values]:
     """Return in which cases entries are, by their numbers."""
     member = table_of(MemberRow)
-    query = select(member.c.number, member.c.case_number, member.c.wording)
+    query = select(member.c.number, member.c.case_number, member.c.wording, member.c.anchor)
     found: dict[int, Values] = {}
     for some in chunks(numbers):
         for row in session.execute(query.where(member.c.number.in_(some))).mappings():

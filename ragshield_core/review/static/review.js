@@ -13,15 +13,16 @@
     (row.querySelector("a, input[type=checkbox]") ?? row).focus({ preventScroll: true });
     row.scrollIntoView({ block: "nearest" });
   };
-  const press = (id) => document.getElementById(id)?.click();
+  // What changes anything waits for Enter: a reason that is typed beside its field decides nothing.
+  const ready = (id) => document.getElementById(id)?.focus();
   const keys = {
     j: () => go(1),
     k: () => go(-1),
-    r: () => press("release"),
-    c: () => press("confirm"),
-    w: () => press("keep"),
-    u: () => press("undo"),
-    q: () => press("back"),
+    r: () => ready("release"),
+    c: () => ready("confirm"),
+    w: () => ready("keep"),
+    u: () => ready("undo"),
+    q: () => document.getElementById("back")?.click(),
     n: () => document.getElementById("note")?.focus(),
     "/": () => document.getElementById("search")?.focus(),
     "?": () => document.getElementById("keys")?.showModal(),
