@@ -1,7 +1,7 @@
 """What reviewers have to decide, and how long the review page takes with 100,000 entries held.
 
-    python benchmarks/review_queue.py            # writes benchmarks/results/review_queue.md
-    python benchmarks/review_queue.py --quick    # small, writes nothing
+python benchmarks/review_queue.py            # writes benchmarks/results/review_queue.md
+python benchmarks/review_queue.py --quick    # small, writes nothing
 """
 
 from __future__ import annotations
@@ -34,6 +34,10 @@ RESULTS = Path(__file__).parent / "results"
 TOKEN = "of a benchmark, and long enough"  # noqa: S105
 N_CLEAN, GROUP, BATCH = 10_000, 5, 500
 N_HELD, REQUESTS = 100_000, 200
+HEAD = (
+    "| knowledge base | poison | held | cases | with poison | decisions | times fewer | share | split "
+    "| mixed | largest |"
+)
 COLUMNS = {"black-box": "text_blackbox", "raw": "text"}
 
 
@@ -203,7 +207,7 @@ def page_times(url: str, n_held: int, n: int) -> Iterator[str]:
     held, cases = fill(quarantine, n_held)
     kind = url.partition(":")[0].partition("+")[0]
     client = TestClient(
-        review_app(quarantine, token=TOKEN, secret="s" * 32),  # noqa: S106
+        review_app(quarantine, token=TOKEN, secret="s" * 32),
         base_url="http://localhost",
     )
     answer = client.post("/login", data={"name": "anna", "token": TOKEN})
@@ -287,18 +291,18 @@ def main() -> None:
 Written by `benchmarks/review_queue.py`. Python {platform.python_version()}.
 
 1,000 poisoned texts in 200 groups of five (PoisonedRAG, 100 questions of NQ and 100 of HotpotQA)
-arrive among {N_CLEAN:,} clean entries, in batches of {BATCH}; a group whole in one place, or its texts
-scattered over all batches. The guard has adopted the rest of the clean corpus. Entries held:
+arrive among {N_CLEAN:,} clean entries, in batches of {BATCH}; a group whole in one place, or its
+texts scattered over all batches. The guard has adopted the rest of the clean corpus. Entries held:
 poisoned / clean. Decisions: one for each case, two for one that holds both; against one for each
 entry, so many times fewer. Share: of held clean entries, in a case with poison. Split: cases that a
 group is spread over, on average. Mixed: cases with texts of several groups.
 
-| knowledge base | poison | held | cases | with poison | decisions | times fewer | share | split | mixed | largest |
-|---|---|---|---|---|---|---|---|---|---|---|
+{HEAD}
+{"|---" * 11}|
 {chr(10).join(rows)}
 
-What the server takes for a page, in milliseconds, with {N_HELD:,} entries held in groups of five (texts
-of 80 words): median and 95th percentile of {REQUESTS} requests, and the median against reading one
+What the server takes for a page, in milliseconds, with {N_HELD:,} entries held in groups of five
+(texts of 80 words): median and 95th percentile of {REQUESTS} requests, and the median against reading one
 row by its number. From the application, without a network.
 
 | database | page | median | p95 | of one row |
