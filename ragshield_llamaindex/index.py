@@ -237,7 +237,7 @@ class GuardedVectorStoreIndex(Guarded, VectorStoreIndex):
         return index
 
     @classmethod
-    def adopt(
+    def adopt(  # noqa: PLR0913 - as of the constructor
         cls,
         index: VectorStoreIndex,
         *,
