@@ -647,7 +647,7 @@ class CliqueDetector(Detector, Lender, TableUser):
         newcomers = self._shares = None
         # An audit cannot tell new from old.
         if self.rule == "groups" and len(graph) >= MIN_WORDED and not audit:
-            self._shares = WordShares.of([graph.words[slot] for slot in graph.present.tolist()])
+            self._shares = WordShares.of(graph.words.take(graph.present))
             newcomers = Newcomers(overlay, self._shares, self._turns(TURNS))
         for channel in CHANNELS if self.rule == "groups" else ():
             if channel == "any" and self._families:
