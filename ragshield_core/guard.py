@@ -37,6 +37,7 @@ from ragshield_core.growth.events import Change, Event
 from ragshield_core.growth.knowledge import Knowledge
 from ragshield_core.growth.recalibration import Recalibration
 from ragshield_core.growth.recorder import Hands, Recorder
+from ragshield_core.growth.revisions import Revisions
 from ragshield_core.growth.status import DetectorStanding, Status
 from ragshield_core.growth.unscreened import Unscreened, failing, let_in
 from ragshield_core.growth.writes import Writes
@@ -480,7 +481,7 @@ class Guard(Writes):
                 shifts=tuple(arrivals.shifts()),
                 topics=tuple(arrivals.topics()),
                 failing=self._knowledge.missed | self._failing,
-                unscreened=len(self._unscreened.among(self._knowledge.labels)),
+                unscreened=len(self._unscreened.among(self._knowledge.known)),
                 borrowed=self._calibrator.borrowed is not None,
                 unreachable=unreachable,
                 neighbors=self._neighbors_in(),
@@ -493,13 +494,13 @@ class Guard(Writes):
         ``rescreen``, and recalls what is suspicious.
         """
         with self._lock:
-            return dict(self._unscreened.among(self._knowledge.labels))
+            return dict(self._unscreened.among(self._knowledge.known))
 
     def _force(self) -> dict[str, str | None]:
         """Return, by detector, why it takes no part for now; ``None`` where it does."""
         waiting = self._growth.waiting()
-        known = self._knowledge
-        labelled = any(label is not None for label in known.labels.values())
+        known = self._knowledge.known
+        labelled = known.labelled
         why_not: dict[str, str | None] = {}
         for detector in self.detectors:
             name = detector.name
@@ -1085,16 +1086,14 @@ class Guard(Writes):
             "policy": self.policy.model_dump(mode="json"),
             "seed": self.seed,
             "dim": self._knowledge.dim,
-            "known": self._knowledge.labels,
             "unscreened": self._unscreened.state(),
-            "prints": [self._knowledge.prints.get(i) for i in self._knowledge.labels],
             # For who asks how the guard stands, and has not its detectors.
             "standing": self._force(),
             "neighbors": self._neighbors_in(),
             "left_out": [[skipped.detector, skipped.reason] for skipped in self._left_out],
         }
         values["detectors"], arrays = saved_detectors(self.detectors)
-        for part in (self._calibrator, self._growth):
+        for part in (self._knowledge.known, self._calibrator, self._growth):
             more, columns = part.state()
             values |= more
             arrays |= columns
@@ -1127,8 +1126,7 @@ class Guard(Writes):
             is neither registered nor given, or is given with another classifier.
         """
         check_detectors(detectors, classes=True)
-        values, arrays = state.read(Path(path))
-        with state.reading(Path(path)):
+        with state.opened(Path(path)) as (values, arrays):
             return cls._restored(values, arrays, quarantine, detectors)
 
     @classmethod
@@ -1152,9 +1150,7 @@ class Guard(Writes):
             learned = learned_of(number, arrays)
             detector.restore(values["detectors"][number]["learned"], learned)
         guard._knowledge.dim = values["dim"]
-        guard._knowledge.labels = dict(values["known"])
-        prints = zip(values["known"], values.get("prints", ()), strict=False)  # early: none
-        guard._knowledge.prints = {i: one for i, one in prints if one is not None}
+        guard._knowledge.known = Revisions.restored(values, arrays)
         guard._left_out = tuple(
             Skipped(detector=name, reason=why) for name, why in values.get("left_out", ())
         )

@@ -56,6 +56,7 @@ from ragshield_core.groups.usual import (
 )
 from ragshield_core.neighbors.known import Lender, NeighborSource
 from ragshield_core.neighbors.table import TableUser, VectorTable, Where
+from ragshield_core.state import part_of
 from ragshield_core.text.copies import borrowed, spelling
 
 logger = logging.getLogger("ragshield")
@@ -569,12 +570,8 @@ class CliqueDetector(Detector, Lender, TableUser):
         if values["graph"] is None:
             return
 
-        def part(prefix: str) -> dict[str, NDArray[Any]]:
-            # Copies: the graph changes its arrays in place.
-            found = (key for key in arrays if key.startswith(prefix))
-            return {key.removeprefix(prefix): arrays[key].copy() for key in found}
-
-        self._graph = SimilarityGraph.restored(values["graph"], part("graph."))
+        # Copies of arrays that are changed in place; each by itself, as they may be large.
+        self._graph = SimilarityGraph.restored(values["graph"], part_of(arrays, "graph."))
         self._held = {entry_id: list(keys) for entry_id, keys in values["held"].items()}
         self._scores, self._trusted = arrays["scores"].copy(), arrays["trusted"].copy()
         self._n_come = int(values.get("n_come", 0))
@@ -587,12 +584,13 @@ class CliqueDetector(Detector, Lender, TableUser):
             self._held_at[self._graph.index.slots_of(keys)] = 0.0
         for channel in CHANNELS:
             self._raw[channel] = Raw.empty(len(self._scores))
-            if saved_raw := part(f"raw.{channel}."):  # early versions had two channels
-                none = Raw.empty(len(self._scores))._asdict()  # not all parts were known then
-                self._raw[channel] = Raw(**(none | saved_raw))
+            # Early versions had two channels, and not all parts.
+            for name, saved in part_of(arrays, f"raw.{channel}.").items():
+                if saved.any():  # else there is room in name only, which takes no memory
+                    getattr(self._raw[channel], name)[:] = saved
         if "kin" in arrays:
             self._kin = Kin.restored(arrays["kin"])
-        if words := part("words."):
+        if words := part_of(arrays, "words."):
             self._shares = WordShares.restored(words)
         self._families = values["families"]
         threshold, reachable = values["edge_threshold"]

@@ -416,18 +416,15 @@ class SimilarityGraph:
     def restored(
         cls, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]
     ) -> SimilarityGraph:
-        """Return the graph that :meth:`state` described."""
-        prefix = "index."
+        """Return the graph that :meth:`state` described; it takes copies of the arrays."""
         kind = StoredIndex if "stored" in values["index"] else NeighborIndex
-        index = kind.restored(
-            values["index"],
-            {key.removeprefix(prefix): a for key, a in arrays.items() if key.startswith(prefix)},
-        )
+        index = kind.restored(values["index"], part_of(arrays, "index."))
         graph = cls(index.dim, int(values["k"]))
         graph.index = index
         graph._lineages = {name: code for code, name in enumerate(values["lineages"])}
-        graph._lists = Lists(arrays["slots"], arrays["similarities"], arrays["copied"])
-        graph._lineage = arrays["lineage"]
+        columns = (arrays[name].copy() for name in ("slots", "similarities", "copied"))
+        graph._lists = Lists(*columns)
+        graph._lineage = arrays["lineage"].copy()
         graph._gone = np.zeros(len(graph._lineage), dtype=np.bool_)
         graph._gone[values["gone"]] = True
         if "word_lengths" in arrays:  # saved by an early version

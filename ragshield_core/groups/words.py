@@ -84,12 +84,11 @@ class EntryWords:
 
     @classmethod
     def restored(cls, arrays: Mapping[str, NDArray[Any]]) -> Self:
-        """Return what :meth:`state` described; takes the arrays over."""
+        """Return what :meth:`state` described; takes copies."""
         words = cls()
         words._common = np.concatenate([words._common, arrays["common"]])
-        words._codes, words._ends = Column.of(arrays["codes"]), Column.of(arrays["ends"])
-        words._rare = Column.of(arrays["rare"])
-        words._rare_ends = Column.of(arrays["rare_ends"])
+        columns = (Column.of(arrays[key].copy()) for key in ("codes", "ends", "rare", "rare_ends"))
+        words._codes, words._ends, words._rare, words._rare_ends = columns
         words._n_told = int(arrays["n_told"][0])
         return words
 

@@ -45,7 +45,7 @@ class Ids:
 
     def take(self, numbers: NDArray[np.int64]) -> list[str]:
         """Return ids by their numbers, each of which has one."""
-        text, ends = memoryview(self._text.values), self._ends.values
+        text, ends = self._text.values.data, self._ends.values
         starts = np.where(numbers > 0, ends[numbers - 1], 0).tolist() if len(numbers) else []
         borders = zip(starts, ends[numbers].tolist(), strict=True)
         return [str(text[start:end], *ENCODING) for start, end in borders]
@@ -148,6 +148,6 @@ def unpacked(arrays: Mapping[str, NDArray[Any]]) -> list[str]:
     if (lengths < 0).any() or lengths.sum() != len(text):
         msg = f"{len(text)} bytes of ids, expected {lengths.sum()}"
         raise ValueError(msg)
-    whole, ends = memoryview(np.ascontiguousarray(text)), np.cumsum(lengths)
+    whole, ends = np.ascontiguousarray(text).data, np.cumsum(lengths)
     borders = zip((ends - lengths).tolist(), ends.tolist(), strict=True)
     return [str(whole[start:end], *ENCODING) for start, end in borders]

@@ -15,6 +15,7 @@ from ragshield_core.neighbors.chunks import Column
 from ragshield_core.neighbors.ids import packed, unpacked
 from ragshield_core.neighbors.index import EXACT_UP_TO, EntryIndex, NeighborIndex
 from ragshield_core.neighbors.slots import Slots
+from ragshield_core.state import part_of
 
 # Neighbours that a search fetches at least: as many as any detector asks for by default, so that
 # the second one to ask finds them there.
@@ -377,8 +378,7 @@ class LabelledEntries:
         self._slots.add(ids)
         self._code_of.append(arrays["codes"])
         self._count(self.all_codes, 1)
-        own = {key.removeprefix("own."): a for key, a in arrays.items() if key.startswith("own.")}
-        self._own.restore(values["own"], own)
+        self._own.restore(values["own"], part_of(arrays, "own."))
 
     def _code(self, label: str | None) -> int:
         if label is None:

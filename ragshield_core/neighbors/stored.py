@@ -27,6 +27,7 @@ from ragshield_core.neighbors.rows import (
     raise_damaged,
 )
 from ragshield_core.neighbors.table import FoundEntries, VectorTable
+from ragshield_core.state import part_of
 
 T = TypeVar("T")
 
@@ -278,11 +279,7 @@ class StoredIndex(EntryIndex):
         try:
             index = cls(int(values["dim"]), table, expected=str(values["store"]))
             index._slots = saved_slots(values, arrays)
-            prefix = "local."
-            index._local = NeighborIndex.restored(
-                values["local"],
-                {k.removeprefix(prefix): a for k, a in arrays.items() if k.startswith(prefix)},
-            )
+            index._local = NeighborIndex.restored(values["local"], part_of(arrays, "local."))
             own = index._local.ids
             lost = bool((index._slots.of(own) < 0).any())
         except DAMAGE as error:

@@ -185,7 +185,7 @@ def test_any_flipped_byte_of_the_arrays_is_noticed(folder):
 
 TAMPERINGS = {
     "policy edited": (lambda m: m["values"]["policy"].update(quarantine_at=0.9), "checksum"),
-    "id slipped in": (lambda m: m["values"]["known"].update(x=None), "checksum"),
+    "label slipped in": (lambda m: m["values"]["known_labels"].append("x"), "checksum"),
     "checksum removed": (lambda m: m.pop("sha256"), "checksum"),
     "newer format": (lambda m: m.update(format=99), "upgrade ragshield"),
     "format removed": (lambda m: m.pop("format"), "not a saved guard"),
