@@ -213,7 +213,7 @@ class CliqueDetector(Detector, Lender, TableUser):
         # By slot: how many had come when it was held; infinite if confirmed, NaN if it is not held.
         self._held_at: NDArray[np.float64] = np.empty(0)
         self._n_come = 0  # entries learned and held since the fit
-        self._measured: NDArray[np.int64] = np.empty(0, dtype=np.int64)  # slots, latest measure
+        self._measured: NDArray[np.int32] = np.empty(0, dtype=np.int32)  # slots, latest measure
         self._latest: tuple[Batch, Overlay, Judgement] | None = None
         self._overlooked: frozenset[str] = frozenset()
 
@@ -575,7 +575,8 @@ class CliqueDetector(Detector, Lender, TableUser):
         self._held = {entry_id: list(keys) for entry_id, keys in values["held"].items()}
         self._scores, self._trusted = arrays["scores"].copy(), arrays["trusted"].copy()
         self._n_come = int(values.get("n_come", 0))
-        self._measured = arrays.get("measured", self._measured)  # early versions did not say
+        if "measured" in arrays:  # early versions did not say
+            self._measured = arrays["measured"].astype(np.int32)
         if "held_at" in arrays:
             self._held_at = arrays["held_at"].copy()
         else:  # saved by an early version: as if all of them were held just now
@@ -628,7 +629,7 @@ class CliqueDetector(Detector, Lender, TableUser):
         graph = self._fitted()
         overlay = graph.part(slots)
         self._make_room()
-        self._measured = slots
+        self._measured = slots.astype(np.int32)
         known_before, self._ready = self._ready, True
         if self.rule == "cleanbase":
             _, similarities = cleanbase.undirected(overlay.numbers, overlay.lists)
@@ -738,7 +739,7 @@ class CliqueDetector(Detector, Lender, TableUser):
         before = self._fitted().compact()
         self._scores, self._trusted = self._scores[before], self._trusted[before]
         self._held_at = self._held_at[before]
-        self._measured = np.flatnonzero(np.isin(before, self._measured))
+        self._measured = np.flatnonzero(np.isin(before, self._measured)).astype(np.int32)
         self._raw = {channel: raw.take(before) for channel, raw in self._raw.items()}
 
     def _make_room(self) -> None:

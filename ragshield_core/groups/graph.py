@@ -122,7 +122,7 @@ class SimilarityGraph:
         self.words = EntryWords()  # by slot
         self._lineages: dict[str, int] = {}
         self._lists = Lists.empty(0, k, np.int32)
-        self._lineage = np.empty(0, dtype=np.int64)
+        self._lineage = np.empty(0, dtype=np.int32)
         self._gone = np.empty(0, dtype=np.bool_)
         self.version = 0  # grows with every change
         self._last: tuple[Batch, Neighbors] | None = None
@@ -383,13 +383,14 @@ class SimilarityGraph:
         self._gone = np.zeros(len(before), dtype=np.bool_)
         names, codes = list(self._lineages), self._lineage[before]
         used = np.unique(codes[codes != NO_LINEAGE])
-        self._lineage = np.where(codes == NO_LINEAGE, NO_LINEAGE, np.searchsorted(used, codes))
+        renumbered = np.where(codes == NO_LINEAGE, NO_LINEAGE, np.searchsorted(used, codes))
+        self._lineage = renumbered.astype(np.int32)
         self._lineages = {names[code]: number for number, code in enumerate(used.tolist())}
         return before
 
     def lineage_of(self, slots: Any) -> NDArray[np.int64]:
         """Return lineage codes, :data:`NO_LINEAGE` where there is none; shape as ``slots``."""
-        return np.asarray(self._lineage[slots])
+        return np.asarray(self._lineage[slots], dtype=np.int64)
 
     def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """Return everything, as JSON-ready values and arrays."""
@@ -424,7 +425,7 @@ class SimilarityGraph:
         graph._lineages = {name: code for code, name in enumerate(values["lineages"])}
         columns = (arrays[name].copy() for name in ("slots", "similarities", "copied"))
         graph._lists = Lists(*columns)
-        graph._lineage = arrays["lineage"].copy()
+        graph._lineage = arrays["lineage"].astype(np.int32)
         graph._gone = np.zeros(len(graph._lineage), dtype=np.bool_)
         graph._gone[values["gone"]] = True
         if "word_lengths" in arrays:  # saved by an early version
@@ -445,7 +446,7 @@ class SimilarityGraph:
         size = max(n, have + have // 2)
         lists = Lists.empty(size, self.k, np.int32)
         lists.put(np.s_[:have], self._lists)
-        lineage = np.full(size, NO_LINEAGE, dtype=np.int64)
+        lineage = np.full(size, NO_LINEAGE, dtype=np.int32)
         lineage[:have] = self._lineage
         gone = np.zeros(size, dtype=np.bool_)
         gone[:have] = self._gone
