@@ -269,8 +269,7 @@ class CliqueDetector(Detector, Lender, TableUser):
     def forget(self, entries: Batch) -> None:
         """Take entries out of the graph."""
         graph = self._fitted()
-        known = [entry_id for entry_id in entries.ids if entry_id in graph.index]
-        self._remove(known)
+        self._remove(graph.index.among(entries.ids))
 
     def hold(self, entries: Batch) -> None:
         """Keep held entries in the graph, so that the rest of their group is known."""
@@ -615,7 +614,7 @@ class CliqueDetector(Detector, Lender, TableUser):
         """Take over a knowledge base, and measure what is usual in it once it is large enough."""
         graph = self._fitted()
         if graph.n_slots:  # of which all may have been forgotten
-            self._remove([entry_id for entry_id in entries.ids if entry_id in graph.index])
+            self._remove(graph.index.among(entries.ids))
             graph.learn(entries.ids, graph.overlay(entries))
         else:
             graph.fit(entries.ids, entries)
@@ -702,7 +701,7 @@ class CliqueDetector(Detector, Lender, TableUser):
 
     def _insert(self, keys: Sequence[str], entries: Batch, *, held: bool = False) -> None:
         graph = self._fitted()
-        self._remove([key for key in keys if key in graph.index])  # a write that is repeated
+        self._remove(graph.index.among(keys))  # a write that is repeated
         overlay = graph.overlay(entries)
         judgement = self._judge(overlay)
         start = graph.n_slots

@@ -54,8 +54,7 @@ class Revisions:
 
     def among(self, ids: Iterable[str]) -> list[str]:
         """Return which of the ids are known, each once."""
-        names = list(dict.fromkeys(ids))
-        return [names[row] for row in np.flatnonzero(self._slots.of(names) >= 0).tolist()]
+        return self._slots.among(ids)
 
     def labels_of(self, ids: Sequence[str]) -> list[str | None]:
         """Return the labels of entries that are known."""

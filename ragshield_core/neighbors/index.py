@@ -99,6 +99,10 @@ class EntryIndex(ABC):
         """Return the slot of each id, shape (n,); -1 where it is unknown."""
         return self._slots.of(ids)
 
+    def among(self, ids: Iterable[str]) -> list[str]:
+        """Return which of the ids are in the index, each once."""
+        return self._slots.among(ids)
+
     def ids_of(self, slots: Sequence[int] | NDArray[Any]) -> list[str]:
         """Return the id of each slot.
 

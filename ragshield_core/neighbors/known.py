@@ -141,9 +141,7 @@ class KnownEntries:
     def forget(self, ids: Sequence[str]) -> None:
         """Take entries out; ids that are not known are ignored."""
         if self._index is not None:
-            names = list(dict.fromkeys(ids))
-            known = np.flatnonzero(self._index.slots_of(names) >= 0)
-            self._index.remove([names[row] for row in known.tolist()])
+            self._index.remove(self._index.among(ids))
             if self._index.sparse:
                 self._index.compact()
         self._last = None
@@ -389,11 +387,8 @@ class LabelledEntries:
         return code
 
     def _drop(self, ids: Sequence[str]) -> None:
-        names = list(dict.fromkeys(ids))
-        slots = self._slots.of(names)
-        known = np.flatnonzero(slots >= 0)
-        self._count(self._code_of.values[slots[known]].astype(np.int64), -1)
-        self._slots.remove([names[row] for row in known.tolist()])
+        slots = self._slots.remove(self._slots.among(ids))
+        self._count(self._code_of.values[slots].astype(np.int64), -1)
         if self._slots.sparse:
             codes = self._code_of.values[self._slots.compact()]
             self._code_of = Column(np.int32)

@@ -120,6 +120,11 @@ class Slots:
         """Return the slot of each id, shape (n,); -1 where it is unknown."""
         return self._slots.of(ids)
 
+    def among(self, ids: Iterable[str]) -> list[str]:
+        """Return which of the ids have a slot, each once."""
+        names = list(dict.fromkeys(ids))
+        return [names[row] for row in np.flatnonzero(self.of(names) >= 0).tolist()]
+
     def ids(self, slots: NDArray[np.int64]) -> list[str]:
         """Return the id of each slot; every one of them is handed out."""
         return self._ids.take(slots)

@@ -172,7 +172,7 @@ class StoredIndex(EntryIndex):
     def remove(self, ids: Sequence[str]) -> NDArray[np.int64]:
         """Remove entries and return the slots that were theirs."""
         slots = self._slots.remove(ids)
-        self._drop([ids[row] for row in np.flatnonzero(self._local.slots_of(ids) >= 0).tolist()])
+        self._drop(self._local.among(ids))
         return slots
 
     def compact(self) -> NDArray[np.int64]:
