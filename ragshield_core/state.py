@@ -130,6 +130,9 @@ class _Part(Mapping[str, NDArray[Any]]):
     def __getitem__(self, name: str) -> NDArray[Any]:
         return self._arrays[self._prefix + name]
 
+    def __contains__(self, name: object) -> bool:
+        return name in self._names  # without reading it, as a mapping does by default
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)
 
