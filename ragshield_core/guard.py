@@ -320,6 +320,8 @@ class Guard(Writes):
     ) -> Self:
         """Return a guard that is there, as one process more."""
         guard = cls._restored(whole.values, whole.arrays, quarantine, detectors)
+        whole.arrays.clear()  # the guard has its own, and they are large
+        state.give_back()
         guard._recorder = sharing.of(guard._hands)  # noqa: SLF001 - of this very class
         # Who finds neighbours in the store reads on once that is at hand.
         sharing.start(whole, read_on=guard._connected)  # noqa: SLF001
@@ -1127,7 +1129,9 @@ class Guard(Writes):
         """
         check_detectors(detectors, classes=True)
         with state.opened(Path(path)) as (values, arrays):
-            return cls._restored(values, arrays, quarantine, detectors)
+            guard = cls._restored(values, arrays, quarantine, detectors)
+        state.give_back()
+        return guard
 
     @classmethod
     def _restored(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import io
 import json
 import os
+import sys
 import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping
@@ -113,6 +115,18 @@ def reading(folder: Path) -> Iterator[None]:
             "restore it from a backup or fit the guard again."
         )
         raise StateError(msg) from error
+
+
+def give_back() -> None:
+    """Return to the system what the C library has freed and would keep for later, where it can.
+
+    Arrays of less than 32 MiB, which a guard is made of, may leave as much again behind in glibc's
+    heap: 730 bytes an entry of a guard of 40,000 that was opened from a database.
+    """
+    if sys.platform == "linux":
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # musl has none
+        if trim is not None:
+            trim(0)
 
 
 def part_of(arrays: Mapping[str, NDArray[Any]], prefix: str) -> Mapping[str, NDArray[Any]]:

@@ -115,6 +115,18 @@ def test_arrays_of_a_saved_guard_are_read_one_by_one(tmp_path, monkeypatch):
     assert asked == ["detector.0.sums"]
 
 
+def test_what_opening_a_guard_has_freed_is_given_back(tmp_path, monkeypatch):
+    guard_of().fit(KNOWN).save(tmp_path)
+    given, give_back = [], state.give_back
+    monkeypatch.setattr(state, "give_back", lambda: given.append(give_back()))
+    load(tmp_path)
+    assert len(given) == 1
+    url = f"sqlite:///{tmp_path}/guard.db"
+    Guard.open(url, detectors=[LabelCentroidDetector(min_entries=3)]).fit(KNOWN)
+    assert Guard.open(url).known(KNOWN.ids) == list(KNOWN.ids)
+    assert len(given) == 2
+
+
 def test_saving_again_replaces_the_state_and_leaves_no_litter(tmp_path):
     guard = guard_of().fit(KNOWN)
     guard.save(tmp_path)
