@@ -84,12 +84,25 @@ class EntryWords:
 
     @classmethod
     def restored(cls, arrays: Mapping[str, NDArray[Any]]) -> Self:
-        """Return what :meth:`state` described; takes copies."""
+        """Return what :meth:`state` described; takes copies.
+
+        Raises
+        ------
+        ValueError
+            If the arrays do not fit together.
+        """
         words = cls()
         words._common = np.concatenate([words._common, arrays["common"]])
         columns = (Column.of(arrays[key].copy()) for key in ("codes", "ends", "rare", "rare_ends"))
         words._codes, words._ends, words._rare, words._rare_ends = columns
         words._n_told = int(arrays["n_told"][0])
+        codes, n_common = words._codes.values, len(words._common)
+        fit = _fit(words._ends, words._codes) and _fit(words._rare_ends, words._rare)
+        fit &= len(words._ends) == len(words._rare_ends)
+        fit &= int((codes == RARE).sum()) == len(words._rare)
+        if not fit or (len(codes) and codes.max() >= n_common):
+            msg = "the words of its entries do not fit together"
+            raise ValueError(msg)
         return words
 
     @classmethod
@@ -197,6 +210,12 @@ def _places(ends: Column, slots: NDArray[np.int64]) -> tuple[NDArray[np.int64], 
     lengths = until - np.where(slots > 0, ends.values[slots - 1], 0)
     before = np.cumsum(lengths) - lengths
     return np.arange(lengths.sum()) + np.repeat(until - lengths - before, lengths), lengths
+
+
+def _fit(ends: Column, column: Column) -> bool:
+    """Return whether ends of entries are those of parts of a column, one behind the other."""
+    borders = np.append(0, ends.values)
+    return bool((np.diff(borders) >= 0).all() and borders[-1] == len(column))
 
 
 def _kept(column: Column, ends: Column, slots: NDArray[np.int64]) -> tuple[Column, Column]:

@@ -62,6 +62,27 @@ def test_nothing_is_left_of_words_that_were_wiped(monkeypatch):
     assert_same([words[1]], [np.array([5, 6, 99], dtype=np.uint32)])
 
 
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda a: a.update(ends=a["ends"] + 1),
+        lambda a: a.update(ends=a["ends"][::-1].copy()),
+        lambda a: a.update(rare_ends=a["rare_ends"][:1]),
+        lambda a: a.update(common=a["common"][:1]),
+        lambda a: a.update(rare=a["rare"][1:]),
+        lambda a: a.update(codes=np.maximum(a["codes"], 2)),
+    ],
+)
+def test_words_that_do_not_fit_together_are_refused(damage, monkeypatch):
+    monkeypatch.setattr(module, "N_COMMON", 3)
+    words = EntryWords()
+    words.append([np.array([1, 2, 3, 3, 2, 1, 9], dtype=np.uint32), np.ones(4, dtype=np.uint32)])
+    arrays = words.state()
+    damage(arrays)
+    with pytest.raises(ValueError, match="do not fit together"):
+        EntryWords.restored(arrays)
+
+
 def test_words_of_texts_take_little_more_than_two_bytes():
     texts = [word_hashes(text) for text in passages(2_000, 1).texts]
     words = EntryWords()
