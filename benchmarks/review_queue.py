@@ -1,0 +1,220 @@
+"""How many decisions a reviewer needs for poison that comes in groups, among clean entries.
+
+    python benchmarks/review_queue.py            # writes benchmarks/results/review_queue.md
+    python benchmarks/review_queue.py --quick    # 10 groups among 500 clean entries, writes nothing
+
+The guard adopts clean passages. Then other clean ones come in batches, and groups of five texts
+with them, each group at once or its texts in batches far apart. What is held is told in cases.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import platform
+from collections import Counter, defaultdict
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from cliques import attack, join, knowledge_base, renamed
+from corpora import read_rows
+from ingestion import chunks
+from rich.progress import track
+
+from ragshield_core import Batch, Guard, Quarantine
+from ragshield_core.evaluation import proportion_interval
+
+RESULTS = Path(__file__).parent / "results"
+FPR, BATCH, CLEAN, GROUPS, SIZE = 0.01, 500, 10_000, 200, 5
+NQ, HOTPOTQA, MSMARCO = "poisonedrag_nq", "poisonedrag_hotpotqa", "poisonedrag_msmarco_half"
+# Of each knowledge base, the questions that poison is made for; no question comes twice.
+TARGETS = {"wikipedia": (NQ, HOTPOTQA), "web + msmarco": (MSMARCO, NQ, HOTPOTQA)}
+TEXTS = {"text_blackbox": "black-box", "text": "raw"}
+ALL_CASES = 1_000_000
+
+
+class Stream(NamedTuple):
+    """What comes, in the order in which it does."""
+
+    entries: Batch
+    group_of: dict[str, str]  # of poisoned entries
+
+
+class Queue(NamedTuple):
+    """What a reviewer finds."""
+
+    n_poisoned: int  # entries that came
+    n_clean: int
+    n_known: int  # clean entries that are held, and were there before
+    cases: list[Counter[str]]  # entries of each group in each case; "" for clean ones
+
+    @property
+    def held(self) -> tuple[int, int]:
+        """Poisoned and clean entries that are held."""
+        clean = sum(case[""] for case in self.cases)
+        return sum(case.total() for case in self.cases) - clean, clean
+
+    @property
+    def poisoned(self) -> list[Counter[str]]:
+        """Cases with poison."""
+        return [case for case in self.cases if case.total() > case[""]]
+
+    @property
+    def clean_in_poisoned(self) -> int:
+        """Clean entries in these."""
+        return sum(case[""] for case in self.poisoned)
+
+    @property
+    def decisions(self) -> int:
+        """Decisions that confirm all poison and release all clean entries.
+
+        One for a case of one kind; else the fewer ones singly, and one for the rest.
+        """
+        return sum(min(case[""], case.total() - case[""]) + 1 for case in self.cases)
+
+    @property
+    def cases_of_groups(self) -> Counter[str]:
+        """Over how many cases each group is spread."""
+        return Counter(group for case in self.poisoned for group in case if group)
+
+
+def poison(name: str, text: str, n_groups: int) -> tuple[Batch, dict[str, str]]:
+    """Return groups of five texts, and the question of each text."""
+    parts = []
+    group_of: dict[str, str] = {}
+    for file in TARGETS[name]:
+        texts = renamed(attack(file, text, SIZE, one_lineage=False), f"{file}-")
+        parts.append(texts)
+        asked = {row["id"]: row["target_question_id"] for row in read_rows(file)}
+        for entry_id in texts.ids:
+            group_of[entry_id] = f"{file} {asked[entry_id.split('poison-', 1)[1]]}"
+    whole = join(*parts).take(range(n_groups * SIZE))
+    return whole, {entry_id: group_of[entry_id] for entry_id in whole.ids}
+
+
+def stream(
+    clean: Batch, bad: Batch, group_of: dict[str, str], *, scattered: bool, seed: int = 0
+) -> Stream:
+    """Return clean and poisoned entries in the order in which they come."""
+    rng = np.random.default_rng(seed)
+    by_group: dict[str, list[int]] = defaultdict(list)
+    for row, entry_id in enumerate(bad.ids):
+        by_group[group_of[entry_id]].append(row)
+    n_batches = -(-(len(clean) + len(bad)) // BATCH)
+    places = np.concatenate([np.sort(rng.random(len(clean))), np.zeros(len(bad))])
+    for rows in by_group.values():
+        if scattered:  # one text in each of five batches, evenly apart
+            at = (rng.random() + np.arange(len(rows)) / len(rows)) % 1.0
+        else:  # all of them in the middle of one batch
+            at = np.full(len(rows), (rng.integers(n_batches) + 0.5) / n_batches)
+        places[len(clean) + np.array(rows)] = at
+    order = np.argsort(places, kind="stable")
+    return Stream(join(clean, bad).take(order), group_of)
+
+
+def reviewed(known: Batch, coming: Stream, what: str) -> Queue:
+    """Let a guard adopt what is known and judge a stream; return what a reviewer finds then."""
+    guard = Guard.default(FPR, quarantine=Quarantine("sqlite://")).adopt(known)
+    entries = join(coming.entries, known)
+    row_of = {entry_id: row for row, entry_id in enumerate(entries.ids)}
+    for batch in track(list(chunks(coming.entries, BATCH)), what, transient=True):
+        report = guard.hold(guard.screen(batch))
+        guard.admit(report)
+        rows = [row_of[decision.entry_id] for decision in report.retroactive]
+        guard.recall(entries.take(rows), report.retroactive, lambda _: None)
+    queue = guard.quarantine.cases
+    cases = [
+        Counter(
+            coming.group_of.get(held.id, "")
+            for held in queue.members(case.number, limit=case.n_members)
+        )
+        for case in queue.list(limit=ALL_CASES)
+    ]
+    n_poisoned = len(coming.group_of)
+    return Queue(
+        n_poisoned,
+        len(coming.entries) - n_poisoned,
+        len(guard.quarantine.held_ids(known.ids)),
+        cases,
+    )
+
+
+def cells_of(queue: Queue) -> str:
+    """Return the figures of a queue as cells of a table."""
+    poisoned, clean = queue.held
+    spread = queue.cases_of_groups
+    largest = max(queue.cases, key=Counter.total)
+    several = sum(len([group for group in case if group]) > 1 for case in queue.cases)
+    n_groups = max(1, len(spread))
+    cells = (
+        f"{poisoned:,} ({poisoned / queue.n_poisoned:.1%})",
+        f"{clean - queue.n_known:,} ({(clean - queue.n_known) / queue.n_clean:.2%}) "
+        f"+ {queue.n_known} known",
+        f"{len(queue.cases):,}",
+        f"{len(queue.poisoned):,}",
+        f"{queue.decisions:,}",
+        str(proportion_interval(queue.clean_in_poisoned, clean)) if clean else "–",
+        f"{sum(spread.values()) / n_groups:.2f} (at most {max(spread.values(), default=0)})",
+        f"{several:,}",
+        f"{largest.total():,} ({sum(1 for group in largest if group)} groups, {largest['']} clean)",
+    )
+    return " | ".join(cells)
+
+
+def measured(
+    names: list[str], n_clean: int = CLEAN, n_groups: int = GROUPS, n_known: int | None = None
+) -> list[str]:
+    """Return the table."""
+    lines = []
+    for name in names:
+        corpus = knowledge_base(name)
+        order = np.random.default_rng(0).permutation(len(corpus))
+        clean, known = corpus.take(order[:n_clean]), corpus.take(order[CLEAN:][:n_known])
+        for text, title in TEXTS.items():
+            for scattered in (False, True):
+                bad, group_of = poison(name, text, n_groups)
+                how = "scattered" if scattered else "each at once"
+                what = f"{name}, {len(known):,} known | {title}, {how}"
+                queue = reviewed(known, stream(clean, bad, group_of, scattered=scattered), what)
+                lines.append(f"| {what} | {cells_of(queue)} |")
+                print(lines[-1], flush=True)
+    return lines
+
+
+def main() -> None:
+    """Run, and write the results."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="small, writes nothing")
+    quick = parser.parse_args().quick
+    logging.getLogger("ragshield").setLevel(logging.ERROR)
+    if quick:
+        measured(["wikipedia"], n_clean=500, n_groups=10, n_known=1_500)
+        return
+    newline = "\n"
+    (RESULTS / "review_queue.md").write_text(
+        f"""# Decisions that a reviewer needs
+
+Written by `benchmarks/review_queue.py`. Python {platform.python_version()}; vectors:
+all-MiniLM-L6-v2. The default guard at an accepted rate of {FPR:.0%} has adopted clean passages
+(known); then {CLEAN:,} others come in batches of {BATCH}, and {GROUPS} groups of {SIZE} texts of
+PoisonedRAG for one question each (NQ and HotpotQA; on web pages those for MS MARCO first), black-box
+or raw, each group in one batch or its texts in batches far apart. What a later text makes suspicious
+is taken back out, known entries among it.
+
+Decisions: those that confirm all held poison and release all held clean entries, as the page takes
+them. A case of one kind is one; of a mixed one, the fewer ones are decided one by one, and the rest
+at once. Without cases each held entry would be one. The share of clean entries in poisoned cases is
+of those held, with the Wilson 95 % interval. Cases of a group: over how many cases those texts are
+spread that are held, on average.
+
+| knowledge base | groups | poisoned, held | clean, held | cases | with poison | decisions | clean in poisoned cases | cases of a group | cases of several groups | largest case |
+|---|---|---|---|---|---|---|---|---|---|---|
+{newline.join(measured(list(TARGETS)))}
+""",  # noqa: E501 - a table's head
+        encoding="utf-8",
+    )
+
+
+if __name__ == "__main__":
+    main()
