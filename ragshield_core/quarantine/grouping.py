@@ -1,9 +1,11 @@
 """Held entries that are judged together: groups, floods, copies of one text are one case each.
 
 What belongs together is told when it is held, from the evidence: an entry joins the case of another
-that its evidence names, if the same detector has found both; that of another whose evidence names
-the same entry first, such as the one that all of them contradict; and that of a copy. A case is
-told by entries that wait or are confirmed: what was released was no part of an attack.
+that its evidence names, if the same detector has found both, or what is named is a group of one
+meaning; that of another whose evidence names the same entry first, such as the one that all of them
+contradict; and that of a copy. What a group ties is not tied again by a phrase, which others may
+share. A case is told by entries that wait or are confirmed: what was released was no part of an
+attack.
 
 The tables of cases hold nothing that entries and their findings do not: see :func:`regroup`.
 """
@@ -45,6 +47,12 @@ COUNTED = {
 UNKNOWN_P = 0.05
 # Characters of a text that are searched.
 SEARCHED = 4_000
+# What it names are members of one group, whoever has found them: the first of a group that comes
+# text by text are none yet when they are held, for another reason.
+GROUP = "clique"
+# A phrase is shared by texts that have nothing else in common, clean ones among them: an entry that
+# is in a group as well belongs there.
+PHRASE = "trigger_phrase"
 # What differs between copies that were filled in one by one.
 NUMBERS = re.compile(r"[\d\s]+")
 
@@ -295,12 +303,24 @@ def anchor_of(findings: Sequence[Values]) -> str | None:
 
     By the strongest finding that names entries: its detector, and whom it names first.
     """
-    naming = [one for one in findings if one["related_ids"]]
+    detectors = _spaced({_one_word(one["detector"]) for one in findings})
+    naming = [one for one in findings if one["related_ids"] and _ties(one["detector"], detectors)]
     if not naming:
         return None
     strongest = min(naming, key=lambda one: 1.0 if one["p_value"] is None else one["p_value"])
     named = json.dumps([strongest["detector"], strongest["related_ids"][0]])
     return hashlib.sha256(named.encode()).hexdigest()[:32]
+
+
+def _ties(detector: str, found_by: str) -> bool:
+    """Return whether what a detector names belongs together with an entry that some have found."""
+    if detector == GROUP:
+        return True
+    return _alone(detector) in found_by and (detector != PHRASE or _alone(GROUP) not in found_by)
+
+
+def _alone(detector: str) -> str:
+    return _spaced([_one_word(detector)])
 
 
 def _one_word(name: str) -> str:
@@ -356,9 +376,10 @@ def _links(session: Session, rows: Sequence[Values]) -> Iterator[tuple[int, int]
             if own["anchor"] is not None:
                 anchored[own["anchor"], row["store"]].append(own["case_number"])
             for finding in json.loads(row["findings"]):
-                name = _spaced([_one_word(finding["detector"])])
-                for related in finding["related_ids"]:
-                    named[related, row["store"]].append((own["case_number"], name))
+                if _ties(finding["detector"], own["detectors"]):
+                    for related in finding["related_ids"]:
+                        name = (own["case_number"], finding["detector"])
+                        named[related, row["store"]].append(name)
         yield from _by_name(session, namespace, named)
         yield from _by_mark(session, namespace, MemberRow.wording, worded)
         yield from _by_mark(session, namespace, MemberRow.anchor, anchored)
@@ -373,7 +394,7 @@ def _by_name(
         found = session.execute(query.where(HeldRow.entry_id.in_(ids)))
         for store, case, entry_id, detectors in found:
             for other, name in named.get((entry_id, store), ()):
-                if name in detectors and case != other:
+                if case != other and _ties(name, detectors):
                     yield other, case
 
 
@@ -406,7 +427,8 @@ def _telling(namespace: str, *columns: Any) -> Select[Any]:
 def _members(session: Session, numbers: Sequence[int]) -> dict[int, Values]:
     """Return in which cases entries are, by their numbers."""
     member = table_of(MemberRow)
-    query = select(member.c.number, member.c.case_number, member.c.wording, member.c.anchor)
+    columns = ("number", "case_number", "wording", "anchor", "detectors")
+    query = select(*(member.c[column] for column in columns))
     found: dict[int, Values] = {}
     for some in chunks(numbers):
         for row in session.execute(query.where(member.c.number.in_(some))).mappings():
