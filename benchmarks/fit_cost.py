@@ -137,8 +137,8 @@ def main() -> None:
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
         vectors = corpus.embeddings.nbytes / 2**30
         memory = (
-            f"\nThe process took {peak:.1f} GiB at the most, texts of the corpus and the model that "
-            f"embeds among it; the vectors alone are {vectors:.1f} GiB.\n"
+            f"\nThe process took {peak:.1f} GiB at the most, texts of the corpus and the model "
+            f"that embeds among it; the vectors alone are {vectors:.1f} GiB.\n"
         )
         print(memory)
     words = sum(len(text.split()) for text in new.texts) / len(new)
