@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import hmac
 import secrets
 from collections.abc import Callable
 from functools import partial
@@ -22,7 +23,14 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from ragshield_core.errors import QuarantineError, RAGShieldError, RuleError
+from ragshield_core.errors import (
+    CalibrationError,
+    QuarantineError,
+    RAGShieldError,
+    RuleError,
+    StalePreviewError,
+)
+from ragshield_core.feedback import apply, preview, reviewed
 from ragshield_core.findings import printable
 from ragshield_core.quarantine import Quarantine
 from ragshield_core.quarantine.cases import LIMIT, Order
@@ -130,6 +138,8 @@ def review_app(
             route("/rules", pages.rules, "rules"),
             route("/rules", pages.make_rule, "make_rule", "POST"),
             route("/rules/{number:int}/revoke", pages.revoke_rule, "revoke_rule", "POST"),
+            route("/feedback", pages.feedback, "feedback"),
+            route("/feedback", pages.recalibrate, "recalibrate", "POST"),
             route("/health", pages.health, "health"),
             route("/health/verify", pages.verify, "verify", "POST"),
             Route("/login", partial(_login, pages), name="login", methods=["GET", "POST"]),
@@ -398,6 +408,41 @@ class _Pages:
             return self.rules(visit, 409, printable(str(error), 500))
         visit.session["told"] = f"Rule {number} counts no more."
         return visit.to("rules")
+
+    def feedback(self, visit: _Visit, status: int = 200, why: str | None = None) -> Response:
+        """Show what decisions say of detectors and sources, and what thresholds would be by them."""
+        quarantine, store = self.desk.quarantine, self.desk.store
+        guard = None if store is None else store.guard
+        seen = None
+        if guard is not None and guard.calibrated:
+            seen = preview(guard, quarantine)
+        return self.render(
+            visit.request,
+            "feedback.html",
+            status,
+            reviewer=visit.reviewer,
+            feedback=reviewed(quarantine, guard),
+            preview=seen,
+            why=why,
+        )
+
+    def recalibrate(self, visit: _Visit) -> Response:
+        """Let released entries count, if thresholds and queue are as they were shown."""
+        self._may_decide(visit)
+        store = self.desk.store
+        if store is None:
+            return self.feedback(visit, 409, "No guard is at hand: nothing was changed.")
+        try:
+            seen = preview(store.guard, self.desk.quarantine)
+            if not hmac.compare_digest(seen.token, str(visit.form.get("token", ""))):
+                why = "Thresholds or the queue have changed since: this is how it stands now."
+                return self.feedback(visit, 409, why)
+            note = str(visit.form.get("note", "")).strip()[:LONGEST_NOTE] or None
+            apply(seen, by=visit.reviewer.name, note=note)
+        except (CalibrationError, StalePreviewError) as error:
+            return self.feedback(visit, 409, printable(str(error), 500))
+        visit.session["told"] = "Released entries count in the thresholds now; what waits waits on."
+        return visit.to("feedback")
 
     def health(self, visit: _Visit, verified: str | None = None) -> Response:
         """Show how guard and quarantine stand."""
