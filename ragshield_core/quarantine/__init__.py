@@ -3,6 +3,7 @@
 from ragshield_core.database import DEFAULT_URL
 from ragshield_core.quarantine.entries import (
     LET_IN,
+    Found,
     HeldEntry,
     LogRecord,
     Print,
@@ -14,6 +15,7 @@ from ragshield_core.quarantine.store import Quarantine
 __all__ = [
     "DEFAULT_URL",
     "LET_IN",
+    "Found",
     "HeldEntry",
     "LogRecord",
     "Print",

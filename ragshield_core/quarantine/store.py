@@ -28,6 +28,7 @@ from ragshield_core.entries import Batch, Entry
 from ragshield_core.errors import QuarantineError
 from ragshield_core.findings import (
     Decision,
+    Finding,
     finding_from_dict,
     finding_to_dict,
     printable,
@@ -39,6 +40,7 @@ from ragshield_core.quarantine.documents import document_key, document_of
 from ragshield_core.quarantine.entries import (
     LET_IN,
     SHOWN_ID,
+    Found,
     HeldEntry,
     LogRecord,
     Print,
@@ -347,6 +349,20 @@ class Quarantine:
             Print(number, i, revision, STATUSES[status], *text)
             for number, i, revision, status, *text in rows
         )
+
+    def found(self) -> tuple[Found, ...]:
+        """Return what was found of each revision and where it stands, in the order they came.
+
+        Much quicker than :meth:`list`, which reads texts and vectors; those are not compared with
+        their digests here, see :meth:`verify` and :meth:`vouched`.
+        """
+        columns = (HeldRow.number, HeldRow.entry_id, HeldRow.status, HeldRow.lineage)
+        query = select(*columns, HeldRow.findings).where(*self._mine).order_by(HeldRow.number)
+        with self._database.connection() as connection:
+            return tuple(
+                Found(number, i, STATUSES[status], lineage, _findings(findings))
+                for number, i, status, lineage, findings in connection.execute(query)
+            )
 
     def position(self) -> int:
         """Return where the log ends now, for :meth:`changed_since`."""
@@ -1205,7 +1221,7 @@ def _to_held(row: HeldRow) -> HeldEntry:
             context=None if row.context is None else _decoded(row.context),
         ),
         vector=vector,
-        findings=tuple(finding_from_dict(values) for values in json.loads(row.findings)),
+        findings=_findings(row.findings),
         note=row.note,
         status=Status(row.status),
         held_at=dt.datetime.fromisoformat(row.held_at),
@@ -1214,6 +1230,10 @@ def _to_held(row: HeldRow) -> HeldEntry:
         reviewed_by=row.reviewed_by,
         store=None if row.store == ANY_STORE else row.store,
     )
+
+
+def _findings(written: str) -> tuple[Finding, ...]:
+    return tuple(finding_from_dict(values) for values in json.loads(written))
 
 
 def _encoded(text: str) -> bytes:
