@@ -63,7 +63,7 @@ def list_rules(
 
 
 @rules_app.command()
-def add(
+def add(  # noqa: PLR0913 - options of a command line
     kind: Annotated[Kind, typer.Argument(help="What it is about.")],
     value: Annotated[str, typer.Argument(help="The lineage, or the phrase.")],
     *,
