@@ -23,6 +23,7 @@ from ragshield_core.knowledge.command import status_command
 from ragshield_core.quarantine import DEFAULT_URL, HeldEntry, Quarantine, Status, metadata_json
 from ragshield_core.quarantine.digests import KEY_VARIABLE, NEW_KEY_VARIABLE
 from ragshield_core.review.command import review_command
+from ragshield_core.rules.command import rules_app
 from ragshield_core.scan.command import scan_command
 from ragshield_core.settings.command import apply_settings, config_app
 from ragshield_core.settings.objects import modules_here, named_object
@@ -47,6 +48,7 @@ app.command("review")(review_command)
 app.command("status")(status_command)
 app.add_typer(canary_app, name="canary")
 app.add_typer(config_app, name="config")
+app.add_typer(rules_app, name="rules")
 console = Console()
 
 Database = Annotated[

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from ragshield_core import state
 from ragshield_core.arguments import check_type
+from ragshield_core.calibration import Released
 from ragshield_core.detectors.base import Detector, Need
 from ragshield_core.detectors.registry import (
     BUILT_IN,
@@ -712,6 +713,55 @@ class Guard(Writes):
         confirmed = self.quarantine.confirmed_ids()
         with self._replaced():
             self._growth.refresh(confirmed)
+        return self
+
+    @property
+    def released(self) -> Released | None:
+        """What people found to be clean, as far as somebody has decided that it counts."""
+        return self._calibrator.released
+
+    def thresholds_with(self, released: Released | None) -> dict[str, float]:
+        """Return what :attr:`thresholds` are if what people found to be clean counts; see there.
+
+        Parameters
+        ----------
+        released
+            As :func:`ragshield_core.feedback.preview` takes it from the quarantine.
+
+        Raises
+        ------
+        CalibrationError
+            If the guard is not calibrated.
+        """
+        with self._lock:
+            thresholds = self._calibrator.thresholds_with(released)
+        return {name: threshold.quarantine for name, threshold in thresholds.items()}
+
+    def count_released(
+        self, released: Released | None, decided: Callable[[], object] = lambda: None
+    ) -> Self:
+        """Have what people found to be clean count, here and in all processes, from now on.
+
+        Also whenever thresholds are taken anew, until the guard is fitted again or calibrated by
+        other clean entries. A person decides so: :func:`ragshield_core.feedback.apply`.
+
+        Parameters
+        ----------
+        released
+            ``None`` for nothing any more.
+        decided
+            Called while no other process changes the guard, before anything is: it may raise, or
+            write down who decided.
+
+        Raises
+        ------
+        CalibrationError
+            If the guard is not calibrated.
+        """
+        with self._replaced():
+            self._calibrator.thresholds_with(released)  # raises before anything is decided
+            decided()
+            self._calibrator.count_released(released)
         return self
 
     def overdue(self) -> tuple[Decision, ...]:

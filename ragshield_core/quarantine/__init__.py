@@ -4,6 +4,7 @@ from ragshield_core.database import DEFAULT_URL
 from ragshield_core.quarantine.cases import Case, Cases, Order
 from ragshield_core.quarantine.entries import (
     LET_IN,
+    Found,
     HeldEntry,
     LogRecord,
     Print,
@@ -17,6 +18,7 @@ __all__ = [
     "LET_IN",
     "Case",
     "Cases",
+    "Found",
     "HeldEntry",
     "LogRecord",
     "Order",

@@ -8,7 +8,7 @@ import json
 import numpy as np
 
 from ragshield_core.entries import Entry
-from ragshield_core.findings import finding_from_dict
+from ragshield_core.findings import Finding, finding_from_dict
 from ragshield_core.quarantine import metadata_json
 from ragshield_core.quarantine.entries import HeldEntry, Status
 from ragshield_core.quarantine.tables import ANY_STORE, HeldRow
@@ -29,7 +29,7 @@ def to_held(row: HeldRow) -> HeldEntry:
             context=None if row.context is None else decoded(row.context),
         ),
         vector=vector,
-        findings=tuple(finding_from_dict(values) for values in json.loads(row.findings)),
+        findings=findings_of(row.findings),
         note=row.note,
         status=Status(row.status),
         held_at=dt.datetime.fromisoformat(row.held_at),
@@ -39,6 +39,11 @@ def to_held(row: HeldRow) -> HeldEntry:
         number=row.number,
         store=None if row.store == ANY_STORE else row.store,
     )
+
+
+def findings_of(written: str) -> tuple[Finding, ...]:
+    """Return findings that were kept."""
+    return tuple(finding_from_dict(values) for values in json.loads(written))
 
 
 def encoded(text: str) -> bytes:

@@ -18,6 +18,7 @@ from ragshield_core.detectors import (
     TriggerPhraseDetector,
 )
 from ragshield_core.errors import QuarantineError, RuleError
+from ragshield_core.quarantine.tables import RuleRow
 from ragshield_core.rules import CAUTIONS, Kind, Rules, Standing
 from ragshield_core.rules.phrases import Phrase, without
 
@@ -318,7 +319,7 @@ def test_a_rule_that_was_changed_does_not_count(any_url, change, key, caplog):
         rule.standing(later()) is Standing.BROKEN for rule in Rules(quarantine).list(every=True)
     )
     assert Rules(quarantine).list() == ()
-    with pytest.raises(QuarantineError, match="broken|missing|slipped in"):
+    with pytest.raises(QuarantineError, match=r"broken|missing|slipped in"):
         quarantine.verify()
     with pytest.raises(RuleError, match="is not as the audit log says"):
         Rules(quarantine).revoke(1, by="anna", reason="odd")
@@ -353,8 +354,6 @@ def test_a_rule_with_a_good_digest_of_its_own_does_not_count_without_a_line(any_
     quarantine = Quarantine(any_url)
     made(quarantine)
     with quarantine.database.read() as session:
-        from ragshield_core.quarantine.tables import RuleRow
-
         row = session.get(RuleRow, 1)
         row.value = "mails"
         digest = quarantine.digests.of_row(row)
@@ -428,11 +427,7 @@ def test_where_a_phrase_stands():
         ("acme service\U000e0069\U000e0067\U000e006e line", False),
         ("acme :::::::::: service line", False),
         ("acme service </p><p> line", False),
-        (
-            "a\u0301\u0301\u0301\u0301\u0301\u0301\u0301cme\u0301\u0301\u0301\u0301\u0301\u0301\u0301"
-            "\u0301\u0301\u0301 service line",
-            False,
-        ),
+        ("a" + "\u0301" * 20 + "cme service line", False),
     ],
 )
 def test_a_phrase_in_another_spelling(said, is_it):
@@ -612,3 +607,18 @@ def test_a_database_of_before_has_no_rules_and_takes_some(on_file):
     made(quarantine)
     assert scripted(quarantine).screen(suspicious("wiki")).admitted.all()
     quarantine.verify()
+
+
+def test_rules_on_the_command_line(ragshield):
+    given = ("--by", "anna", "--reason", "ours")
+    code, out, _ = ragshield("rules", "add", "trusted_source", "wiki", *given, "--expires", "30d")
+    assert code == 0
+    assert CAUTIONS[Kind.TRUSTED_SOURCE] in " ".join(out.split())
+    code, out, _ = ragshield("rules", "list", "--json")
+    assert '"value": "wiki"' in out
+    code, _, err = ragshield("rules", "add", "own_phrase", "x", *given, "--expires", "soon")
+    assert (code, "expected days such as 30d" in err) == (2, True)
+    assert ragshield("rules", "revoke", "1", *given)[0] == 0
+    assert ragshield("rules", "revoke", "1", *given)[0] == 2
+    assert "wiki" not in ragshield("rules", "list")[1]
+    assert "revoked" in ragshield("rules", "list", "--all")[1]
