@@ -10,6 +10,7 @@ from ragshield_core.quarantine.entries import (
     Status,
     batches_of,
 )
+from ragshield_core.quarantine.narrowing import Narrowing
 from ragshield_core.quarantine.store import Quarantine
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "Cases",
     "HeldEntry",
     "LogRecord",
+    "Narrowing",
     "Order",
     "Print",
     "Quarantine",

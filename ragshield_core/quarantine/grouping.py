@@ -316,10 +316,11 @@ def _ties(detector: str, found_by: str) -> bool:
     """Return whether what a detector names belongs together with an entry that some have found."""
     if detector == GROUP:
         return True
-    return _alone(detector) in found_by and (detector != PHRASE or _alone(GROUP) not in found_by)
+    return alone(detector) in found_by and (detector != PHRASE or alone(GROUP) not in found_by)
 
 
-def _alone(detector: str) -> str:
+def alone(detector: str) -> str:
+    """Return a detector's name as it is found among others."""
     return _spaced([_one_word(detector)])
 
 
