@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -38,6 +39,7 @@ from ragshield_core.growth.events import Change, Event
 from ragshield_core.growth.knowledge import Knowledge
 from ragshield_core.growth.recalibration import Recalibration
 from ragshield_core.growth.recorder import Hands, Recorder
+from ragshield_core.growth.revisions import Revisions
 from ragshield_core.growth.status import DetectorStanding, Status
 from ragshield_core.growth.unscreened import Unscreened, failing, let_in
 from ragshield_core.growth.writes import Writes
@@ -54,13 +56,16 @@ from ragshield_core.screening import (
     overruled,
     screened,
 )
+from ragshield_core.telemetry.screenings import decided, screening
 from ragshield_core.text.workers import set_workers
 from ragshield_core.time_budget import TimeBudget
 
 if TYPE_CHECKING:
     from ragshield_core.knowledge.sharing import Sharing, Whole
+    from ragshield_core.notifications import Notifier
     from ragshield_core.quarantine import Quarantine
     from ragshield_core.rules.excusing import Excusing
+    from ragshield_core.settings import Settings
 
 T = TypeVar("T")
 
@@ -133,6 +138,7 @@ class Guard(Writes):
         self._budget = TimeBudget()
         self._table: VectorTable | None = None  # of the store, where detectors may leave vectors
         self._where: Where | None = None
+        self._notifier: Notifier | None = None
         self._failing: dict[str, str] = {}  # detectors that failed when they were asked last, how
         self._raised: frozenset[str] = frozenset()  # detectors whose thresholds were higher last
         self._left_out: tuple[Skipped, ...] = ()
@@ -312,7 +318,8 @@ class Guard(Writes):
             detectors = [BUILT_IN[kind]() for kind in settings.detectors]
         if settings.workers is not None:
             set_workers(settings.workers)
-        return cls.open(
+        notifier = _notifier_of(settings)
+        guard = cls.open(
             settings.database,
             settings.namespace,
             detectors=detectors,
@@ -320,6 +327,7 @@ class Guard(Writes):
             lease=settings.lease,
             calibration_of=settings.calibration_of,
         )
+        return guard if notifier is None else guard.notify(notifier)
 
     @classmethod
     def _going_on(
@@ -331,6 +339,8 @@ class Guard(Writes):
     ) -> Self:
         """Return a guard that is there, as one process more."""
         guard = cls._restored(whole.values, whole.arrays, quarantine, detectors)
+        whole.arrays.clear()  # the guard has its own, and they are large
+        state.give_back()
         guard._recorder = sharing.of(guard._hands)  # noqa: SLF001 - of this very class
         # Who finds neighbours in the store reads on once that is at hand.
         sharing.start(whole, read_on=guard._connected)  # noqa: SLF001
@@ -447,6 +457,27 @@ class Guard(Writes):
         if lost is not None:
             raise not_at_hand(lost.in_store or "")
 
+    def notify(self, notifier: Notifier | None) -> Self:
+        """Tell people of groups that are held, of long queues and of detectors that fail.
+
+        Parameters
+        ----------
+        notifier
+            Told after each write that went through this guard, in this process; ``None`` tells
+            nobody any more.
+
+        Examples
+        --------
+        >>> from ragshield_core import Quarantine
+        >>> from ragshield_core.detectors import CliqueDetector
+        >>> from ragshield_core.notifications import Notifier
+        >>> guard = Guard([CliqueDetector()], quarantine=Quarantine("sqlite://"))
+        >>> guard = guard.notify(Notifier([print], group=5))
+        """
+        check_type("notifier", notifier, ("screened", "tell"), "a Notifier: Notifier([print])")
+        self._notifier = notifier
+        return self
+
     def status(self) -> Status:
         """Return how the guard stands: what it knows and goes by, and what to look at.
 
@@ -492,7 +523,7 @@ class Guard(Writes):
                 shifts=tuple(arrivals.shifts()),
                 topics=tuple(arrivals.topics()),
                 failing=self._knowledge.missed | self._failing,
-                unscreened=len(self._unscreened.among(self._knowledge.labels)),
+                unscreened=len(self._unscreened.among(self._knowledge.known)),
                 borrowed=self._calibrator.borrowed is not None,
                 unreachable=unreachable,
                 neighbors=self._neighbors_in(),
@@ -505,13 +536,13 @@ class Guard(Writes):
         ``rescreen``, and recalls what is suspicious.
         """
         with self._lock:
-            return dict(self._unscreened.among(self._knowledge.labels))
+            return dict(self._unscreened.among(self._knowledge.known))
 
     def _force(self) -> dict[str, str | None]:
         """Return, by detector, why it takes no part for now; ``None`` where it does."""
         waiting = self._growth.waiting()
-        known = self._knowledge
-        labelled = any(label is not None for label in known.labels.values())
+        known = self._knowledge.known
+        labelled = known.labelled
         why_not: dict[str, str | None] = {}
         for detector in self.detectors:
             name = detector.name
@@ -722,7 +753,9 @@ class Guard(Writes):
         with self._lock:
             times_late = self._budget.times_late
             try:
-                report = self._screened(batch, replacing)
+                with screening("ingestion", len(batch)) as told:
+                    report = self._screened(batch, replacing)
+                    told.found(report)
             finally:
                 if self._budget.times_late != times_late:
                     self._leave_detectors()
@@ -873,6 +906,17 @@ class Guard(Writes):
         PoisonedEntryError
             If entries are to be quarantined and the policy says ``on_detect="raise"``.
         """
+        try:
+            report = self._held(report, by)
+        except PoisonedEntryError as error:
+            decided("ingestion", error.report)
+            raise
+        decided("ingestion", report)
+        if self._notifier is not None:
+            self._notifier.screened(report, self.quarantine)
+        return report
+
+    def _held(self, report: Report, by: str) -> Report:
         self._say_what_is_not_guarded(report)
         confirmed = self.quarantine.confirmed_among(report.batch)
         report = overruled(report, confirmed, Verdict.QUARANTINE)
@@ -1180,16 +1224,14 @@ class Guard(Writes):
             "policy": self.policy.model_dump(mode="json"),
             "seed": self.seed,
             "dim": self._knowledge.dim,
-            "known": self._knowledge.labels,
             "unscreened": self._unscreened.state(),
-            "prints": [self._knowledge.prints.get(i) for i in self._knowledge.labels],
             # For who asks how the guard stands, and has not its detectors.
             "standing": self._force(),
             "neighbors": self._neighbors_in(),
             "left_out": [[skipped.detector, skipped.reason] for skipped in self._left_out],
         }
         values["detectors"], arrays = saved_detectors(self.detectors)
-        for part in (self._calibrator, self._growth):
+        for part in (self._knowledge.known, self._calibrator, self._growth):
             more, columns = part.state()
             values |= more
             arrays |= columns
@@ -1222,9 +1264,10 @@ class Guard(Writes):
             is neither registered nor given, or is given with another classifier.
         """
         check_detectors(detectors, classes=True)
-        values, arrays = state.read(Path(path))
-        with state.reading(Path(path)):
-            return cls._restored(values, arrays, quarantine, detectors)
+        with state.opened(Path(path)) as (values, arrays):
+            guard = cls._restored(values, arrays, quarantine, detectors)
+        state.give_back()
+        return guard
 
     @classmethod
     def _restored(
@@ -1247,9 +1290,7 @@ class Guard(Writes):
             learned = learned_of(number, arrays)
             detector.restore(values["detectors"][number]["learned"], learned)
         guard._knowledge.dim = values["dim"]
-        guard._knowledge.labels = dict(values["known"])
-        prints = zip(values["known"], values.get("prints", ()), strict=False)  # early: none
-        guard._knowledge.prints = {i: one for i, one in prints if one is not None}
+        guard._knowledge.known = Revisions.restored(values, arrays)
         guard._left_out = tuple(
             Skipped(detector=name, reason=why) for name, why in values.get("left_out", ())
         )
@@ -1318,6 +1359,17 @@ def _check_same(saved: Sequence[Mapping[str, Any]], detectors: Sequence[Detector
             "another namespace."
         )
         raise StateError(msg)
+
+
+def _notifier_of(settings: Settings) -> Notifier | None:
+    """Return who tells the webhook of the settings, if there is one."""
+    if settings.webhook is None:
+        return None
+    from ragshield_core.notifications import Notifier, Webhook  # noqa: PLC0415 - httpx
+    from ragshield_core.notifications.webhook import SECRET_VARIABLE  # noqa: PLC0415
+
+    target = Webhook(settings.webhook, os.environ.get(SECRET_VARIABLE, ""))
+    return Notifier([target], group=settings.group, longest_queue=settings.longest_queue)
 
 
 def _default_quarantine() -> Quarantine:
