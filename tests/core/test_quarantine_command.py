@@ -223,7 +223,7 @@ def test_tables_of_cases_show_hostile_text_escaped(ragshield, grouped):
         code, out, _ = ragshield("quarantine", *command)
         assert code == 0
         assert "\x1b" not in out
-        assert "x1b" in out
+        assert r"\u{1b}[2J" in out
     _, out, _ = ragshield("quarantine", "cases", "--limit", "1")
     assert "and 1 more: --limit, or --offset 1" in out
 
