@@ -11,6 +11,7 @@ from ragshield_core.quarantine.entries import (
     Status,
     batches_of,
 )
+from ragshield_core.quarantine.narrowing import Narrowing
 from ragshield_core.quarantine.store import Quarantine
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "Found",
     "HeldEntry",
     "LogRecord",
+    "Narrowing",
     "Order",
     "Print",
     "Quarantine",

@@ -224,6 +224,20 @@ class Cases:
                     found[row.number] = to_held(row)
         return {number: found[number] for number in numbers if number in found}
 
+    def numbers_of(self, held: Sequence[HeldEntry]) -> dict[int, int]:
+        """Return the numbers of the cases that entries are in, by those of the entries.
+
+        What was replaced or readmitted, and never held, is in none.
+        """
+        query = select(MemberRow.number, MemberRow.case_number)
+        query = query.where(MemberRow.namespace == self._quarantine.namespace)
+        found: dict[int, int] = {}
+        with self._quarantine.database.read() as session:
+            for some in grouping.chunks([one.number for one in held]):
+                rows = session.execute(query.where(MemberRow.number.in_(some)))
+                found.update((number, case) for number, case in rows)
+        return found
+
     def beginnings(self, numbers: Sequence[int], n_bytes: int = 400) -> dict[int, str]:
         """Return how the texts of entries begin, by their numbers; much quicker than whole ones."""
         begins = func.substr(HeldRow.text, 1, n_bytes)

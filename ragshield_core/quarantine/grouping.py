@@ -351,8 +351,12 @@ def _ties(detector: str, found_by: str) -> bool:
     """Return whether what a detector names belongs together with an entry that some have found."""
     if detector == GROUP:
         return True
-    mine, group = (_spaced([_one_word(name)]) for name in (detector, GROUP))
-    return mine in found_by and (detector != PHRASE or group not in found_by)
+    return alone(detector) in found_by and (detector != PHRASE or alone(GROUP) not in found_by)
+
+
+def alone(detector: str) -> str:
+    """Return a detector's name as it is found among others."""
+    return _spaced([_one_word(detector)])
 
 
 def _one_word(name: str) -> str:

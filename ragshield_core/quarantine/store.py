@@ -53,6 +53,7 @@ from ragshield_core.quarantine.evidence import (
     verify_row,
     verify_rows,
 )
+from ragshield_core.quarantine.narrowing import Narrowing
 from ragshield_core.quarantine.rows import encoded, findings_of, to_held
 from ragshield_core.quarantine.tables import (
     ANY_STORE,
@@ -282,6 +283,7 @@ class Quarantine:
         *,
         ids: Sequence[str] | None = None,
         documents: Sequence[str] | None = None,
+        narrowing: Narrowing | None = None,
         limit: int | None = None,
         offset: int = 0,
     ) -> tuple[HeldEntry, ...]:
@@ -295,10 +297,22 @@ class Quarantine:
             Only of these entries.
         documents
             Only parts of these, as metadata says which (see :mod:`.documents`).
+        narrowing
+            Only those of which it is true; not together with ids or documents.
         limit, offset
             A page; ``None`` for everything.
+
+        Raises
+        ------
+        ValueError
+            If entries are both narrowed and named.
         """
         query = select(HeldRow).where(*self._mine).order_by(HeldRow.number)
+        if narrowing is not None:
+            if ids is not None or documents is not None:
+                msg = "narrowing came with ids or documents, expected one of them: narrow or name."
+                raise ValueError(msg)
+            query = query.where(*narrowing.where(self.namespace))
         if status is not None:
             query = query.where(HeldRow.status == Status(status))
         pages = [query.limit(limit).offset(offset)]
@@ -392,9 +406,13 @@ class Quarantine:
         with self._database.connection() as connection:
             return latest, frozenset(connection.scalars(query).all())
 
-    def count(self, status: Status | str | None = Status.HELD) -> int:
+    def count(
+        self, status: Status | str | None = Status.HELD, *, narrowing: Narrowing | None = None
+    ) -> int:
         """Return how many entries are held, or stand at another status."""
         query = select(func.count()).where(*self._mine)
+        if narrowing is not None:
+            query = query.where(*narrowing.where(self.namespace))
         if status is not None:
             query = query.where(HeldRow.status == Status(status))
         with self._database.read() as session:
@@ -450,6 +468,12 @@ class Quarantine:
             msg = f"entry {entry_id!r} is not {what}in {self!r}; list() names what is."
             raise QuarantineError(msg)
         return max(rows, key=lambda r: (r.status == Status.HELD, r.held_at, r.number))
+
+    def namespaces(self) -> tuple[str, ...]:
+        """Return the names of all tenants of the database of whom anything is or was held."""
+        query = select(HeldRow.namespace).distinct().order_by(HeldRow.namespace)
+        with self._database.read() as session:
+            return tuple(session.scalars(query))
 
     def held_ids(self, ids: Sequence[str]) -> set[str]:
         """Return which of the ids are held."""
