@@ -1,8 +1,9 @@
 """Held entries that are judged together: groups, floods, copies of one text are one case each.
 
 What belongs together is told when it is held, from the evidence: an entry joins the case of another
-that its evidence names, if the same detector has found both, and that of a copy. A case is told by
-entries that wait or are confirmed: what was released was no part of an attack.
+that its evidence names, if the same detector has found both; that of another whose evidence names
+the same entry first, such as the one that all of them contradict; and that of a copy. A case is
+told by entries that wait or are confirmed: what was released was no part of an attack.
 
 The tables of cases hold nothing that entries and their findings do not: see :func:`regroup`.
 """
@@ -15,11 +16,11 @@ import logging
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from sqlalchemy import Select, delete, insert, select, update
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from ragshield_core.database import table_of
 from ragshield_core.quarantine.documents import document_key
@@ -46,8 +47,12 @@ UNKNOWN_P = 0.05
 SEARCHED = 4_000
 # What differs between copies that were filled in one by one.
 NUMBERS = re.compile(r"[\d\s]+")
+# What entries of one case may have in common.
+MARKS = (MemberRow.wording, MemberRow.anchor)
 
 Values = Mapping[str, Any]
+# What of an entry tells its case, see :func:`_entry`.
+Entry = dict[str, Any]
 
 
 class Moved(NamedTuple):
@@ -128,9 +133,9 @@ def _follow(
             tally.move(member, before, row.status)
         if row.status == Status.HELD:
             (coming if member is None else again).append(_values(row))
-    tally.join(_added(session, coming))
     tally.judge(_changed(session, again))
-    tally.merge(_links(session, [*coming, *again]))
+    _take_in(session, tally, [_entry(row) for row in coming])
+    _tie(session, tally, [_entry(row) for row in again])
     tally.write()
 
 
@@ -143,10 +148,32 @@ def regroup(session: Session) -> int:
         session.execute(delete(table))
     tally = _Tally(session)
     for page in _all_held(session):
-        tally.join(_added(session, page))
-    for page in _all_held(session):
-        tally.merge(_links(session, [row for row in page if row["status"] in TELLING]))
+        _take_in(session, tally, [_entry(row) for row in page])
+    for page in _all_held(session):  # those that name others which came later
+        _tie(session, tally, [_entry(row) for row in page])
     return tally.write()
+
+
+def _take_in(session: Session, tally: _Tally, entries: Sequence[Entry]) -> None:
+    """Find cases for entries that are in none."""
+    tally.join(entries)
+    ties = [*_among(entries), *_stored_ties(session, entries)]
+    into = tally.merge(ties, fresh={entry["number"] for entry in entries})
+    members = [
+        {column: entry[column] for column in MEMBER}
+        | {"case_number": into.get(entry["number"], entry["number"])}
+        for entry in entries
+    ]
+    if members:
+        session.execute(insert(table_of(MemberRow)), members)
+
+
+def _tie(session: Session, tally: _Tally, entries: Sequence[Entry]) -> None:
+    """Join the cases that belong together because of entries that are in some."""
+    known = _members(session, [entry["number"] for entry in entries])
+    for entry in entries:
+        entry["case_number"] = known[entry["number"]]["case_number"]
+    tally.merge(_stored_ties(session, entries))
 
 
 class _TornError(Exception):
@@ -188,9 +215,9 @@ class _Tally:
             if (column := COUNTED.get(Status(status))) is not None:
                 case[column] += step
 
-    def join(self, rows: Iterable[Values]) -> None:
+    def join(self, entries: Iterable[Entry]) -> None:
         """Make a case of each entry, for now."""
-        for row in rows:
+        for row in entries:
             counts = dict.fromkeys(COUNTED.values(), 0)
             if (column := COUNTED.get(row["status"])) is not None:
                 counts[column] = 1
@@ -213,8 +240,16 @@ class _Tally:
             self._need([row["case_number"]])
             _take(self._cases[row["case_number"]], row)
 
-    def merge(self, links: Iterable[tuple[int, int]]) -> None:
-        """Make one case of each two that are tied."""
+    def merge(self, ties: Iterable[tuple[int, int]], fresh: Collection[int] = ()) -> dict[int, int]:
+        """Make one case of each two that are tied; return which case each of them is now.
+
+        Parameters
+        ----------
+        ties
+            Numbers of cases.
+        fresh
+            Those of entries that are not in the table yet.
+        """
         parents: dict[int, int] = {}
 
         def root(number: int) -> int:
@@ -223,14 +258,14 @@ class _Tally:
                 number = above
             return number
 
-        for first, second in links:
+        for first, second in ties:
             low, high = sorted((root(first), root(second)))
             parents[high] = low
         into = {n: root(n) for n in parents if root(n) != n}
         self._need([*into, *into.values()])
         table = table_of(MemberRow)
         for target, numbers in _by_value(into).items():
-            for some in chunks(numbers):
+            for some in chunks([number for number in numbers if number not in fresh]):
                 where = table.c.case_number.in_(some)
                 self._session.execute(update(table).where(where).values(case_number=target))
             for number in numbers:
@@ -242,6 +277,7 @@ class _Tally:
                 case["opened_at"] = min(case["opened_at"], other["opened_at"])
                 case["latest_at"] = max(case["latest_at"], other["latest_at"])
                 self._gone.add(number)
+        return into
 
     def write(self) -> int:
         """Write them; return how many there are."""
@@ -289,60 +325,97 @@ def _spaced(names: Iterable[str]) -> str:
     return f" {' '.join(sorted(names))} "
 
 
+def anchor_of(findings: Sequence[Values]) -> str | None:
+    """Return what entries have in common that resemble one entry more than any other.
+
+    By the strongest finding that names entries: its detector, and whom it names first.
+    """
+    naming = [one for one in findings if one["related_ids"]]
+    if not naming:
+        return None
+    strongest = min(naming, key=lambda one: 1.0 if one["p_value"] is None else one["p_value"])
+    named = json.dumps([strongest["detector"], strongest["related_ids"][0]])
+    return hashlib.sha256(named.encode()).hexdigest()[:32]
+
+
 def _one_word(name: str) -> str:
     """Return a detector's name fit to stand between spaces."""
     return "_".join(name.split())
 
 
-def _described(row: Values) -> dict[str, Any]:
-    """Return what a row of members says of an entry."""
+# Columns of a member but for its case.
+MEMBER = (
+    *("number", "namespace", "source", "wording", "anchor"),
+    *("severity", "detectors", "searched"),
+)
+
+
+def _entry(row: Values) -> Entry:
+    """Return what of a held row tells its case: columns of a member, and whom it names."""
     findings = json.loads(row["findings"])
     return {
-        "number": row["number"],
-        "namespace": row["namespace"],
+        **{name: row[name] for name in ("number", "namespace", "store", "status", "held_at")},
+        "entry_id": row["entry_id"],
+        "case_number": row["number"],
         "source": None if row["lineage"] is None else document_key(row["lineage"]),
         "wording": wording_of(row["text"]),
+        "anchor": anchor_of(findings),
         "severity": severity_of(findings),
         "detectors": _spaced({_one_word(one["detector"]) for one in findings}),
         "searched": searched(f"{row['entry_id']}\n{decoded(row['text'])[:SEARCHED]}"),
+        "names": [
+            (related, f" {_one_word(one['detector'])} ")
+            for one in findings
+            for related in one["related_ids"]
+        ],
     }
 
 
-def _added(session: Session, rows: Sequence[Values]) -> list[Values]:
-    members: list[dict[str, Any]] = [_described(row) for row in rows]
-    if members:
-        own = [member | {"case_number": member["number"]} for member in members]
-        session.execute(insert(table_of(MemberRow)), own)
-    return [{**row, **member} for row, member in zip(rows, members, strict=True)]
-
-
-def _changed(session: Session, rows: Sequence[Values]) -> list[dict[str, Any]]:
+def _changed(session: Session, rows: Sequence[Values]) -> list[Entry]:
     """Describe entries anew that were held again; return in which case they are."""
-    table, members = table_of(MemberRow), []
+    table, entries = table_of(MemberRow), []
     for row in rows:
-        described = _described(row)
+        entry = _entry(row)
         where = table.c.number == row["number"]
-        session.execute(update(table).where(where).values(**described))
-        case = session.scalar(select(table.c.case_number).where(where))
-        members.append(described | {"case_number": case})
-    return members
+        values = {column: entry[column] for column in MEMBER}
+        session.execute(update(table).where(where).values(**values))
+        entry["case_number"] = session.scalar(select(table.c.case_number).where(where))
+        entries.append(entry)
+    return entries
 
 
-def _links(session: Session, rows: Sequence[Values]) -> Iterator[tuple[int, int]]:
-    """Yield pairs of cases that belong together because of some entries."""
-    mine = _members(session, [row["number"] for row in rows])
-    for namespace, some in _by_namespace(rows).items():
+def _among(entries: Sequence[Entry]) -> Iterator[tuple[int, int]]:
+    """Yield the ties between entries that come together."""
+    telling = [entry for entry in entries if entry["status"] in TELLING]
+    there = {(entry["namespace"], entry["store"], entry["entry_id"]): entry for entry in telling}
+    first: dict[tuple[str, ...], int] = {}
+    for entry in telling:
+        own, place = entry["case_number"], (entry["namespace"], entry["store"])
+        for related, detector in entry["names"]:
+            other = there.get((*place, related))
+            if other is not None and detector in other["detectors"]:
+                yield own, other["case_number"]
+        for mark in MARKS:
+            if entry[mark.key] is not None:
+                yield own, first.setdefault((*place, mark.key, entry[mark.key]), own)
+
+
+def _stored_ties(session: Session, entries: Sequence[Entry]) -> Iterator[tuple[int, int]]:
+    """Yield the ties between entries and those that are in cases already."""
+    telling = [entry for entry in entries if entry["status"] in TELLING]
+    for namespace, some in _by_namespace(telling).items():
         named: dict[tuple[str, str], list[tuple[int, str]]] = defaultdict(list)
-        worded: dict[tuple[str, str], list[int]] = defaultdict(list)
-        for row in some:
-            own = mine[row["number"]]
-            worded[own["wording"], row["store"]].append(own["case_number"])
-            for finding in json.loads(row["findings"]):
-                name = _spaced([_one_word(finding["detector"])])
-                for related in finding["related_ids"]:
-                    named[related, row["store"]].append((own["case_number"], name))
+        marked: dict[str, dict[tuple[str, str], list[int]]] = {}
+        for entry in some:
+            for related, detector in entry["names"]:
+                named[related, entry["store"]].append((entry["case_number"], detector))
+            for mark in MARKS:
+                if entry[mark.key] is not None:
+                    cases = marked.setdefault(mark.key, defaultdict(list))
+                    cases[entry[mark.key], entry["store"]].append(entry["case_number"])
         yield from _by_name(session, namespace, named)
-        yield from _by_wording(session, namespace, worded)
+        for mark in MARKS:
+            yield from _by_mark(session, namespace, mark, marked.get(mark.key, {}))
 
 
 def _by_name(
@@ -351,21 +424,25 @@ def _by_name(
     """Yield the cases of who is named, where the same detector has found them as well."""
     query = _telling(namespace, HeldRow.entry_id, MemberRow.detectors)
     for ids in chunks(sorted({entry_id for entry_id, _ in named})):
-        found = session.execute(query.where(HeldRow.entry_id.in_(ids)))
-        for store, case, entry_id, detectors in found:
-            for other, name in named.get((entry_id, store), ()):
-                if name in detectors and case != other:
+        for store, case, entry_id, detectors in session.execute(
+            query.where(HeldRow.entry_id.in_(ids))
+        ):
+            for other, detector in named.get((entry_id, store), ()):
+                if detector in detectors and case != other:
                     yield other, case
 
 
-def _by_wording(
-    session: Session, namespace: str, worded: Mapping[tuple[str, str], Sequence[int]]
+def _by_mark(
+    session: Session,
+    namespace: str,
+    mark: InstrumentedAttribute[Any],
+    marked: Mapping[tuple[str, str], Sequence[int]],
 ) -> Iterator[tuple[int, int]]:
-    """Yield the cases of copies."""
-    query = _telling(namespace, MemberRow.wording).distinct()
-    for wordings in chunks(sorted({wording for wording, _ in worded})):
-        for store, case, wording in session.execute(query.where(MemberRow.wording.in_(wordings))):
-            for other in worded.get((wording, store), ()):
+    """Yield the cases of entries that have a mark in common."""
+    query = _telling(namespace, mark).distinct()
+    for marks in chunks(sorted({one for one, _ in marked})):
+        for store, case, one in session.execute(query.where(mark.in_(marks))):
+            for other in marked.get((one, store), ()):
                 if case != other:
                     yield other, case
 
@@ -384,7 +461,7 @@ def _telling(namespace: str, *columns: Any) -> Select[Any]:
 def _members(session: Session, numbers: Sequence[int]) -> dict[int, Values]:
     """Return in which cases entries are, by their numbers."""
     member = table_of(MemberRow)
-    query = select(member.c.number, member.c.case_number, member.c.wording)
+    query = select(member.c.number, member.c.case_number)
     found: dict[int, Values] = {}
     for some in chunks(numbers):
         for row in session.execute(query.where(member.c.number.in_(some))).mappings():
@@ -398,8 +475,8 @@ def _delete(session: Session, numbers: Sequence[int]) -> None:
         session.execute(delete(member).where(member.c.number.in_(some)))
 
 
-def _by_namespace(rows: Sequence[Values]) -> dict[str, list[Values]]:
-    parts: dict[str, list[Values]] = defaultdict(list)
+def _by_namespace(rows: Sequence[Entry]) -> dict[str, list[Entry]]:
+    parts: dict[str, list[Entry]] = defaultdict(list)
     for row in rows:
         parts[row["namespace"]].append(row)
     return parts

@@ -158,6 +158,7 @@ class MemberRow(TableBase):
     __table_args__ = (
         Index("ragshield_case_member_case", "case_number", "number"),
         Index("ragshield_case_member_wording", "namespace", "wording"),
+        Index("ragshield_case_member_anchor", "namespace", "anchor"),
         Index("ragshield_case_member_source", "namespace", "source"),
     )
 
@@ -166,6 +167,7 @@ class MemberRow(TableBase):
     namespace: Mapped[str] = mapped_column(String(200))
     source: Mapped[str | None] = mapped_column(Text)
     wording: Mapped[str] = mapped_column(String(32))  # the same for copies
+    anchor: Mapped[str | None] = mapped_column(String(32))  # the same for those around one entry
     severity: Mapped[float]
     detectors: Mapped[str] = mapped_column(Text)  # as of the case
     searched: Mapped[str] = mapped_column(Text)  # id and how the text begins, case folded

@@ -82,6 +82,13 @@ def test_who_is_named_by_another_detector_or_was_released_is_no_reason_to_join(a
     assert grouped(quarantine) == [("good",), ("near",), ("new",)]
 
 
+def test_entries_around_the_same_one_are_one_case(any_url):
+    quarantine = Quarantine(any_url)
+    hold(quarantine, found("a", ["manual", "x"]), found("b", ["other", "manual"]))
+    hold(quarantine, found("c", ["manual"]), found("d", ["manual"], detector="label_model"))
+    assert grouped(quarantine) == [("a", "c"), ("b",), ("d",)]
+
+
 def test_what_joins_a_confirmed_case_opens_it_again(any_url):
     quarantine = Quarantine(any_url)
     hold(quarantine, found("a", ["b"]), found("b", ["a"]))
@@ -220,7 +227,7 @@ def test_telling_cases_anew_gives_the_same_ones(any_url):
     quarantine = Quarantine(any_url)
     for start in range(0, 60, 4):
         ids = [str(n) for n in range(start, start + 4)]
-        others = [str((7 * start + k) % 60) for k in range(2)]
+        others = [f"none {start}", *(str((7 * start + k) % 60) for k in range(2))]
         hold(quarantine, *(found(i, others) for i in ids))
     before = tables(quarantine)
     assert quarantine.cases.regroup() == len(before[0])

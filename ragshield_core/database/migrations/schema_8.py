@@ -39,6 +39,7 @@ def _make_cases() -> None:
         sa.Column("namespace", sa.String(200), nullable=False),
         sa.Column("source", sa.Text),
         sa.Column("wording", sa.String(32), nullable=False),
+        sa.Column("anchor", sa.String(32)),
         sa.Column("severity", sa.Float, nullable=False),
         sa.Column("detectors", sa.Text, nullable=False),
         sa.Column("searched", sa.Text, nullable=False),
@@ -46,6 +47,7 @@ def _make_cases() -> None:
     member = "ragshield_case_member"
     op.create_index("ragshield_case_member_case", member, ["case_number", "number"])
     op.create_index("ragshield_case_member_wording", member, ["namespace", "wording"])
+    op.create_index("ragshield_case_member_anchor", member, ["namespace", "anchor"])
     op.create_index("ragshield_case_member_source", member, ["namespace", "source"])
 
 
