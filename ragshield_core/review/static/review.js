@@ -26,15 +26,16 @@
     all.forEach((box) => (box.checked = !none));
     count();
   };
-  const press = (id) => document.getElementById(id)?.click();
+  // What changes anything waits for Enter: a reason that is typed beside its field decides nothing.
+  const ready = (id) => document.getElementById(id)?.focus();
   const keys = {
     j: () => go(1),
     k: () => go(-1),
-    r: () => press("release"),
-    c: () => press("confirm"),
-    w: () => press("keep"),
-    u: () => press("undo"),
-    q: () => press("back"),
+    r: () => ready("release"),
+    c: () => ready("confirm"),
+    w: () => ready("keep"),
+    u: () => ready("undo"),
+    q: () => document.getElementById("back")?.click(),
     a: choose,
     n: () => document.getElementById("note")?.focus(),
     "/": () => document.getElementById("search")?.focus(),
