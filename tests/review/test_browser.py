@@ -175,14 +175,14 @@ def test_one_of_a_group_is_released_four_confirmed_and_both_undone(quarantine, p
         boxes.nth(number).uncheck()
     page.get_by_label("Reason").fill("our own leaflet")
     page.get_by_role("button", name="Release").click()
-    expect(page.get_by_role("status")).to_contain_text("1 entries released")
+    expect(page.get_by_role("status")).to_contain_text("1 entry released")
     expect(boxes).to_have_count(4)
     page.get_by_role("button", name="Confirm as poisoned").click()
     expect(page.get_by_role("status")).to_contain_text("4 entries confirmed")
     assert (quarantine.count("released"), quarantine.count("confirmed")) == (1, 4)
-    for count in (4, 5):
+    for count, told in ((4, "4 entries wait again"), (5, "1 entry waits again")):
         page.get_by_role("button", name="Undo").click()
-        expect(page.get_by_role("status")).to_contain_text("wait again")
+        expect(page.get_by_role("status")).to_contain_text(told)
         assert quarantine.count() == count
     quarantine.verify()
 
@@ -218,12 +218,12 @@ def test_all_of_it_by_the_keyboard_alone(quarantine, person):
     anna.press("Escape", "c")
     assert quarantine.count() == 3  # Enter does it
     anna.press("Enter")
-    expect(page.get_by_role("status")).to_contain_text("1 entries confirmed")
+    expect(page.get_by_role("status")).to_contain_text("1 entry confirmed")
     assert [h.note for h in quarantine.list("confirmed")] == [None]
     assert [(line.entry_id, line.note) for line in quarantine.log()][-1] == ("e1", "read it")
     page.wait_for_load_state("load")
     anna.press("u", "Enter")
-    expect(page.get_by_role("status")).to_contain_text("wait again")
+    expect(page.get_by_role("status")).to_contain_text("1 entry waits again")
     assert quarantine.count() == 3
 
 
@@ -256,7 +256,7 @@ def test_everything_works_without_scripts(quarantine, person):
     page.get_by_role("button", name="Confirm").click()
     expect(page.get_by_role("status")).to_contain_text("confirmed")
     page.get_by_role("button", name="Undo").click()
-    expect(page.get_by_role("status")).to_contain_text("wait again")
+    expect(page.get_by_role("status")).to_contain_text("1 entry waits again")
     assert quarantine.count() == 2
 
 
@@ -405,6 +405,8 @@ def faults(page):
 
 
 FLOOD = 20_000
+# Milliseconds in which that is decided upon, on a busy machine.
+PATIENCE = 180_000
 
 
 @pytest.fixture(scope="module")
@@ -455,8 +457,7 @@ def test_a_queue_of_a_hundred_thousand(large, chromium):
     with served(review_app(large, token=TOKEN)) as address:
         anna = Person(chromium, address)
         page = anna.page
-        page.set_default_timeout(120_000)  # a flood is decided upon at once
-        expect.set_options(timeout=120_000)
+        page.set_default_timeout(PATIENCE)
         expect(page.get_by_role("heading", level=1)).to_have_text("16,001 cases waiting")
         expect(page.get_by_text("100,000 entries wait")).to_be_visible()
         expect(page.locator("tr[data-row]")).to_have_count(LIMIT)
@@ -471,7 +472,7 @@ def test_a_queue_of_a_hundred_thousand(large, chromium):
         page.get_by_role("button", name="All or none").click()
         boxes.nth(4).check()
         page.get_by_role("button", name="Release").click()
-        expect(page.get_by_role("status")).to_contain_text("1 entries released")
+        expect(page.get_by_role("status")).to_contain_text("1 entry released")
         page.get_by_role("button", name="Confirm").click()
         expect(page.get_by_role("status")).to_contain_text("4 entries confirmed")
         page.get_by_role("button", name="Undo").click()
@@ -481,10 +482,14 @@ def test_a_queue_of_a_hundred_thousand(large, chromium):
         expect(page.get_by_text("Page 1 of 1,000")).to_be_visible()
         page.get_by_label("all 20,000 that wait, also on other pages").check()
         page.get_by_role("button", name="Confirm").click()
-        expect(page.get_by_role("status")).to_contain_text("20000 entries confirmed as poisoned")
+        expect(page.get_by_role("status")).to_contain_text(
+            "20,000 entries confirmed as poisoned", timeout=PATIENCE
+        )
         assert large.count() == 99_999 - FLOOD
         page.get_by_role("button", name="Undo").click()
-        expect(page.get_by_role("status")).to_contain_text("20000 entries wait again")
+        expect(page.get_by_role("status")).to_contain_text(
+            "20,000 entries wait again", timeout=PATIENCE
+        )
         assert large.count() == 99_999
         assert anna.wrong == []
         anna.context.close()
