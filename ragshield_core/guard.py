@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -54,13 +55,16 @@ from ragshield_core.screening import (
     overruled,
     screened,
 )
+from ragshield_core.telemetry.screenings import decided, screening
 from ragshield_core.text.workers import set_workers
 from ragshield_core.time_budget import TimeBudget
 
 if TYPE_CHECKING:
     from ragshield_core.knowledge.sharing import Sharing, Whole
+    from ragshield_core.notifications import Notifier
     from ragshield_core.quarantine import Quarantine
     from ragshield_core.rules.excusing import Excusing
+    from ragshield_core.settings import Settings
 
 T = TypeVar("T")
 
@@ -133,6 +137,7 @@ class Guard(Writes):
         self._budget = TimeBudget()
         self._table: VectorTable | None = None  # of the store, where detectors may leave vectors
         self._where: Where | None = None
+        self._notifier: Notifier | None = None
         self._failing: dict[str, str] = {}  # detectors that failed when they were asked last, how
         self._raised: frozenset[str] = frozenset()  # detectors whose thresholds were higher last
         self._left_out: tuple[Skipped, ...] = ()
@@ -312,7 +317,8 @@ class Guard(Writes):
             detectors = [BUILT_IN[kind]() for kind in settings.detectors]
         if settings.workers is not None:
             set_workers(settings.workers)
-        return cls.open(
+        notifier = _notifier_of(settings)
+        guard = cls.open(
             settings.database,
             settings.namespace,
             detectors=detectors,
@@ -320,6 +326,7 @@ class Guard(Writes):
             lease=settings.lease,
             calibration_of=settings.calibration_of,
         )
+        return guard if notifier is None else guard.notify(notifier)
 
     @classmethod
     def _going_on(
@@ -446,6 +453,27 @@ class Guard(Writes):
         lost = next((user for user in self._table_users if not user.connected), None)
         if lost is not None:
             raise not_at_hand(lost.in_store or "")
+
+    def notify(self, notifier: Notifier | None) -> Self:
+        """Tell people of groups that are held, of long queues and of detectors that fail.
+
+        Parameters
+        ----------
+        notifier
+            Told after each write that went through this guard, in this process; ``None`` tells
+            nobody any more.
+
+        Examples
+        --------
+        >>> from ragshield_core import Quarantine
+        >>> from ragshield_core.detectors import CliqueDetector
+        >>> from ragshield_core.notifications import Notifier
+        >>> guard = Guard([CliqueDetector()], quarantine=Quarantine("sqlite://"))
+        >>> guard = guard.notify(Notifier([print], group=5))
+        """
+        check_type("notifier", notifier, ("screened", "tell"), "a Notifier: Notifier([print])")
+        self._notifier = notifier
+        return self
 
     def status(self) -> Status:
         """Return how the guard stands: what it knows and goes by, and what to look at.
@@ -722,7 +750,9 @@ class Guard(Writes):
         with self._lock:
             times_late = self._budget.times_late
             try:
-                report = self._screened(batch, replacing)
+                with screening("ingestion", len(batch)) as told:
+                    report = self._screened(batch, replacing)
+                    told.found(report)
             finally:
                 if self._budget.times_late != times_late:
                     self._leave_detectors()
@@ -873,6 +903,17 @@ class Guard(Writes):
         PoisonedEntryError
             If entries are to be quarantined and the policy says ``on_detect="raise"``.
         """
+        try:
+            report = self._held(report, by)
+        except PoisonedEntryError as error:
+            decided("ingestion", error.report)
+            raise
+        decided("ingestion", report)
+        if self._notifier is not None:
+            self._notifier.screened(report, self.quarantine)
+        return report
+
+    def _held(self, report: Report, by: str) -> Report:
         self._say_what_is_not_guarded(report)
         confirmed = self.quarantine.confirmed_among(report.batch)
         report = overruled(report, confirmed, Verdict.QUARANTINE)
@@ -1318,6 +1359,17 @@ def _check_same(saved: Sequence[Mapping[str, Any]], detectors: Sequence[Detector
             "another namespace."
         )
         raise StateError(msg)
+
+
+def _notifier_of(settings: Settings) -> Notifier | None:
+    """Return who tells the webhook of the settings, if there is one."""
+    if settings.webhook is None:
+        return None
+    from ragshield_core.notifications import Notifier, Webhook  # noqa: PLC0415 - httpx
+    from ragshield_core.notifications.webhook import SECRET_VARIABLE  # noqa: PLC0415
+
+    target = Webhook(settings.webhook, os.environ.get(SECRET_VARIABLE, ""))
+    return Notifier([target], group=settings.group, longest_queue=settings.longest_queue)
 
 
 def _default_quarantine() -> Quarantine:

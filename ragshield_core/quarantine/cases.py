@@ -194,6 +194,23 @@ class Cases:
             rows = session.scalars(query.limit(limit).offset(offset))
             return tuple(to_held(row) for row in rows)
 
+    def of(self, ids: Sequence[str]) -> tuple[Case, ...]:
+        """Return the cases of entries that wait, by their ids."""
+        numbers: set[int] = set()
+        query = (
+            select(MemberRow.case_number, HeldRow.status)
+            .join(HeldRow, HeldRow.number == MemberRow.number)
+            .where(HeldRow.namespace == self._quarantine.namespace)
+        )
+        with self._quarantine.database.read() as session:
+            for some in grouping.chunks(list(dict.fromkeys(ids))):
+                rows = session.execute(query.where(HeldRow.entry_id.in_(some)))
+                numbers |= {number for number, status in rows if status == Status.HELD}
+            found: list[CaseRow] = []
+            for some in grouping.chunks(sorted(numbers)):
+                found += session.scalars(select(CaseRow).where(CaseRow.number.in_(some)))
+            return tuple(_case(row) for row in found if self._sees(row))
+
     def entries(self, numbers: Sequence[int]) -> dict[int, HeldEntry]:
         """Return entries by their numbers; those that are not here are left out."""
         quarantine = self._quarantine

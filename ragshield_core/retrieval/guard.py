@@ -53,6 +53,7 @@ from ragshield_core.screening import (
     finds_nothing,
     overruled,
 )
+from ragshield_core.telemetry.screenings import decided, screening
 from ragshield_core.time_budget import TimeBudget
 
 if TYPE_CHECKING:
@@ -272,6 +273,15 @@ class RetrievalGuard:
             One decision per passage; ``report.admitted`` says which to pass on. What could not be
             looked for stands in ``report.skipped``.
         """
+        with screening("retrieval", len(passages)) as told:
+            report = self._screened(query, passages, vector, has_vectors=has_vectors)
+            told.found(report)
+        decided("retrieval", report)
+        return report
+
+    def _screened(
+        self, query: str | None, passages: Batch, vector: ArrayLike | None, *, has_vectors: bool
+    ) -> Report:
         masked = self._masked(passages)
         free = np.array([i not in masked for i in passages.ids], dtype=np.bool_)
         judged_passages = passages.take(free) if masked else passages
