@@ -35,8 +35,8 @@ TOKEN = "of a benchmark, and long enough"  # noqa: S105
 N_CLEAN, GROUP, BATCH = 10_000, 5, 500
 N_HELD, REQUESTS = 100_000, 200
 HEAD = (
-    "| knowledge base | poison | held | cases | with poison | decisions | times fewer | share | split "
-    "| mixed | largest |"
+    "| knowledge base | poison | held | cases | with poison | decisions | times fewer | share "
+    "| split | mixed | largest |"
 )
 COLUMNS = {"black-box": "text_blackbox", "raw": "text"}
 
@@ -302,8 +302,8 @@ group is spread over, on average. Mixed: cases with texts of several groups.
 {chr(10).join(rows)}
 
 What the server takes for a page, in milliseconds, with {N_HELD:,} entries held in groups of five
-(texts of 80 words): median and 95th percentile of {REQUESTS} requests, and the median against reading one
-row by its number. From the application, without a network.
+(texts of 80 words): median and 95th percentile of {REQUESTS} requests, and the median against
+reading one row by its number. From the application, without a network.
 
 | database | page | median | p95 | of one row |
 |---|---|---|---|---|

@@ -222,7 +222,8 @@ class JointCalibration:
         rarest = np.fmin.reduce(shares)  # per entry, of all detectors that judged it
         self.spent = np.zeros(len(rarest), dtype=np.bool_) if spent is None else spent
         self._rarest = np.sort(rarest[~np.isnan(rarest)])
-        self._unspent = np.sort(rarest[~np.isnan(rarest) & ~self.spent])
+        unspent = ~np.isnan(rarest) & ~self.spent
+        self._unspent = np.sort(rarest[unspent]) if self.spent.any() else self._rarest
         self._most = max(len(calibration) for calibration in self.calibrations.values())
 
     def thresholds(self, alpha: float, confidence: float) -> dict[str, float]:

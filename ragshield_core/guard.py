@@ -39,6 +39,7 @@ from ragshield_core.growth.events import Change, Event
 from ragshield_core.growth.knowledge import Knowledge
 from ragshield_core.growth.recalibration import Recalibration
 from ragshield_core.growth.recorder import Hands, Recorder
+from ragshield_core.growth.revisions import Revisions
 from ragshield_core.growth.status import DetectorStanding, Status
 from ragshield_core.growth.unscreened import Unscreened, failing, let_in
 from ragshield_core.growth.writes import Writes
@@ -338,6 +339,8 @@ class Guard(Writes):
     ) -> Self:
         """Return a guard that is there, as one process more."""
         guard = cls._restored(whole.values, whole.arrays, quarantine, detectors)
+        whole.arrays.clear()  # the guard has its own, and they are large
+        state.give_back()
         guard._recorder = sharing.of(guard._hands)  # noqa: SLF001 - of this very class
         # Who finds neighbours in the store reads on once that is at hand.
         sharing.start(whole, read_on=guard._connected)  # noqa: SLF001
@@ -520,7 +523,7 @@ class Guard(Writes):
                 shifts=tuple(arrivals.shifts()),
                 topics=tuple(arrivals.topics()),
                 failing=self._knowledge.missed | self._failing,
-                unscreened=len(self._unscreened.among(self._knowledge.labels)),
+                unscreened=len(self._unscreened.among(self._knowledge.known)),
                 borrowed=self._calibrator.borrowed is not None,
                 unreachable=unreachable,
                 neighbors=self._neighbors_in(),
@@ -533,13 +536,13 @@ class Guard(Writes):
         ``rescreen``, and recalls what is suspicious.
         """
         with self._lock:
-            return dict(self._unscreened.among(self._knowledge.labels))
+            return dict(self._unscreened.among(self._knowledge.known))
 
     def _force(self) -> dict[str, str | None]:
         """Return, by detector, why it takes no part for now; ``None`` where it does."""
         waiting = self._growth.waiting()
-        known = self._knowledge
-        labelled = any(label is not None for label in known.labels.values())
+        known = self._knowledge.known
+        labelled = known.labelled
         why_not: dict[str, str | None] = {}
         for detector in self.detectors:
             name = detector.name
@@ -1221,16 +1224,14 @@ class Guard(Writes):
             "policy": self.policy.model_dump(mode="json"),
             "seed": self.seed,
             "dim": self._knowledge.dim,
-            "known": self._knowledge.labels,
             "unscreened": self._unscreened.state(),
-            "prints": [self._knowledge.prints.get(i) for i in self._knowledge.labels],
             # For who asks how the guard stands, and has not its detectors.
             "standing": self._force(),
             "neighbors": self._neighbors_in(),
             "left_out": [[skipped.detector, skipped.reason] for skipped in self._left_out],
         }
         values["detectors"], arrays = saved_detectors(self.detectors)
-        for part in (self._calibrator, self._growth):
+        for part in (self._knowledge.known, self._calibrator, self._growth):
             more, columns = part.state()
             values |= more
             arrays |= columns
@@ -1263,9 +1264,10 @@ class Guard(Writes):
             is neither registered nor given, or is given with another classifier.
         """
         check_detectors(detectors, classes=True)
-        values, arrays = state.read(Path(path))
-        with state.reading(Path(path)):
-            return cls._restored(values, arrays, quarantine, detectors)
+        with state.opened(Path(path)) as (values, arrays):
+            guard = cls._restored(values, arrays, quarantine, detectors)
+        state.give_back()
+        return guard
 
     @classmethod
     def _restored(
@@ -1288,9 +1290,7 @@ class Guard(Writes):
             learned = learned_of(number, arrays)
             detector.restore(values["detectors"][number]["learned"], learned)
         guard._knowledge.dim = values["dim"]
-        guard._knowledge.labels = dict(values["known"])
-        prints = zip(values["known"], values.get("prints", ()), strict=False)  # early: none
-        guard._knowledge.prints = {i: one for i, one in prints if one is not None}
+        guard._knowledge.known = Revisions.restored(values, arrays)
         guard._left_out = tuple(
             Skipped(detector=name, reason=why) for name, why in values.get("left_out", ())
         )

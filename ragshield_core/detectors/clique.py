@@ -56,6 +56,7 @@ from ragshield_core.groups.usual import (
 )
 from ragshield_core.neighbors.known import Lender, NeighborSource
 from ragshield_core.neighbors.table import TableUser, VectorTable, Where
+from ragshield_core.state import part_of
 from ragshield_core.text.copies import borrowed, spelling
 
 logger = logging.getLogger("ragshield")
@@ -212,7 +213,7 @@ class CliqueDetector(Detector, Lender, TableUser):
         # By slot: how many had come when it was held; infinite if confirmed, NaN if it is not held.
         self._held_at: NDArray[np.float64] = np.empty(0)
         self._n_come = 0  # entries learned and held since the fit
-        self._measured: NDArray[np.int64] = np.empty(0, dtype=np.int64)  # slots, latest measure
+        self._measured: NDArray[np.int32] = np.empty(0, dtype=np.int32)  # slots, latest measure
         self._latest: tuple[Batch, Overlay, Judgement] | None = None
         self._overlooked: frozenset[str] = frozenset()
 
@@ -268,8 +269,7 @@ class CliqueDetector(Detector, Lender, TableUser):
     def forget(self, entries: Batch) -> None:
         """Take entries out of the graph."""
         graph = self._fitted()
-        known = [entry_id for entry_id in entries.ids if entry_id in graph.index]
-        self._remove(known)
+        self._remove(graph.index.among(entries.ids))
 
     def hold(self, entries: Batch) -> None:
         """Keep held entries in the graph, so that the rest of their group is known."""
@@ -569,16 +569,13 @@ class CliqueDetector(Detector, Lender, TableUser):
         if values["graph"] is None:
             return
 
-        def part(prefix: str) -> dict[str, NDArray[Any]]:
-            # Copies: the graph changes its arrays in place.
-            found = (key for key in arrays if key.startswith(prefix))
-            return {key.removeprefix(prefix): arrays[key].copy() for key in found}
-
-        self._graph = SimilarityGraph.restored(values["graph"], part("graph."))
+        # Copies of arrays that are changed in place; each by itself, as they may be large.
+        self._graph = SimilarityGraph.restored(values["graph"], part_of(arrays, "graph."))
         self._held = {entry_id: list(keys) for entry_id, keys in values["held"].items()}
         self._scores, self._trusted = arrays["scores"].copy(), arrays["trusted"].copy()
         self._n_come = int(values.get("n_come", 0))
-        self._measured = arrays.get("measured", self._measured)  # early versions did not say
+        if "measured" in arrays:  # early versions did not say
+            self._measured = arrays["measured"].astype(np.int32)
         if "held_at" in arrays:
             self._held_at = arrays["held_at"].copy()
         else:  # saved by an early version: as if all of them were held just now
@@ -587,12 +584,13 @@ class CliqueDetector(Detector, Lender, TableUser):
             self._held_at[self._graph.index.slots_of(keys)] = 0.0
         for channel in CHANNELS:
             self._raw[channel] = Raw.empty(len(self._scores))
-            if saved_raw := part(f"raw.{channel}."):  # early versions had two channels
-                none = Raw.empty(len(self._scores))._asdict()  # not all parts were known then
-                self._raw[channel] = Raw(**(none | saved_raw))
+            # Early versions had two channels, and not all parts.
+            for name, saved in part_of(arrays, f"raw.{channel}.").items():
+                if saved.any():  # else there is room in name only, which takes no memory
+                    getattr(self._raw[channel], name)[:] = saved
         if "kin" in arrays:
             self._kin = Kin.restored(arrays["kin"])
-        if words := part("words."):
+        if words := part_of(arrays, "words."):
             self._shares = WordShares.restored(words)
         self._families = values["families"]
         threshold, reachable = values["edge_threshold"]
@@ -616,7 +614,7 @@ class CliqueDetector(Detector, Lender, TableUser):
         """Take over a knowledge base, and measure what is usual in it once it is large enough."""
         graph = self._fitted()
         if graph.n_slots:  # of which all may have been forgotten
-            self._remove([entry_id for entry_id in entries.ids if entry_id in graph.index])
+            self._remove(graph.index.among(entries.ids))
             graph.learn(entries.ids, graph.overlay(entries))
         else:
             graph.fit(entries.ids, entries)
@@ -630,7 +628,7 @@ class CliqueDetector(Detector, Lender, TableUser):
         graph = self._fitted()
         overlay = graph.part(slots)
         self._make_room()
-        self._measured = slots
+        self._measured = slots.astype(np.int32)
         known_before, self._ready = self._ready, True
         if self.rule == "cleanbase":
             _, similarities = cleanbase.undirected(overlay.numbers, overlay.lists)
@@ -647,7 +645,7 @@ class CliqueDetector(Detector, Lender, TableUser):
         newcomers = self._shares = None
         # An audit cannot tell new from old.
         if self.rule == "groups" and len(graph) >= MIN_WORDED and not audit:
-            self._shares = WordShares.of([graph.words[slot] for slot in graph.present.tolist()])
+            self._shares = WordShares.of(graph.words.take(graph.present))
             newcomers = Newcomers(overlay, self._shares, self._turns(TURNS))
         for channel in CHANNELS if self.rule == "groups" else ():
             if channel == "any" and self._families:
@@ -703,7 +701,7 @@ class CliqueDetector(Detector, Lender, TableUser):
 
     def _insert(self, keys: Sequence[str], entries: Batch, *, held: bool = False) -> None:
         graph = self._fitted()
-        self._remove([key for key in keys if key in graph.index])  # a write that is repeated
+        self._remove(graph.index.among(keys))  # a write that is repeated
         overlay = graph.overlay(entries)
         judgement = self._judge(overlay)
         start = graph.n_slots
@@ -740,7 +738,7 @@ class CliqueDetector(Detector, Lender, TableUser):
         before = self._fitted().compact()
         self._scores, self._trusted = self._scores[before], self._trusted[before]
         self._held_at = self._held_at[before]
-        self._measured = np.flatnonzero(np.isin(before, self._measured))
+        self._measured = np.flatnonzero(np.isin(before, self._measured)).astype(np.int32)
         self._raw = {channel: raw.take(before) for channel, raw in self._raw.items()}
 
     def _make_room(self) -> None:

@@ -396,8 +396,7 @@ class LabelModelDetector(Detector, Borrower):
         self, codes: NDArray[np.int64], rng: np.random.Generator
     ) -> tuple[list[str], NDArray[np.int64]]:
         """Return ids to learn from and their classes: numbers of ``codes``."""
-        ids = list(self._known.code_of)
-        all_codes = np.fromiter(self._known.code_of.values(), np.int64, len(ids))
+        ids, all_codes = self._known.ids, self._known.all_codes
         rows = np.flatnonzero(np.isin(all_codes, codes))
         classes = np.searchsorted(codes, all_codes[rows])
         if len(rows) > self.max_entries:

@@ -15,6 +15,7 @@ from ragshield_core.detectors.base import N_FOLDS, Detector, Evidence, Need, Sco
 from ragshield_core.entries import Batch
 from ragshield_core.errors import InvalidBatchError, NotFittedError
 from ragshield_core.findings import printable
+from ragshield_core.state import part_of
 from ragshield_core.text.normalized import readable, word_spans, words
 from ragshield_core.text.phrase_counts import (
     EMPTY,
@@ -426,12 +427,8 @@ class TriggerPhraseDetector(Detector):
         if "recent" not in values:
             return
 
-        def part(prefix: str) -> dict[str, NDArray[Any]]:
-            found = (key for key in arrays if key.startswith(prefix))
-            return {key.removeprefix(prefix): arrays[key] for key in found}
-
-        self._background = Background.restored(part("background."))
-        self._recent = Recent.restored(values["recent"], part("recent."))
+        self._background = Background.restored(part_of(arrays, "background."))
+        self._recent = Recent.restored(values["recent"], part_of(arrays, "recent."))
         self._ready = values["ready"]
         self._confirmed = set(values.get("confirmed", ()))
         self._lineages = Counter(values.get("lineages", {}))  # early versions did not count them

@@ -327,8 +327,13 @@ class Calibrator:
         self.held_out = {name: arrays[f"held_out.{numbers[name]}"] for name in values["held_out"]}
         self.thresholds = self._rules()
         if values["calibrated"]:
+            clean = {name: arrays[f"clean.{numbers[name]}"] for name in values["calibrated"]}
+            # Of a guard that goes by what was held out, both are the same, and large.
+            for name in clean.keys() & self.held_out.keys():
+                if np.array_equal(clean[name], self.held_out[name], equal_nan=True):
+                    clean[name] = self.held_out[name]
             self.calibration = JointCalibration(
-                {name: arrays[f"clean.{numbers[name]}"] for name in values["calibrated"]},
+                clean,
                 self._floors,
                 values.get("n_doubtful", 0),
                 arrays.get("spent"),

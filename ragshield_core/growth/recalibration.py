@@ -326,7 +326,7 @@ class Recalibration:
     @property
     def _standing(self) -> Batch:
         """What was collected and is still there, each entry in its latest revision."""
-        return latest([NOTHING, *self._collected], self._knowledge.labels)
+        return latest([NOTHING, *self._collected], self._knowledge.known)
 
     @property
     def _rate(self) -> float:
@@ -354,7 +354,7 @@ class Recalibration:
 
     def _measure_collected(self, confirmed: Sequence[str]) -> None:
         """Measure what is usual in what has come so far; thresholds are those of another guard."""
-        collected = latest([NOTHING, *self._collected], self._knowledge.labels)
+        collected = latest([NOTHING, *self._collected], self._knowledge.known)
         self._calibrator.measure(CleanSample.of(collected, vetted=False), confirmed)
         self._calibrator.calibrated_at = len(self._knowledge)
 

@@ -1,9 +1,11 @@
 """Held entries that are judged together: groups, floods, copies of one text are one case each.
 
 What belongs together is told when it is held, from the evidence: an entry joins the case of another
-that its evidence names, if the same detector has found both; that of another whose evidence names
-the same entry first, such as the one that all of them contradict; and that of a copy. A case is
-told by entries that wait or are confirmed: what was released was no part of an attack.
+that its evidence names, if the same detector has found both, or what is named is a group of one
+meaning; that of another whose evidence names the same entry first, such as the one that all of them
+contradict; and that of a copy. What a group ties is not tied again by a phrase, which others may
+share. A case is told by entries that wait or are confirmed: what was released was no part of an
+attack.
 
 The tables of cases hold nothing that entries and their findings do not: see :func:`regroup`.
 """
@@ -45,6 +47,12 @@ COUNTED = {
 UNKNOWN_P = 0.05
 # Characters of a text that are searched.
 SEARCHED = 4_000
+# What it names are members of one group, whoever has found them: the first of a group that comes
+# text by text are none yet when they are held, for another reason.
+GROUP = "clique"
+# A phrase is shared by texts that have nothing else in common, clean ones among them: an entry that
+# is in a group as well belongs there.
+PHRASE = "trigger_phrase"
 # What differs between copies that were filled in one by one.
 NUMBERS = re.compile(r"[\d\s]+")
 # What entries of one case may have in common.
@@ -330,12 +338,21 @@ def anchor_of(findings: Sequence[Values]) -> str | None:
 
     By the strongest finding that names entries: its detector, and whom it names first.
     """
-    naming = [one for one in findings if one["related_ids"]]
+    detectors = _spaced({_one_word(one["detector"]) for one in findings})
+    naming = [one for one in findings if one["related_ids"] and _ties(one["detector"], detectors)]
     if not naming:
         return None
     strongest = min(naming, key=lambda one: 1.0 if one["p_value"] is None else one["p_value"])
     named = json.dumps([strongest["detector"], strongest["related_ids"][0]])
     return hashlib.sha256(named.encode()).hexdigest()[:32]
+
+
+def _ties(detector: str, found_by: str) -> bool:
+    """Return whether what a detector names belongs together with an entry that some have found."""
+    if detector == GROUP:
+        return True
+    mine, group = (_spaced([_one_word(name)]) for name in (detector, GROUP))
+    return mine in found_by and (detector != PHRASE or group not in found_by)
 
 
 def _one_word(name: str) -> str:
@@ -353,6 +370,7 @@ MEMBER = (
 def _entry(row: Values) -> Entry:
     """Return what of a held row tells its case: columns of a member, and whom it names."""
     findings = json.loads(row["findings"])
+    detectors = _spaced({_one_word(one["detector"]) for one in findings})
     return {
         **{name: row[name] for name in ("number", "namespace", "store", "status", "held_at")},
         "entry_id": row["entry_id"],
@@ -361,11 +379,12 @@ def _entry(row: Values) -> Entry:
         "wording": wording_of(row["text"]),
         "anchor": anchor_of(findings),
         "severity": severity_of(findings),
-        "detectors": _spaced({_one_word(one["detector"]) for one in findings}),
+        "detectors": detectors,
         "searched": searched(f"{row['entry_id']}\n{decoded(row['text'])[:SEARCHED]}"),
         "names": [
-            (related, f" {_one_word(one['detector'])} ")
+            (related, one["detector"])
             for one in findings
+            if _ties(one["detector"], detectors)
             for related in one["related_ids"]
         ],
     }
@@ -393,7 +412,7 @@ def _among(entries: Sequence[Entry]) -> Iterator[tuple[int, int]]:
         own, place = entry["case_number"], (entry["namespace"], entry["store"])
         for related, detector in entry["names"]:
             other = there.get((*place, related))
-            if other is not None and detector in other["detectors"]:
+            if other is not None and _ties(detector, other["detectors"]):
                 yield own, other["case_number"]
         for mark in MARKS:
             if entry[mark.key] is not None:
@@ -428,7 +447,7 @@ def _by_name(
             query.where(HeldRow.entry_id.in_(ids))
         ):
             for other, detector in named.get((entry_id, store), ()):
-                if detector in detectors and case != other:
+                if case != other and _ties(detector, detectors):
                     yield other, case
 
 

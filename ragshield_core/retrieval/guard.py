@@ -353,8 +353,7 @@ class RetrievalGuard:
             is neither registered nor given.
         """
         check_detectors(detectors, TAKES, classes=True)
-        values, arrays = state.read(Path(path))
-        with state.reading(Path(path)):
+        with state.opened(Path(path)) as (values, arrays):
             scores = {}
             built: list[AnyDetector] = detectors_from(values["detectors"], detectors, TAKES)
             for number, (detector, saved) in enumerate(

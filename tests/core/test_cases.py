@@ -76,9 +76,9 @@ def test_an_entry_that_ties_two_cases_makes_one_of_them(any_url):
 
 def test_who_is_named_by_another_detector_or_was_released_is_no_reason_to_join(any_url):
     quarantine = Quarantine(any_url)
-    hold(quarantine, found("near", detector="label_neighbors"), found("good"))
+    hold(quarantine, found("near", detector="leading_question"), found("good"))
     quarantine.release(["good"], by="anna")
-    hold(quarantine, found("new", ["near", "good", "in the store"]))
+    hold(quarantine, found("new", ["near", "good", "in the store"], "label_neighbors"))
     assert grouped(quarantine) == [("good",), ("near",), ("new",)]
 
 
@@ -87,6 +87,34 @@ def test_entries_around_the_same_one_are_one_case(any_url):
     hold(quarantine, found("a", ["manual", "x"]), found("b", ["other", "manual"]))
     hold(quarantine, found("c", ["manual"]), found("d", ["manual"], detector="label_model"))
     assert grouped(quarantine) == [("a", "c"), ("b",), ("d",)]
+
+
+def test_the_first_of_a_group_are_of_it_though_held_for_another_reason(any_url):
+    quarantine = Quarantine(any_url)
+    hold(quarantine, found("first", detector="leading_question"), found("other", detector="hidden"))
+    hold(quarantine, found("third", ["second", "first"]))
+    assert grouped(quarantine) == [("first", "third"), ("other",)]
+
+
+def test_a_phrase_that_groups_share_makes_no_one_case_of_them(any_url):
+    quarantine = Quarantine(any_url)
+    every = ("a", "b", "x", "y", "clean")
+    phrase = {i: found(i, [j for j in every if j != i], "trigger_phrase", 1e-4) for i in every}
+    groups = {i: found(i, [j]) for i, j in (("a", "b"), ("b", "a"), ("x", "y"), ("y", "x"))}
+    both = (
+        Decision(
+            entry_id=i,
+            verdict=Verdict.QUARANTINE,
+            findings=(*phrase[i].findings, *(groups[i].findings if i in groups else ())),
+        )
+        for i in every
+    )
+    hold(quarantine, *both)
+    hold(quarantine, found("later", ["a", "x", "clean"], "trigger_phrase"))
+    expected = [("a", "b"), ("clean", "later"), ("x", "y")]
+    assert grouped(quarantine) == expected
+    quarantine.cases.regroup()
+    assert grouped(quarantine) == expected
 
 
 def test_what_joins_a_confirmed_case_opens_it_again(any_url):
