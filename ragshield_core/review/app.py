@@ -332,7 +332,8 @@ class _Pages:
         visit.session["undo"] = undoable
         try:
             count = self.desk.undo((int(first), int(last)), by=visit.reviewer.name)
-            visit.session["told"] = f"Taken back: {count} entries wait again."
+            waits = "waits" if count == 1 else "wait"
+            visit.session["told"] = f"Taken back: {_entries(count)} {waits} again."
         except QuarantineError as error:
             visit.session["told"] = printable(str(error), 300)
         return visit.to("queue")
@@ -512,7 +513,7 @@ class _Pages:
             Action.CONFIRM: "confirmed as poisoned",
             Action.KEEP: "kept waiting",
         }[outcome.action]
-        told = f"{outcome.n_done} entries {done}."
+        told = f"{_entries(outcome.n_done)} {done}."
         if outcome.action is Action.RELEASE and outcome.n_done and self.desk.store is None:
             told += " No store is at hand: they are admitted when they are ingested again."
         if outcome.n_proposed:
@@ -531,6 +532,10 @@ def _narrowed(session: dict[str, Any]) -> dict[str, Any]:
         "source": kept.get("source"),
         "search": kept.get("search"),
     }
+
+
+def _entries(count: int) -> str:
+    return f"{count:,} {'entry' if count == 1 else 'entries'}"
 
 
 def _one_in(severity: float) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -14,6 +15,9 @@ from ragshield_core.knowledge.standing import status_of
 from ragshield_core.quarantine import Quarantine, Status
 from ragshield_core.review.desk import LiveStore
 from ragshield_core.review.takeovers import Suite, suites
+
+# Days of which the page shows how many entries were held.
+DAYS = 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +41,7 @@ class Health:
     counts
         Entries by status.
     by_day
-        Entries held a day, the earliest first.
+        Entries held on each of the last ``DAYS`` days, the earliest first; empty before any was.
     good
         Of what people have decided, what was good: of all that is held, about as many are.
     whole
@@ -63,7 +67,7 @@ def health_view(quarantine: Quarantine, store: LiveStore | None) -> Health:
     standing, why_not = _standing(quarantine, store)
     there = quarantine.exists()
     counts = {str(status): quarantine.count(status) if there else 0 for status in Status}
-    days = sorted(quarantine.cases.by_day().items()) if there else []
+    days = _latest(quarantine.cases.by_day(DAYS)) if there else []
     judged = counts[Status.RELEASED] + counts[Status.CONFIRMED]
     good = None
     if judged:
@@ -79,6 +83,13 @@ def health_view(quarantine: Quarantine, store: LiveStore | None) -> Health:
         head=quarantine.head() if there else "0:",
         suites=suites(quarantine) if there else [],
     )
+
+
+def _latest(counts: Mapping[str, int]) -> list[tuple[str, int]]:
+    """Return the count of each of the last days, also of those on which nothing was held."""
+    today = dt.datetime.now(dt.UTC).date()
+    days = [(today - dt.timedelta(days=ago)).isoformat() for ago in reversed(range(DAYS))]
+    return [(day, counts.get(day, 0)) for day in days] if counts else []
 
 
 def _standing(quarantine: Quarantine, store: LiveStore | None) -> tuple[Standing | None, str]:

@@ -45,7 +45,7 @@ def test_one_is_released_and_four_confirmed_and_taken_back(quarantine, app):
     anna.get("/cases/1")
     numbers = anna.entries
     anna.decide(1, "release", numbers[:1], note="our own leaflet")
-    assert "1 entries released" in anna.told
+    assert "1 entry released" in anna.told
     assert "when they are ingested again" in anna.told
     anna.decide(1, "confirm", numbers[1:])
     assert anna.last.url.path == "/"  # nothing of the case waits
@@ -56,7 +56,7 @@ def test_one_is_released_and_four_confirmed_and_taken_back(quarantine, app):
     anna.post("/undo")
     assert "4 entries wait again" in anna.told
     anna.post("/undo")
-    assert "1 entries wait again" in anna.told
+    assert "1 entry waits again" in anna.told
     assert quarantine.count() == 5
     assert quarantine.show(ids[0]).findings
     quarantine.verify()
@@ -71,7 +71,7 @@ def test_nothing_is_undone_that_somebody_else_has_decided_since(quarantine, app)
     bert.decide(1, "confirm")
     anna.get("/")
     anna.post("/undo")
-    assert "1 entries wait again" in anna.told
+    assert "1 entry waits again" in anna.told
     assert quarantine.show(first).status is Status.CONFIRMED
     assert quarantine.show(second).status is Status.HELD
     anna.get("/")
@@ -156,7 +156,7 @@ def test_with_a_store_what_is_released_is_in_it_and_leaves_it_again(quarantine):
     assert [found.id for found in store.get_by_ids([one])] == [one]
     anna.get("/")
     anna.post("/undo")
-    assert "1 entries wait again" in anna.told
+    assert "1 entry waits again" in anna.told
     assert store.get_by_ids([one]) == inner.get_by_ids([one]) == []
     assert store.quarantine.show(one).status is Status.HELD
     assert [f.detector for f in store.quarantine.show(one).findings] == ["clique"]

@@ -13,6 +13,19 @@
     (row.querySelector("a, input[type=checkbox]") ?? row).focus({ preventScroll: true });
     row.scrollIntoView({ block: "nearest" });
   };
+  const boxes = () => Array.from(document.querySelectorAll("input[name=entry]"));
+  const count = () => {
+    const chosen = document.getElementById("chosen");
+    const all = boxes();
+    const checked = all.filter((box) => box.checked).length;
+    if (chosen) chosen.textContent = `${checked} of ${all.length} chosen`;
+  };
+  const choose = () => {
+    const all = boxes();
+    const none = all.every((box) => box.checked);
+    all.forEach((box) => (box.checked = !none));
+    count();
+  };
   // What changes anything waits for Enter: a reason that is typed beside its field decides nothing.
   const ready = (id) => document.getElementById(id)?.focus();
   const keys = {
@@ -23,6 +36,7 @@
     w: () => ready("keep"),
     u: () => ready("undo"),
     q: () => document.getElementById("back")?.click(),
+    a: choose,
     n: () => document.getElementById("note")?.focus(),
     "/": () => document.getElementById("search")?.focus(),
     "?": () => document.getElementById("keys")?.showModal(),
@@ -37,12 +51,16 @@
       act();
     }
   });
+  document.addEventListener("change", count);
+  document.getElementById("choose")?.addEventListener("click", choose);
   // One decision for each click, however impatient.
   document.addEventListener("submit", (event) => {
+    if (event.target.method === "dialog") return;
     if (event.target.dataset.sent) event.preventDefault();
     event.target.dataset.sent = "yes";
   });
   window.addEventListener("pageshow", () => {
+    count();
     document.querySelectorAll("form[data-sent]").forEach((form) => delete form.dataset.sent);
   });
 })();
