@@ -411,7 +411,7 @@ class _Pages:
         return visit.to("rules")
 
     def feedback(self, visit: _Visit, status: int = 200, why: str | None = None) -> Response:
-        """Show what decisions say of detectors and sources, and what thresholds would be by them."""
+        """Show what decisions say of detectors and sources, and thresholds by them."""
         quarantine, store = self.desk.quarantine, self.desk.store
         guard = None if store is None else store.guard
         seen = None
