@@ -164,8 +164,10 @@ class Cases:
             If there is none of that number; it may be a part of another one by now.
         """
         with self._quarantine.database.read() as session:
-            row = session.get(CaseRow, self._now(session, number))
-            if row is None or row.namespace != self._quarantine.namespace or not self._sees(row):
+            query = select(CaseRow).where(CaseRow.number == self._now(session, number))
+            query = query.where(CaseRow.namespace == self._quarantine.namespace)
+            row = session.scalars(query).first()
+            if row is None or not self._sees(row):
                 msg = (
                     f"there is no case {number} in {self._quarantine!r}; list() has what there is."
                 )
@@ -185,7 +187,10 @@ class Cases:
         query = (
             select(HeldRow)
             .join(MemberRow, MemberRow.number == HeldRow.number)
-            .where(MemberRow.case_number == case.number)
+            .where(
+                MemberRow.case_number == case.number,
+                MemberRow.namespace == self._quarantine.namespace,
+            )
             .order_by((HeldRow.status != Status.HELD), HeldRow.number)
         )
         if status is not None:
@@ -208,7 +213,11 @@ class Cases:
                 numbers |= {number for number, status in rows if status == Status.HELD}
             found: list[CaseRow] = []
             for some in grouping.chunks(sorted(numbers)):
-                found += session.scalars(select(CaseRow).where(CaseRow.number.in_(some)))
+                found += session.scalars(
+                    select(CaseRow).where(
+                        CaseRow.number.in_(some), CaseRow.namespace == self._quarantine.namespace
+                    )
+                )
             return tuple(_case(row) for row in found if self._sees(row))
 
     def entries(self, numbers: Sequence[int]) -> dict[int, HeldEntry]:
@@ -291,8 +300,10 @@ class Cases:
 
     def _now(self, session: Session, number: int) -> int:
         """Return the number of the case that one is a part of by now."""
-        known = session.get(MemberRow, number)
-        return number if known is None else known.case_number
+        query = select(MemberRow.case_number).where(MemberRow.number == number)
+        query = query.where(MemberRow.namespace == self._quarantine.namespace)
+        known = session.scalar(query)
+        return number if known is None else known
 
     def _where(
         self,

@@ -91,7 +91,7 @@ class Changes:
 
     def delete(self, row: HeldRow, action: str) -> None:
         """Delete a revision."""
-        self._gone.append(Gone(row.number, row.status))
+        self._gone.append(Gone(row.number, row.status, row.namespace))
         self._session.delete(row)
         self._events.append(_Event(action, row, gone=True))
 

@@ -75,6 +75,7 @@ class Gone(NamedTuple):
 
     number: int
     status: str
+    namespace: str
 
 
 def severity_of(findings: Sequence[Values]) -> float:
@@ -116,23 +117,35 @@ def follow(
     gone
         Numbers of those that were deleted.
     """
-    try:
-        _follow(session, new, moved, gone)
-    except _TornError:  # changed past ragshield; that must not stop anybody from holding an entry
-        logger.warning("cases of the quarantine did not fit its entries, and are told anew")
-        regroup(session)
+    namespaces = {row["namespace"] for row in new} | {one.row.namespace for one in moved}
+    for namespace in sorted(namespaces | {one.namespace for one in gone}):
+        try:
+            _follow(
+                session,
+                namespace,
+                [row for row in new if row["namespace"] == namespace],
+                [one for one in moved if one.row.namespace == namespace],
+                [one for one in gone if one.namespace == namespace],
+            )
+        except _TornError:  # changed past ragshield; that must not keep anybody from holding
+            logger.warning("cases of the quarantine did not fit its entries, and are told anew")
+            _regroup(session, namespace)
 
 
 def _follow(
-    session: Session, new: Sequence[Values], moved: Sequence[Moved], gone: Sequence[Gone]
+    session: Session,
+    namespace: str,
+    new: Sequence[Values],
+    moved: Sequence[Moved],
+    gone: Sequence[Gone],
 ) -> None:
     numbers = [*(one.row.number for one in moved), *(one.number for one in gone)]
-    known = _members(session, numbers)
-    tally = _Tally(session)
+    known = _members(session, namespace, numbers)
+    tally = _Tally(session, namespace)
     for one in gone:
         if (member := known.get(one.number)) is not None:
             tally.leave(member, one.status)
-    _delete(session, [one.number for one in gone if one.number in known])
+    _delete(session, namespace, [one.number for one in gone if one.number in known])
     coming: list[Values] = [row for row in new if row["status"] == Status.HELD]
     again: list[Values] = []
     for row, before in moved:
@@ -152,20 +165,29 @@ def regroup(session: Session) -> int:
 
     Cases that people know by their numbers keep them, unless findings have changed since.
     """
+    namespaces: set[str] = set()
+    for table in (table_of(CaseRow), table_of(MemberRow), table_of(HeldRow)):
+        namespaces |= set(session.scalars(select(table.c.namespace).distinct()))
+    return sum(_regroup(session, namespace) for namespace in sorted(namespaces))
+
+
+def _regroup(session: Session, namespace: str) -> int:
     for table in (table_of(CaseRow), table_of(MemberRow)):
-        session.execute(delete(table))
-    tally = _Tally(session)
-    for page in _all_held(session):
+        session.execute(delete(table).where(table.c.namespace == namespace))
+    tally = _Tally(session, namespace)
+    for page in _all_held(session, namespace):
         _take_in(session, tally, [_entry(row) for row in page])
-    for page in _all_held(session):  # those that name others which came later
+    for page in _all_held(session, namespace):  # those that name others which came later
         _tie(session, tally, [_entry(row) for row in page])
     return tally.write()
 
 
 def _take_in(session: Session, tally: _Tally, entries: Sequence[Entry]) -> None:
     """Find cases for entries that are in none."""
+    if _members(session, tally.namespace, [entry["number"] for entry in entries]):
+        raise _TornError  # of entries that were deleted past ragshield
     tally.join(entries)
-    ties = [*_among(entries), *_stored_ties(session, entries)]
+    ties = [*_among(entries), *_stored_ties(session, tally.namespace, entries)]
     into = tally.merge(ties, fresh={entry["number"] for entry in entries})
     members = [
         {column: entry[column] for column in MEMBER}
@@ -178,10 +200,10 @@ def _take_in(session: Session, tally: _Tally, entries: Sequence[Entry]) -> None:
 
 def _tie(session: Session, tally: _Tally, entries: Sequence[Entry]) -> None:
     """Join the cases that belong together because of entries that are in some."""
-    known = _members(session, [entry["number"] for entry in entries])
+    known = _members(session, tally.namespace, [entry["number"] for entry in entries])
     for entry in entries:
         entry["case_number"] = known[entry["number"]]["case_number"]
-    tally.merge(_stored_ties(session, entries))
+    tally.merge(_stored_ties(session, tally.namespace, entries))
 
 
 class _TornError(Exception):
@@ -189,10 +211,10 @@ class _TornError(Exception):
 
 
 class _Tally:
-    """What changes of cases."""
+    """What changes of cases of a namespace."""
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
+    def __init__(self, session: Session, namespace: str) -> None:
+        self._session, self.namespace = session, namespace
         self._cases: dict[int, dict[str, Any]] = {}  # as they will be
         self._were: set[int] = set()  # in the table
         self._gone: set[int] = set()
@@ -201,6 +223,7 @@ class _Tally:
         table = table_of(CaseRow)
         for some in chunks([n for n in dict.fromkeys(numbers) if n not in self._cases]):
             query = select(table).where(table.c.number.in_(some))
+            query = query.where(table.c.namespace == self.namespace)
             for row in self._session.execute(query).mappings():
                 self._cases[row["number"]] = dict(row)
                 self._were.add(row["number"])
@@ -274,8 +297,9 @@ class _Tally:
         table = table_of(MemberRow)
         for target, numbers in _by_value(into).items():
             for some in chunks([number for number in numbers if number not in fresh]):
-                where = table.c.case_number.in_(some)
-                self._session.execute(update(table).where(where).values(case_number=target))
+                change = update(table).where(table.c.case_number.in_(some))
+                change = change.where(table.c.namespace == self.namespace)
+                self._session.execute(change.values(case_number=target))
             for number in numbers:
                 other = self._cases.pop(number)
                 case = self._cases[target]
@@ -292,15 +316,17 @@ class _Tally:
         empty = {number for number, case in self._cases.items() if case["n_members"] < 1}
         table = table_of(CaseRow)
         for some in chunks(sorted((self._gone | empty) & self._were)):
-            self._session.execute(delete(table).where(table.c.number.in_(some)))
+            gone = delete(table).where(table.c.number.in_(some))
+            self._session.execute(gone.where(table.c.namespace == self.namespace))
         new = []
         for number, case in self._cases.items():
             case["is_open"] = int(case["n_waiting"] > 0)
             if number in empty:
                 continue
             if number in self._were:
-                where = table.c.number == number
-                self._session.execute(update(table).where(where).values(**case))
+                change = update(table).where(table.c.number == number)
+                change = change.where(table.c.namespace == self.namespace)
+                self._session.execute(change.values(**case))
             else:
                 new.append(case)
         if new:
@@ -312,11 +338,12 @@ def _values(row: HeldRow) -> dict[str, Any]:
     return {column.name: getattr(row, column.name) for column in table_of(HeldRow).columns}
 
 
-def _all_held(session: Session) -> Iterator[list[Values]]:
+def _all_held(session: Session, namespace: str) -> Iterator[list[Values]]:
     """Yield pages of all that is or was held."""
     last, table = -1, table_of(HeldRow)
     columns = [column for column in table.columns if column.name != "vector"]
-    query = select(*columns).order_by(table.c.number).limit(PAGE)
+    query = select(*columns).where(table.c.namespace == namespace)
+    query = query.order_by(table.c.number).limit(PAGE)
     while page := session.execute(query.where(table.c.number > last)).mappings().all():
         last = page[-1]["number"]
         yield [dict(row) for row in page if row["status"] in (*COUNTED, Status.SUPERSEDED)]
@@ -399,10 +426,10 @@ def _changed(session: Session, rows: Sequence[Values]) -> list[Entry]:
     table, entries = table_of(MemberRow), []
     for row in rows:
         entry = _entry(row)
-        where = table.c.number == row["number"]
+        where = (table.c.number == row["number"], table.c.namespace == row["namespace"])
         values = {column: entry[column] for column in MEMBER}
-        session.execute(update(table).where(where).values(**values))
-        entry["case_number"] = session.scalar(select(table.c.case_number).where(where))
+        session.execute(update(table).where(*where).values(**values))
+        entry["case_number"] = session.scalar(select(table.c.case_number).where(*where))
         entries.append(entry)
     return entries
 
@@ -423,22 +450,23 @@ def _among(entries: Sequence[Entry]) -> Iterator[tuple[int, int]]:
                 yield own, first.setdefault((*place, mark.key, entry[mark.key]), own)
 
 
-def _stored_ties(session: Session, entries: Sequence[Entry]) -> Iterator[tuple[int, int]]:
+def _stored_ties(
+    session: Session, namespace: str, entries: Sequence[Entry]
+) -> Iterator[tuple[int, int]]:
     """Yield the ties between entries and those that are in cases already."""
-    telling = [entry for entry in entries if entry["status"] in TELLING]
-    for namespace, some in _by_namespace(telling).items():
-        named: dict[tuple[str, str], list[tuple[int, str]]] = defaultdict(list)
-        marked: dict[str, dict[tuple[str, str], list[int]]] = {}
-        for entry in some:
-            for related, detector in entry["names"]:
-                named[related, entry["store"]].append((entry["case_number"], detector))
-            for mark in MARKS:
-                if entry[mark.key] is not None:
-                    cases = marked.setdefault(mark.key, defaultdict(list))
-                    cases[entry[mark.key], entry["store"]].append(entry["case_number"])
-        yield from _by_name(session, namespace, named)
+    named: dict[tuple[str, str], list[tuple[int, str]]] = defaultdict(list)
+    marked: dict[str, dict[tuple[str, str], list[int]]] = {
+        mark.key: defaultdict(list) for mark in MARKS
+    }
+    for entry in (entry for entry in entries if entry["status"] in TELLING):
+        for related, detector in entry["names"]:
+            named[related, entry["store"]].append((entry["case_number"], detector))
         for mark in MARKS:
-            yield from _by_mark(session, namespace, mark, marked.get(mark.key, {}))
+            if entry[mark.key] is not None:
+                marked[mark.key][entry[mark.key], entry["store"]].append(entry["case_number"])
+    yield from _by_name(session, namespace, named)
+    for mark in MARKS:
+        yield from _by_mark(session, namespace, mark, marked[mark.key])
 
 
 def _by_name(
@@ -481,10 +509,10 @@ def _telling(namespace: str, *columns: Any) -> Select[Any]:
     )
 
 
-def _members(session: Session, numbers: Sequence[int]) -> dict[int, Values]:
+def _members(session: Session, namespace: str, numbers: Sequence[int]) -> dict[int, Values]:
     """Return in which cases entries are, by their numbers."""
     member = table_of(MemberRow)
-    query = select(member.c.number, member.c.case_number)
+    query = select(member.c.number, member.c.case_number).where(member.c.namespace == namespace)
     found: dict[int, Values] = {}
     for some in chunks(numbers):
         for row in session.execute(query.where(member.c.number.in_(some))).mappings():
@@ -492,17 +520,11 @@ def _members(session: Session, numbers: Sequence[int]) -> dict[int, Values]:
     return found
 
 
-def _delete(session: Session, numbers: Sequence[int]) -> None:
+def _delete(session: Session, namespace: str, numbers: Sequence[int]) -> None:
     member = table_of(MemberRow)
     for some in chunks(numbers):
-        session.execute(delete(member).where(member.c.number.in_(some)))
-
-
-def _by_namespace(rows: Sequence[Entry]) -> dict[str, list[Entry]]:
-    parts: dict[str, list[Entry]] = defaultdict(list)
-    for row in rows:
-        parts[row["namespace"]].append(row)
-    return parts
+        gone = delete(member).where(member.c.number.in_(some))
+        session.execute(gone.where(member.c.namespace == namespace))
 
 
 def _by_value(mapping: Mapping[int, int]) -> dict[int, list[int]]:

@@ -13,7 +13,7 @@ from ragshield_core.findings import printable
 from ragshield_core.growth.status import Status
 
 if TYPE_CHECKING:
-    from opentelemetry.metrics import CallbackOptions, Observation
+    from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation
 
     from ragshield_core.guard import Guard
 
@@ -70,6 +70,8 @@ class Gauges:
         Name of its store, told with each figure; ``None`` for none.
     fresh
         Seconds for which what was asked is told again.
+    meter_provider
+        Of OpenTelemetry; ``None``, the default, for the one of the process.
 
     Raises
     ------
@@ -77,7 +79,14 @@ class Gauges:
         If opentelemetry-api is not installed: ``pip install 'ragshield[otel]'``.
     """
 
-    def __init__(self, guard: Guard, *, store: str | None = None, fresh: float = FRESH) -> None:
+    def __init__(
+        self,
+        guard: Guard,
+        *,
+        store: str | None = None,
+        fresh: float = FRESH,
+        meter_provider: MeterProvider | None = None,
+    ) -> None:
         try:
             from opentelemetry import metrics  # noqa: PLC0415 - of an extra
         except ImportError as error:
@@ -92,7 +101,7 @@ class Gauges:
         self._lock = threading.Lock()
         self._known: Status | None = None
         self._asked = -fresh
-        meter = metrics.get_meter("ragshield")
+        meter = metrics.get_meter("ragshield", meter_provider=meter_provider)
         for name, (unit, told, of) in GAUGES.items():
             meter.create_observable_gauge(name, [self._observing(of)], unit, told)
         self.refresh()

@@ -18,7 +18,7 @@ from ragshield_core.findings import Decision, Report, printable
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import Counter as OfCounts
-    from opentelemetry.metrics import Histogram
+    from opentelemetry.metrics import Histogram, Meter
     from opentelemetry.trace import Span, Tracer
 
 Stage = Literal["ingestion", "retrieval"]
@@ -48,9 +48,12 @@ def _instruments() -> _Instruments | None:
     except ImportError:
         return None
     own = version("ragshield")
-    meter = metrics.get_meter(NAME, own)
+    return _made(trace.get_tracer(NAME, own), metrics.get_meter(NAME, own))
+
+
+def _made(tracer: Tracer, meter: Meter) -> _Instruments:
     return _Instruments(
-        tracer=trace.get_tracer(NAME, own),
+        tracer=tracer,
         entries=meter.create_counter(
             "ragshield.entries", unit="{entry}", description="Entries by stage and verdict."
         ),
