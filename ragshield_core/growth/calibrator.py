@@ -15,7 +15,7 @@ from ragshield_core.entries import Batch
 from ragshield_core.errors import CalibrationError
 from ragshield_core.growth.arrivals import Arrivals, Counted
 from ragshield_core.growth.borrowed import Borrowed, Lent, check_dim
-from ragshield_core.growth.clean_sample import CleanSample
+from ragshield_core.growth.clean_sample import CleanSample, drawn_rows
 from ragshield_core.growth.knowledge import Knowledge
 from ragshield_core.policy import Policy, Thresholds
 from ragshield_core.screening import Raised
@@ -143,6 +143,10 @@ class Calibrator:
         """Return a clean sample of a knowledge base, as large as the accepted rate asks for."""
         rate = self.policy.quarantine_at
         return CleanSample.drawn(fitted, rate, seed=self._seed, vetted=vetted)
+
+    def rows_drawn(self, lineages: Sequence[str | None]) -> NDArray[np.int64]:
+        """Return which entries of a knowledge base make up such a sample, given all lineages."""
+        return drawn_rows(lineages, self.policy.quarantine_at, self._seed)
 
     def hold_out(self, fitted: Batch) -> None:
         """Score all fitted entries, each held out, for when thresholds are asked for."""

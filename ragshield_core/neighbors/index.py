@@ -109,7 +109,9 @@ class EntryIndex(ABC):
         return self._slots.ids(self._slots.known(slots))
 
     @abstractmethod
-    def add(self, ids: Sequence[str], embeddings: NDArray[np.float32]) -> NDArray[np.int64]:
+    def add(
+        self, ids: Sequence[str], embeddings: NDArray[np.float32], *, more: bool = False
+    ) -> NDArray[np.int64]:
         """Add entries and return their slots."""
 
     @abstractmethod
@@ -222,7 +224,9 @@ class NeighborIndex(EntryIndex):
         # An entry of a dict with its int value takes about 130 bytes, a pointer in a list 8.
         return (130 * len(self) + 8 * self.capacity + self._rows.nbytes) / len(self)
 
-    def add(self, ids: Sequence[str], embeddings: NDArray[np.float32]) -> NDArray[np.int64]:
+    def add(
+        self, ids: Sequence[str], embeddings: NDArray[np.float32], *, more: bool = False
+    ) -> NDArray[np.int64]:
         """Add entries and return their slots.
 
         Parameters
@@ -231,6 +235,8 @@ class NeighborIndex(EntryIndex):
             Unique, and none of them present.
         embeddings
             Shape (n, dim), float32, rows of unit length.
+        more
+            Whether others follow before anything is searched: lists are made with the last ones.
 
         Returns
         -------
@@ -250,6 +256,8 @@ class NeighborIndex(EntryIndex):
         self._slots.check_new(ids)
         slots = self._slots.add(ids)
         self._rows.append(embeddings)
+        if more:
+            return slots
         outgrown = len(self) > self.exact_up_to if self.exact else self._rows.outgrown
         if outgrown:
             self._rows.sort()
