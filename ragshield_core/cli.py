@@ -23,6 +23,7 @@ from ragshield_core.knowledge.command import status_command
 from ragshield_core.quarantine import DEFAULT_URL, HeldEntry, Quarantine, Status, metadata_json
 from ragshield_core.quarantine.digests import KEY_VARIABLE, NEW_KEY_VARIABLE
 from ragshield_core.scan.command import scan_command
+from ragshield_core.scan.fit_command import fit_command
 from ragshield_core.settings.command import apply_settings, config_app
 from ragshield_core.settings.objects import modules_here, named_object
 from ragshield_core.trials.command import evaluate_command
@@ -41,6 +42,7 @@ app = typer.Typer(
 quarantine_app = typer.Typer(no_args_is_help=True, help="Look at held entries and judge them.")
 app.add_typer(quarantine_app, name="quarantine")
 app.command("scan")(scan_command)
+app.command("fit")(fit_command)
 app.command("evaluate")(evaluate_command)
 app.command("status")(status_command)
 app.add_typer(canary_app, name="canary")
