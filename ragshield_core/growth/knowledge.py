@@ -97,21 +97,22 @@ class Knowledge:
     def fit_pieces(
         self,
         pieces: Pieces,
-        drawn: Callable[[Sequence[str | None]], NDArray[np.int64]],
-    ) -> Batch:
+        draw: Callable[[Sequence[str | None]], tuple[NDArray[np.int64], ...]],
+    ) -> list[Batch]:
         """Learn what no memory holds, and nothing else.
 
         Parameters
         ----------
         pieces
             The knowledge base.
-        drawn
-            Returns which entries stand for all, in ascending order, given the lineages of all.
+        draw
+            Returns which entries are wanted, given the lineages of all: several draws, each in
+            ascending order; those of the last one stand for all where things are measured.
 
         Returns
         -------
-        Batch
-            The entries that were drawn.
+        list[Batch]
+            The entries of each draw.
 
         Raises
         ------
@@ -133,10 +134,13 @@ class Knowledge:
             self.labels.update(zip(piece.ids, piece.labels, strict=True))
             self.prints.update((entry.id, entry.fingerprint) for entry in piece)
             lineages += piece.lineages
-        sample = together(list(pieces.take(drawn(lineages))))
+        draws = draw(lineages)
+        rows = np.unique(np.concatenate(draws))
+        wanted = together(list(pieces.take(rows)))
+        drawn = [wanted.take(np.searchsorted(rows, one)) for one in draws]
         for detector in self.learners:
-            detector.pieces_learned(pieces, sample)
-        return sample
+            detector.pieces_learned(pieces, drawn[-1])
+        return drawn
 
     def learn(self, entries: Batch) -> None:
         """Learn entries that have come."""

@@ -103,11 +103,11 @@ class Recalibration:
         self._calibrator.hold_out(batch)
 
     def fit_pieces(self, pieces: Pieces) -> None:
-        """Learn what no memory holds; a clean sample of it is held out, as at every refresh."""
-        sample = self._knowledge.fit_pieces(pieces, self._calibrator.rows_drawn)
+        """Learn what no memory holds, and nothing else; of many entries some are held out."""
+        sample, held_out = self._knowledge.fit_pieces(pieces, self._calibrator.draw_rows)
         self._begin_anew()
         self._calibrator.sample = CleanSample.of(sample, vetted=True)
-        self._calibrator.hold_out(sample)
+        self._calibrator.hold_out(held_out)
 
     def calibrate(
         self,

@@ -177,8 +177,12 @@ class Background:
 
         Exactly: a cell of the smaller table counts what several of the larger one do.
         """
-        again = self.copy()
-        apart = self.counts.reshape(N_ORDERS, -1, n_cells).sum(axis=1, dtype=np.int64)
+        if self.counts.size == N_ORDERS * n_cells:
+            return self
+        again = Background(n_cells)
+        again.n_grams, again.n_entries = self.n_grams.copy(), self.n_entries
+        # Of uint32: there are at most 128 of them, of 65,535 each.
+        apart = self.counts.reshape(N_ORDERS, -1, n_cells).sum(axis=1, dtype=np.uint32)
         again.counts = np.minimum(apart, SATURATED).astype(np.uint16).ravel()
         return again
 
