@@ -148,6 +148,17 @@ def test_in_many_partitions_groups_are_held_and_what_is_missed_is_logged(folder,
     assert "of the 16 nearest neighbours were found so" in caplog.text
 
 
+def test_processes_that_share_a_guard_have_what_was_fitted(folder, in_memory, tmp_path):
+    url = f"sqlite:///{tmp_path / 'guard.db'}"
+    guard, other = Guard.open(url), Guard.open(url)
+    fitted(folder, guard=guard).calibrate()
+    other.catch_up()
+    assert other.n_known == N
+    assert other.thresholds == pytest.approx(in_memory.thresholds, abs=1e-4)
+    for one in (guard, other):
+        one.close()
+
+
 def test_of_many_entries_some_are_held_out(folder, batch, in_memory, monkeypatch):
     monkeypatch.setattr(calibrator, "MOST_HELD_OUT", 1_200)
     guard = fitted(folder).calibrate(fpr=0.05)
