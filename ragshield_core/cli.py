@@ -19,6 +19,7 @@ from ragshield_core.review.command import review_command
 from ragshield_core.review.quarantine_command import quarantine_app
 from ragshield_core.rules.command import rules_app
 from ragshield_core.scan.command import scan_command
+from ragshield_core.scan.fit_command import fit_command
 from ragshield_core.settings.command import apply_settings, config_app
 from ragshield_core.trials.command import evaluate_command
 
@@ -32,6 +33,7 @@ app = typer.Typer(
 )
 app.add_typer(quarantine_app, name="quarantine")
 app.command("scan")(scan_command)
+app.command("fit")(fit_command)
 app.command("evaluate")(evaluate_command)
 app.command("review")(review_command)
 app.command("status")(status_command)

@@ -33,6 +33,7 @@ from ragshield_core.detectors.registry import (
 from ragshield_core.entries import Batch
 from ragshield_core.errors import NotFittedError, PoisonedEntryError, QuarantineError, StateError
 from ragshield_core.findings import Decision, Report, Skipped, Verdict, printable
+from ragshield_core.groups.pieces import InPieces
 from ragshield_core.growth.arrivals import Counted
 from ragshield_core.growth.borrowed import Lent
 from ragshield_core.growth.calibrator import Calibrator
@@ -62,10 +63,12 @@ from ragshield_core.text.workers import set_workers
 from ragshield_core.time_budget import TimeBudget
 
 if TYPE_CHECKING:
+    from ragshield_core.groups.pieces import Progress
     from ragshield_core.knowledge.sharing import Sharing, Whole
     from ragshield_core.notifications import Notifier
     from ragshield_core.quarantine import Quarantine
     from ragshield_core.rules.excusing import Excusing
+    from ragshield_core.scan.partitioned.engines import Engine
     from ragshield_core.settings import Settings
 
 T = TypeVar("T")
@@ -581,7 +584,13 @@ class Guard(Writes):
             self._calibrator.policy = policy
         return self
 
-    def fit(self, batch: Batch) -> Self:
+    def fit(
+        self,
+        batch: Batch | InPieces,
+        *,
+        engine: str | Engine | None = None,
+        progress: Progress | None = None,
+    ) -> Self:
         """Learn the knowledge base as it stands; replaces what was learned before.
 
         Entries are also scored while held out in turn, so that :meth:`calibrate` needs no
@@ -590,8 +599,42 @@ class Guard(Writes):
         Parameters
         ----------
         batch
-            The knowledge base, believed to be clean.
+            The knowledge base, believed to be clean. One that no memory holds is given as
+            :class:`~ragshield_core.scan.Parts`: its groups are looked for by partitions, texts are
+            read piece by piece, and only a clean sample of it is held out, as large as the
+            policy's rate asks for.
+        engine
+            Of parts: who runs the tasks; ``"ray"``, ``"local"`` (the default: one after the other,
+            in this process), or an :class:`~ragshield_core.scan.Engine`.
+        progress
+            Of parts: told what is being done, how much of it is done, and of how much.
+
+        Raises
+        ------
+        TypeError
+            If an engine or progress is given for entries that are in memory.
+        ValueError
+            If a detector cannot be fitted on parts; names it. The guard stays as it was.
+        SourceError
+            If the parts cannot be read, or their work folder is of others. The same call goes on
+            where it stopped.
         """
+        if isinstance(batch, InPieces):
+            groups, seed = self._knowledge.groups_in_pieces(), self.seed
+            # What takes long is done before others have to wait.
+            with (
+                batch.pieces(groups, engine=engine, seed=seed, progress=progress) as pieces,
+                self._replaced(),
+            ):
+                self._growth.fit_pieces(pieces)
+                self._unscreened.clear()
+            return self
+        if engine is not None or progress is not None:
+            msg = (
+                "engine and progress are of parquet files, expected Parts(path=...) in place of a "
+                "batch; entries that are in memory are fitted without."
+            )
+            raise TypeError(msg)
         with self._replaced():
             self._growth.fit(batch)
             self._unscreened.clear()

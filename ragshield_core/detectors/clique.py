@@ -40,6 +40,7 @@ from ragshield_core.groups.evidence import (
 )
 from ragshield_core.groups.graph import Overlay, SimilarityGraph
 from ragshield_core.groups.neighbors import GraphNeighbors
+from ragshield_core.groups.pieces import Pieces
 from ragshield_core.groups.usual import (
     CHANNEL_OF,
     COPIES,
@@ -155,6 +156,7 @@ class CliqueDetector(Detector, Lender, TableUser):
     # Without a calibration: a group that one clean entry in a thousand would have.
     default_threshold: float = 6.9
     acts_unfitted = False
+    in_pieces = True
 
     scope = Scope.CORPUS
 
@@ -177,6 +179,7 @@ class CliqueDetector(Detector, Lender, TableUser):
         self.alpha = alpha
         if rule == "cleanbase":  # one of 0 and 1, and no more to calibrate
             self.default_threshold, self.exchangeable = 0.5, False
+            self.in_pieces = False  # tasks measure groups only
         self.trusted_lineages = tuple(trusted_lineages)
         self.min_entries = min_entries
         self.exact_up_to = exact_up_to
@@ -265,6 +268,20 @@ class CliqueDetector(Detector, Lender, TableUser):
             self._learn_trusted(entries)
         else:
             self._insert(entries.ids, entries)
+
+    def learn_piece(self, piece: Batch) -> None:
+        """Add entries whose neighbours are said when all were added."""
+        if self._graph is None:
+            self._graph = self._empty_graph(piece.dim)
+        self._graph.extend(piece.ids, piece)
+
+    def pieces_learned(self, pieces: Pieces, reference: Batch) -> None:  # noqa: ARG002
+        """Take over the neighbours, and measure what is usual; all entries are trusted."""
+        found, graph = pieces.groups(), self._fitted()
+        graph.take_lists(found.words, found.lists)
+        if len(graph) >= self.min_entries:
+            self._measure(graph.present, tightness=found.tightness)
+            self._trusted[graph.present] = True
 
     def forget(self, entries: Batch) -> None:
         """Take entries out of the graph."""
@@ -623,8 +640,17 @@ class CliqueDetector(Detector, Lender, TableUser):
             self._measure(slots)
             self._trusted[slots] = True
 
-    def _measure(self, slots: NDArray[np.int64], *, audit: bool = False) -> Judgement:
-        """Learn what is usual among some entries of the graph, and score them by that."""
+    def _measure(
+        self,
+        slots: NDArray[np.int64],
+        *,
+        audit: bool = False,
+        tightness: Mapping[Channel, NDArray[np.float32]] | None = None,
+    ) -> Judgement:
+        """Learn what is usual among some entries of the graph, and score them by that.
+
+        ``tightness`` is that of their groups, where it was measured already.
+        """
         graph = self._fitted()
         overlay = graph.part(slots)
         self._make_room()
@@ -655,7 +681,10 @@ class CliqueDetector(Detector, Lender, TableUser):
                 )
                 if known is None and known_before:
                     self._measure_edges(graph.part(graph.present), ["any"])
-            found[channel] = evidence = self._evidence(overlay, channel, newcomers)
+            known_tight = None if tightness is None else tightness[channel]
+            found[channel] = evidence = self._evidence(
+                overlay, channel, newcomers, tightness=known_tight
+            )
             self._raw[channel].put(overlay.numbers, evidence.raw)
         if self.rule == "cleanbase":
             judgement = self._judge_cliques(overlay)
@@ -882,6 +911,8 @@ class CliqueDetector(Detector, Lender, TableUser):
         newcomers: Newcomers | None = None,
         held: Held | None = None,
         before: GroupEvidence | None = None,
+        *,
+        tightness: NDArray[np.float32] | None = None,
     ) -> GroupEvidence:
         if held is None:
             held = Held.of(overlay, self._held_weights(), self._raw[channel])
@@ -895,6 +926,7 @@ class CliqueDetector(Detector, Lender, TableUser):
             kin=self._kin,
             newcomers=newcomers,
             before=before,
+            tightness=tightness,
         )
 
     def _held_weights(self) -> NDArray[np.float32]:

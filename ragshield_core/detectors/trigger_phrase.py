@@ -15,10 +15,12 @@ from ragshield_core.detectors.base import N_FOLDS, Detector, Evidence, Need, Sco
 from ragshield_core.entries import Batch
 from ragshield_core.errors import InvalidBatchError, NotFittedError
 from ragshield_core.findings import printable
+from ragshield_core.groups.pieces import Pieces
 from ragshield_core.state import part_of
 from ragshield_core.text.normalized import readable, word_spans, words
 from ragshield_core.text.phrase_counts import (
     EMPTY,
+    MAX_CELLS,
     N_ORDERS,
     SKETCH,
     TAIL,
@@ -27,6 +29,7 @@ from ragshield_core.text.phrase_counts import (
     Grams,
     Recent,
     arrivals_of,
+    n_cells_for,
     order_of,
     places_of,
 )
@@ -204,6 +207,7 @@ class TriggerPhraseDetector(Detector):
     # What one batch in a hundred has by chance is no reason to act, however rare it is here.
     floor: float = 2.0
     acts_unfitted = False
+    in_pieces = True
 
     scope = Scope.BATCH
 
@@ -244,6 +248,9 @@ class TriggerPhraseDetector(Detector):
         self._ready = False  # whether what is learned now is recent
         self._lineages: Counter[str] = Counter()  # entries of the knowledge base, by lineage
         self._confirmed: set[str] = set()  # held, and judged poisoned by a person
+        # Of pieces, until all are counted.
+        self._sketches: list[NDArray[np.uint32]] = []
+        self._n_characters = 0
         self._latest: tuple[Batch, Grams, _Judgement] | None = None
         self._overlooked: frozenset[str] = frozenset()
 
@@ -263,6 +270,29 @@ class TriggerPhraseDetector(Detector):
         if self._background.n_entries >= self.min_entries:
             self._background.measure(self._copies(entries, sketches))
             self._ready = True
+
+    def learn_piece(self, piece: Batch) -> None:
+        """Add entries as background: in a table of the largest size, until all are counted."""
+        self._lineages.update(name for name in piece.lineages if name is not None)
+        if self._background is None:
+            self._background = Background(MAX_CELLS)
+        self._sketches.append(self._count(piece, 1))
+        self._n_characters += sum(map(len, piece.texts))
+
+    def pieces_learned(self, pieces: Pieces, reference: Batch) -> None:  # noqa: ARG002
+        """Count the phrases of all but copies, and take the table that their number asks for."""
+        if self._background is None:
+            return
+        self._background = self._background.folded(n_cells_for(self._n_characters))
+        if self._background.n_entries >= self.min_entries:
+            copies = _copies(np.concatenate(self._sketches))
+            self._background.measure(
+                Grams.of(batch.texts[start : start + CHUNK])
+                for batch in (pieces.take(copies) if len(copies) else ())
+                for start in range(0, len(batch), CHUNK)
+            )
+            self._ready = True
+        self._sketches, self._n_characters = [], 0
 
     def forget(self, entries: Batch) -> None:
         """Take entries that were learned out again."""
@@ -447,8 +477,7 @@ class TriggerPhraseDetector(Detector):
 
     def _copies(self, entries: Batch, sketches: NDArray[np.uint32]) -> list[Grams]:
         """Return the n-grams of all entries but the first of those that are copies."""
-        _, first = np.unique(_joined(len(entries), *_same_texts(sketches)), return_index=True)
-        copies = np.setdiff1d(np.arange(len(entries)), first)
+        copies = _copies(sketches)
         parts = [copies[start : start + CHUNK] for start in range(0, len(copies), CHUNK)]
         return [Grams.of([entries.texts[row] for row in part.tolist()]) for part in parts]
 
@@ -972,6 +1001,12 @@ def _same_texts(
         first.append(a[alike])
         second.append(b[alike])
     return np.concatenate(first), np.concatenate(second)
+
+
+def _copies(sketches: NDArray[np.uint32]) -> NDArray[np.int64]:
+    """Return the rows of all texts but the first of those that are copies, ascending."""
+    _, first = np.unique(_joined(len(sketches), *_same_texts(sketches)), return_index=True)
+    return np.setdiff1d(np.arange(len(sketches)), first)
 
 
 def _joined(n: int, first: NDArray[np.int64], second: NDArray[np.int64]) -> NDArray[np.int64]:

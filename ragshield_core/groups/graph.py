@@ -222,6 +222,29 @@ class SimilarityGraph:
         self.index.add(keys, batch.embeddings)
         self._connect(batch)
 
+    def extend(self, keys: Sequence[str], batch: Batch) -> None:
+        """Take over a part of a knowledge base; :meth:`take_lists` follows once all is there."""
+        self._changed()
+        slots = self.index.add(keys, batch.embeddings, more=True)
+        self._grow(self.index.capacity)
+        self._lineage[slots] = _codes_of(batch.lineages, self._lineages)
+
+    def take_lists(self, words: list[NDArray[np.uint32]], lists: Lists) -> None:
+        """Take over the words and the neighbours of all entries, which were found elsewhere.
+
+        Parameters
+        ----------
+        words
+            Of the n entries, by slot.
+        lists
+            Theirs, n of them, which name entries by slot.
+        """
+        self._changed()
+        self.index.add([], np.empty((0, self.index.dim), dtype=np.float32))  # these were all
+        self.words = EntryWords()
+        self.words.append(words)
+        self._lists.put(np.s_[: len(words)], lists)
+
     def _connect(self, batch: Batch) -> None:
         """Find the neighbours of a whole knowledge base."""
         self.words.append([word_hashes(text) for text in batch.texts])
@@ -455,11 +478,7 @@ class SimilarityGraph:
     def _codes(self, batch: Batch) -> tuple[NDArray[np.int64], dict[str, int]]:
         """Return one lineage code per entry, and all codes with the new ones."""
         known = dict(self._lineages)
-        for lineage in batch.lineages:
-            if lineage is not None:
-                known.setdefault(lineage, len(known))
-        codes = (NO_LINEAGE if name is None else known[name] for name in batch.lineages)
-        return np.fromiter(codes, np.int64, len(batch)), known
+        return _codes_of(batch.lineages, known), known
 
     def _merge(
         self, m: int, standing: Neighbors | None, inside: Neighbors | None, *, offset: int
@@ -506,6 +525,12 @@ class SimilarityGraph:
         lists.similarities[where, rank] = similarity[order]
         lists.copied[where, rank] = copied[order]
         return touched, lists
+
+
+def _codes_of(lineages: Sequence[str | None], known: dict[str, int]) -> NDArray[np.int64]:
+    """Return one lineage code per entry; ``known`` gets those that are new."""
+    codes = (NO_LINEAGE if i is None else known.setdefault(i, len(known)) for i in lineages)
+    return np.fromiter(codes, np.int64, len(lineages))
 
 
 class Overlay:

@@ -16,13 +16,18 @@ from ragshield_core.entries import Batch
 from ragshield_core.errors import CalibrationError
 from ragshield_core.growth.arrivals import Arrivals, Counted
 from ragshield_core.growth.borrowed import Borrowed, Lent, check_dim
-from ragshield_core.growth.clean_sample import CleanSample
+from ragshield_core.growth.clean_sample import CleanSample, drawn_rows
 from ragshield_core.growth.knowledge import Knowledge
 from ragshield_core.policy import Policy, Thresholds
 from ragshield_core.screening import Raised
 from ragshield_core.state import part_of
 
 logger = logging.getLogger("ragshield")
+
+
+# Entries that are held out of a knowledge base that no memory holds: 50 MB of texts and vectors. A
+# rate of one in a hundred is known to a fourteenth then.
+MOST_HELD_OUT = 20_000
 
 
 class Calibrator:
@@ -148,6 +153,24 @@ class Calibrator:
         """Return a clean sample of a knowledge base, as large as the accepted rate asks for."""
         rate = self.policy.quarantine_at
         return CleanSample.drawn(fitted, rate, seed=self._seed, vetted=vetted)
+
+    def draw_rows(self, lineages: Sequence[str | None]) -> tuple[NDArray[np.int64], ...]:
+        """Return which entries of what no memory holds make up such a sample, and are held out.
+
+        Parameters
+        ----------
+        lineages
+            Of all n entries, in their order.
+
+        Returns
+        -------
+        tuple[NDArray[np.int64], ...]
+            Rows of the sample, as of :meth:`draw`, and of those that are held out: all of them, up
+            to :data:`MOST_HELD_OUT`. Ascending.
+        """
+        held_out = np.random.default_rng(self._seed).permutation(len(lineages))[:MOST_HELD_OUT]
+        sample = drawn_rows(lineages, self.policy.quarantine_at, self._seed)
+        return sample, np.sort(held_out)
 
     def hold_out(self, fitted: Batch) -> None:
         """Score all fitted entries, each held out, for when thresholds are asked for."""

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ragshield_core.detectors.base import Detector, Need
-from ragshield_core.entries import Batch
+from ragshield_core.detectors.clique import CliqueDetector
+from ragshield_core.entries import Batch, together
 from ragshield_core.errors import InvalidBatchError
+from ragshield_core.groups.pieces import Pieces
 from ragshield_core.growth.revisions import Revisions
 from ragshield_core.neighbors.known import Borrower, Lender
 from ragshield_core.screening import crash
@@ -68,6 +72,72 @@ class Knowledge:
         self.known.put(batch.ids, batch.labels, [entry.fingerprint for entry in batch])
         for detector in self.learners:
             detector.fit(batch)
+
+    def groups_in_pieces(self) -> dict[str, Any] | None:
+        """Return the arguments of the detector that learns groups; ``None`` if none does.
+
+        Raises
+        ------
+        ValueError
+            If a detector cannot be fitted on what no memory holds; names all of them.
+        """
+        unable = [d.name for d in self.detectors if d.learns and not d.in_pieces]
+        if unable:
+            msg = (
+                f"{', '.join(unable)} cannot be fitted piece by piece, only on a batch in memory; "
+                "leave them out, or set in_pieces if learning one entry after the other comes to "
+                "the same as learning all at once."
+            )
+            raise ValueError(msg)
+        lender = self.learners[0]
+        return lender.config() if isinstance(lender, CliqueDetector) else None
+
+    def fit_pieces(
+        self,
+        pieces: Pieces,
+        draw: Callable[[Sequence[str | None]], tuple[NDArray[np.int64], ...]],
+    ) -> list[Batch]:
+        """Learn what no memory holds, and nothing else.
+
+        Parameters
+        ----------
+        pieces
+            The knowledge base.
+        draw
+            Returns which entries are wanted, given the lineages of all: several draws, each in
+            ascending order; those of the last one stand for all where things are measured.
+
+        Returns
+        -------
+        list[Batch]
+            The entries of each draw.
+
+        Raises
+        ------
+        InvalidBatchError
+            If an id repeats, vectors are missing, or of another dimension.
+        """
+        self.known, self.dim = Revisions(), None
+        for detector in self.learners:
+            detector.reset()
+        lineages: list[str | None] = []
+        for piece in pieces.batches("learning"):
+            self.check_learnable(piece)
+            if again := self.known.among(piece.ids):
+                msg = f"the id {again[0]!r} repeats, expected one entry per id; rename them."
+                raise InvalidBatchError(msg)
+            for detector in self.learners:
+                detector.learn_piece(piece)
+            self.dim = piece.dim
+            self.known.put(piece.ids, piece.labels, [entry.fingerprint for entry in piece])
+            lineages += piece.lineages
+        draws = draw(lineages)
+        rows = np.unique(np.concatenate(draws))
+        wanted = together(list(pieces.take(rows)))
+        drawn = [wanted.take(np.searchsorted(rows, one)) for one in draws]
+        for detector in self.learners:
+            detector.pieces_learned(pieces, drawn[-1])
+        return drawn
 
     def learn(self, entries: Batch) -> None:
         """Learn entries that have come."""

@@ -15,6 +15,7 @@ from ragshield_core.calibration import TIE
 from ragshield_core.entries import Batch
 from ragshield_core.errors import CalibrationError, NotFittedError
 from ragshield_core.findings import Finding, Skipped, finding_from_dict, finding_to_dict
+from ragshield_core.groups.pieces import Pieces
 from ragshield_core.growth.borrowed import Lent
 from ragshield_core.growth.calibrator import Calibrator
 from ragshield_core.growth.clean_sample import CleanSample, first_size, full_size, latest
@@ -100,6 +101,13 @@ class Recalibration:
         self._fit(batch)
         self._calibrator.sample = self._calibrator.draw(batch, vetted=True)
         self._calibrator.hold_out(batch)
+
+    def fit_pieces(self, pieces: Pieces) -> None:
+        """Learn what no memory holds, and nothing else; of many entries some are held out."""
+        sample, held_out = self._knowledge.fit_pieces(pieces, self._calibrator.draw_rows)
+        self._begin_anew()
+        self._calibrator.sample = CleanSample.of(sample, vetted=True)
+        self._calibrator.hold_out(held_out)
 
     def calibrate(
         self,
@@ -340,6 +348,9 @@ class Recalibration:
 
     def _fit(self, batch: Batch) -> None:
         self._knowledge.fit(batch)
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
         self._calibrator.reset()
         self.collecting, self._collected, self._held_meanwhile = False, [], []
         self._wanted_rate, self.pending = None, {}

@@ -114,7 +114,9 @@ class EntryIndex(ABC):
         return self._slots.ids(self._slots.known(slots))
 
     @abstractmethod
-    def add(self, ids: Sequence[str], embeddings: NDArray[np.float32]) -> NDArray[np.int64]:
+    def add(
+        self, ids: Sequence[str], embeddings: NDArray[np.float32], *, more: bool = False
+    ) -> NDArray[np.int64]:
         """Add entries and return their slots."""
 
     @abstractmethod
@@ -223,7 +225,9 @@ class NeighborIndex(EntryIndex):
         """
         return (self._slots.nbytes + self._rows.nbytes) / len(self) if len(self) else 0.0
 
-    def add(self, ids: Sequence[str], embeddings: NDArray[np.float32]) -> NDArray[np.int64]:
+    def add(
+        self, ids: Sequence[str], embeddings: NDArray[np.float32], *, more: bool = False
+    ) -> NDArray[np.int64]:
         """Add entries and return their slots.
 
         Parameters
@@ -232,6 +236,8 @@ class NeighborIndex(EntryIndex):
             Unique, and none of them present.
         embeddings
             Shape (n, dim), float32, rows of unit length.
+        more
+            Whether others follow before anything is searched: lists are made with the last ones.
 
         Returns
         -------
@@ -251,6 +257,8 @@ class NeighborIndex(EntryIndex):
         self._slots.check_new(ids)
         slots = self._slots.add(ids)
         self._rows.append(embeddings)
+        if more:
+            return slots
         outgrown = len(self) > self.exact_up_to if self.exact else self._rows.outgrown
         if outgrown:
             self._rows.sort()
