@@ -32,7 +32,7 @@ from ragshield_core.scan.partitioned.plan import partitions_of
 from ragshield_core.scan.partitioned.rows import Partitions
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def cluster():
     """One Ray for all tests of this file."""
     with small_cluster():
@@ -63,22 +63,22 @@ def audited(folder, *, rows=100, engine="local", work_dir=None, **options):
     return scan(parts, detectors(), engine=engine, fpr=0.02, **options)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def batch():
     return made()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def folder(batch, tmp_path_factory):
     return written(batch, tmp_path_factory.mktemp("parts"))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def in_memory(batch):
     return scan(batch, detectors(), fpr=0.02)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def partitioned(folder):
     return audited(folder)
 

@@ -82,24 +82,24 @@ def assert_same(one, other, batch, within=1e-4):
         np.testing.assert_allclose(scores, theirs[name], atol=within, err_msg=name)
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def cluster():
     """One Ray for all tests of this file."""
     with small_cluster():
         yield
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def batch():
     return labelled(made())
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def folder(batch, tmp_path_factory):
     return written(batch, tmp_path_factory.mktemp("parts"))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def in_memory(batch):
     return guard_of().fit(batch).calibrate()
 

@@ -598,7 +598,8 @@ def test_a_database_of_before_has_no_rules_and_takes_some(on_file):
     file = on_file.removeprefix("sqlite:///")
     with closing(sqlite3.connect(file)) as connection, connection:
         connection.execute("DROP INDEX ragshield_audit_log_rule")
-        connection.execute("DROP TABLE ragshield_rule")
+        for table in ("rule", "case", "case_member"):
+            connection.execute(f"DROP TABLE ragshield_{table}")
         for column in ("rule_number", "rule_digest"):
             connection.execute(f"ALTER TABLE ragshield_audit_log DROP COLUMN {column}")
         connection.execute("UPDATE ragshield_migration SET version_num = '7'")
