@@ -2,7 +2,7 @@
 
     python benchmarks/fit_cost.py                    # writes benchmarks/results/fit_cost.md
     python benchmarks/fit_cost.py --quick            # small, writes nothing
-    python benchmarks/fit_cost.py --size 1000000     # one size, all cores; printed only
+    python benchmarks/fit_cost.py --size 1000000     # one size, all cores; a file of its own
 
 What passages cost is held against embedding them with MiniLM on the same cores.
 
@@ -104,7 +104,7 @@ def main() -> None:
     """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="small, writes nothing")
-    parser.add_argument("--size", type=int, help="one size, all cores; printed only")
+    parser.add_argument("--size", type=int, help="one size, all cores; a file of its own")
     given = parser.parse_args()
     logging.getLogger("ragshield").setLevel(logging.ERROR)
     cores = n_workers()
@@ -129,14 +129,20 @@ def main() -> None:
         took = screening(guard, new)
         screens.append(f"| {n:,} | {took:.2f} s | {took / alone:.1%} |")
         print(screens[-1], flush=True)
+    if given.quick:
+        return
+    name, memory = "fit_cost.md", ""
     if given.size:
+        name = f"fit_cost_{given.size}.md"
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
         vectors = corpus.embeddings.nbytes / 2**30
-        print(f"peak memory {peak:.2f} GiB, vectors {vectors:.2f} GiB")
-    if given.quick or given.size:
-        return
+        memory = (
+            f"\nThe process took {peak:.1f} GiB at the most, texts of the corpus and the model "
+            f"that embeds among it; the vectors alone are {vectors:.1f} GiB.\n"
+        )
+        print(memory)
     words = sum(len(text.split()) for text in new.texts) / len(new)
-    RESULTS.joinpath("fit_cost.md").write_text(
+    RESULTS.joinpath(name).write_text(
         f"""# What fit and screening cost
 
 Written by `benchmarks/fit_cost.py`. The default guard, fitted and calibrated on entries of several
@@ -155,7 +161,7 @@ remembered of their texts; median of {ROUNDS} rounds. To embed them by MiniLM ta
 | known entries | screening | of embedding |
 |---|---|---|
 {chr(10).join(screens)}
-""",
+{memory}""",
         encoding="utf-8",
     )
 

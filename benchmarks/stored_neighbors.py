@@ -2,7 +2,7 @@
 
     python benchmarks/stored_neighbors.py            # writes benchmarks/results/stored_neighbors.md
     python benchmarks/stored_neighbors.py --quick    # small, writes nothing
-    python benchmarks/stored_neighbors.py --memory 1000000    # one size; printed only
+    python benchmarks/stored_neighbors.py --memory 20000    # memory of one size; printed only
 
 PostgreSQL is a server of its own (pgserver) on the same machine, its table and HNSW index in
 memory once they were read. Qdrant runs in its local mode, which compares with all in Python.
@@ -36,8 +36,9 @@ from numpy.typing import NDArray
 from sqlalchemy import create_engine
 from sqlalchemy import text as sql
 
-from ragshield_core import Batch, Guard, Quarantine
+from ragshield_core import Batch, Guard, Quarantine, state
 from ragshield_core.detectors import CliqueDetector
+from ragshield_core.neighbors.ids import packed
 from ragshield_core.neighbors.index import NeighborIndex
 from ragshield_core.neighbors.table import FoundEntries, VectorTable
 from ragshield_langchain.inner import access_to
@@ -48,6 +49,10 @@ ROUNDS = 5
 MODEL = DeterministicFakeEmbedding(size=DIM)
 GROUPS = (("text_blackbox", 5), ("text_blackbox", 3), ("text", 5), ("text", 3))
 N_CLEAN = 500
+# Of the entries of a guard, for a larger one.
+TIMES = 10
+# Bytes an entry that a table must take to be listed.
+LEAST_SHOWN = 1.0
 
 
 class InMemory(VectorTable):
@@ -202,58 +207,107 @@ def decisions(share: float) -> list[str]:
     return rows
 
 
-# What is run in a process of its own: a worker opens a saved guard.
-WORKER = """
-import json, sys
-import psutil
-from ragshield_core import Guard, Quarantine
-import ragshield_core.neighbors.stored, scipy.sparse, faiss
-process = psutil.Process()
-before = process.memory_info().rss
-guard = Guard.load(sys.argv[1], quarantine=Quarantine("sqlite://"))
-import gc
-gc.collect()
-print(json.dumps(process.memory_info().rss - before))
-"""
+def fitted(n: int, folder: Path, *, all_detectors: bool) -> None:
+    """Save two guards that know n entries, with neighbours in memory and in the store."""
+    batch = many(n)
+    quarantine = Quarantine("sqlite://")
+    guard = (
+        Guard.default(quarantine=quarantine)
+        if all_detectors
+        else Guard([CliqueDetector()], quarantine=quarantine)
+    )
+    guard.fit(batch).calibrate()
+    guard.save(folder / "memory")
+    guard.use_table(InMemory(batch), "store")
+    guard.let_go()
+    guard.save(folder / "store")
 
 
-def memory(n: int, *, all_detectors: bool) -> dict[str, float]:
-    """Return by how much a worker grows, in GiB, that opens a guard which knows n entries."""
-    grown = {}
-    for where in ("memory", "store"):
-        batch = many(n)
-        quarantine = Quarantine("sqlite://")
-        guard = (
-            Guard.default(quarantine=quarantine)
-            if all_detectors
-            else Guard([CliqueDetector()], quarantine=quarantine)
-        )
-        guard.fit(batch).calibrate()
-        if where == "store":
-            guard.use_table(InMemory(batch), "store")
-            guard.let_go()
-        with tempfile.TemporaryDirectory(prefix="ragshield") as folder:
-            guard.save(Path(folder) / "guard")
-            del guard, batch
-            gc.collect()
-            done = subprocess.run(  # noqa: S603 - of our own making
-                [sys.executable, "-c", WORKER, str(Path(folder) / "guard")],
-                check=True,
-                capture_output=True,
-                text=True,
-            )
-        grown[where] = json.loads(done.stdout.splitlines()[-1]) / 2**30
-    return grown
+def opened(folder: Path) -> dict[str, Any]:
+    """Return by how much a process grows that opens a guard, and what takes it, in bytes."""
+    script = Path(__file__).parent / "opened_memory.py"
+    done = subprocess.run(  # noqa: S603 - of our own making
+        [sys.executable, str(script), str(folder)], check=True, capture_output=True, text=True
+    )
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
 
 
-def memory_row(n: int, *, all_detectors: bool) -> str:
-    """Return a row of the table of memory."""
-    grown = memory(n, all_detectors=all_detectors)
+def repeated(source: Path, target: Path, times: int) -> None:
+    """Save a guard, whose neighbours are in the store, that knows every entry several times.
+
+    Each time its neighbours are those of the same time. What all of that is usual to, and what was
+    counted in it, is not larger for it; those are tables of a bounded size.
+    """
+    values, arrays = state.read(source)
+    n = len(arrays["known.labels"])
+    names = packed([f"entry-{number}" for number in range(n * times)])
+    for key, array in arrays.items():
+        column = key.rpartition(".")[2]
+        if column in names:
+            arrays[key] = names[column] if len(array) else array
+        elif "local." in key or key.startswith("sample."):
+            continue
+        elif column in ("ends", "rare_ends"):
+            arrays[key] = (array + array[-1] * np.arange(times)[:, None]).ravel()
+        elif column in ("codes", "rare") and ".words." in key:
+            arrays[key] = np.tile(array, times)
+        elif column in ("slots", "measured") and len(array) == n:
+            lifted = n * np.arange(times, dtype=array.dtype)
+            arrays[key] = np.concatenate([array + lift for lift in lifted])
+        elif len(array) == n:
+            arrays[key] = np.tile(array, (times, *[1] * (array.ndim - 1)))
+    for form in values["detectors"]:
+        if graph := form["learned"].get("graph"):
+            graph["index"]["capacity"] = n * times
+    state.write(target, values, arrays)
+
+
+def memory_rows(n: int, times: int, *, all_detectors: bool) -> tuple[list[str], list[str]]:
+    """Return the rows of the table of memory, and those of what takes it."""
+    with tempfile.TemporaryDirectory(prefix="ragshield") as name:
+        folder = Path(name)
+        fitted(n, folder, all_detectors=all_detectors)
+        gc.collect()
+        found = {where: opened(folder / where) for where in ("memory", "store")}
+        repeated(folder / "store", folder / "repeated", times)
+        many_times = opened(folder / "repeated")
     who = "all detectors" if all_detectors else "groups alone"
-    cells = [f"{grown[w]:.2f} GiB | {grown[w] * 2**30 / n:,.0f}" for w in ("memory", "store")]
-    row = f"| {n:,} | {who} | {' | '.join(cells)} |"
-    print(row, flush=True)
-    return row
+    cells = [f"{grown / 2**30:.2f} GiB | {grown / n:,.0f}" for grown in map(_grown, found.values())]
+    grown = _grown(many_times)
+    rows = [
+        f"| {n:,} | {who} | {' | '.join(cells)} |",
+        f"| {n * times:,} | {who} | | | {grown / 2**30:.2f} GiB | {grown / (n * times):,.0f} |",
+    ]
+    print("\n".join(rows), flush=True)
+    tables = []
+    for table, size in many_times["tables"].items():
+        share = size / (n * times)
+        if share >= LEAST_SHOWN:
+            tables.append(f"| {who} | {table} | {size / 2**20:,.1f} MiB | {share:,.1f} |")
+    return rows, tables
+
+
+def memory_section(taken: list[str], tables: list[str]) -> str:
+    """Return what is written about memory."""
+    newline = "\n"
+    return f"""By how much a process grows that opens a saved guard, past what its packages take.
+The larger guards are the smaller ones with every entry {TIMES} times, under names of its own.
+
+| known | detectors | in memory | bytes an entry | from the store | bytes an entry |
+|---|---|---|---|---|---|
+{newline.join(taken)}
+
+What takes it in the larger ones: arrays and objects by table, at least {LEAST_SHOWN:g} bytes an
+entry. Arrays count in full, also where the system gives no memory to zeros that nobody wrote.
+
+| detectors | table | size | bytes an entry |
+|---|---|---|---|
+{newline.join(tables)}"""
+
+
+def _grown(found: dict[str, Any]) -> int:
+    return int(found["grown"])
 
 
 def main() -> None:
@@ -264,14 +318,15 @@ def main() -> None:
     given = parser.parse_args()
     logging.getLogger("ragshield").setLevel(logging.ERROR)
     if given.memory:
-        memory_row(given.memory, all_detectors=False)
-        memory_row(given.memory, all_detectors=True)
+        for all_detectors in (False, True):
+            memory_rows(given.memory, TIMES, all_detectors=all_detectors)
         return
     vectors = real()[: N_QUERIES + 2_000] if given.quick else real()
     table, told = searches(vectors, 1 if given.quick else ROUNDS)
     decided = decisions(0.1 if given.quick else 1.0)
     sizes = [(1_000, False)] if given.quick else [(100_000, False), (100_000, True)]
-    taken = [memory_row(n, all_detectors=all_of_them) for n, all_of_them in sizes]
+    found = [memory_rows(n, TIMES, all_detectors=all_of_them) for n, all_of_them in sizes]
+    taken, tables = ([row for part in parts for row in part] for parts in zip(*found, strict=True))
     if given.quick:
         return
     newline = "\n"
@@ -297,11 +352,7 @@ poison among {N_CLEAN} clean ones, and how many decisions differ.
 |---|---|---|---|
 {newline.join(decided)}
 
-By how much a process grows that opens a saved guard, past what its packages take.
-
-| known | detectors | in memory | bytes an entry | from the store | bytes an entry |
-|---|---|---|---|---|---|
-{newline.join(taken)}
+{memory_section(taken, tables)}
 """,
         encoding="utf-8",
     )

@@ -143,6 +143,31 @@ class Calibration:
         return np.asarray(p_values, dtype=np.float64)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Released:
+    """Entries that came in, were held, and that people found to be clean.
+
+    Only what was held was looked at: below the thresholds of the time nothing is known but how many
+    there were. As a sample of what is clean they would be far too suspicious; together with those
+    that came and were not held they are the upper end of a larger one.
+
+    Attributes
+    ----------
+    scores
+        Per detector, shape (n_released,), as they were when the entries were held; the same entry
+        has the same row, NaN where the detector did not find it.
+    n_passed
+        How many entries came and were not held. They count as clean, though poison that nobody has
+        found may be among them.
+    """
+
+    scores: Mapping[str, NDArray[np.float64]]
+    n_passed: int
+
+    def __len__(self) -> int:
+        return max(map(len, self.scores.values()), default=0)
+
+
 class JointCalibration:
     """Scores of several detectors for the same known-clean entries.
 
@@ -166,6 +191,8 @@ class JointCalibration:
     spent
         Shape (n_clean,): which entries were beyond a threshold of :meth:`recall_thresholds` before,
         in an earlier calibration; ``None`` for none.
+    n_passed
+        How many further clean entries there are that no detector acts on; see :class:`Released`.
 
     Attributes
     ----------
@@ -201,9 +228,11 @@ class JointCalibration:
         floors: Mapping[str, float] | None = None,
         n_doubtful: int = 0,
         spent: NDArray[np.bool_] | None = None,
+        n_passed: int = 0,
     ) -> None:
         self.scores = dict(scores)
         self.n_doubtful = n_doubtful
+        self._n_passed = n_passed
         self.calibrations: dict[str, Calibration] = {}
         self._floors = {name: (floors or {}).get(name, -math.inf) for name in self.scores}
         shares = []
@@ -222,7 +251,8 @@ class JointCalibration:
         rarest = np.fmin.reduce(shares)  # per entry, of all detectors that judged it
         self.spent = np.zeros(len(rarest), dtype=np.bool_) if spent is None else spent
         self._rarest = np.sort(rarest[~np.isnan(rarest)])
-        self._unspent = np.sort(rarest[~np.isnan(rarest) & ~self.spent])
+        unspent = ~np.isnan(rarest) & ~self.spent
+        self._unspent = np.sort(rarest[unspent]) if self.spent.any() else self._rarest
         self._most = max(len(calibration) for calibration in self.calibrations.values())
 
     def thresholds(self, alpha: float, confidence: float) -> dict[str, float]:
@@ -249,7 +279,7 @@ class JointCalibration:
         far as every detector keeps a clean score to compare with: a sample that is large enough
         in expectation is not refused for the confidence.
         """
-        n = len(self._rarest) + self.n_doubtful
+        n = self._n_clean
         largest, sure = self._ranks(alpha, confidence)
         shares, counts = np.unique(self._rarest, return_counts=True)
         reached = np.cumsum(counts)  # clean entries acted on at each share
@@ -291,7 +321,7 @@ class JointCalibration:
         largest, sure = self._ranks(alpha, confidence)
         rank = largest - sure
         if recalled is not None:
-            n = len(self._rarest) + self.n_doubtful
+            n = self._n_clean
             rank = math.floor(recalled * (n + 1) + 1e-9)
         rank = max(1, rank - int(np.count_nonzero(self.spent)))
         if not len(self._unspent):
@@ -306,11 +336,33 @@ class JointCalibration:
                 found |= np.nan_to_num(self.scores[name], nan=-np.inf) > threshold
         return found
 
+    def with_released(self, released: Released) -> JointCalibration:
+        """Return the calibration with entries in it that people found to be clean.
+
+        Good for thresholds above those of this one only: of what passed nothing but the number is
+        known.
+        """
+        nothing = np.full(len(released), np.nan)
+        return JointCalibration(
+            {
+                name: np.concatenate([column, released.scores.get(name, nothing)])
+                for name, column in self.scores.items()
+            },
+            self._floors,
+            self.n_doubtful,
+            np.concatenate([self.spent, np.zeros(len(released), dtype=np.bool_)]),
+            self._n_passed + released.n_passed,
+        )
+
+    @property
+    def _n_clean(self) -> int:
+        return len(self._rarest) + self.n_doubtful + self._n_passed
+
     def _ranks(self, alpha: float, confidence: float) -> tuple[int, int]:
         """Return which of the largest values keeps the rate in expectation, and which surely."""
         from scipy.special import betainc  # noqa: PLC0415 - keeps `import ragshield_core` quick
 
-        n = len(self._rarest) + self.n_doubtful
+        n = self._n_clean
         largest = math.floor(alpha * (n + 1) + 1e-9)
         ranks = np.arange(1, largest + 1)
         sure = int(np.count_nonzero(betainc(ranks, n + 1 - ranks, alpha) >= confidence))

@@ -79,6 +79,14 @@ class QuarantineError(RAGShieldError, ValueError):
     """The quarantine cannot do what was asked; the message names the entry."""
 
 
+class RuleError(RAGShieldError, ValueError):
+    """A rule cannot be made or revoked as asked for; the message says what was expected."""
+
+
+class StalePreviewError(RAGShieldError, RuntimeError):
+    """The guard or the queue has changed since a preview was made; nothing was applied."""
+
+
 class OvertakenError(RAGShieldError, RuntimeError):
     """Another process wrote first, or has the turn; nothing was written. Catch up and try again.
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
@@ -16,6 +18,7 @@ from numpy.typing import NDArray
 
 from ragshield_core import state
 from ragshield_core.arguments import check_type
+from ragshield_core.calibration import Released
 from ragshield_core.detectors.base import Detector, Need
 from ragshield_core.detectors.registry import (
     BUILT_IN,
@@ -28,8 +31,9 @@ from ragshield_core.detectors.registry import (
     saved_detectors,
 )
 from ragshield_core.entries import Batch
-from ragshield_core.errors import PoisonedEntryError, QuarantineError, StateError
+from ragshield_core.errors import NotFittedError, PoisonedEntryError, QuarantineError, StateError
 from ragshield_core.findings import Decision, Report, Skipped, Verdict, printable
+from ragshield_core.groups.pieces import InPieces
 from ragshield_core.growth.arrivals import Counted
 from ragshield_core.growth.borrowed import Lent
 from ragshield_core.growth.calibrator import Calibrator
@@ -37,19 +41,35 @@ from ragshield_core.growth.events import Change, Event
 from ragshield_core.growth.knowledge import Knowledge
 from ragshield_core.growth.recalibration import Recalibration
 from ragshield_core.growth.recorder import Hands, Recorder
+from ragshield_core.growth.revisions import Revisions
 from ragshield_core.growth.status import DetectorStanding, Status
 from ragshield_core.growth.unscreened import Unscreened, failing, let_in
 from ragshield_core.growth.writes import Writes
+from ragshield_core.neighbors.known import KnownNeighbors, Lender
 from ragshield_core.neighbors.stored import not_at_hand
 from ragshield_core.neighbors.table import TableUser, VectorTable, Where
 from ragshield_core.policy import Policy
-from ragshield_core.screening import InForce, crash, overlooking, overruled, screened
+from ragshield_core.screening import (
+    InForce,
+    Quiet,
+    crash,
+    finds_nothing,
+    overlooking,
+    overruled,
+    screened,
+)
+from ragshield_core.telemetry.screenings import decided, screening
 from ragshield_core.text.workers import set_workers
 from ragshield_core.time_budget import TimeBudget
 
 if TYPE_CHECKING:
+    from ragshield_core.groups.pieces import Progress
     from ragshield_core.knowledge.sharing import Sharing, Whole
+    from ragshield_core.notifications import Notifier
     from ragshield_core.quarantine import Quarantine
+    from ragshield_core.rules.excusing import Excusing
+    from ragshield_core.scan.partitioned.engines import Engine
+    from ragshield_core.settings import Settings
 
 T = TypeVar("T")
 
@@ -122,10 +142,12 @@ class Guard(Writes):
         self._budget = TimeBudget()
         self._table: VectorTable | None = None  # of the store, where detectors may leave vectors
         self._where: Where | None = None
+        self._notifier: Notifier | None = None
         self._failing: dict[str, str] = {}  # detectors that failed when they were asked last, how
         self._raised: frozenset[str] = frozenset()  # detectors whose thresholds were higher last
         self._left_out: tuple[Skipped, ...] = ()
         self._warned = False  # that it is not calibrated
+        self._excusing: Excusing | None = None  # by the rules of the quarantine
         self._on_event: list[Callable[[Event], AbstractContextManager[object]]] = []
         self._recorder = Recorder(self._hands)
 
@@ -300,7 +322,8 @@ class Guard(Writes):
             detectors = [BUILT_IN[kind]() for kind in settings.detectors]
         if settings.workers is not None:
             set_workers(settings.workers)
-        return cls.open(
+        notifier = _notifier_of(settings)
+        guard = cls.open(
             settings.database,
             settings.namespace,
             detectors=detectors,
@@ -308,6 +331,7 @@ class Guard(Writes):
             lease=settings.lease,
             calibration_of=settings.calibration_of,
         )
+        return guard if notifier is None else guard.notify(notifier)
 
     @classmethod
     def _going_on(
@@ -319,6 +343,8 @@ class Guard(Writes):
     ) -> Self:
         """Return a guard that is there, as one process more."""
         guard = cls._restored(whole.values, whole.arrays, quarantine, detectors)
+        whole.arrays.clear()  # the guard has its own, and they are large
+        state.give_back()
         guard._recorder = sharing.of(guard._hands)  # noqa: SLF001 - of this very class
         # Who finds neighbours in the store reads on once that is at hand.
         sharing.start(whole, read_on=guard._connected)  # noqa: SLF001
@@ -435,6 +461,27 @@ class Guard(Writes):
         if lost is not None:
             raise not_at_hand(lost.in_store or "")
 
+    def notify(self, notifier: Notifier | None) -> Self:
+        """Tell people of groups that are held, of long queues and of detectors that fail.
+
+        Parameters
+        ----------
+        notifier
+            Told after each write that went through this guard, in this process; ``None`` tells
+            nobody any more.
+
+        Examples
+        --------
+        >>> from ragshield_core import Quarantine
+        >>> from ragshield_core.detectors import CliqueDetector
+        >>> from ragshield_core.notifications import Notifier
+        >>> guard = Guard([CliqueDetector()], quarantine=Quarantine("sqlite://"))
+        >>> guard = guard.notify(Notifier([print], group=5))
+        """
+        check_type("notifier", notifier, ("screened", "tell"), "a Notifier: Notifier([print])")
+        self._notifier = notifier
+        return self
+
     def status(self) -> Status:
         """Return how the guard stands: what it knows and goes by, and what to look at.
 
@@ -480,7 +527,7 @@ class Guard(Writes):
                 shifts=tuple(arrivals.shifts()),
                 topics=tuple(arrivals.topics()),
                 failing=self._knowledge.missed | self._failing,
-                unscreened=len(self._unscreened.among(self._knowledge.labels)),
+                unscreened=len(self._unscreened.among(self._knowledge.known)),
                 borrowed=self._calibrator.borrowed is not None,
                 unreachable=unreachable,
                 neighbors=self._neighbors_in(),
@@ -493,13 +540,13 @@ class Guard(Writes):
         ``rescreen``, and recalls what is suspicious.
         """
         with self._lock:
-            return dict(self._unscreened.among(self._knowledge.labels))
+            return dict(self._unscreened.among(self._knowledge.known))
 
     def _force(self) -> dict[str, str | None]:
         """Return, by detector, why it takes no part for now; ``None`` where it does."""
         waiting = self._growth.waiting()
-        known = self._knowledge
-        labelled = any(label is not None for label in known.labels.values())
+        known = self._knowledge.known
+        labelled = known.labelled
         why_not: dict[str, str | None] = {}
         for detector in self.detectors:
             name = detector.name
@@ -537,7 +584,13 @@ class Guard(Writes):
             self._calibrator.policy = policy
         return self
 
-    def fit(self, batch: Batch) -> Self:
+    def fit(
+        self,
+        batch: Batch | InPieces,
+        *,
+        engine: str | Engine | None = None,
+        progress: Progress | None = None,
+    ) -> Self:
         """Learn the knowledge base as it stands; replaces what was learned before.
 
         Entries are also scored while held out in turn, so that :meth:`calibrate` needs no
@@ -546,8 +599,42 @@ class Guard(Writes):
         Parameters
         ----------
         batch
-            The knowledge base, believed to be clean.
+            The knowledge base, believed to be clean. One that no memory holds is given as
+            :class:`~ragshield_core.scan.Parts`: its groups are looked for by partitions, texts are
+            read piece by piece, and only a clean sample of it is held out, as large as the
+            policy's rate asks for.
+        engine
+            Of parts: who runs the tasks; ``"ray"``, ``"local"`` (the default: one after the other,
+            in this process), or an :class:`~ragshield_core.scan.Engine`.
+        progress
+            Of parts: told what is being done, how much of it is done, and of how much.
+
+        Raises
+        ------
+        TypeError
+            If an engine or progress is given for entries that are in memory.
+        ValueError
+            If a detector cannot be fitted on parts; names it. The guard stays as it was.
+        SourceError
+            If the parts cannot be read, or their work folder is of others. The same call goes on
+            where it stopped.
         """
+        if isinstance(batch, InPieces):
+            groups, seed = self._knowledge.groups_in_pieces(), self.seed
+            # What takes long is done before others have to wait.
+            with (
+                batch.pieces(groups, engine=engine, seed=seed, progress=progress) as pieces,
+                self._replaced(),
+            ):
+                self._growth.fit_pieces(pieces)
+                self._unscreened.clear()
+            return self
+        if engine is not None or progress is not None:
+            msg = (
+                "engine and progress are of parquet files, expected Parts(path=...) in place of a "
+                "batch; entries that are in memory are fitted without."
+            )
+            raise TypeError(msg)
         with self._replaced():
             self._growth.fit(batch)
             self._unscreened.clear()
@@ -671,6 +758,55 @@ class Guard(Writes):
             self._growth.refresh(confirmed)
         return self
 
+    @property
+    def released(self) -> Released | None:
+        """What people found to be clean, as far as somebody has decided that it counts."""
+        return self._calibrator.released
+
+    def thresholds_with(self, released: Released | None) -> dict[str, float]:
+        """Return what :attr:`thresholds` are if what people found to be clean counts; see there.
+
+        Parameters
+        ----------
+        released
+            As :func:`ragshield_core.feedback.preview` takes it from the quarantine.
+
+        Raises
+        ------
+        CalibrationError
+            If the guard is not calibrated.
+        """
+        with self._lock:
+            thresholds = self._calibrator.thresholds_with(released)
+        return {name: threshold.quarantine for name, threshold in thresholds.items()}
+
+    def count_released(
+        self, released: Released | None, decided: Callable[[], object] = lambda: None
+    ) -> Self:
+        """Have what people found to be clean count, here and in all processes, from now on.
+
+        Also whenever thresholds are taken anew, until the guard is fitted again or calibrated by
+        other clean entries. A person decides so: :func:`ragshield_core.feedback.apply`.
+
+        Parameters
+        ----------
+        released
+            ``None`` for nothing any more.
+        decided
+            Called while no other process changes the guard, before anything is: it may raise, or
+            write down who decided.
+
+        Raises
+        ------
+        CalibrationError
+            If the guard is not calibrated.
+        """
+        with self._replaced():
+            self._calibrator.thresholds_with(released)  # raises before anything is decided
+            decided()
+            self._calibrator.count_released(released)
+        return self
+
     def overdue(self) -> tuple[Decision, ...]:
         """Return decisions against admitted entries that wait for the next report to name them.
 
@@ -684,6 +820,9 @@ class Guard(Writes):
 
     def screen(self, batch: Batch, *, replacing: Collection[str] = ()) -> Report:
         """Judge entries; changes nothing.
+
+        Findings that a rule excuses are left out of the decisions, whose notes say so; see
+        :class:`ragshield_core.rules.Rules`.
 
         Parameters
         ----------
@@ -707,7 +846,9 @@ class Guard(Writes):
         with self._lock:
             times_late = self._budget.times_late
             try:
-                report = self._screened(batch, replacing)
+                with screening("ingestion", len(batch)) as told:
+                    report = self._screened(batch, replacing)
+                    told.found(report)
             finally:
                 if self._budget.times_late != times_late:
                     self._leave_detectors()
@@ -721,6 +862,33 @@ class Guard(Writes):
             position = self._recorder.position
         skipped = (*self._left_out, *report.skipped)
         return replace(report, skipped=skipped, calibrated_at=calibrated_at, position=position)
+
+    def nearest(self, batch: Batch, k: int) -> KnownNeighbors:
+        """Return the nearest known entries of others; changes nothing.
+
+        Parameters
+        ----------
+        batch
+            Any entries with vectors; what is known under their own ids is left out.
+        k
+            How many of each.
+
+        Raises
+        ------
+        NotFittedError
+            If no detector keeps vectors, or nothing is known yet.
+        InvalidBatchError
+            If the vectors are of another dimension than those of the knowledge base.
+        """
+        with self._lock:
+            self._check_connected()
+            self.catch_up()
+            self.check_dim(batch)
+            lender = next((d for d in self.detectors if isinstance(d, Lender)), None)
+            if lender is None or not len(self._knowledge):
+                msg = "no detector of this guard knows vectors of entries to compare with."
+                raise NotFittedError(msg)
+            return lender.neighbors().known_neighbors(batch, k)
 
     def _screened(self, batch: Batch, replacing: Collection[str]) -> Report:
         self._check_connected()
@@ -742,7 +910,58 @@ class Guard(Writes):
                 leaving={*batch.ids, *replacing},
                 overdue=self._growth.overdue(),
                 budget=self._budget,
+                excuse=self._excused,
             )
+
+    def accused(
+        self, entries: Batch, decisions: Sequence[Decision]
+    ) -> tuple[Batch, list[Decision], dict[str, str]]:
+        """Return which admitted entries are to leave, by the rules that people have made.
+
+        :meth:`screen` asks them about the decisions on its batch, this about those on earlier
+        entries. What a person has confirmed as poisoned is not excused.
+
+        Parameters
+        ----------
+        entries
+            As they are in the store.
+        decisions
+            Against them, one per entry.
+
+        Returns
+        -------
+        tuple[Batch, list[Decision], dict[str, str]]
+            What is left of both, and remarks on the others, by id.
+        """
+        if not any(decision.findings for decision in decisions):
+            return entries, list(decisions), {}
+        confirmed = self.quarantine.confirmed_among(entries)
+        before = {r: d for r, d in enumerate(decisions) if d.entry_id not in confirmed}
+        with self._lock:
+            thresholds = self._calibrator.thresholds
+            quiet = partial(finds_nothing, self.detectors, thresholds, self._budget, self.policy)
+            after = {**dict(enumerate(decisions)), **self._excused(entries, before, quiet)}
+        stays = {
+            row: after[row].note or ""
+            for row, decision in before.items()
+            if after[row] is not decision and after[row].verdict is not Verdict.QUARANTINE
+        }
+        rows = [row for row in range(len(entries)) if row not in stays]
+        remarks = {entries.ids[row]: note for row, note in stays.items()}
+        return entries.take(rows), [after[row] for row in rows], remarks
+
+    def _excused(
+        self, batch: Batch, decisions: Mapping[int, Decision], quiet: Quiet
+    ) -> Mapping[int, Decision]:
+        from ragshield_core.quarantine import Quarantine  # noqa: PLC0415 - SQLAlchemy
+        from ragshield_core.rules.excusing import Excusing  # noqa: PLC0415
+
+        quarantine = self.quarantine
+        if not isinstance(quarantine, Quarantine):  # which has no rules
+            return decisions
+        if self._excusing is None or not self._excusing.of(quarantine):
+            self._excusing = Excusing(quarantine)
+        return self._excusing.decisions(batch, decisions, self.policy, quiet)
 
     def _leave_detectors(self) -> None:
         """Go on with detectors that know the same: a call that was left behind has the others.
@@ -780,6 +999,17 @@ class Guard(Writes):
         PoisonedEntryError
             If entries are to be quarantined and the policy says ``on_detect="raise"``.
         """
+        try:
+            report = self._held(report, by)
+        except PoisonedEntryError as error:
+            decided("ingestion", error.report)
+            raise
+        decided("ingestion", report)
+        if self._notifier is not None:
+            self._notifier.screened(report, self.quarantine)
+        return report
+
+    def _held(self, report: Report, by: str) -> Report:
         self._say_what_is_not_guarded(report)
         confirmed = self.quarantine.confirmed_among(report.batch)
         report = overruled(report, confirmed, Verdict.QUARANTINE)
@@ -862,8 +1092,10 @@ class Guard(Writes):
         Returns
         -------
         tuple[str, ...]
-            The ids that left; what a person has released before stays.
+            The ids that left; what a person has released before stays, and so does what rules
+            excuse.
         """
+        entries, decisions, _ = self.accused(entries, decisions)
         released = self.quarantine.hold(entries, decisions, by=by)
         gone = entries.take(np.array([i not in released for i in entries.ids], dtype=np.bool_))
         if len(gone):
@@ -1085,16 +1317,14 @@ class Guard(Writes):
             "policy": self.policy.model_dump(mode="json"),
             "seed": self.seed,
             "dim": self._knowledge.dim,
-            "known": self._knowledge.labels,
             "unscreened": self._unscreened.state(),
-            "prints": [self._knowledge.prints.get(i) for i in self._knowledge.labels],
             # For who asks how the guard stands, and has not its detectors.
             "standing": self._force(),
             "neighbors": self._neighbors_in(),
             "left_out": [[skipped.detector, skipped.reason] for skipped in self._left_out],
         }
         values["detectors"], arrays = saved_detectors(self.detectors)
-        for part in (self._calibrator, self._growth):
+        for part in (self._knowledge.known, self._calibrator, self._growth):
             more, columns = part.state()
             values |= more
             arrays |= columns
@@ -1127,9 +1357,10 @@ class Guard(Writes):
             is neither registered nor given, or is given with another classifier.
         """
         check_detectors(detectors, classes=True)
-        values, arrays = state.read(Path(path))
-        with state.reading(Path(path)):
-            return cls._restored(values, arrays, quarantine, detectors)
+        with state.opened(Path(path)) as (values, arrays):
+            guard = cls._restored(values, arrays, quarantine, detectors)
+        state.give_back()
+        return guard
 
     @classmethod
     def _restored(
@@ -1152,9 +1383,7 @@ class Guard(Writes):
             learned = learned_of(number, arrays)
             detector.restore(values["detectors"][number]["learned"], learned)
         guard._knowledge.dim = values["dim"]
-        guard._knowledge.labels = dict(values["known"])
-        prints = zip(values["known"], values.get("prints", ()), strict=False)  # early: none
-        guard._knowledge.prints = {i: one for i, one in prints if one is not None}
+        guard._knowledge.known = Revisions.restored(values, arrays)
         guard._left_out = tuple(
             Skipped(detector=name, reason=why) for name, why in values.get("left_out", ())
         )
@@ -1223,6 +1452,17 @@ def _check_same(saved: Sequence[Mapping[str, Any]], detectors: Sequence[Detector
             "another namespace."
         )
         raise StateError(msg)
+
+
+def _notifier_of(settings: Settings) -> Notifier | None:
+    """Return who tells the webhook of the settings, if there is one."""
+    if settings.webhook is None:
+        return None
+    from ragshield_core.notifications import Notifier, Webhook  # noqa: PLC0415 - httpx
+    from ragshield_core.notifications.webhook import SECRET_VARIABLE  # noqa: PLC0415
+
+    target = Webhook(settings.webhook, os.environ.get(SECRET_VARIABLE, ""))
+    return Notifier([target], group=settings.group, longest_queue=settings.longest_queue)
 
 
 def _default_quarantine() -> Quarantine:

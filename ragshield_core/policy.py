@@ -28,6 +28,10 @@ class Thresholds(NamedTuple):
         """Return thresholds of scores that are stretched and moved; never lower ones."""
         return Thresholds(*(max(one, offset + factor * one) for one in self))
 
+    def at_least(self, others: Thresholds) -> Thresholds:
+        """Return the higher of each and its counterpart."""
+        return Thresholds(*map(max, self, others))
+
 
 class Policy(BaseModel):
     """Expected share of *clean* entries we accept to flag and to quarantine, and what to do then.

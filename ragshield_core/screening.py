@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ragshield_core.calibration import Calibration
-from ragshield_core.detectors.base import Detector, Evidence
+from ragshield_core.detectors.base import Detector, Evidence, Scope
 from ragshield_core.entries import Batch
 from ragshield_core.errors import InvalidScoresError, NeighborsError
 from ragshield_core.findings import Decision, Finding, Report, Skipped, Unjudged, Verdict
@@ -61,6 +61,11 @@ class Outcome(NamedTuple):
 
 
 NOTHING = Outcome(np.empty(0), [], [])
+
+# Says of the rows of a batch whether a detector, by its name, finds nothing at all there.
+Quiet = Callable[[str, Batch, Sequence[int]], NDArray[np.bool_]]
+# Returns decisions as they are once rules of people have excused findings.
+Excuse = Callable[[Batch, Mapping[int, Decision], Quiet], Mapping[int, Decision]]
 
 
 class InForce(NamedTuple):
@@ -122,6 +127,7 @@ def screened(
     leaving: Collection[str],
     overdue: Mapping[str, Sequence[Finding]],
     budget: TimeBudget,
+    excuse: Excuse,
 ) -> Report:
     """Return what detectors say of a batch, and what is to be decided.
 
@@ -138,6 +144,8 @@ def screened(
     budget
         Makes the calls of the detectors. What is known of the knowledge base may not be changed any
         more where it has left one behind.
+    excuse
+        What rules make of the decisions on the batch: what is excused condemns nothing else.
     """
     seconds = policy.time_for(len(batch))
     tally, outcomes = Tally(batch), dict[str, Outcome]()
@@ -160,7 +168,8 @@ def screened(
         outcomes[name] = outcome
         tally.add(name, outcome)
         timings[name] = time.perf_counter() - start
-    remarkable = tally.decisions(policy)
+    quiet = partial(finds_nothing, detectors, in_force.thresholds, budget, policy)
+    remarkable = excuse(batch, tally.decisions(policy), quiet)
     raised = {name: one.raised.why for name, one in outcomes.items() if one.raised is not None}
     condemned = np.zeros(len(batch), dtype=np.bool_)
     condemned[[r for r, d in remarkable.items() if d.verdict is Verdict.QUARANTINE]] = True
@@ -187,6 +196,42 @@ def screened(
         raised=raised,
         retroactive=tuple(policy.decide(i, found) for i, found in earlier.items()),
     )
+
+
+def finds_nothing(
+    detectors: Sequence[Detector],
+    thresholds: Mapping[str, Thresholds],
+    budget: TimeBudget,
+    policy: Policy,
+    name: str,
+    batch: Batch,
+    rows: Sequence[int],
+) -> NDArray[np.bool_]:
+    """Return in which rows of a batch a detector finds nothing; one that fails finds something.
+
+    Parameters
+    ----------
+    detectors, thresholds, budget, policy
+        Who judges, by what, and in which time.
+    name
+        Of the detector that is asked.
+    batch, rows
+        Entries, and which of them are meant.
+    """
+    quiet = np.zeros(len(rows), dtype=np.bool_)
+    detector = next((one for one in detectors if one.name == name), None)
+    if detector is None or name not in thresholds:
+        return quiet
+    if detector.scope is Scope.ENTRY:
+        batch, rows = batch.take(list(rows)), range(len(rows))
+    try:
+        judge = partial(detector.judged_scores, batch)
+        scores = budget.call(name, policy.time_for(len(batch)), judge)
+    except Exception as error:  # noqa: BLE001 - any crash, of any detector
+        logger.error("%s could not be asked again: %s", name, crash(error))  # noqa: TRY400
+        return quiet
+    asked = np.nan_to_num(scores[list(rows)], nan=np.inf)
+    return np.asarray(asked <= thresholds[name].flag, dtype=np.bool_)
 
 
 def _of_earlier(

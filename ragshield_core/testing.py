@@ -9,7 +9,7 @@ import io
 import json
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,7 +19,9 @@ from numpy.typing import NDArray
 from ragshield_core.detectors.base import Detector, Need, Scope
 from ragshield_core.entries import Batch
 from ragshield_core.errors import ContractError, NotFittedError
+from ragshield_core.groups.pieces import FoundGroups, Pieces
 from ragshield_core.guard import Guard
+from ragshield_core.neighbors.known import Lender
 from ragshield_core.quarantine import Quarantine
 
 # Scores of one entry may differ so much with the shape of the matrices that it is computed in.
@@ -297,6 +299,20 @@ def forgets_when_fitted_again(case: DetectorCase) -> None:
     _ask(same, "fit keeps what was known before")
 
 
+def learns_in_pieces_what_it_learns_at_once(case: DetectorCase) -> None:
+    """Ask that one piece after the other is learned as all are at once, if it says so."""
+    detector = case.make()
+    # Neighbours that one lends others are found elsewhere, by whoever has the pieces.
+    if not detector.in_pieces or isinstance(detector, Lender):
+        return
+    pieces = _Halves(case.known)
+    for piece in pieces.batches(""):
+        detector.learn_piece(piece)
+    detector.pieces_learned(pieces, case.known)
+    scores, whole = detector.score(case.clean), case.fitted().score(case.clean)
+    _ask(np.allclose(scores, whole, atol=1e-6), "learning in pieces is not learning all at once")
+
+
 def forgets_what_it_learned(case: DetectorCase) -> None:
     """Ask that learning entries and forgetting them again leaves scores as they were."""
     detector = case.fitted()
@@ -385,6 +401,7 @@ CHECKS: tuple[Callable[[DetectorCase], None], ...] = (
     keeps_its_state_in_json_and_arrays,
     is_built_again_from_its_config,
     forgets_when_fitted_again,
+    learns_in_pieces_what_it_learns_at_once,
     forgets_what_it_learned,
     lets_go_of_what_is_held,
     overlooks_until_told_otherwise,
@@ -393,6 +410,23 @@ CHECKS: tuple[Callable[[DetectorCase], None], ...] = (
     says_of_each_what_it_is_asked,
 )
 """Everything that :func:`check_detector` asks."""
+
+
+class _Halves(Pieces):
+    """Entries that are in memory, as two pieces."""
+
+    def __init__(self, batch: Batch) -> None:
+        self._batch = batch
+
+    def __len__(self) -> int:
+        return len(self._batch)
+
+    def batches(self, what: str) -> Iterator[Batch]:  # noqa: ARG002
+        for rows in np.array_split(np.arange(len(self)), 2):
+            yield self._batch.take(rows)
+
+    def groups(self) -> FoundGroups:
+        raise NotImplementedError
 
 
 def _ask(granted: bool, otherwise: str) -> None:  # noqa: FBT001 - a condition

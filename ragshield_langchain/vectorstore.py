@@ -19,7 +19,7 @@ from langchain_core.embeddings import Embeddings
 from langchain_core.vectorstores import VectorStore
 from langchain_core.vectorstores.utils import maximal_marginal_relevance
 
-from ragshield_core import Guard, Quarantine, Report
+from ragshield_core import Batch, Guard, Quarantine, Report
 from ragshield_core.adapters.malformed import Vectors, unusable
 from ragshield_core.adapters.one_store import claim
 from ragshield_core.adapters.reconciling import (
@@ -28,6 +28,7 @@ from ragshield_core.adapters.reconciling import (
     reconciled,
     warn_if_different,
 )
+from ragshield_core.adapters.stored_vectors import use_table
 from ragshield_core.errors import (
     InvalidBatchError,
     MalformedEntriesError,
@@ -68,7 +69,8 @@ PART = 1000
 REFUSALS = (ValueError, TypeError)
 # How many copies of a held document are looked for in the store.
 COPIES = 16
-
+# Whose stores find neighbours.
+ABLE = "PGVector, PGVectorStore or QdrantVectorStore"
 
 ADOPTING: ContextVar[bool] = ContextVar("ragshield_adopting", default=False)
 
@@ -223,19 +225,11 @@ class GuardedVectorStore(VectorStore):
 
     def _use_table(self, neighbors: Where | None) -> None:
         """Let the guard find neighbours in the store inside, if it is to."""
-        table = self._access.table
-        if table is not None:
-            self._guard.use_table(table, neighbors)
+        found = use_table(self._guard, self._access.table, neighbors, store=self._inner, able=ABLE)
+        if found:
             with suppress(RuntimeError):  # on an event loop only: with the first writes, then
                 self._access.ready()
                 self._guard.let_go()
-        elif neighbors == "store" or self._guard.neighbors == "store":
-            msg = (
-                f"neighbours cannot be found in {type(self._inner).__name__}, expected PGVector, "
-                "PGVectorStore or QdrantVectorStore, or an inner_store with a table; leave "
-                "neighbors out, or use such a store."
-            )
-            raise TypeError(msg)
 
     def _warn_of_ignorance(self) -> None:
         """Warn where there are documents that detectors should know, and do not."""
@@ -563,6 +557,15 @@ class GuardedVectorStore(VectorStore):
     ) -> tuple[HeldEntry, ...]:
         """Do as :meth:`release` does, off the event loop."""
         return await self._off_loop(lambda: self.release(ids, by=by, note=note))
+
+    def standing(self, ids: Sequence[str]) -> Batch:
+        """Return documents as the store has them, as entries; missing ones are left out.
+
+        What is hidden, since it is held, is among them: this is for those who review it.
+        """
+        expect_ids(ids)
+        self._access.ready()
+        return self._keeper.run(self._keeper.stored(ids)).entries
 
     def restore(
         self, ids: Sequence[str], *, by: str = "ragshield", note: str | None = None

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from llama_index.core.base.embeddings.base import BaseEmbedding
 
-from ragshield_core import Guard, Quarantine, Report
+from ragshield_core import Batch, Guard, Quarantine, Report
 from ragshield_core.adapters.reconciling import Chosen, Reconciliation, reconciled
 from ragshield_core.findings import Decision
 from ragshield_core.quarantine import HeldEntry
@@ -75,6 +75,13 @@ class Guarded:
         released = self._keeper.run(steps)
         self._record()
         return released
+
+    def standing(self, ids: Sequence[str]) -> Batch:
+        """Return nodes as the store has them, as entries; missing ones are left out.
+
+        What is hidden, since it is held, is among them: this is for those who review it.
+        """
+        return self._keeper.run(self._keeper.stored(ids)).entries
 
     @dispatcher.span
     async def arelease(

@@ -38,6 +38,7 @@ from pydantic import PrivateAttr
 from ragshield_core import Guard
 from ragshield_core.adapters.malformed import unusable
 from ragshield_core.errors import MalformedEntriesError
+from ragshield_core.neighbors.table import VectorTable, Where
 from ragshield_core.quarantine import HeldEntry
 from ragshield_llamaindex.convert import (
     MetadataKeys,
@@ -98,6 +99,11 @@ class GuardedVectorStoreIndex(Guarded, VectorStoreIndex):
             nothing, the node's source document.
         inner_store: InnerStore | None
             How to read nodes of the vector store, for kinds that are not known.
+        neighbors: "store" | "memory" | None
+            Where detectors find the neighbours of a node. ``"store"``: in the vector store, so
+            that no vectors are kept in memory but of what is held, or not written yet; needs
+            PGVectorStore or QdrantVectorStore, and is as good as their search. It can be changed
+            at any start. Default: as the guard was saved; a new one has them in memory.
         name: str | None
             Under which nodes of this index are held, the same in every process: release and reads
             do not see what is held for others. Default: class and collection or table of the store
@@ -159,6 +165,7 @@ class GuardedVectorStoreIndex(Guarded, VectorStoreIndex):
         inner_store: InnerStore | None = None,
         name: str | None = None,
         check: bool = True,
+        neighbors: Where | None = None,
         storage_context: StorageContext | None = None,
         index_struct: IndexDict | None = None,
         **kwargs: Any,
@@ -176,7 +183,7 @@ class GuardedVectorStoreIndex(Guarded, VectorStoreIndex):
         self._access = _IndexInner(self, store, inner_store)
         self._access.struct = index_struct
         keys = MetadataKeys(label=label_key, lineage=lineage_key)
-        self._keeper = NodeKeeper(guard, self._access, keys, name)
+        self._keeper = NodeKeeper(guard, self._access, keys, name, neighbors)
         self._keeper.look("index", check=check)
         self._reads = ReadView(store, self._access, self._keeper.mask)
         kwargs["transformations"] = _stable(kwargs.get("transformations"))
@@ -230,7 +237,7 @@ class GuardedVectorStoreIndex(Guarded, VectorStoreIndex):
         return index
 
     @classmethod
-    def adopt(
+    def adopt(  # noqa: PLR0913 - as of the constructor
         cls,
         index: VectorStoreIndex,
         *,
@@ -241,6 +248,7 @@ class GuardedVectorStoreIndex(Guarded, VectorStoreIndex):
         inner_store: InnerStore | None = None,
         name: str | None = None,
         fit: bool = True,
+        neighbors: Where | None = None,
     ) -> Self:
         """Guard an index that holds nodes already.
 
@@ -259,7 +267,7 @@ class GuardedVectorStoreIndex(Guarded, VectorStoreIndex):
             while the guard is fitted. Default: from all nodes, each held out in turn. If there are
             too few for the accepted rate, the smallest rate that they justify is taken, up to 5 %;
             below 20 or so, the guard begins as it does with nothing.
-        label_key, lineage_key, inner_store, name
+        label_key, lineage_key, inner_store, name, neighbors
             As for the constructor.
         fit
             False for a guard that has learned the index already: ``Guard.load(folder)``, beside
@@ -295,7 +303,7 @@ class GuardedVectorStoreIndex(Guarded, VectorStoreIndex):
             access = _IndexInner(index, index.vector_store, inner_store)
             access.struct = index.index_struct
             keys = MetadataKeys(label=label_key, lineage=lineage_key)
-            NodeKeeper(guard, access, keys, name).adopt(clean_ids)
+            NodeKeeper(guard, access, keys, name, neighbors).adopt(clean_ids)
         adopted = cls(
             guard=guard,
             label_key=label_key,
@@ -303,6 +311,7 @@ class GuardedVectorStoreIndex(Guarded, VectorStoreIndex):
             inner_store=inner_store,
             name=name,
             check=not fit,
+            neighbors=neighbors,
             storage_context=index.storage_context,
             index_struct=index.index_struct,
             **{name: getattr(index, f"_{name}") for name in _SETTINGS},
@@ -791,6 +800,11 @@ class _IndexInner(InnerStore):
     def name(self) -> str:
         """That of the store, where it keeps texts; the others are in memory."""
         return "" if self._nodes is None else self._nodes.name
+
+    @property
+    def table(self) -> VectorTable | None:
+        """That of the store, where it keeps texts; the others are in memory anyway."""
+        return None if self._nodes is None else self._nodes.table
 
     @property
     def replaces(self) -> bool:

@@ -10,7 +10,7 @@ import asyncio
 import json
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from types import NoneType
 from typing import Any, ClassVar
@@ -25,9 +25,11 @@ from llama_index.core.vector_stores.types import (
 )
 from llama_index.core.vector_stores.utils import metadata_dict_to_node, node_to_metadata_dict
 
+from ragshield_core.adapters import postgres_vectors, qdrant_vectors
 from ragshield_core.adapters.one_store import name_of
 from ragshield_core.entries import unfit as unstorable
 from ragshield_core.findings import printable
+from ragshield_core.neighbors.table import VectorTable
 from ragshield_llamaindex.convert import check_fields, metadata_as_stored, text_of
 
 # Ids per statement, and points per page.
@@ -91,6 +93,11 @@ class InnerStore(ABC):
     @abstractmethod
     def document(self, ref_doc_id: str) -> list[str]:
         """Return the ids of the nodes that were cut from a document."""
+
+    @property
+    def table(self) -> VectorTable | None:
+        """The vectors, searched by the store for detectors; ``None`` where it cannot be asked."""
+        return None
 
     def near(self, vector: Sequence[float], k: int) -> list[BaseNode]:
         """Return the k nodes nearest to a vector, with or without their vectors."""
@@ -309,6 +316,22 @@ class QdrantInner(InnerStore):
         """Return whether it is a QdrantVectorStore."""
         return comes_from(store_cls, "llama_index.vector_stores.qdrant.base", "QdrantVectorStore")
 
+    @property
+    def table(self) -> VectorTable | None:
+        """The dense vectors of the collection; an asynchronous client alone cannot be asked."""
+        if self._store.client is None:
+            return None
+        return qdrant_vectors.QdrantVectors(
+            self.name, self._place, _as_qdrant_writes, lambda point: str(point.id)
+        )
+
+    def _place(self) -> qdrant_vectors.Place | None:
+        store = self._store
+        if not self._there():
+            return None
+        # Collections of old have vectors without a name.
+        return qdrant_vectors.Place(store.client, store.collection_name, store.dense_vector_name)
+
     def _unfit(self, node: BaseNode, *, flat: bool) -> str | None:
         if not _uuids([node.node_id]):
             return "its id is no UUID, which Qdrant asks for; name nodes by UUIDs."
@@ -445,6 +468,27 @@ class PostgresInner(InnerStore):
     def name(self) -> str:
         """Its class, schema and table."""
         return name_of(self._store, f"{self._store.schema_name}.{self._store.table_name}")
+
+    @property
+    def table(self) -> VectorTable | None:
+        """The vectors of the table."""
+        return postgres_vectors.PostgresVectors(self.name, self._in_transaction, self._place)
+
+    def _in_transaction(self, work: Callable[[Any], Any]) -> Any:
+        self._store._initialize()  # noqa: SLF001 - makes the table, as its own methods do
+        with self._store._session() as session, session.begin():  # noqa: SLF001
+            return work(session)
+
+    def _place(self, session: Any) -> postgres_vectors.Place:
+        quoted = session.get_bind().dialect.identifier_preparer
+        return postgres_vectors.Place(
+            table=quoted.format_table(self._table().__table__),
+            key_column="id",
+            id_column="node_id",  # which need not be unique: `add` keeps what is there beside it
+            vector_column="embedding",
+            condition="e.node_id IS NOT NULL AND e.embedding IS NOT NULL",
+            values={},
+        )
 
     def unreadable(self, text: str) -> bool:
         """Return whether there is a NUL, or a half of a surrogate pair."""
@@ -620,6 +664,14 @@ def _uuids(ids: Sequence[str]) -> list[str]:
             uuid.UUID(one)
             found.append(one)
     return found
+
+
+def _as_qdrant_writes(ids: Sequence[str]) -> list[str]:
+    """Return those ids that are UUIDs as Qdrant gives them back.
+
+    A node with its id in capitals is a point with another one: detectors keep its vector.
+    """
+    return [one for one in _uuids(ids) if str(uuid.UUID(one)) == one]
 
 
 def _cut_from(ref_doc_id: str) -> Any:

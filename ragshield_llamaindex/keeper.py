@@ -18,6 +18,7 @@ from ragshield_core.adapters.malformed import Sifted, sift
 from ragshield_core.adapters.one_store import claim
 from ragshield_core.adapters.reconciling import warn_if_different
 from ragshield_core.adapters.steps import Step, Steps, asked, own
+from ragshield_core.adapters.stored_vectors import use_table
 from ragshield_core.arguments import kind_of
 from ragshield_core.entries import Entry
 from ragshield_core.errors import (
@@ -29,6 +30,7 @@ from ragshield_core.errors import (
 from ragshield_core.findings import Decision, Verdict, printable
 from ragshield_core.growth.events import Change
 from ragshield_core.growth.recorder import Intent
+from ragshield_core.neighbors.table import Where
 from ragshield_core.quarantine import HeldEntry, Status
 from ragshield_llamaindex.convert import (
     NO_ENTRIES,
@@ -57,6 +59,8 @@ logger = logging.getLogger("ragshield")
 
 # How far away the windows are that may hold a sentence, and the parents of parents.
 HOPS = 5
+# Whose stores find neighbours.
+ABLE = "PGVectorStore or QdrantVectorStore (one with a synchronous client)"
 # How what holds nodes already is taken over.
 ADOPT = {
     "store": "GuardedVectorStore.adopt(store, guard=guard)",
@@ -88,14 +92,24 @@ class NodeKeeper(Keeper[BaseNode]):
         The guard, the nodes of the store, and where metadata says what belongs to a revision.
     name
         Of the store, as the user gave it.
+    neighbors
+        Where the guard finds neighbours: in the ``"store"``, in ``"memory"``, or, by default, as
+        it was saved.
     """
 
     mask: Mask
 
     def __init__(
-        self, guard: Guard, access: InnerStore, keys: MetadataKeys, name: str | None = None
+        self,
+        guard: Guard,
+        access: InnerStore,
+        keys: MetadataKeys,
+        name: str | None = None,
+        neighbors: Where | None = None,
     ) -> None:
         claim(checked(guard), access.inner, name, access.name, stacklevel=4)
+        if use_table(guard, access.table, neighbors, store=access.inner, able=ABLE):
+            guard.let_go()
         super().__init__(guard, Mask(keys))
         self.access = access
         self.keys = keys

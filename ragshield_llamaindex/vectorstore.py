@@ -18,6 +18,7 @@ from pydantic import Field, PrivateAttr
 
 from ragshield_core import Guard, Report
 from ragshield_core.adapters.steps import Step, Steps
+from ragshield_core.neighbors.table import Where
 from ragshield_llamaindex.callers import caller_of, in_update, warn_of_held
 from ragshield_llamaindex.convert import MetadataKeys
 from ragshield_llamaindex.events import dispatcher
@@ -57,6 +58,11 @@ class GuardedVectorStore(Guarded, BasePydanticVectorStore):
             nothing, the node's source document.
         inner_store: InnerStore | None
             How to read vectors, for other kinds of stores.
+        neighbors: "store" | "memory" | None
+            Where detectors find the neighbours of a node. ``"store"``: in the store inside, so
+            that no vectors are kept in memory but of what is held, or not written yet; needs
+            PGVectorStore or QdrantVectorStore, and is as good as their search. It can be changed
+            at any start. Default: as the guard was saved; a new one has them in memory.
         name: str | None
             Under which nodes of this store are held, the same in every process: release and reads
             do not see what is held for others. Default: class and collection or table of the store
@@ -122,6 +128,7 @@ class GuardedVectorStore(Guarded, BasePydanticVectorStore):
         inner_store: InnerStore | None = None,
         name: str | None = None,
         check: bool = True,
+        neighbors: Where | None = None,
     ) -> None:
         access = _access(inner, inner_store)
         super().__init__(
@@ -132,7 +139,7 @@ class GuardedVectorStore(Guarded, BasePydanticVectorStore):
         )
         self._inner = inner
         keys = MetadataKeys(label=label_key, lineage=lineage_key)
-        self._keeper = NodeKeeper(guard, access, keys, name)
+        self._keeper = NodeKeeper(guard, access, keys, name, neighbors)
         self._keeper.look("store", check=check)
 
     @classmethod
@@ -287,6 +294,7 @@ class GuardedVectorStore(Guarded, BasePydanticVectorStore):
         lineage_key: str | None = None,
         inner_store: InnerStore | None = None,
         name: str | None = None,
+        neighbors: Where | None = None,
     ) -> Self:
         """Guard a store that holds nodes already.
 
@@ -305,7 +313,7 @@ class GuardedVectorStore(Guarded, BasePydanticVectorStore):
             guard is fitted. Default: from all nodes, each held out in turn. If the store holds too
             few for the accepted rate, the smallest rate that they justify is taken, up to 5 %;
             below 20 or so, the guard begins as it does with nothing.
-        label_key, lineage_key, inner_store, name
+        label_key, lineage_key, inner_store, name, neighbors
             As for the constructor.
 
         Raises
@@ -317,7 +325,8 @@ class GuardedVectorStore(Guarded, BasePydanticVectorStore):
         """
         guard = Guard.default() if guard is None else guard
         keys = MetadataKeys(label=label_key, lineage=lineage_key)
-        NodeKeeper(guard, _access(inner, inner_store), keys, name).adopt(clean_ids)
+        access = _access(inner, inner_store)
+        NodeKeeper(guard, access, keys, name, neighbors).adopt(clean_ids)
         return cls(
             inner,
             guard=guard,
@@ -325,6 +334,7 @@ class GuardedVectorStore(Guarded, BasePydanticVectorStore):
             lineage_key=lineage_key,
             inner_store=inner_store,
             name=name,
+            neighbors=neighbors,
         )
 
     # Reads

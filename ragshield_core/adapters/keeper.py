@@ -379,11 +379,14 @@ class Keeper(ABC, Generic[Item]):
     ) -> Steps[tuple[str, ...]]:
         """Move entries from the store into quarantine; return the ids of those that left.
 
-        Without decisions, one per id, a person decides, whatever people have released before.
+        Without decisions, one per id, a person decides, whatever people have released before, and
+        whatever rules excuse.
         """
         because = None if decisions is None else dict(zip(ids, decisions, strict=True))
         standing = yield from self.stored(list(dict.fromkeys(ids)))
         entries, reasons = yield from self._leaving(standing, because)
+        if reasons is not None:
+            entries, reasons, _ = yield own(self.guard.accused, entries, reasons)
         return (yield from self._away(entries, reasons, by, note))
 
     def recall_found(self, decisions: Sequence[Decision]) -> Steps[tuple[str, ...]]:
@@ -415,8 +418,8 @@ class Keeper(ABC, Generic[Item]):
     def take_out(self, report: ScanReport, *, remove: bool = True) -> Steps[ScanReport]:
         """Hold what an audit found, durably, and delete it.
 
-        What a person has released before stays in the store, and so does what is no longer the
-        revision that was judged: the report returned says so.
+        What a person has released before stays in the store, and so does what a rule excuses, and
+        what is no longer the revision that was judged: the report returned says so.
 
         Parameters
         ----------
@@ -433,8 +436,13 @@ class Keeper(ABC, Generic[Item]):
         names = set(unchanged.ids)
         items = [item for item in standing.items if self.mask.id_of(item) in names]
         entries, reasons = yield from self._leaving(Standing(unchanged, items), because)
+        excused: dict[str, str] = {}
+        if reasons is not None:
+            entries, reasons, excused = yield own(self.guard.accused, entries, reasons)
         gone = yield from self._away(entries, reasons, "scan", remove=remove)
-        staying = {i: "released by a person before" for i in unchanged.ids if i not in gone}
+        staying = {
+            i: excused.get(i, "released by a person before") for i in unchanged.ids if i not in gone
+        }
         changed = because.keys() - names
         return report.overruled(
             staying | dict.fromkeys(changed, "changed or deleted while it was audited")

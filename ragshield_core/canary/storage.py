@@ -199,6 +199,12 @@ class CanaryStore:
                 raise CanaryError(msg)
             return _unpacked(row)
 
+    def suites(self) -> list[str]:
+        """Return the names of all suites that have a baseline."""
+        query = select(_Baseline.suite).where(_Baseline.namespace == self._namespace).distinct()
+        with self._session() as session:
+            return sorted(session.scalars(query))
+
     def versions(self, suite: str) -> list[tuple[int, dt.datetime, str | None, int]]:
         """Return version, time, fingerprint of the embedder, and k of each baseline, in order."""
         query = (

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from ragshield_core.entries import Batch
 from ragshield_core.errors import CalibrationError
 from ragshield_core.findings import BESIDE
+from ragshield_core.groups.pieces import Pieces
 
 # Five folds hold out a fifth at a time: each score comes from a model of nearly full size, and
 # every fitted entry gives one.
@@ -140,6 +141,10 @@ class Detector(ABC):
     exchangeable
         Whether the score of a clean entry can be compared with that of a new one, so that
         calibration applies. Where False, the default threshold stays in force.
+    in_pieces
+        Whether it can be fitted on a knowledge base that no memory holds: by :meth:`learn_piece`
+        of one piece after the other, and :meth:`pieces_learned` once all were learned. True where
+        :meth:`learn` comes to the same whether entries come at once or one after the other.
     """
 
     kind: ClassVar[str]
@@ -154,6 +159,7 @@ class Detector(ABC):
     reads_contexts: bool = False
     scope: Scope = Scope.ENTRY
     exchangeable: bool = True
+    in_pieces: bool = False
 
     @property
     def name(self) -> str:
@@ -330,6 +336,22 @@ class Detector(ABC):
         self.reset()
         self.learn(reference)
         return self
+
+    def learn_piece(self, piece: Batch) -> None:
+        """Learn entries of a knowledge base of which others follow."""
+        self.learn(piece)
+
+    def pieces_learned(self, pieces: Pieces, reference: Batch) -> None:  # noqa: ARG002
+        """Measure what is usual, now that the whole knowledge base was learned.
+
+        Parameters
+        ----------
+        pieces
+            The knowledge base, to be read again if need be.
+        reference
+            Entries of it that stand for the others; all of them where there are few.
+        """
+        self.refresh(reference)
 
     def held_out_scores(self, fitted: Batch, seed: int) -> NDArray[np.float64]:
         """Return scores of the fitted entries, each by a model that did not know it.

@@ -89,6 +89,7 @@ class CanaryDisplacementDetector(Detector):
     on_request: ClassVar[bool] = True  # it has to be told the queries
     needs: ClassVar[frozenset[Need]] = frozenset({Need.EMBEDDING, Need.TEXT})
     taxonomy: ClassVar[tuple[str, ...]] = ("AML.T0070", "AML.T0066", "LLM08:2025")
+    in_pieces = True
 
     default_threshold: float = 0.6
     floor: float = 0.3  # one entry at the first rank of one query, of six places

@@ -40,6 +40,7 @@ from ragshield_core.groups.evidence import (
 )
 from ragshield_core.groups.graph import Overlay, SimilarityGraph
 from ragshield_core.groups.neighbors import GraphNeighbors
+from ragshield_core.groups.pieces import Pieces
 from ragshield_core.groups.usual import (
     CHANNEL_OF,
     COPIES,
@@ -56,6 +57,7 @@ from ragshield_core.groups.usual import (
 )
 from ragshield_core.neighbors.known import Lender, NeighborSource
 from ragshield_core.neighbors.table import TableUser, VectorTable, Where
+from ragshield_core.state import part_of
 from ragshield_core.text.copies import borrowed, spelling
 
 logger = logging.getLogger("ragshield")
@@ -154,6 +156,7 @@ class CliqueDetector(Detector, Lender, TableUser):
     # Without a calibration: a group that one clean entry in a thousand would have.
     default_threshold: float = 6.9
     acts_unfitted = False
+    in_pieces = True
 
     scope = Scope.CORPUS
 
@@ -176,6 +179,7 @@ class CliqueDetector(Detector, Lender, TableUser):
         self.alpha = alpha
         if rule == "cleanbase":  # one of 0 and 1, and no more to calibrate
             self.default_threshold, self.exchangeable = 0.5, False
+            self.in_pieces = False  # tasks measure groups only
         self.trusted_lineages = tuple(trusted_lineages)
         self.min_entries = min_entries
         self.exact_up_to = exact_up_to
@@ -212,7 +216,7 @@ class CliqueDetector(Detector, Lender, TableUser):
         # By slot: how many had come when it was held; infinite if confirmed, NaN if it is not held.
         self._held_at: NDArray[np.float64] = np.empty(0)
         self._n_come = 0  # entries learned and held since the fit
-        self._measured: NDArray[np.int64] = np.empty(0, dtype=np.int64)  # slots, latest measure
+        self._measured: NDArray[np.int32] = np.empty(0, dtype=np.int32)  # slots, latest measure
         self._latest: tuple[Batch, Overlay, Judgement] | None = None
         self._overlooked: frozenset[str] = frozenset()
 
@@ -265,11 +269,24 @@ class CliqueDetector(Detector, Lender, TableUser):
         else:
             self._insert(entries.ids, entries)
 
+    def learn_piece(self, piece: Batch) -> None:
+        """Add entries whose neighbours are said when all were added."""
+        if self._graph is None:
+            self._graph = self._empty_graph(piece.dim)
+        self._graph.extend(piece.ids, piece)
+
+    def pieces_learned(self, pieces: Pieces, reference: Batch) -> None:  # noqa: ARG002
+        """Take over the neighbours, and measure what is usual; all entries are trusted."""
+        found, graph = pieces.groups(), self._fitted()
+        graph.take_lists(found.words, found.lists)
+        if len(graph) >= self.min_entries:
+            self._measure(graph.present, tightness=found.tightness)
+            self._trusted[graph.present] = True
+
     def forget(self, entries: Batch) -> None:
         """Take entries out of the graph."""
         graph = self._fitted()
-        known = [entry_id for entry_id in entries.ids if entry_id in graph.index]
-        self._remove(known)
+        self._remove(graph.index.among(entries.ids))
 
     def hold(self, entries: Batch) -> None:
         """Keep held entries in the graph, so that the rest of their group is known."""
@@ -569,16 +586,13 @@ class CliqueDetector(Detector, Lender, TableUser):
         if values["graph"] is None:
             return
 
-        def part(prefix: str) -> dict[str, NDArray[Any]]:
-            # Copies: the graph changes its arrays in place.
-            found = (key for key in arrays if key.startswith(prefix))
-            return {key.removeprefix(prefix): arrays[key].copy() for key in found}
-
-        self._graph = SimilarityGraph.restored(values["graph"], part("graph."))
+        # Copies of arrays that are changed in place; each by itself, as they may be large.
+        self._graph = SimilarityGraph.restored(values["graph"], part_of(arrays, "graph."))
         self._held = {entry_id: list(keys) for entry_id, keys in values["held"].items()}
         self._scores, self._trusted = arrays["scores"].copy(), arrays["trusted"].copy()
         self._n_come = int(values.get("n_come", 0))
-        self._measured = arrays.get("measured", self._measured)  # early versions did not say
+        if "measured" in arrays:  # early versions did not say
+            self._measured = arrays["measured"].astype(np.int32)
         if "held_at" in arrays:
             self._held_at = arrays["held_at"].copy()
         else:  # saved by an early version: as if all of them were held just now
@@ -587,12 +601,13 @@ class CliqueDetector(Detector, Lender, TableUser):
             self._held_at[self._graph.index.slots_of(keys)] = 0.0
         for channel in CHANNELS:
             self._raw[channel] = Raw.empty(len(self._scores))
-            if saved_raw := part(f"raw.{channel}."):  # early versions had two channels
-                none = Raw.empty(len(self._scores))._asdict()  # not all parts were known then
-                self._raw[channel] = Raw(**(none | saved_raw))
+            # Early versions had two channels, and not all parts.
+            for name, saved in part_of(arrays, f"raw.{channel}.").items():
+                if saved.any():  # else there is room in name only, which takes no memory
+                    getattr(self._raw[channel], name)[:] = saved
         if "kin" in arrays:
             self._kin = Kin.restored(arrays["kin"])
-        if words := part("words."):
+        if words := part_of(arrays, "words."):
             self._shares = WordShares.restored(words)
         self._families = values["families"]
         threshold, reachable = values["edge_threshold"]
@@ -616,7 +631,7 @@ class CliqueDetector(Detector, Lender, TableUser):
         """Take over a knowledge base, and measure what is usual in it once it is large enough."""
         graph = self._fitted()
         if graph.n_slots:  # of which all may have been forgotten
-            self._remove([entry_id for entry_id in entries.ids if entry_id in graph.index])
+            self._remove(graph.index.among(entries.ids))
             graph.learn(entries.ids, graph.overlay(entries))
         else:
             graph.fit(entries.ids, entries)
@@ -625,12 +640,21 @@ class CliqueDetector(Detector, Lender, TableUser):
             self._measure(slots)
             self._trusted[slots] = True
 
-    def _measure(self, slots: NDArray[np.int64], *, audit: bool = False) -> Judgement:
-        """Learn what is usual among some entries of the graph, and score them by that."""
+    def _measure(
+        self,
+        slots: NDArray[np.int64],
+        *,
+        audit: bool = False,
+        tightness: Mapping[Channel, NDArray[np.float32]] | None = None,
+    ) -> Judgement:
+        """Learn what is usual among some entries of the graph, and score them by that.
+
+        ``tightness`` is that of their groups, where it was measured already.
+        """
         graph = self._fitted()
         overlay = graph.part(slots)
         self._make_room()
-        self._measured = slots
+        self._measured = slots.astype(np.int32)
         known_before, self._ready = self._ready, True
         if self.rule == "cleanbase":
             _, similarities = cleanbase.undirected(overlay.numbers, overlay.lists)
@@ -647,7 +671,7 @@ class CliqueDetector(Detector, Lender, TableUser):
         newcomers = self._shares = None
         # An audit cannot tell new from old.
         if self.rule == "groups" and len(graph) >= MIN_WORDED and not audit:
-            self._shares = WordShares.of([graph.words[slot] for slot in graph.present.tolist()])
+            self._shares = WordShares.of(graph.words.take(graph.present))
             newcomers = Newcomers(overlay, self._shares, self._turns(TURNS))
         for channel in CHANNELS if self.rule == "groups" else ():
             if channel == "any" and self._families:
@@ -657,7 +681,10 @@ class CliqueDetector(Detector, Lender, TableUser):
                 )
                 if known is None and known_before:
                     self._measure_edges(graph.part(graph.present), ["any"])
-            found[channel] = evidence = self._evidence(overlay, channel, newcomers)
+            known_tight = None if tightness is None else tightness[channel]
+            found[channel] = evidence = self._evidence(
+                overlay, channel, newcomers, tightness=known_tight
+            )
             self._raw[channel].put(overlay.numbers, evidence.raw)
         if self.rule == "cleanbase":
             judgement = self._judge_cliques(overlay)
@@ -703,7 +730,7 @@ class CliqueDetector(Detector, Lender, TableUser):
 
     def _insert(self, keys: Sequence[str], entries: Batch, *, held: bool = False) -> None:
         graph = self._fitted()
-        self._remove([key for key in keys if key in graph.index])  # a write that is repeated
+        self._remove(graph.index.among(keys))  # a write that is repeated
         overlay = graph.overlay(entries)
         judgement = self._judge(overlay)
         start = graph.n_slots
@@ -740,7 +767,7 @@ class CliqueDetector(Detector, Lender, TableUser):
         before = self._fitted().compact()
         self._scores, self._trusted = self._scores[before], self._trusted[before]
         self._held_at = self._held_at[before]
-        self._measured = np.flatnonzero(np.isin(before, self._measured))
+        self._measured = np.flatnonzero(np.isin(before, self._measured)).astype(np.int32)
         self._raw = {channel: raw.take(before) for channel, raw in self._raw.items()}
 
     def _make_room(self) -> None:
@@ -884,6 +911,8 @@ class CliqueDetector(Detector, Lender, TableUser):
         newcomers: Newcomers | None = None,
         held: Held | None = None,
         before: GroupEvidence | None = None,
+        *,
+        tightness: NDArray[np.float32] | None = None,
     ) -> GroupEvidence:
         if held is None:
             held = Held.of(overlay, self._held_weights(), self._raw[channel])
@@ -897,6 +926,7 @@ class CliqueDetector(Detector, Lender, TableUser):
             kin=self._kin,
             newcomers=newcomers,
             before=before,
+            tightness=tightness,
         )
 
     def _held_weights(self) -> NDArray[np.float32]:

@@ -101,6 +101,7 @@ class DisfluencyDetector(Detector):
     kind: ClassVar[str] = "disfluency"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.TEXT})
     taxonomy: ClassVar[tuple[str, ...]] = ("AML.T0070", "AML.T0066", "LLM04:2025", "LLM05:2026")
+    in_pieces = True
     scope = Scope.ENTRY
     floor = FLOOR
     acts_unfitted = False

@@ -62,6 +62,7 @@ class LabelCentroidDetector(Detector):
     kind: ClassVar[str] = "label_centroid"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.EMBEDDING, Need.LABEL})
     taxonomy: ClassVar[tuple[str, ...]] = ("AML.T0070", "AML.T0020", "LLM04:2025", "LLM05:2026")
+    in_pieces = True
 
     def __init__(self, *, level: Literal["entry", "batch"] = "entry", min_entries: int = 5) -> None:
         if level not in ("entry", "batch"):

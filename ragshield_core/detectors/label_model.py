@@ -23,6 +23,7 @@ from ragshield_core.detectors.label_neighbors import (
     unjudged_labels,
 )
 from ragshield_core.entries import Batch
+from ragshield_core.groups.pieces import Pieces
 from ragshield_core.neighbors.known import Borrower, KnownNeighbors, LabelledEntries, NeighborSource
 
 # Neighbours whose votes are evidence beside the regression: the nearest few are the better judges
@@ -130,6 +131,7 @@ class LabelModelDetector(Detector, Borrower):
     kind: ClassVar[str] = "label_model"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.EMBEDDING, Need.LABEL})
     taxonomy: ClassVar[tuple[str, ...]] = ("AML.T0070", "AML.T0020", "LLM04:2025", "LLM05:2026")
+    in_pieces = True
 
     def __init__(
         self,
@@ -193,6 +195,14 @@ class LabelModelDetector(Detector, Borrower):
             return
         self._known.learn(entries)
         self._changed(entries, len(entries))
+
+    def learn_piece(self, piece: Batch) -> None:
+        """Add entries and their labels; the model is learned once all are there."""
+        self._known.learn(piece)
+
+    def pieces_learned(self, pieces: Pieces, reference: Batch) -> None:
+        """Learn the model, from as many entries as it takes."""
+        self._changed(reference.take([]), len(pieces))
 
     def forget(self, entries: Batch) -> None:
         """Take entries out; learns the model again when that is due."""
@@ -396,8 +406,7 @@ class LabelModelDetector(Detector, Borrower):
         self, codes: NDArray[np.int64], rng: np.random.Generator
     ) -> tuple[list[str], NDArray[np.int64]]:
         """Return ids to learn from and their classes: numbers of ``codes``."""
-        ids = list(self._known.code_of)
-        all_codes = np.fromiter(self._known.code_of.values(), np.int64, len(ids))
+        ids, all_codes = self._known.ids, self._known.all_codes
         rows = np.flatnonzero(np.isin(all_codes, codes))
         classes = np.searchsorted(codes, all_codes[rows])
         if len(rows) > self.max_entries:

@@ -79,6 +79,7 @@ class LabelNeighborDetector(Detector, Borrower):
     kind: ClassVar[str] = "label_neighbors"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.EMBEDDING, Need.LABEL})
     taxonomy: ClassVar[tuple[str, ...]] = ("AML.T0070", "AML.T0020", "LLM04:2025", "LLM05:2026")
+    in_pieces = True
 
     def __init__(
         self,
@@ -132,6 +133,10 @@ class LabelNeighborDetector(Detector, Borrower):
         self._known.learn(entries)
         if len(self._known) >= 2 * max(1, self._measured):
             self._measure()
+
+    def learn_piece(self, piece: Batch) -> None:
+        """Add entries and their labels; how far away neighbours are is asked once all are there."""
+        self._known.learn(piece)
 
     def refresh(self, reference: Batch) -> None:  # noqa: ARG002
         """Look up anew how far away neighbours usually are."""

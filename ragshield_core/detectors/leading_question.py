@@ -86,6 +86,7 @@ class LeadingQuestionDetector(Detector):
     kind: ClassVar[str] = "leading_question"
     needs: ClassVar[frozenset[Need]] = frozenset({Need.TEXT})
     taxonomy: ClassVar[tuple[str, ...]] = ("AML.T0070", "AML.T0066", "LLM04:2025", "LLM05:2026")
+    in_pieces = True
 
     default_threshold: float = 5.0
     floor: float = 0.0

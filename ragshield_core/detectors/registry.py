@@ -18,6 +18,7 @@ from ragshield_core.detectors.base import Detector
 from ragshield_core.detectors.retrieved import RetrievalDetector
 from ragshield_core.errors import StateError
 from ragshield_core.findings import Skipped, printable
+from ragshield_core.state import part_of
 
 AnyDetector = Detector | RetrievalDetector
 T = TypeVar("T")
@@ -165,11 +166,9 @@ def saved_detectors(
     return forms, arrays
 
 
-def learned_of(number: int, arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+def learned_of(number: int, arrays: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
     """Return the arrays of one of the detectors of a saved guard, by its number."""
-    prefix = f"detector.{number}."
-    found = (key for key in arrays if key.startswith(prefix))
-    return {key.removeprefix(prefix): arrays[key] for key in found}
+    return part_of(arrays, f"detector.{number}.")
 
 
 def detectors_from(

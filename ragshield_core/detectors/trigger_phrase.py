@@ -15,8 +15,12 @@ from ragshield_core.detectors.base import N_FOLDS, Detector, Evidence, Need, Sco
 from ragshield_core.entries import Batch
 from ragshield_core.errors import InvalidBatchError, NotFittedError
 from ragshield_core.findings import printable
+from ragshield_core.groups.pieces import Pieces
+from ragshield_core.state import part_of
+from ragshield_core.text.normalized import readable, word_spans, words
 from ragshield_core.text.phrase_counts import (
     EMPTY,
+    MAX_CELLS,
     N_ORDERS,
     SKETCH,
     TAIL,
@@ -25,9 +29,9 @@ from ragshield_core.text.phrase_counts import (
     Grams,
     Recent,
     arrivals_of,
+    n_cells_for,
     order_of,
     places_of,
-    words_of,
 )
 
 logger = logging.getLogger("ragshield")
@@ -203,6 +207,7 @@ class TriggerPhraseDetector(Detector):
     # What one batch in a hundred has by chance is no reason to act, however rare it is here.
     floor: float = 2.0
     acts_unfitted = False
+    in_pieces = True
 
     scope = Scope.BATCH
 
@@ -243,6 +248,9 @@ class TriggerPhraseDetector(Detector):
         self._ready = False  # whether what is learned now is recent
         self._lineages: Counter[str] = Counter()  # entries of the knowledge base, by lineage
         self._confirmed: set[str] = set()  # held, and judged poisoned by a person
+        # Of pieces, until all are counted.
+        self._sketches: list[NDArray[np.uint32]] = []
+        self._n_characters = 0
         self._latest: tuple[Batch, Grams, _Judgement] | None = None
         self._overlooked: frozenset[str] = frozenset()
 
@@ -262,6 +270,29 @@ class TriggerPhraseDetector(Detector):
         if self._background.n_entries >= self.min_entries:
             self._background.measure(self._copies(entries, sketches))
             self._ready = True
+
+    def learn_piece(self, piece: Batch) -> None:
+        """Add entries as background: in a table of the largest size, until all are counted."""
+        self._lineages.update(name for name in piece.lineages if name is not None)
+        if self._background is None:
+            self._background = Background(MAX_CELLS)
+        self._sketches.append(self._count(piece, 1))
+        self._n_characters += sum(map(len, piece.texts))
+
+    def pieces_learned(self, pieces: Pieces, reference: Batch) -> None:  # noqa: ARG002
+        """Count the phrases of all but copies, and take the table that their number asks for."""
+        if self._background is None:
+            return
+        self._background = self._background.folded(n_cells_for(self._n_characters))
+        if self._background.n_entries >= self.min_entries:
+            copies = _copies(np.concatenate(self._sketches))
+            self._background.measure(
+                Grams.of(batch.texts[start : start + CHUNK])
+                for batch in (pieces.take(copies) if len(copies) else ())
+                for start in range(0, len(batch), CHUNK)
+            )
+            self._ready = True
+        self._sketches, self._n_characters = [], 0
 
     def forget(self, entries: Batch) -> None:
         """Take entries that were learned out again."""
@@ -404,7 +435,7 @@ class TriggerPhraseDetector(Detector):
             why = int(judgement.why[len(batch) + row_of[entry_id]])
             # Its text is not kept; an entry of the batch that holds the phrase has it as well.
             text = batch.texts[judgement.phrases[why].example] if why >= 0 else ""
-            evidence.append(self._sentence(judgement, why, entry_id, text))
+            evidence.append(self._sentence(judgement, why, entry_id, text, of_entry=False))
         return evidence
 
     # State
@@ -426,12 +457,8 @@ class TriggerPhraseDetector(Detector):
         if "recent" not in values:
             return
 
-        def part(prefix: str) -> dict[str, NDArray[Any]]:
-            found = (key for key in arrays if key.startswith(prefix))
-            return {key.removeprefix(prefix): arrays[key] for key in found}
-
-        self._background = Background.restored(part("background."))
-        self._recent = Recent.restored(values["recent"], part("recent."))
+        self._background = Background.restored(part_of(arrays, "background."))
+        self._recent = Recent.restored(values["recent"], part_of(arrays, "recent."))
         self._ready = values["ready"]
         self._confirmed = set(values.get("confirmed", ()))
         self._lineages = Counter(values.get("lineages", {}))  # early versions did not count them
@@ -450,8 +477,7 @@ class TriggerPhraseDetector(Detector):
 
     def _copies(self, entries: Batch, sketches: NDArray[np.uint32]) -> list[Grams]:
         """Return the n-grams of all entries but the first of those that are copies."""
-        _, first = np.unique(_joined(len(entries), *_same_texts(sketches)), return_index=True)
-        copies = np.setdiff1d(np.arange(len(entries)), first)
+        copies = _copies(sketches)
         parts = [copies[start : start + CHUNK] for start in range(0, len(copies), CHUNK)]
         return [Grams.of([entries.texts[row] for row in part.tolist()]) for part in parts]
 
@@ -707,13 +733,24 @@ class TriggerPhraseDetector(Detector):
             return batch.embeddings
         return np.concatenate([batch.embeddings, np.stack(recent).astype(np.float32)])
 
-    def _sentence(self, judgement: _Judgement, why: int, entry_id: str, text: str) -> Evidence:
+    def _sentence(
+        self,
+        judgement: _Judgement,
+        why: int,
+        entry_id: str,
+        text: str,
+        *,
+        of_entry: bool = True,
+    ) -> Evidence:
+        """Return what is said of an entry; ``of_entry`` if the text is its own."""
         if why < 0:
             return Evidence(
                 sentence="no phrase of it is more frequent than usual (score below 0.0)"
             )
         phrase = judgement.phrases[why]
-        quoted = printable(_quote(text, phrase.hashes), QUOTED)
+        view = readable(text)
+        quote, span = _quote(view.text, phrase.hashes)
+        quoted = printable(quote, QUOTED)
         assert self._background is not None  # noqa: S101
         known = f"about {phrase.n_known:.0f}" if math.isfinite(phrase.n_known) else "very many"
         return Evidence(
@@ -724,6 +761,7 @@ class TriggerPhraseDetector(Detector):
                 f"{phrase.score:.1f}, as one batch in 10^{phrase.score:.1f} has by chance)"
             ),
             related_ids=tuple(i for i in phrase.ids if i != entry_id),
+            span=view.original_span(*span) if of_entry and span is not None else None,
         )
 
 
@@ -965,6 +1003,12 @@ def _same_texts(
     return np.concatenate(first), np.concatenate(second)
 
 
+def _copies(sketches: NDArray[np.uint32]) -> NDArray[np.int64]:
+    """Return the rows of all texts but the first of those that are copies, ascending."""
+    _, first = np.unique(_joined(len(sketches), *_same_texts(sketches)), return_index=True)
+    return np.setdiff1d(np.arange(len(sketches)), first)
+
+
 def _joined(n: int, first: NDArray[np.int64], second: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return a number for each of n rows, the same for those that pairs join."""
     from scipy.sparse import coo_array  # noqa: PLC0415 - keeps `import ragshield_core` quick
@@ -974,12 +1018,12 @@ def _joined(n: int, first: NDArray[np.int64], second: NDArray[np.int64]) -> NDAr
     return np.asarray(connected_components(graph, directed=False)[1], dtype=np.int64)
 
 
-def _quote(text: str, hashes: Sequence[int]) -> str:
-    """Return the words of a text around the first n-gram, as far as they belong to the others."""
-    listed = words_of(text)
+def _quote(text: str, hashes: Sequence[int]) -> tuple[str, tuple[int, int] | None]:
+    """Return the words around the first n-gram that belong to the others, and where they lie."""
+    listed = words(text)
     core = np.flatnonzero(places_of(listed, hashes[:1]))
     if not core.size:
-        return ""
+        return "", None
     marked = places_of(listed, hashes)
     marked = marked | np.append(marked[1:], False) & np.insert(marked[:-1], 0, False)  # gaps of one
     low = high = int(core[0])
@@ -987,4 +1031,5 @@ def _quote(text: str, hashes: Sequence[int]) -> str:
         low -= 1
     while high + 1 < len(listed) and marked[high + 1]:
         high += 1
-    return " ".join(listed[low : high + 1])
+    spans = word_spans(text)
+    return " ".join(listed[low : high + 1]), (spans[low][0], spans[high][1])

@@ -108,7 +108,7 @@ class Shared(NamedTuple):
         cls,
         numbers: NDArray[np.int64],
         slots: NDArray[np.int64],
-        words_of: Callable[[int], NDArray[np.uint32]],
+        words_of: Callable[[NDArray[np.int64]], Sequence[NDArray[np.uint32]]],
         new: NDArray[np.bool_],
     ) -> Shared:
         """Compare the words of entries with those of their lists.
@@ -120,13 +120,12 @@ class Shared(NamedTuple):
         slots
             Shape (n, k), k up to 32; -1 where there are fewer.
         words_of
-            Returns the hashes of an entry's words, given its number.
+            Returns the hashes of entries' words, given their numbers; none for -1.
         new
             Which entries of the lists are new neighbours, shape (n, k).
         """
         named, places = np.unique(np.concatenate([numbers, slots.ravel()]), return_inverse=True)
-        none = np.empty(0, dtype=np.uint32)
-        keys = _distinct([words_of(i) if i >= 0 else none for i in named.tolist()])
+        keys = _distinct(words_of(named))
         starts = np.searchsorted(keys, np.arange(len(named) + 1, dtype=np.uint64) << _SHIFT)
         own, listed = places[: len(numbers)], places[len(numbers) :].reshape(slots.shape)
         lengths = starts[own + 1] - starts[own]
@@ -258,7 +257,7 @@ class Newcomers:
         mine = np.flatnonzero(new.any(axis=1))
         numbers = self._overlay.numbers[rows][mine]
         slots = self._overlay.lists.slots[rows][mine]
-        return mine, Shared.of(numbers, slots, self._overlay.words_of, new[mine])
+        return mine, Shared.of(numbers, slots, self._overlay.all_words.take, new[mine])
 
     def _sides(
         self, rows: slice, mine: NDArray[np.intp], near: NDArray[np.float32], n_mates: int

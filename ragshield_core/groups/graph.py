@@ -15,13 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ragshield_core.entries import Batch
+from ragshield_core.groups.words import EntryWords, FixedWords, Words
 from ragshield_core.neighbors.corpus import all_neighbors
 from ragshield_core.neighbors.index import EXACT_UP_TO, EntryIndex, FixedVectors, NeighborIndex
 from ragshield_core.neighbors.known import cosines, rows_within
 from ragshield_core.neighbors.rows import Neighbors
 from ragshield_core.neighbors.stored import StoredIndex
 from ragshield_core.neighbors.table import VectorTable, Where
-from ragshield_core.text.copies import containment, word_hashes
+from ragshield_core.state import part_of
+from ragshield_core.text.copies import word_hashes
 
 # Text is compared only where vectors are at least this alike: copies of half a text lie far above.
 COMPARE_ABOVE = 0.6
@@ -42,7 +44,8 @@ class Lists:
     Attributes
     ----------
     slots
-        Shape (n, k), int64; -1 where there are fewer.
+        Shape (n, k), int32 in the graph's own, as there are fewer than 2^31, else int64; -1 where
+        there are fewer.
     similarities
         Shape (n, k), float32, cosine; -inf where there are fewer.
     copied
@@ -51,17 +54,17 @@ class Lists:
 
     def __init__(
         self,
-        slots: NDArray[np.int64],
+        slots: NDArray[Any],
         similarities: NDArray[np.float32],
         copied: NDArray[np.float32],
     ) -> None:
         self.slots, self.similarities, self.copied = slots, similarities, copied
 
     @classmethod
-    def empty(cls, n: int, k: int) -> Lists:
-        """Return lists without an entry."""
+    def empty(cls, n: int, k: int, dtype: type[np.int64 | np.int32] = np.int64) -> Lists:
+        """Return lists without an entry, with slots of a type."""
         return cls(
-            np.full((n, k), -1, dtype=np.int64),
+            np.full((n, k), -1, dtype=dtype),
             np.full((n, k), -np.inf, dtype=np.float32),
             np.zeros((n, k), dtype=np.float32),
         )
@@ -84,23 +87,6 @@ class Lists:
         self.slots[rows] = other.slots
         self.similarities[rows] = other.similarities
         self.copied[rows] = other.copied
-
-
-class Words:
-    """Words by number: of the graph's entries, and behind them of new ones; neither is copied."""
-
-    def __init__(
-        self, standing: Sequence[NDArray[np.uint32]], new: Sequence[NDArray[np.uint32]]
-    ) -> None:
-        self._standing, self._new = standing, new
-        self._start = len(standing)
-
-    def __len__(self) -> int:
-        return self._start + len(self._new)
-
-    def __getitem__(self, number: int, /) -> NDArray[np.uint32]:
-        inside = number - self._start
-        return self._new[inside] if inside >= 0 else self._standing[number]
 
 
 class SimilarityGraph:
@@ -133,10 +119,10 @@ class SimilarityGraph:
             else StoredIndex(dim, table, exact_up_to=up_to)
         )
         self.k = k
-        self.words: list[NDArray[np.uint32]] = []  # by slot
+        self.words = EntryWords()  # by slot
         self._lineages: dict[str, int] = {}
-        self._lists = Lists.empty(0, k)
-        self._lineage = np.empty(0, dtype=np.int64)
+        self._lists = Lists.empty(0, k, np.int32)
+        self._lineage = np.empty(0, dtype=np.int32)
         self._gone = np.empty(0, dtype=np.bool_)
         self.version = 0  # grows with every change
         self._last: tuple[Batch, Neighbors] | None = None
@@ -198,7 +184,8 @@ class SimilarityGraph:
             Of the first ones of them, or of all.
         """
         graph = cls(index.dim, lists.slots.shape[1])
-        graph.index, graph.words = cast("NeighborIndex", index), words
+        graph.index = cast("NeighborIndex", index)
+        graph.words = cast("EntryWords", FixedWords(words))
         graph._grow(len(words))
         graph._lists.put(np.s_[: len(lists.slots)], lists)
         graph._lineage[: len(words)] = lineage
@@ -219,7 +206,7 @@ class SimilarityGraph:
 
         Only where vectors are more alike than :data:`COMPARE_ABOVE`, else 0.
         """
-        return self._copied(slots, lists, Words(self.words, ()))
+        return _copied(slots, lists, Words(self.words))
 
     def fit(self, keys: Sequence[str], batch: Batch) -> None:
         """Take over a whole knowledge base at once.
@@ -235,9 +222,32 @@ class SimilarityGraph:
         self.index.add(keys, batch.embeddings)
         self._connect(batch)
 
+    def extend(self, keys: Sequence[str], batch: Batch) -> None:
+        """Take over a part of a knowledge base; :meth:`take_lists` follows once all is there."""
+        self._changed()
+        slots = self.index.add(keys, batch.embeddings, more=True)
+        self._grow(self.index.capacity)
+        self._lineage[slots] = _codes_of(batch.lineages, self._lineages)
+
+    def take_lists(self, words: list[NDArray[np.uint32]], lists: Lists) -> None:
+        """Take over the words and the neighbours of all entries, which were found elsewhere.
+
+        Parameters
+        ----------
+        words
+            Of the n entries, by slot.
+        lists
+            Theirs, n of them, which name entries by slot.
+        """
+        self._changed()
+        self.index.add([], np.empty((0, self.index.dim), dtype=np.float32))  # these were all
+        self.words = EntryWords()
+        self.words.append(words)
+        self._lists.put(np.s_[: len(words)], lists)
+
     def _connect(self, batch: Batch) -> None:
         """Find the neighbours of a whole knowledge base."""
-        self.words = [word_hashes(text) for text in batch.texts]
+        self.words.append([word_hashes(text) for text in batch.texts])
         found = all_neighbors(batch.embeddings, min(self.k, max(1, len(batch) - 1)))
         lists = Lists.empty(len(batch), self.k)
         width = found.slots.shape[1]
@@ -267,7 +277,7 @@ class SimilarityGraph:
         inside = all_neighbors(batch.embeddings, min(self.k, m - 1)) if m > 1 else None
         new = self._merge(m, standing, inside, offset=n)
         own = n + np.arange(m, dtype=np.int64)
-        new.copied[:] = self._copied(own, new, Words(self.words, words))
+        new.copied[:] = _copied(own, new, Words(self.words, words))
         touched, lists = self._touched(own, new, gone)
         lineage, lineages = self._codes(batch)
         return Overlay(
@@ -363,7 +373,7 @@ class SimilarityGraph:
         self._changed()
         self.index.add(keys, overlay.batch.embeddings)
         start, m = self.n_slots, len(overlay.batch)
-        self.words += overlay.words
+        self.words.append(overlay.words)
         self._grow(start + m)
         self._lists.put(overlay.numbers, overlay.lists)
         self._lineage[start : start + m], self._lineages = self._codes(overlay.batch)
@@ -378,8 +388,7 @@ class SimilarityGraph:
         lists.similarities[left] = -np.inf
         lists.slots[left] = -1
         self._lists.put(rows, lists.take(rows).sorted())
-        for slot in gone.tolist():
-            self.words[slot] = np.empty(0, dtype=np.uint32)
+        self.words.wipe(gone)
         self._gone[gone] = True
         self._lists.put(gone, Lists.empty(len(gone), self.k))
         return rows
@@ -389,27 +398,27 @@ class SimilarityGraph:
         self._changed()
         n = self.n_slots
         before = self.index.compact()
-        numbers = np.full(n + 1, -1, dtype=np.int64)  # the last one stands for none
+        numbers = np.full(n + 1, -1, dtype=np.int32)  # the last one stands for none
         numbers[before] = np.arange(len(before))
         self._lists = self._lists.take(before)
         self._lists.slots = numbers[self._lists.slots]
-        self.words = [self.words[slot] for slot in before.tolist()]
+        self.words.keep(before)
         self._gone = np.zeros(len(before), dtype=np.bool_)
         names, codes = list(self._lineages), self._lineage[before]
         used = np.unique(codes[codes != NO_LINEAGE])
-        self._lineage = np.where(codes == NO_LINEAGE, NO_LINEAGE, np.searchsorted(used, codes))
+        renumbered = np.where(codes == NO_LINEAGE, NO_LINEAGE, np.searchsorted(used, codes))
+        self._lineage = renumbered.astype(np.int32)
         self._lineages = {names[code]: number for number, code in enumerate(used.tolist())}
         return before
 
     def lineage_of(self, slots: Any) -> NDArray[np.int64]:
         """Return lineage codes, :data:`NO_LINEAGE` where there is none; shape as ``slots``."""
-        return np.asarray(self._lineage[slots])
+        return np.asarray(self._lineage[slots], dtype=np.int64)
 
     def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """Return everything, as JSON-ready values and arrays."""
         values, arrays = self.index.state()
         lists, n = self.lists, self.n_slots
-        lengths = np.array([len(words) for words in self.words], dtype=np.int64)
         return (
             {
                 "index": values,
@@ -419,38 +428,33 @@ class SimilarityGraph:
             },
             {f"index.{key}": array for key, array in arrays.items()}
             | {
-                "slots": lists.slots.astype(np.int32),
+                "slots": lists.slots,
                 "similarities": lists.similarities,
                 "copied": lists.copied,
                 "lineage": self._lineage[:n],
-                "word_lengths": lengths,
-                "words": np.concatenate([np.empty(0, np.uint32), *self.words]),
-            },
+            }
+            | {f"words.{key}": array for key, array in self.words.state().items()},
         )
 
     @classmethod
     def restored(
         cls, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]
     ) -> SimilarityGraph:
-        """Return the graph that :meth:`state` described."""
-        prefix = "index."
+        """Return the graph that :meth:`state` described; it takes copies of the arrays."""
         kind = StoredIndex if "stored" in values["index"] else NeighborIndex
-        index = kind.restored(
-            values["index"],
-            {key.removeprefix(prefix): a for key, a in arrays.items() if key.startswith(prefix)},
-        )
+        index = kind.restored(values["index"], part_of(arrays, "index."))
         graph = cls(index.dim, int(values["k"]))
         graph.index = index
         graph._lineages = {name: code for code, name in enumerate(values["lineages"])}
-        graph._lists = Lists(
-            arrays["slots"].astype(np.int64), arrays["similarities"], arrays["copied"]
-        )
-        graph._lineage = arrays["lineage"]
+        columns = (arrays[name].copy() for name in ("slots", "similarities", "copied"))
+        graph._lists = Lists(*columns)
+        graph._lineage = arrays["lineage"].astype(np.int32)
         graph._gone = np.zeros(len(graph._lineage), dtype=np.bool_)
         graph._gone[values["gone"]] = True
-        if len(arrays["word_lengths"]):
-            borders = np.cumsum(arrays["word_lengths"])[:-1]
-            graph.words = np.split(arrays["words"], borders)
+        if "word_lengths" in arrays:  # saved by an early version
+            graph.words = EntryWords.joined(arrays["words"], arrays["word_lengths"])
+        else:
+            graph.words = EntryWords.restored(part_of(arrays, "words."))
         return graph
 
     def _changed(self) -> None:
@@ -463,9 +467,9 @@ class SimilarityGraph:
         if n <= have:
             return
         size = max(n, have + have // 2)
-        lists = Lists.empty(size, self.k)
+        lists = Lists.empty(size, self.k, np.int32)
         lists.put(np.s_[:have], self._lists)
-        lineage = np.full(size, NO_LINEAGE, dtype=np.int64)
+        lineage = np.full(size, NO_LINEAGE, dtype=np.int32)
         lineage[:have] = self._lineage
         gone = np.zeros(size, dtype=np.bool_)
         gone[:have] = self._gone
@@ -474,11 +478,7 @@ class SimilarityGraph:
     def _codes(self, batch: Batch) -> tuple[NDArray[np.int64], dict[str, int]]:
         """Return one lineage code per entry, and all codes with the new ones."""
         known = dict(self._lineages)
-        for lineage in batch.lineages:
-            if lineage is not None:
-                known.setdefault(lineage, len(known))
-        codes = (NO_LINEAGE if name is None else known[name] for name in batch.lineages)
-        return np.fromiter(codes, np.int64, len(batch)), known
+        return _codes_of(batch.lineages, known), known
 
     def _merge(
         self, m: int, standing: Neighbors | None, inside: Neighbors | None, *, offset: int
@@ -499,22 +499,6 @@ class SimilarityGraph:
             np.take_along_axis(all_similarities, order, 1),
             merged.copied,
         )
-
-    def _copied(
-        self,
-        numbers: NDArray[np.int64],
-        lists: Lists,
-        words: Words,
-    ) -> NDArray[np.float32]:
-        """Compare the texts along the edges of lists, each pair once."""
-        copied = np.zeros(lists.slots.shape, dtype=np.float32)
-        near = lists.similarities > COMPARE_ABOVE
-        row, _ = np.nonzero(near)
-        a, b = numbers[row], lists.slots[near]
-        low, high = np.minimum(a, b), np.maximum(a, b)
-        pairs, inverse = np.unique(low * len(words) + high, return_inverse=True)
-        copied[near] = containment(words, pairs // len(words), pairs % len(words))[inverse]
-        return copied
 
     def _touched(
         self, own: NDArray[np.int64], new: Lists, gone: NDArray[np.int64]
@@ -541,6 +525,12 @@ class SimilarityGraph:
         lists.similarities[where, rank] = similarity[order]
         lists.copied[where, rank] = copied[order]
         return touched, lists
+
+
+def _codes_of(lineages: Sequence[str | None], known: dict[str, int]) -> NDArray[np.int64]:
+    """Return one lineage code per entry; ``known`` gets those that are new."""
+    codes = (NO_LINEAGE if i is None else known.setdefault(i, len(known)) for i in lineages)
+    return np.fromiter(codes, np.int64, len(lineages))
 
 
 class Overlay:
@@ -571,7 +561,7 @@ class Overlay:
         self.graph, self.batch = graph, batch
         self.numbers, self.lists = numbers, lists
         self.words = words
-        self._all_words = Words(graph.words, words)
+        self.all_words = Words(graph.words, words)
         self._start = graph.n_slots
         self._lineage = lineage
 
@@ -613,12 +603,16 @@ class Overlay:
 
     def words_of(self, number: int) -> NDArray[np.uint32]:
         """Return the hashes of an entry's words, in order."""
-        return self._all_words[number]
+        return self.all_words.take(np.array([number]))[0]
 
     def copied(self, first: NDArray[np.int64], second: NDArray[np.int64]) -> NDArray[np.float32]:
         """Return how much of the shorter text of each pair is in the other."""
-        n = self._start + len(self.batch)
-        pairs, inverse = np.unique(
-            np.minimum(first, second) * n + np.maximum(first, second), return_inverse=True
-        )
-        return containment(self._all_words, pairs // n, pairs % n)[inverse]
+        return self.all_words.copied(first, second)
+
+
+def _copied(numbers: NDArray[np.int64], lists: Lists, words: Words) -> NDArray[np.float32]:
+    """Compare the texts along the edges of lists."""
+    copied = np.zeros(lists.slots.shape, dtype=np.float32)
+    near = lists.similarities > COMPARE_ABOVE
+    copied[near] = words.copied(numbers[np.nonzero(near)[0]], lists.slots[near])
+    return copied

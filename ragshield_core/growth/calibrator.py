@@ -4,24 +4,30 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.calibration import Calibration, JointCalibration
+from ragshield_core.calibration import Calibration, JointCalibration, Released
 from ragshield_core.detectors.base import Detector, Scope
 from ragshield_core.entries import Batch
 from ragshield_core.errors import CalibrationError
 from ragshield_core.growth.arrivals import Arrivals, Counted
 from ragshield_core.growth.borrowed import Borrowed, Lent, check_dim
-from ragshield_core.growth.clean_sample import CleanSample
+from ragshield_core.growth.clean_sample import CleanSample, drawn_rows
 from ragshield_core.growth.knowledge import Knowledge
 from ragshield_core.policy import Policy, Thresholds
 from ragshield_core.screening import Raised
 from ragshield_core.state import part_of
 
 logger = logging.getLogger("ragshield")
+
+
+# Entries that are held out of a knowledge base that no memory holds: 50 MB of texts and vectors. A
+# rate of one in a hundred is known to a fourteenth then.
+MOST_HELD_OUT = 20_000
 
 
 class Calibrator:
@@ -57,6 +63,8 @@ class Calibrator:
         Where it is the calibration of another guard.
     arrivals
         What came since, held against what the calibration promised.
+    released
+        What people found to be clean of it, if somebody has decided that it counts.
     """
 
     def __init__(self, knowledge: Knowledge, policy: Policy, seed: int) -> None:
@@ -70,6 +78,7 @@ class Calibrator:
         self.sample: CleanSample | None = None
         self.sample_scores: dict[str, NDArray[np.float64]] = {}
         self.arrivals = Arrivals()
+        self.released: Released | None = None
         self._ever_beyond: set[str] = set()  # of the sample, a threshold of recalls
         # Scores of revisions in the sample that never change, by detector, id and fingerprint.
         self._fixed: dict[str, dict[tuple[str, str], float]] = {}
@@ -87,6 +96,7 @@ class Calibrator:
     def reset(self) -> None:
         """Go by default thresholds, after detectors were fitted anew: fits may change these."""
         self.calibration, self.sample, self.held_out, self._fixed = None, None, {}, {}
+        self.released = None
         self._ever_beyond = set()
         self.arrivals.refitted()
         self.thresholds = self._rules()
@@ -124,7 +134,7 @@ class Calibrator:
         self.arrivals.calibrated()
 
     def _go_by(self, borrowed: Borrowed) -> None:
-        self.thresholds = self._calibrated(borrowed.calibration)
+        self.thresholds = self._calibrated(borrowed.calibration, self.released)
         self.borrowed, self.calibration = borrowed, borrowed.calibration
         self.calibrated_at = len(self._knowledge)
 
@@ -144,6 +154,24 @@ class Calibrator:
         rate = self.policy.quarantine_at
         return CleanSample.drawn(fitted, rate, seed=self._seed, vetted=vetted)
 
+    def draw_rows(self, lineages: Sequence[str | None]) -> tuple[NDArray[np.int64], ...]:
+        """Return which entries of what no memory holds make up such a sample, and are held out.
+
+        Parameters
+        ----------
+        lineages
+            Of all n entries, in their order.
+
+        Returns
+        -------
+        tuple[NDArray[np.int64], ...]
+            Rows of the sample, as of :meth:`draw`, and of those that are held out: all of them, up
+            to :data:`MOST_HELD_OUT`. Ascending.
+        """
+        held_out = np.random.default_rng(self._seed).permutation(len(lineages))[:MOST_HELD_OUT]
+        sample = drawn_rows(lineages, self.policy.quarantine_at, self._seed)
+        return sample, np.sort(held_out)
+
     def hold_out(self, fitted: Batch) -> None:
         """Score all fitted entries, each held out, for when thresholds are asked for."""
         self.held_out = self._held_out_scores(fitted)
@@ -157,6 +185,7 @@ class Calibrator:
         """Take thresholds from clean entries that the knowledge base does not hold."""
         scores = self._clean_scores(clean)
         self._check_judged(scores)
+        self.released = None  # thresholds are to be those of these entries alone
         self.sample = CleanSample(inside=clean.take([]), outside=clean, vetted=True)
         self._take(scores, at_most)
 
@@ -231,6 +260,35 @@ class Calibrator:
             if detector.name in outside:
                 doubtful |= detector.held_outliers(sample.outside, outside[detector.name])
         return doubtful
+
+    def thresholds_with(self, released: Released | None) -> dict[str, Thresholds]:
+        """Return what thresholds are if entries count that people found to be clean.
+
+        They are never lower than without: only what was above them was looked at.
+
+        Raises
+        ------
+        CalibrationError
+            If there is no calibration.
+        """
+        if self.calibration is None:
+            msg = (
+                "the guard is not calibrated, so that nothing can count beside its clean sample; "
+                "calibrate it first, or let it grow until it calibrates itself."
+            )
+            raise CalibrationError(msg)
+        return self._calibrated(self.calibration, released)
+
+    def count_released(self, released: Released | None) -> None:
+        """Have entries count that people found to be clean; ``None`` for none any more.
+
+        Raises
+        ------
+        CalibrationError
+            If there is no calibration.
+        """
+        self.thresholds = self.thresholds_with(released)
+        self.released = released
 
     def leave_out(self, ids: Collection[str]) -> None:
         """Take entries out of the sample: they have left, or are not what was drawn any more."""
@@ -308,6 +366,11 @@ class Calibrator:
             arrays["spent"] = self.calibration.spent
         if self.borrowed is not None:
             values["borrowed"] = {"dim": self.borrowed.dim}
+        if self.released is not None:
+            names = sorted(self.released.scores)
+            values["released"] = {"detectors": names, "n_passed": self.released.n_passed}
+            for number, name in enumerate(names):
+                arrays[f"released.{number}"] = self.released.scores[name]
         for number, detector in enumerate(self._knowledge.detectors):
             if detector.name in self.held_out:
                 arrays[f"held_out.{number}"] = self.held_out[detector.name]
@@ -326,14 +389,23 @@ class Calibrator:
         numbers = {d.name: number for number, d in enumerate(self._knowledge.detectors)}
         self.held_out = {name: arrays[f"held_out.{numbers[name]}"] for name in values["held_out"]}
         self.thresholds = self._rules()
+        if "released" in values:
+            said = values["released"]
+            scores = {n: arrays[f"released.{i}"] for i, n in enumerate(said["detectors"])}
+            self.released = Released(scores=scores, n_passed=said["n_passed"])
         if values["calibrated"]:
+            clean = {name: arrays[f"clean.{numbers[name]}"] for name in values["calibrated"]}
+            # Of a guard that goes by what was held out, both are the same, and large.
+            for name in clean.keys() & self.held_out.keys():
+                if np.array_equal(clean[name], self.held_out[name], equal_nan=True):
+                    clean[name] = self.held_out[name]
             self.calibration = JointCalibration(
-                {name: arrays[f"clean.{numbers[name]}"] for name in values["calibrated"]},
+                clean,
                 self._floors,
                 values.get("n_doubtful", 0),
                 arrays.get("spent"),
             )
-            self.thresholds = self._calibrated(self.calibration)
+            self.thresholds = self._calibrated(self.calibration, self.released)
             if "borrowed" in values:
                 self.borrowed = Borrowed(self.calibration, values["borrowed"]["dim"])
         # Early versions wrote none of this: what was fitted stays fitted.
@@ -363,7 +435,7 @@ class Calibrator:
                     *(self.policy.quarantine_at, smallest),
                 )
                 self.policy = self.policy.accepting(smallest)
-            thresholds = self._calibrated(calibration)
+            thresholds = self._calibrated(calibration, self.released)
         except CalibrationError as error:
             msg = (
                 f"{', '.join(calibration.calibrations)} together, at "
@@ -434,8 +506,19 @@ class Calibrator:
             {d.name: d.default_threshold for d in self._knowledge.detectors}
         )
 
-    def _calibrated(self, calibration: JointCalibration) -> dict[str, Thresholds]:
+    def _calibrated(
+        self, calibration: JointCalibration, released: Released | None
+    ) -> dict[str, Thresholds]:
         """Return thresholds after calibration; none for a detector that judged too few for it."""
         detectors = self._knowledge.detectors
         rules = {d.name: d.default_threshold for d in detectors if not d.exchangeable}
-        return self.policy.thresholds(rules, calibration)
+        thresholds = self.policy.thresholds(rules, calibration)
+        if released is None or not len(released):
+            return thresholds
+        with suppress(CalibrationError):  # what came since ties too much to tell a threshold
+            higher = self.policy.thresholds(rules, calibration.with_released(released))
+            thresholds = {
+                name: threshold.at_least(higher.get(name, threshold))
+                for name, threshold in thresholds.items()
+            }
+        return thresholds

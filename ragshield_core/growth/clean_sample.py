@@ -65,11 +65,7 @@ class CleanSample:
         vetted
             As of the class.
         """
-        size = min(len(batch), full_size(rate))
-        order = np.random.default_rng(seed).permutation(len(batch))
-        if size < len(batch):
-            order = order[_of_many_sources([batch.lineages[row] for row in order], size)]
-        return cls.of(batch.take(np.sort(order[:size])), vetted=vetted)
+        return cls.of(batch.take(drawn_rows(batch.lineages, rate, seed)), vetted=vetted)
 
     @classmethod
     def of(cls, batch: Batch, *, vetted: bool) -> Self:
@@ -116,6 +112,15 @@ class CleanSample:
             for name in ("inside", "outside")
         }
         return cls(**parts, vetted=bool(values["vetted"]))
+
+
+def drawn_rows(lineages: Sequence[str | None], rate: float, seed: int) -> NDArray[np.int64]:
+    """Return which entries are drawn, given the lineages of all; ascending."""
+    size = min(len(lineages), full_size(rate))
+    order = np.random.default_rng(seed).permutation(len(lineages))
+    if size < len(lineages):
+        order = order[_of_many_sources([lineages[row] for row in order], size)]
+    return np.sort(order[:size])
 
 
 def _of_many_sources(lineages: Sequence[str | None], size: int) -> NDArray[np.intp]:

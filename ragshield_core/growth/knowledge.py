@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ragshield_core.detectors.base import Detector, Need
-from ragshield_core.entries import Batch
+from ragshield_core.detectors.clique import CliqueDetector
+from ragshield_core.entries import Batch, together
 from ragshield_core.errors import InvalidBatchError
+from ragshield_core.groups.pieces import Pieces
+from ragshield_core.growth.revisions import Revisions
 from ragshield_core.neighbors.known import Borrower, Lender
 from ragshield_core.screening import crash
 
@@ -29,10 +34,8 @@ class Knowledge:
     ----------
     detectors
         As given.
-    labels
-        Of the entries that are known, by id.
-    prints
-        Their fingerprints, by id; early versions kept none.
+    known
+        The entries that are known, with their labels and fingerprints.
     dim
         Length of their vectors, 0 without any; ``None`` as long as nothing was learned.
     missed
@@ -47,49 +50,112 @@ class Knowledge:
             for detector in self.learners[1:]:
                 if isinstance(detector, Borrower):
                     detector.borrow(lender.neighbors())
-        self.labels: dict[str, str | None] = {}
-        self.prints: dict[str, str] = {}
+        self.known = Revisions()
         self.dim: int | None = None
         self.missed: dict[str, str] = {}
 
     def __len__(self) -> int:
-        return len(self.labels)
+        return len(self.known)
 
     def __contains__(self, entry_id: object) -> bool:
-        return entry_id in self.labels
+        return entry_id in self.known
 
     def among(self, ids: Iterable[str]) -> list[str]:
         """Return which of the ids are known, each once."""
-        return [entry_id for entry_id in dict.fromkeys(ids) if entry_id in self.labels]
+        return self.known.among(ids)
 
     def fit(self, batch: Batch) -> None:
         """Learn a knowledge base and nothing else."""
         self._check_complete(batch)
         self.dim = batch.dim if len(batch) else None
-        self.labels = dict(zip(batch.ids, batch.labels, strict=True))
-        self.prints = {entry.id: entry.fingerprint for entry in batch}
+        self.known = Revisions()
+        self.known.put(batch.ids, batch.labels, [entry.fingerprint for entry in batch])
         for detector in self.learners:
             detector.fit(batch)
+
+    def groups_in_pieces(self) -> dict[str, Any] | None:
+        """Return the arguments of the detector that learns groups; ``None`` if none does.
+
+        Raises
+        ------
+        ValueError
+            If a detector cannot be fitted on what no memory holds; names all of them.
+        """
+        unable = [d.name for d in self.detectors if d.learns and not d.in_pieces]
+        if unable:
+            msg = (
+                f"{', '.join(unable)} cannot be fitted piece by piece, only on a batch in memory; "
+                "leave them out, or set in_pieces if learning one entry after the other comes to "
+                "the same as learning all at once."
+            )
+            raise ValueError(msg)
+        lender = self.learners[0]
+        return lender.config() if isinstance(lender, CliqueDetector) else None
+
+    def fit_pieces(
+        self,
+        pieces: Pieces,
+        draw: Callable[[Sequence[str | None]], tuple[NDArray[np.int64], ...]],
+    ) -> list[Batch]:
+        """Learn what no memory holds, and nothing else.
+
+        Parameters
+        ----------
+        pieces
+            The knowledge base.
+        draw
+            Returns which entries are wanted, given the lineages of all: several draws, each in
+            ascending order; those of the last one stand for all where things are measured.
+
+        Returns
+        -------
+        list[Batch]
+            The entries of each draw.
+
+        Raises
+        ------
+        InvalidBatchError
+            If an id repeats, vectors are missing, or of another dimension.
+        """
+        self.known, self.dim = Revisions(), None
+        for detector in self.learners:
+            detector.reset()
+        lineages: list[str | None] = []
+        for piece in pieces.batches("learning"):
+            self.check_learnable(piece)
+            if again := self.known.among(piece.ids):
+                msg = f"the id {again[0]!r} repeats, expected one entry per id; rename them."
+                raise InvalidBatchError(msg)
+            for detector in self.learners:
+                detector.learn_piece(piece)
+            self.dim = piece.dim
+            self.known.put(piece.ids, piece.labels, [entry.fingerprint for entry in piece])
+            lineages += piece.lineages
+        draws = draw(lineages)
+        rows = np.unique(np.concatenate(draws))
+        wanted = together(list(pieces.take(rows)))
+        drawn = [wanted.take(np.searchsorted(rows, one)) for one in draws]
+        for detector in self.learners:
+            detector.pieces_learned(pieces, drawn[-1])
+        return drawn
 
     def learn(self, entries: Batch) -> None:
         """Learn entries that have come."""
         self.check_learnable(entries)
         self._tell(self.learners, "learn", entries)
-        self.labels.update(zip(entries.ids, entries.labels, strict=True))
-        self.prints.update((entry.id, entry.fingerprint) for entry in entries)
+        self.known.put(entries.ids, entries.labels, [entry.fingerprint for entry in entries])
         self.dim = entries.dim
 
     def forget(self, entries: Batch) -> None:
         """Forget entries that have left, as far as they are known, under the labels learned."""
-        known = entries.take(np.array([i in self.labels for i in entries.ids], dtype=np.bool_))
+        there = set(self.known.among(entries.ids))
+        known = entries.take(np.array([i in there for i in entries.ids], dtype=np.bool_))
         if not len(known):
             return
-        known = replace(known, labels=tuple(self.labels[i] for i in known.ids))
+        known = replace(known, labels=tuple(self.known.labels_of(known.ids)))
         self.check_dim(known)
         self._tell(self.learners, "forget", known)
-        for entry_id in known.ids:
-            del self.labels[entry_id]
-            self.prints.pop(entry_id, None)
+        self.known.drop(known.ids)
 
     def remembered(self, ids: Sequence[str]) -> Batch:
         """Return what is left of entries that no store has any more, to forget them by.
@@ -106,7 +172,7 @@ class Knowledge:
             ids=known,
             texts=[""] * len(known),
             embeddings=vectors if known else None,
-            labels=[self.labels[entry_id] for entry_id in known],
+            labels=self.known.labels_of(known),
         )
 
     def hold(self, entries: Batch) -> None:

@@ -15,6 +15,7 @@ from ragshield_core.calibration import TIE
 from ragshield_core.entries import Batch
 from ragshield_core.errors import CalibrationError, NotFittedError
 from ragshield_core.findings import Finding, Skipped, finding_from_dict, finding_to_dict
+from ragshield_core.groups.pieces import Pieces
 from ragshield_core.growth.borrowed import Lent
 from ragshield_core.growth.calibrator import Calibrator
 from ragshield_core.growth.clean_sample import CleanSample, first_size, full_size, latest
@@ -100,6 +101,13 @@ class Recalibration:
         self._fit(batch)
         self._calibrator.sample = self._calibrator.draw(batch, vetted=True)
         self._calibrator.hold_out(batch)
+
+    def fit_pieces(self, pieces: Pieces) -> None:
+        """Learn what no memory holds, and nothing else; of many entries some are held out."""
+        sample, held_out = self._knowledge.fit_pieces(pieces, self._calibrator.draw_rows)
+        self._begin_anew()
+        self._calibrator.sample = CleanSample.of(sample, vetted=True)
+        self._calibrator.hold_out(held_out)
 
     def calibrate(
         self,
@@ -326,7 +334,7 @@ class Recalibration:
     @property
     def _standing(self) -> Batch:
         """What was collected and is still there, each entry in its latest revision."""
-        return latest([NOTHING, *self._collected], self._knowledge.labels)
+        return latest([NOTHING, *self._collected], self._knowledge.known)
 
     @property
     def _rate(self) -> float:
@@ -340,6 +348,9 @@ class Recalibration:
 
     def _fit(self, batch: Batch) -> None:
         self._knowledge.fit(batch)
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
         self._calibrator.reset()
         self.collecting, self._collected, self._held_meanwhile = False, [], []
         self._wanted_rate, self.pending = None, {}
@@ -354,7 +365,7 @@ class Recalibration:
 
     def _measure_collected(self, confirmed: Sequence[str]) -> None:
         """Measure what is usual in what has come so far; thresholds are those of another guard."""
-        collected = latest([NOTHING, *self._collected], self._knowledge.labels)
+        collected = latest([NOTHING, *self._collected], self._knowledge.known)
         self._calibrator.measure(CleanSample.of(collected, vetted=False), confirmed)
         self._calibrator.calibrated_at = len(self._knowledge)
 

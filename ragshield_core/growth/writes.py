@@ -59,7 +59,8 @@ class Writes:
         ``None`` where an early version has learned them, which did not keep it.
         """
         with self._lock:
-            return {i: self._knowledge.prints.get(i) for i in self._knowledge.among(ids)}
+            known = self._knowledge.among(ids)
+            return dict(zip(known, self._knowledge.known.prints_of(known), strict=True))
 
     @property
     def n_known(self) -> int:
@@ -69,7 +70,7 @@ class Writes:
     def known_ids(self) -> frozenset[str]:
         """Return the ids of all entries that were learned."""
         with self._lock:
-            return frozenset(self._knowledge.labels)
+            return frozenset(self._knowledge.known)
 
     @property
     def position(self) -> int | None:
@@ -173,7 +174,7 @@ class Writes:
         with self._lock:
             if not len(self._unscreened):
                 return []
-            return self._unscreened.due(self._knowledge.labels, self._failing)
+            return self._unscreened.due(self._knowledge.known, self._failing)
 
     def recalled(self, gone: Batch, decisions: Sequence[Decision]) -> None:
         """Forget entries that were admitted earlier, are held now, and have left the store.

@@ -34,6 +34,7 @@ from ragshield_core.knowledge.snapshots import Snapshot, Snapshots
 from ragshield_core.knowledge.standing import standing
 from ragshield_core.knowledge.tables import prepare_tables
 from ragshield_core.screening import crash
+from ragshield_core.state import give_back
 
 T = TypeVar("T")
 
@@ -403,6 +404,8 @@ class Sharing(Recorder):
             )
             raise StateError(msg)
         self._hands.become(whole.values, whole.arrays)
+        whole.arrays.clear()  # the guard has its own, and they are large
+        give_back()
         self._times_replaced += 1
         self.position = whole.position
         self._tail.clear()

@@ -33,7 +33,7 @@ CHUNK = 2**23
 # Seconds after which one that is not complete, and is not being written to, is removed.
 GIVEN_UP = 600.0
 SHOWN = 60  # characters of a name
-FORMAT = 1
+FORMAT = 2  # 1 had its ids among the values
 
 
 class Write(Protocol):
@@ -151,7 +151,7 @@ class Snapshots:
         return next(iter(self.list(session)), None)
 
     def read(
-        self, session: Session, snapshot: Snapshot, *, only: str = ""
+        self, session: Session, snapshot: Snapshot, *, only: str | tuple[str, ...] = ""
     ) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """Return the values and arrays of a snapshot.
 
@@ -162,7 +162,7 @@ class Snapshots:
         snapshot
             One that is listed.
         only
-            How the arrays to be read begin.
+            How the names of the arrays to be read begin, one way or several.
 
         Raises
         ------

@@ -23,6 +23,7 @@ from ragshield_core.growth.clean_sample import first_size
 from ragshield_core.growth.events import Change, Event
 from ragshield_core.growth.recalibration import REFRESH_AFTER
 from ragshield_core.growth.recorder import Standing
+from ragshield_core.growth.revisions import SAVED, known_ids
 from ragshield_core.growth.status import DetectorStanding, Status
 from ragshield_core.knowledge.journal import DEFAULT_LEASE, Journal
 from ragshield_core.knowledge.snapshots import Snapshots
@@ -93,7 +94,7 @@ def status_of(
         raise StateError(msg)
     for snapshot in found:
         try:
-            state = _State(*snapshots.read(session, snapshot, only=ARRIVALS))
+            state = _State(*snapshots.read(session, snapshot, only=(ARRIVALS, SAVED)))
             position = state.read_on(session, journal, snapshot.position)
             break
         except (StateError, PrunedError):  # damaged, or removed since
@@ -114,7 +115,7 @@ class _State:
 
     def __init__(self, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
         self.values = values
-        self.known = set(values["known"])
+        self.known = set(known_ids(values, arrays))
         self.calibrated = bool(values["calibrated"])
         self.calibrated_at = int(values.get("calibrated_at", len(self.known)))
         self.arrivals = Arrivals()

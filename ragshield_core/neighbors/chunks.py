@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -127,9 +127,16 @@ def _room(n: int, dim: int) -> NDArray[np.float32]:
 class Column:
     """A growing one-dimensional array."""
 
-    def __init__(self, dtype: type[np.int64 | np.bool_]) -> None:
+    def __init__(self, dtype: Any) -> None:
         self._array: NDArray[Any] = np.empty(64, dtype=dtype)
         self._n = 0
+
+    @classmethod
+    def of(cls, values: NDArray[Any]) -> Self:
+        """Return one that is filled with values, which it takes over."""
+        column = cls(values.dtype)
+        column._array, column._n = values, len(values)
+        return column
 
     def __len__(self) -> int:
         return self._n

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ragshield_core.errors import InvalidBatchError, StateError
+from ragshield_core.neighbors.ids import packed, unpacked
 from ragshield_core.neighbors.listed import ListedRows
 from ragshield_core.neighbors.lists import EXACT_REACH, InvertedLists
 from ragshield_core.neighbors.rows import (
@@ -34,7 +35,7 @@ from ragshield_core.neighbors.slots import Slots, repeated
 # third of that, and miss some (benchmarks/results/neighbor_index.md).
 EXACT_UP_TO = 25_000
 
-FORMAT = 1
+FORMAT = 2  # 1 had its ids in a list
 
 
 class EntryIndex(ABC):
@@ -98,6 +99,10 @@ class EntryIndex(ABC):
         """Return the slot of each id, shape (n,); -1 where it is unknown."""
         return self._slots.of(ids)
 
+    def among(self, ids: Iterable[str]) -> list[str]:
+        """Return which of the ids are in the index, each once."""
+        return self._slots.among(ids)
+
     def ids_of(self, slots: Sequence[int] | NDArray[Any]) -> list[str]:
         """Return the id of each slot.
 
@@ -109,7 +114,9 @@ class EntryIndex(ABC):
         return self._slots.ids(self._slots.known(slots))
 
     @abstractmethod
-    def add(self, ids: Sequence[str], embeddings: NDArray[np.float32]) -> NDArray[np.int64]:
+    def add(
+        self, ids: Sequence[str], embeddings: NDArray[np.float32], *, more: bool = False
+    ) -> NDArray[np.int64]:
         """Add entries and return their slots."""
 
     @abstractmethod
@@ -214,15 +221,13 @@ class NeighborIndex(EntryIndex):
     def bytes_per_entry(self) -> float:
         """Memory per entry present, in bytes: vectors, lists and tables; 0.0 if there is none.
 
-        The ids themselves are not counted: they are the caller's strings. Tables of Python objects
-        are estimated.
+        Python objects, for the ids that came last, are estimated.
         """
-        if not len(self):
-            return 0.0
-        # An entry of a dict with its int value takes about 130 bytes, a pointer in a list 8.
-        return (130 * len(self) + 8 * self.capacity + self._rows.nbytes) / len(self)
+        return (self._slots.nbytes + self._rows.nbytes) / len(self) if len(self) else 0.0
 
-    def add(self, ids: Sequence[str], embeddings: NDArray[np.float32]) -> NDArray[np.int64]:
+    def add(
+        self, ids: Sequence[str], embeddings: NDArray[np.float32], *, more: bool = False
+    ) -> NDArray[np.int64]:
         """Add entries and return their slots.
 
         Parameters
@@ -231,6 +236,8 @@ class NeighborIndex(EntryIndex):
             Unique, and none of them present.
         embeddings
             Shape (n, dim), float32, rows of unit length.
+        more
+            Whether others follow before anything is searched: lists are made with the last ones.
 
         Returns
         -------
@@ -250,6 +257,8 @@ class NeighborIndex(EntryIndex):
         self._slots.check_new(ids)
         slots = self._slots.add(ids)
         self._rows.append(embeddings)
+        if more:
+            return slots
         outgrown = len(self) > self.exact_up_to if self.exact else self._rows.outgrown
         if outgrown:
             self._rows.sort()
@@ -333,11 +342,10 @@ class NeighborIndex(EntryIndex):
             "exact_up_to": self.exact_up_to,
             "seed": self.seed,
             "capacity": self.capacity,
-            "ids": self._slots.ids(arrays["slots"]),
         }
         if self._rows.lists is not None:
             values["lists"] = {"reach": self._rows.lists.reach}
-        return values, arrays
+        return values, arrays | packed(self._slots.ids(arrays["slots"]))
 
     @classmethod
     def restored(cls, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Self:
@@ -371,10 +379,10 @@ class NeighborIndex(EntryIndex):
         )
         vectors = arrays["vectors"]
         index._slots = saved_slots(values, arrays)
-        ids, slots = values["ids"], arrays["slots"]
-        if vectors.shape != (len(ids), index.dim):
+        slots = arrays["slots"]
+        if vectors.shape != (len(slots), index.dim):
             raise_damaged("ids, slots and vectors do not have the same length")
-        check_rows("vectors", vectors, index.dim, ids)
+        check_rows("vectors", vectors, index.dim)
         if "places" in arrays and _integers(arrays["places"]).shape != slots.shape:
             raise_damaged("its places are not one whole number per entry")
         lists = _saved_lists(values, arrays, vectors.shape)
@@ -422,7 +430,8 @@ def _saved_lists(
 
 def saved_slots(values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Slots:
     """Return the slots of a saved index, once they are known to fit together."""
-    ids, capacity, slots = values["ids"], _whole(values["capacity"]), _integers(arrays["slots"])
+    capacity, slots = _whole(values["capacity"]), _integers(arrays["slots"])
+    ids = values["ids"] if "ids" in values else unpacked(arrays)
     if not isinstance(ids, list) or not all(isinstance(entry_id, str) for entry_id in ids):
         raise_damaged("its ids are not a list of str")
     if slots.shape != (len(ids),):

@@ -11,7 +11,11 @@ from numpy.typing import NDArray
 
 from ragshield_core.entries import Batch
 from ragshield_core.errors import InvalidBatchError, NotFittedError
+from ragshield_core.neighbors.chunks import Column
+from ragshield_core.neighbors.ids import packed, unpacked
 from ragshield_core.neighbors.index import EXACT_UP_TO, EntryIndex, NeighborIndex
+from ragshield_core.neighbors.slots import Slots
+from ragshield_core.state import part_of
 
 # Neighbours that a search fetches at least: as many as any detector asks for by default, so that
 # the second one to ask finds them there.
@@ -137,7 +141,7 @@ class KnownEntries:
     def forget(self, ids: Sequence[str]) -> None:
         """Take entries out; ids that are not known are ignored."""
         if self._index is not None:
-            self._index.remove([i for i in dict.fromkeys(ids) if i in self._index])
+            self._index.remove(self._index.among(ids))
             if self._index.sparse:
                 self._index.compact()
         self._last = None
@@ -258,7 +262,17 @@ class LabelledEntries:
         self.reset()
 
     def __len__(self) -> int:
-        return len(self.code_of)
+        return len(self._slots)
+
+    @property
+    def ids(self) -> list[str]:
+        """The ids of all entries, in the order in which they came."""
+        return self._slots.ids(self._slots.present)
+
+    @property
+    def all_codes(self) -> NDArray[np.int64]:
+        """The label code of every entry, in the order of :attr:`ids`; -1 where it has none."""
+        return self._code_of.values[self._slots.present].astype(np.int64)
 
     @property
     def source(self) -> NeighborSource:
@@ -273,7 +287,7 @@ class LabelledEntries:
         ValueError
             If entries are known that only the index used so far has the vectors of.
         """
-        if len(self._own) or (source is None and self.code_of and self._borrowed is not None):
+        if len(self._own) or (source is None and len(self) and self._borrowed is not None):
             msg = (
                 f"{len(self)} entries were learned with another index; borrow one before fitting, "
                 "or reset first."
@@ -289,16 +303,18 @@ class LabelledEntries:
         """Forget everything, but not whose index is used."""
         self._own.reset()
         self.labels: list[str] = []
-        self.code_of: dict[str, int] = {}  # id -> code of its label, -1 where it has none
+        self._slots = Slots()
+        self._code_of = Column(np.int32)  # by slot: of its label, -1 where it has none
         self.counts: NDArray[np.int64] = np.empty(0, dtype=np.int64)  # by code
         self._codes: dict[str, int] = {}
 
     def learn(self, entries: Batch) -> None:
         """Add entries; a known id gets the new label and vector."""
         self._drop(entries.ids)
-        for entry_id, label in zip(entries.ids, entries.labels, strict=True):
-            self.code_of[entry_id] = self._code(label)
-        self._count(self.codes(entries.ids), 1)
+        codes = np.array([self._code(label) for label in entries.labels], dtype=np.int64)
+        self._slots.add(entries.ids)
+        self._code_of.append(codes)
+        self._count(codes, 1)
         if self._borrowed is None:
             self._own.learn(entries)
 
@@ -321,21 +337,22 @@ class LabelledEntries:
     def codes(self, ids: Sequence[str | None] | NDArray[np.object_]) -> NDArray[np.int64]:
         """Return the label code of each known entry, -1 where it has none; shape as ``ids``."""
         names = np.asarray(ids, dtype=np.object_)
-        get = self.code_of.get
-        found = np.fromiter((get(i, -1) for i in names.ravel().tolist()), np.int64, names.size)
-        return found.reshape(names.shape)
+        slots = self._slots.of(names.ravel().tolist())
+        codes = np.full(len(slots), -1, dtype=np.int64)
+        codes[slots >= 0] = self._code_of.values[slots[slots >= 0]]
+        return codes.reshape(names.shape)
 
     def usual_distance(self, k: int, seed: int = 0) -> float:
         """Return the usual cosine distance of an entry's k-th neighbour: the scale of nearness.
 
         The median over a sample; not below :data:`LEAST_DISTANCE`.
         """
-        ids = list(self.code_of)
+        present = self._slots.present
         rng = np.random.default_rng(seed)
-        chosen = np.sort(rng.permutation(len(ids))[:SCALE_SAMPLE])
-        if len(ids) < 2:  # noqa: PLR2004
+        chosen = np.sort(rng.permutation(len(present))[:SCALE_SAMPLE])
+        if len(present) < 2:  # noqa: PLR2004
             return 1.0
-        found = self.source.standing_neighbors([ids[row] for row in chosen.tolist()], k)
+        found = self.source.standing_neighbors(self._slots.ids(present[chosen]), k)
         last = np.where(np.isfinite(found.similarities), found.similarities, np.inf).min(axis=1)
         return float(max(LEAST_DISTANCE, 1.0 - np.median(last)))
 
@@ -343,9 +360,10 @@ class LabelledEntries:
         """Return everything but a borrowed index, as JSON-ready values and arrays."""
         values, arrays = self._own.state()
         return (
-            {"labels": list(self.labels), "ids": list(self.code_of), "own": values},
+            {"labels": list(self.labels), "own": values},
             {f"own.{key}": array for key, array in arrays.items()}
-            | {"codes": np.array(list(self.code_of.values()), dtype=np.int32)},
+            | {"codes": self.all_codes.astype(np.int32)}
+            | packed(self.ids),
         )
 
     def restore(self, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
@@ -353,10 +371,12 @@ class LabelledEntries:
         self.reset()
         self.labels = list(values["labels"])
         self._codes = {label: code for code, label in enumerate(self.labels)}
-        self.code_of = dict(zip(values["ids"], arrays["codes"].tolist(), strict=True))
-        self._count(self.codes(values["ids"]), 1)
-        own = {key.removeprefix("own."): a for key, a in arrays.items() if key.startswith("own.")}
-        self._own.restore(values["own"], own)
+        ids = values["ids"] if "ids" in values else unpacked(arrays)  # early versions: a list
+        self._slots.check_new(ids)
+        self._slots.add(ids)
+        self._code_of.append(arrays["codes"])
+        self._count(self.all_codes, 1)
+        self._own.restore(values["own"], part_of(arrays, "own."))
 
     def _code(self, label: str | None) -> int:
         if label is None:
@@ -367,10 +387,12 @@ class LabelledEntries:
         return code
 
     def _drop(self, ids: Sequence[str]) -> None:
-        known = [entry_id for entry_id in dict.fromkeys(ids) if entry_id in self.code_of]
-        self._count(self.codes(known), -1)
-        for entry_id in known:
-            del self.code_of[entry_id]
+        slots = self._slots.remove(self._slots.among(ids))
+        self._count(self._code_of.values[slots].astype(np.int64), -1)
+        if self._slots.sparse:
+            codes = self._code_of.values[self._slots.compact()]
+            self._code_of = Column(np.int32)
+            self._code_of.append(codes)
 
     def _count(self, codes: NDArray[np.int64], sign: int) -> None:
         counts = np.zeros(len(self.labels), dtype=np.int64)

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from ragshield_core.errors import InvalidBatchError
 from ragshield_core.neighbors.chunks import Column
+from ragshield_core.neighbors.ids import Ids, Numbers
 
 # Share of slots whose entries were removed at which the others are renumbered: callers' arrays are
 # a third longer than need be, at the most, and renumbering costs little for each removal.
@@ -24,15 +25,21 @@ class Slots:
     """
 
     def __init__(self) -> None:
-        self._slots: dict[str, int] = {}
-        self._ids: list[str] = []  # by slot; those of entries that were removed stay
+        self._ids = Ids()  # by slot; those of entries that were removed stay
+        self._slots = Numbers(self._ids)
         self._present = Column(np.bool_)
+        self._n = 0
 
     def __len__(self) -> int:
-        return len(self._slots)
+        return self._n
 
     def __contains__(self, entry_id: object) -> bool:
-        return entry_id in self._slots
+        return bool(self._slots.of([entry_id])[0] >= 0)
+
+    @property
+    def nbytes(self) -> int:
+        """About the memory that they take."""
+        return self._ids.nbytes + self._slots.nbytes + self._present.nbytes
 
     @property
     def capacity(self) -> int:
@@ -51,9 +58,11 @@ class Slots:
 
     def check_new(self, ids: Sequence[str]) -> None:
         """Refuse ids that are present or repeated."""
-        present = next((entry_id for entry_id in ids if entry_id in self._slots), None)
-        if present is not None:
-            msg = f"id {present!r} is in this index already; remove it first to replace its vector."
+        if (present := np.flatnonzero(self.of(ids) >= 0)).size:
+            msg = (
+                f"id {ids[present[0]]!r} is in this index already; remove it first to replace its "
+                "vector."
+            )
             raise InvalidBatchError(msg)
         if len(set(ids)) != len(ids):
             msg = f"id {repeated(ids)!r} is duplicated in ids, expected unique ids."
@@ -62,9 +71,10 @@ class Slots:
     def add(self, ids: Sequence[str]) -> NDArray[np.int64]:
         """Hand out slots to ids that are new, shape (n,), ascending."""
         slots = np.arange(self.capacity, self.capacity + len(ids), dtype=np.int64)
-        self._ids.extend(ids)
-        self._slots.update(zip(ids, slots.tolist(), strict=True))
+        self._ids.append(ids)
+        self._slots.put(ids, slots)
         self._present.append(np.ones(len(ids), dtype=np.bool_))
+        self._n += len(ids)
         return slots
 
     def remove(self, ids: Sequence[str]) -> NDArray[np.int64]:
@@ -79,42 +89,45 @@ class Slots:
         if len(set(ids)) != len(ids):
             msg = f"id {repeated(ids)!r} is duplicated in ids, expected unique ids."
             raise InvalidBatchError(msg)
-        unknown = next((entry_id for entry_id in ids if entry_id not in self._slots), None)
-        if unknown is not None:
-            msg = f"id {unknown!r} is not in this index, expected ids that were added."
-            raise InvalidBatchError(msg)
         slots = self.of(ids)
-        for entry_id in ids:
-            del self._slots[entry_id]
+        if (unknown := np.flatnonzero(slots < 0)).size:
+            msg = f"id {ids[unknown[0]]!r} is not in this index, expected ids that were added."
+            raise InvalidBatchError(msg)
+        self._slots.drop(ids)
         self._present.values[slots] = False
+        self._n -= len(ids)
         return slots
 
     def compact(self) -> NDArray[np.int64]:
         """Renumber the entries, without gaps and in their order; return the slots they had."""
         before = self.present
-        self.put([self._ids[slot] for slot in before.tolist()], np.arange(len(before)), len(before))
+        self.put(self.ids(before), np.arange(len(before)), len(before))
         return before
 
     def put(self, ids: Sequence[str], slots: NDArray[np.int64], capacity: int) -> None:
         """Be the slots of these entries and no others."""
-        self._slots = dict(zip(ids, slots.tolist(), strict=True))
-        self._ids = [""] * capacity
-        for entry_id, slot in self._slots.items():
-            self._ids[slot] = entry_id
-        present = np.zeros(capacity, dtype=np.bool_)
-        present[slots] = True
+        by_slot = np.full(capacity, -1, dtype=np.int64)
+        by_slot[slots] = np.arange(len(ids))
+        self._ids = Ids()
+        self._ids.append(["" if row < 0 else ids[row] for row in by_slot.tolist()])
+        self._slots = Numbers(self._ids)
+        self._slots.put(ids, slots)
         self._present = Column(np.bool_)
-        self._present.append(present)
+        self._present.append(by_slot >= 0)
+        self._n = len(ids)
 
     def of(self, ids: Iterable[str]) -> NDArray[np.int64]:
         """Return the slot of each id, shape (n,); -1 where it is unknown."""
-        get = self._slots.get
-        return np.array([get(entry_id, -1) for entry_id in ids], dtype=np.int64)
+        return self._slots.of(ids)
+
+    def among(self, ids: Iterable[str]) -> list[str]:
+        """Return which of the ids have a slot, each once."""
+        names = list(dict.fromkeys(ids))
+        return [names[row] for row in np.flatnonzero(self.of(names) >= 0).tolist()]
 
     def ids(self, slots: NDArray[np.int64]) -> list[str]:
         """Return the id of each slot; every one of them is handed out."""
-        ids = self._ids
-        return [ids[slot] for slot in slots.tolist()]
+        return self._ids.take(slots)
 
     def known(self, slots: Sequence[int] | NDArray[Any]) -> NDArray[np.int64]:
         """Return slots as an array.

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from ragshield_core.entries import UNIT_TOLERANCE
 from ragshield_core.errors import InvalidBatchError, NeighborsError
 from ragshield_core.findings import printable
+from ragshield_core.neighbors.ids import packed
 from ragshield_core.neighbors.index import EXACT_UP_TO, EntryIndex, NeighborIndex, saved_slots
 from ragshield_core.neighbors.rows import (
     DAMAGE,
@@ -26,12 +27,13 @@ from ragshield_core.neighbors.rows import (
     raise_damaged,
 )
 from ragshield_core.neighbors.table import FoundEntries, VectorTable
+from ragshield_core.state import part_of
 
 T = TypeVar("T")
 
 logger = logging.getLogger("ragshield")  # ids and counts, never text
 
-FORMAT = 1
+FORMAT = 2  # 1 had its ids in lists
 # Asked for beyond the k: what this process does not know yet, or knows in another revision.
 SPARE = 8
 # Where that was not enough, so many times as many are asked for, up to the most.
@@ -119,7 +121,7 @@ class StoredIndex(EntryIndex):
         values, arrays = index.state()
         stored._slots = saved_slots(values, arrays)
         stored._local = index
-        stored._waiting = dict.fromkeys(_of_store(values["ids"]))
+        stored._waiting = dict.fromkeys(_of_store(index.ids))
         return stored
 
     def connect(self, table: VectorTable) -> None:
@@ -150,11 +152,14 @@ class StoredIndex(EntryIndex):
             "exact_up_to": self._local.exact_up_to,
             "seed": self._local.seed,
             "capacity": self.capacity,
-            "ids": self._slots.ids(slots),
         }
-        return NeighborIndex.restored(values, {"slots": slots, "vectors": vectors})
+        arrays: dict[str, NDArray[Any]] = {"slots": slots, "vectors": vectors}
+        arrays |= packed(self._slots.ids(slots))
+        return NeighborIndex.restored(values, arrays)
 
-    def add(self, ids: Sequence[str], embeddings: NDArray[np.float32]) -> NDArray[np.int64]:
+    def add(
+        self, ids: Sequence[str], embeddings: NDArray[np.float32], *, more: bool = False
+    ) -> NDArray[np.int64]:
         """Add entries and return their slots; as of :meth:`NeighborIndex.add`.
 
         Their vectors are kept until the store has them: it is asked once many wait.
@@ -162,14 +167,14 @@ class StoredIndex(EntryIndex):
         self._slots.check_new(ids)
         if len(self._waiting) >= self._ask_at:
             self.let_go()
-        self._local.add(ids, embeddings)
+        self._local.add(ids, embeddings, more=more)
         self._waiting |= dict.fromkeys(_of_store(ids))
         return self._slots.add(ids)
 
     def remove(self, ids: Sequence[str]) -> NDArray[np.int64]:
         """Remove entries and return the slots that were theirs."""
         slots = self._slots.remove(ids)
-        self._drop([entry_id for entry_id in ids if entry_id in self._local])
+        self._drop(self._local.among(ids))
         return slots
 
     def compact(self) -> NDArray[np.int64]:
@@ -249,10 +254,11 @@ class StoredIndex(EntryIndex):
                 "store": self.store,
                 "dim": self.dim,
                 "capacity": self.capacity,
-                "ids": self._slots.ids(slots),
                 "local": local,
             },
-            {f"local.{key}": array for key, array in arrays.items()} | {"slots": slots},
+            {f"local.{key}": array for key, array in arrays.items()}
+            | {"slots": slots}
+            | packed(self._slots.ids(slots)),
         )
 
     @classmethod
@@ -275,17 +281,13 @@ class StoredIndex(EntryIndex):
         try:
             index = cls(int(values["dim"]), table, expected=str(values["store"]))
             index._slots = saved_slots(values, arrays)
-            prefix = "local."
-            index._local = NeighborIndex.restored(
-                values["local"],
-                {k.removeprefix(prefix): a for k, a in arrays.items() if k.startswith(prefix)},
-            )
-            own: list[str] = values["local"]["ids"]
-            lost = next((entry_id for entry_id in own if entry_id not in index._slots), None)
+            index._local = NeighborIndex.restored(values["local"], part_of(arrays, "local."))
+            own = index._local.ids
+            lost = bool((index._slots.of(own) < 0).any())
         except DAMAGE as error:
             raise_damaged(f"{type(error).__name__}: {error}")
             raise AssertionError from error  # pragma: no cover
-        if lost is not None or index._local.dim != index.dim:
+        if lost or index._local.dim != index.dim:
             raise_damaged("the vectors kept in it are not those of its entries")
         index._waiting = dict.fromkeys(_of_store(own))
         return index
@@ -334,8 +336,7 @@ class StoredIndex(EntryIndex):
     def _known(self, found: FoundEntries) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """Return slots and unit vectors of what was found; -1 for what does not count."""
         slots = self._slots.of(found.ids)
-        mine = [row for row, name in enumerate(found.ids) if name in self._local]
-        slots[mine] = -1
+        slots[self._local.slots_of(found.ids) >= 0] = -1
         vectors, whole = _unit(found.vectors, self.dim)
         slots[~whole] = -1
         self._remember(slots[slots >= 0], vectors[slots >= 0])

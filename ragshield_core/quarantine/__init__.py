@@ -1,21 +1,29 @@
 """Where held entries wait for a decision."""
 
 from ragshield_core.database import DEFAULT_URL
+from ragshield_core.quarantine.cases import Case, Cases, Order
 from ragshield_core.quarantine.entries import (
     LET_IN,
+    Found,
     HeldEntry,
     LogRecord,
     Print,
     Status,
     batches_of,
 )
+from ragshield_core.quarantine.narrowing import Narrowing
 from ragshield_core.quarantine.store import Quarantine
 
 __all__ = [
     "DEFAULT_URL",
     "LET_IN",
+    "Case",
+    "Cases",
+    "Found",
     "HeldEntry",
     "LogRecord",
+    "Narrowing",
+    "Order",
     "Print",
     "Quarantine",
     "Status",

@@ -1,4 +1,4 @@
-"""Changes of held entries, and the lines of the log that tell of them: written together."""
+"""Changes of held entries and rules, and the lines of the log that tell of them: as one."""
 
 from __future__ import annotations
 
@@ -21,18 +21,20 @@ from ragshield_core.quarantine.evidence import (
     verify_lines,
     verify_rows,
 )
-from ragshield_core.quarantine.tables import HeldRow, IndexedRow, LogRow
+from ragshield_core.quarantine.grouping import Gone, Moved, follow, regroup
+from ragshield_core.quarantine.tables import HeldRow, IndexedRow, LogRow, RuleRow
 
 SEALED = "every row has a digest from here on; what was before is taken as it was found"
 REKEYED = "all digests, those of earlier lines as well, are by another key; the head was"
 
 
 class _Event(NamedTuple):
-    """What happened to one revision, on its way into the log."""
+    """What happened to one revision, or to a rule, on its way into the log."""
 
     action: str
-    row: HeldRow | Mapping[str, Any]
+    row: HeldRow | RuleRow | Mapping[str, Any]
     gone: bool = False
+    kind: type[HeldRow | RuleRow] = HeldRow
 
 
 class Changes:
@@ -51,6 +53,7 @@ class Changes:
         self._new: list[dict[str, Any]] = []
         self._updates: list[tuple[HeldRow, Mapping[str, Any]]] = []
         self._events: list[_Event] = []
+        self._gone: list[Gone] = []
 
     def add(self, row: Mapping[str, Any], action: str) -> None:
         """Keep a revision that is not here."""
@@ -74,15 +77,47 @@ class Changes:
             self._updates.append((row, values))
             self._events.append(_Event(action, row))
 
+    def remark(self, row: HeldRow, action: str) -> None:
+        """Write a line about a revision that stays as it is.
+
+        Raises
+        ------
+        QuarantineError
+            As of :meth:`set`.
+        """
+        if not self._digests.matches(row):
+            raise tampered(row)
+        self._events.append(_Event(action, row))
+
     def delete(self, row: HeldRow, action: str) -> None:
         """Delete a revision."""
+        self._gone.append(Gone(row.number, row.status, row.namespace))
         self._session.delete(row)
         self._events.append(_Event(action, row, gone=True))
+
+    def add_rule(self, row: Mapping[str, Any]) -> RuleRow:
+        """Keep a rule that a person has made."""
+        made = RuleRow(number=next_number(self._session, RuleRow), **row)
+        made.digest = self._digests.of_row(made)
+        self._session.add(made)
+        self._events.append(_Event("rule", made, kind=RuleRow))
+        return made
+
+    def revoke_rule(self, row: RuleRow, by: str) -> None:
+        """Note that a rule does not count any more."""
+        row.revoked_at, row.revoked_by = now(), by
+        row.digest = self._digests.of_row(row)
+        self._events.append(_Event("revoke", row, kind=RuleRow))
+
+    def tell(self, action: str, namespace: str) -> None:
+        """Note what a person has decided that is about no entry and no rule."""
+        self._events.append(_Event(action, _nothing(namespace), gone=True))
 
     def write(self, by: str, note: str | None = None) -> None:
         """Write all of them, and who made them."""
         # One revision under an id is held: an older one makes room before the later one comes.
         self._updates.sort(key=lambda update: update[1].get("status") == Status.HELD)
+        moved = [Moved(row, row.status) for row, _ in self._updates]
         for row, values in self._updates:
             if values.get("status") == Status.HELD:
                 self._session.flush()
@@ -95,10 +130,12 @@ class Changes:
         if self._events:
             _check_sealed(last_line(self._session), self._digests)
             _append(self._session, self._digests, self._events, by, note)
+            follow(self._session, self._new, moved, self._gone)
 
 
 def settle(session: Session, digests: Digests) -> None:
-    """Seal what was written before rows had digests, once, when they get them."""
+    """Seal what was written before rows had digests, once, and tell cases where there were none."""
+    regroup(session)
     last = last_line(session)
     if last is not None and last.form is None:
         _seal(session, digests, "migration")
@@ -142,12 +179,11 @@ def rekey(session: Session, old: Digests, new: Digests, by: str, namespace: str)
             changed.append({"line": line["seq"]} | made)
         session.execute(change, changed)
         last = lines[-1]["seq"]
-    told = {"number": None, "namespace": namespace, "entry_id": "", "fingerprint": ""}
-    _append(session, new, [_Event("rekey", told, gone=True)], by, note)
+    _append(session, new, [_Event("rekey", _nothing(namespace), gone=True)], by, note)
     _seal(session, new, by)
 
 
-def next_number(session: Session, kind: type[HeldRow | IndexedRow]) -> int:
+def next_number(session: Session, kind: type[HeldRow | IndexedRow | RuleRow]) -> int:
     """Return the number of the next row: it is a part of the digest, and nobody else writes."""
     return int(session.scalar(select(func.max(kind.number))) or 0) + 1
 
@@ -157,18 +193,23 @@ def now() -> str:
     return dt.datetime.now(dt.UTC).isoformat(timespec="microseconds")
 
 
+def _nothing(namespace: str) -> dict[str, Any]:
+    """Return what a line is about that tells of no row."""
+    return {"number": None, "namespace": namespace, "entry_id": "", "fingerprint": ""}
+
+
 def _seal(session: Session, digests: Digests, by: str) -> None:
     events: list[_Event] = []
     kind: type[TableBase]
-    for kind in (HeldRow, IndexedRow):
+    for kind in (HeldRow, IndexedRow, RuleRow):
         table = table_of(kind)
         for row in session.execute(select(table).order_by(table.c.number)).mappings():
             made = digests.of_row(row)
             where = table.c.number == row["number"]
             session.execute(update(table).where(where).values(digest=made))
-            if kind is HeldRow:
-                told = ("number", "namespace", "entry_id", "fingerprint")
-                events.append(_Event("seal", {n: row[n] for n in told} | {"digest": made}))
+            if kind is HeldRow or kind is RuleRow:
+                told = {n: row.get(n) for n in ("number", "namespace", "entry_id", "fingerprint")}
+                events.append(_Event("seal", told | {"digest": made}, kind=kind))
     _append(session, digests, events, by, SEALED)
 
 
@@ -198,21 +239,25 @@ def _append(
     last = last_line(session)
     seq, before = (0, "") if last is None else (last.seq, last.digest)
     lines = []
-    for number, (action, held, gone) in enumerate(events, start=seq + 1):
-        row = held if isinstance(held, Mapping) else vars(held)
+    for number, (action, about, gone, kind) in enumerate(events, start=seq + 1):
+        row = about if isinstance(about, Mapping) else vars(about)
+        told, digest = row["number"], None if gone else row["digest"]
+        of_rule = kind is RuleRow
         line: dict[str, Any] = {
             "seq": number,
             "at": now(),
             "action": action,
             "namespace": row["namespace"],
-            "entry_id": row["entry_id"],
-            "fingerprint": row["fingerprint"],
+            "entry_id": "" if of_rule else row["entry_id"],
+            "fingerprint": "" if of_rule else row["fingerprint"],
             "actor": by,
             "note": note,
             "form": FORM,
-            "held_number": row["number"],
-            "held_digest": None if gone else row["digest"],
+            "held_number": None if of_rule else told,
+            "held_digest": None if of_rule else digest,
             "key_name": digests.key_name,
+            "rule_number": told if of_rule else None,
+            "rule_digest": digest if of_rule else None,
         }
         line["digest"] = before = digests.of_line(line, before)
         lines.append(line)

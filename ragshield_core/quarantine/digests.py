@@ -11,7 +11,7 @@ from typing import Any
 
 from ragshield_core.database import TableBase, table_of
 from ragshield_core.errors import QuarantineError
-from ragshield_core.quarantine.tables import LOGGED, HeldRow, LogRow
+from ragshield_core.quarantine.tables import LOGGED, HeldRow, LogRow, RuleRow
 
 KEY_VARIABLE = "RAGSHIELD_AUDIT_KEY"
 NEW_KEY_VARIABLE = "RAGSHIELD_NEW_AUDIT_KEY"
@@ -20,7 +20,7 @@ SHORTEST_KEY = 16
 
 # Of a line of the log; those from before schema 7 have none, and say nothing of rows.
 FORM = 2
-SINCE_FORM_2 = ("form", "held_number", "held_digest", "key_name")
+SINCE_FORM_2 = ("form", "held_number", "held_digest", "key_name", "rule_number", "rule_digest")
 
 
 class Digests:
@@ -59,7 +59,7 @@ class Digests:
             }
         )
 
-    def matches(self, row: HeldRow) -> bool:
+    def matches(self, row: HeldRow | RuleRow) -> bool:
         """Return whether a row is as it was written."""
         return row.digest is not None and hmac.compare_digest(row.digest, self.of_row(row))
 

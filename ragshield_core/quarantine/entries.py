@@ -47,11 +47,17 @@ class HeldEntry:
     reviewed_at: dt.datetime | None
     reviewed_by: str | None
     store: str | None = None  # that it was on the way to; None for whichever asks
+    number: int = -1  # in the order in which they came
 
     @property
     def id(self) -> str:
         """The entry's id."""
         return self.entry.id
+
+    @property
+    def decided(self) -> bool:
+        """Whether a person has decided of it."""
+        return self.status in (Status.RELEASED, Status.CONFIRMED)
 
     def __repr__(self) -> str:
         # What it holds may be hostile, and its vector is long.
@@ -72,6 +78,16 @@ class Print(NamedTuple):
     def metadata(self) -> dict[str, Any]:
         """Its metadata, if that was asked for."""
         return {} if self.metadata_text is None else metadata_json.loads(self.metadata_text)
+
+
+class Found(NamedTuple):
+    """What detectors found of a revision, and what people made of it."""
+
+    number: int  # in the order in which they came
+    id: str
+    status: Status
+    lineage: str | None
+    findings: tuple[Finding, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,11 +1,11 @@
-"""Whether log and entries are as they were written: the log is replayed against the tables."""
+"""Whether log, entries and rules are as they were written: the log is replayed against them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
-from sqlalchemy import inspect, select
+from sqlalchemy import func, inspect, select
 from sqlalchemy.orm import Session
 
 from ragshield_core.database import TableBase
@@ -13,13 +13,20 @@ from ragshield_core.errors import QuarantineError
 from ragshield_core.findings import printable
 from ragshield_core.quarantine.digests import FORM, KEY_VARIABLE, PLAIN, SINCE_FORM_2, Digests
 from ragshield_core.quarantine.entries import SHOWN_ID
-from ragshield_core.quarantine.tables import HeldRow, IndexedRow, LogRow
+from ragshield_core.quarantine.tables import HeldRow, IndexedRow, LogRow, RuleRow
 
 Row = TypeVar("Row", bound=TableBase)
 
 # Rows that are read at a time.
 PAGE = 1000
 ADVICE = "compare it with a backup."
+
+
+class Told(NamedTuple):
+    """The digests that rows must have, by their numbers, as the log says."""
+
+    held: dict[int, str]
+    rules: dict[int, str]
 
 
 def head_of(session: Session) -> str:
@@ -33,8 +40,8 @@ def last_line(session: Session) -> LogRow | None:
     return session.scalars(select(LogRow).order_by(LogRow.seq.desc()).limit(1)).first()
 
 
-def verify_lines(session: Session, digests: Digests, anchor: str | None = None) -> dict[int, str]:
-    """Return the digest that each held entry must have, by its number, as the log says.
+def verify_lines(session: Session, digests: Digests, anchor: str | None = None) -> Told:
+    """Return the digests that held entries and rules must have, as the log says.
 
     Raises
     ------
@@ -42,7 +49,7 @@ def verify_lines(session: Session, digests: Digests, anchor: str | None = None) 
         Where the chain is broken; names the line.
     """
     before, expected, form, key = "", 1, None, None
-    rows: dict[int, str] = {}
+    told = Told({}, {})
     number, anchored = _anchor(anchor)
     for line in _all(session, LogRow):
         if line.seq != expected:
@@ -55,23 +62,25 @@ def verify_lines(session: Session, digests: Digests, anchor: str | None = None) 
             raise _broken(expected, "it was changed after it was written, or one was removed")
         if line.seq == number and line.digest != anchored:
             raise _broken(expected, f"expected the digest of the anchor, {anchored}")
-        if line.held_number is not None:
-            rows.pop(line.held_number, None)
-            if line.held_digest is not None:
-                rows[line.held_number] = line.held_digest
+        for rows, row, digest in (
+            (told.held, line.held_number, line.held_digest),
+            (told.rules, line.rule_number, line.rule_digest),
+        ):
+            if row is not None:
+                rows.pop(row, None)
+                if digest is not None:
+                    rows[row] = digest
         before, form, key, expected = line.digest, line.form, line.key_name, expected + 1
     if expected <= number:
         why = f"the log ends before it, and the anchor has seen line {number}: lines were cut off"
         raise _broken(expected, why)
     if digests.key_name is not None and key is None and expected > 1:
         raise _broken(expected - 1, "expected the key's digest; the log was written without a key")
-    return rows
+    return told
 
 
-def verify_rows(
-    session: Session, digests: Digests, expected: dict[int, str], namespace: str
-) -> None:
-    """Compare held entries, and what is noted of indexes, with what the log says of them.
+def verify_rows(session: Session, digests: Digests, told: Told, namespace: str) -> None:
+    """Compare held entries, rules, and what is noted of indexes, with what the log says of them.
 
     All of them, of whichever namespace; entries of others than the one that asks are not named.
 
@@ -80,19 +89,21 @@ def verify_rows(
     QuarantineError
         Names the first row that is another, is missing, or was slipped in.
     """
-    expected = dict(expected)
-    for row in _all(session, HeldRow):
-        wanted, found = expected.pop(row.number, None), digests.of_row(row)
-        if wanted is None:
-            why = "the log knows of no such row: it was slipped in"
-            raise _changed(row, why, namespace)
-        if not wanted == found == row.digest:
-            why = f"the log says that its digest is {wanted}, found {found}: it was changed"
-            raise _changed(row, why, namespace)
-    if expected:
-        number = min(expected)
-        msg = f"row {number} of {HeldRow.__tablename__} is missing; the log knows it: {ADVICE}"
-        raise QuarantineError(msg)
+    kind: type[HeldRow | RuleRow]
+    for kind, known in ((HeldRow, told.held), (RuleRow, told.rules)):
+        expected = dict(known)
+        for row in _all(session, kind):
+            wanted, found = expected.pop(row.number, None), digests.of_row(row)
+            if wanted is None:
+                why = "the log knows of no such row: it was slipped in"
+                raise _changed(row, why, namespace)
+            if not wanted == found == row.digest:
+                why = f"the log says that its digest is {wanted}, found {found}: it was changed"
+                raise _changed(row, why, namespace)
+        if expected:
+            number = min(expected)
+            msg = f"row {number} of {kind.__tablename__} is missing; the log knows it: {ADVICE}"
+            raise QuarantineError(msg)
     for note in _all(session, IndexedRow):
         found = digests.of_row(note)
         if note.digest != found:
@@ -109,17 +120,38 @@ def verify_row(session: Session, digests: Digests, row: HeldRow) -> None:
     QuarantineError
         If it was changed behind the quarantine's back; names the entry.
     """
-    told = select(LogRow).where(LogRow.held_number == row.number)
-    line = session.scalars(told.order_by(LogRow.seq.desc()).limit(1)).first()
-    earlier = session.get(LogRow, line.seq - 1) if line is not None else None
-    before = "" if earlier is None else earlier.digest
-    if (
-        not digests.matches(row)
-        or line is None
-        or line.held_digest != row.digest
-        or line.digest != digests.of_line(line, before)
-    ):
+    if not is_vouched(session, digests, row):
         raise tampered(row)
+
+
+def log_is_complete(session: Session) -> bool:
+    """Return whether no line is missing between the first and the last.
+
+    Without a look at what they say: who deletes the line that revokes a rule leaves a gap.
+    """
+    n, last = session.execute(select(func.count(), func.max(LogRow.seq)).select_from(LogRow)).one()
+    return bool(n == (last or 0))
+
+
+def is_vouched(session: Session, digests: Digests, row: HeldRow | RuleRow) -> bool:
+    """Return whether a row has its digest, and the last line of the log that tells of it, too."""
+    return last_line_of(session, digests, row) is not None
+
+
+def last_line_of(session: Session, digests: Digests, row: HeldRow | RuleRow) -> LogRow | None:
+    """Return the last line of the log that tells of a row; ``None`` if they do not fit."""
+    of_rule = isinstance(row, RuleRow)
+    number = LogRow.rule_number if of_rule else LogRow.held_number
+    told = select(LogRow).where(number == row.number).order_by(LogRow.seq.desc()).limit(1)
+    line = session.scalars(told).first()
+    if line is None or not digests.matches(row):
+        return None
+    earlier = session.get(LogRow, line.seq - 1)
+    before = "" if earlier is None else earlier.digest
+    wanted = line.rule_digest if of_rule else line.held_digest
+    if wanted != row.digest or line.digest != digests.of_line(line, before):
+        return None
+    return line
 
 
 def tampered(row: HeldRow) -> QuarantineError:
@@ -170,9 +202,12 @@ def _broken(line: int, why: str) -> QuarantineError:
     return QuarantineError(f"the audit log is broken at line {line}: {why}; {ADVICE}")
 
 
-def _changed(row: HeldRow | IndexedRow, why: str, namespace: str) -> QuarantineError:
-    entry = f"entry {printable(row.entry_id, SHOWN_ID)!r}"
+def _changed(row: HeldRow | IndexedRow | RuleRow, why: str, namespace: str) -> QuarantineError:
     if row.namespace != namespace:
         entry = "of another namespace"
+    elif isinstance(row, RuleRow):
+        entry = "a rule"
+    else:
+        entry = f"entry {printable(row.entry_id, SHOWN_ID)!r}"
     where = f"row {row.number} of {row.__tablename__} ({entry})"
     return QuarantineError(f"{where} is broken: {why}; {ADVICE}")

@@ -28,17 +28,18 @@ from ragshield_core.entries import Batch, Entry
 from ragshield_core.errors import QuarantineError
 from ragshield_core.findings import (
     Decision,
-    finding_from_dict,
     finding_to_dict,
     printable,
 )
 from ragshield_core.quarantine import metadata_json
+from ragshield_core.quarantine.cases import Cases
 from ragshield_core.quarantine.changes import Changes, next_number, now, rekey, seal, settle
 from ragshield_core.quarantine.digests import KEY_VARIABLE, Digests, given_key
 from ragshield_core.quarantine.documents import document_key, document_of
 from ragshield_core.quarantine.entries import (
     LET_IN,
     SHOWN_ID,
+    Found,
     HeldEntry,
     LogRecord,
     Print,
@@ -46,11 +47,14 @@ from ragshield_core.quarantine.entries import (
 )
 from ragshield_core.quarantine.evidence import (
     head_of,
+    last_line_of,
     tampered,
     verify_lines,
     verify_row,
     verify_rows,
 )
+from ragshield_core.quarantine.narrowing import Narrowing
+from ragshield_core.quarantine.rows import encoded, findings_of, to_held
 from ragshield_core.quarantine.tables import (
     ANY_STORE,
     JUDGED,
@@ -72,6 +76,8 @@ CHUNK = 500
 SHOWN_IDS = 5
 
 
+# What is in the log of what a person would decide.
+PROPOSALS = {"release": "would release", "confirm": "would confirm"}
 # Quicker than the enum's own.
 STATUSES = {str(status): status for status in Status}
 
@@ -277,6 +283,7 @@ class Quarantine:
         *,
         ids: Sequence[str] | None = None,
         documents: Sequence[str] | None = None,
+        narrowing: Narrowing | None = None,
         limit: int | None = None,
         offset: int = 0,
     ) -> tuple[HeldEntry, ...]:
@@ -290,10 +297,22 @@ class Quarantine:
             Only of these entries.
         documents
             Only parts of these, as metadata says which (see :mod:`.documents`).
+        narrowing
+            Only those of which it is true; not together with ids or documents.
         limit, offset
             A page; ``None`` for everything.
+
+        Raises
+        ------
+        ValueError
+            If entries are both narrowed and named.
         """
         query = select(HeldRow).where(*self._mine).order_by(HeldRow.number)
+        if narrowing is not None:
+            if ids is not None or documents is not None:
+                msg = "narrowing came with ids or documents, expected one of them: narrow or name."
+                raise ValueError(msg)
+            query = query.where(*narrowing.where(self.namespace))
         if status is not None:
             query = query.where(HeldRow.status == Status(status))
         pages = [query.limit(limit).offset(offset)]
@@ -306,7 +325,7 @@ class Quarantine:
                 for start in range(0, len(numbers), CHUNK)
             ]
         with self._database.read() as session:
-            return tuple(_to_held(row) for page in pages for row in session.scalars(page))
+            return tuple(to_held(row) for page in pages for row in session.scalars(page))
 
     def prints(
         self,
@@ -348,6 +367,20 @@ class Quarantine:
             for number, i, revision, status, *text in rows
         )
 
+    def found(self) -> tuple[Found, ...]:
+        """Return what was found of each revision and where it stands, in the order they came.
+
+        Much quicker than :meth:`list`, which reads texts and vectors; those are not compared with
+        their digests here, see :meth:`verify` and :meth:`vouched`.
+        """
+        columns = (HeldRow.number, HeldRow.entry_id, HeldRow.status, HeldRow.lineage)
+        query = select(*columns, HeldRow.findings).where(*self._mine).order_by(HeldRow.number)
+        with self._database.connection() as connection:
+            return tuple(
+                Found(number, i, STATUSES[status], lineage, findings_of(findings))
+                for number, i, status, lineage, findings in connection.execute(query)
+            )
+
     def position(self) -> int:
         """Return where the log ends now, for :meth:`changed_since`."""
         with self._database.connection() as connection:
@@ -373,9 +406,13 @@ class Quarantine:
         with self._database.connection() as connection:
             return latest, frozenset(connection.scalars(query).all())
 
-    def count(self, status: Status | str | None = Status.HELD) -> int:
+    def count(
+        self, status: Status | str | None = Status.HELD, *, narrowing: Narrowing | None = None
+    ) -> int:
         """Return how many entries are held, or stand at another status."""
         query = select(func.count()).where(*self._mine)
+        if narrowing is not None:
+            query = query.where(*narrowing.where(self.namespace))
         if status is not None:
             query = query.where(HeldRow.status == Status(status))
         with self._database.read() as session:
@@ -397,7 +434,7 @@ class Quarantine:
             If there is none.
         """
         with self._database.read() as session:
-            return _to_held(self._latest(session, entry_id, status))
+            return to_held(self._latest(session, entry_id, status))
 
     def vouched(
         self, ids: Sequence[str], status: Status | str | None = None
@@ -421,7 +458,7 @@ class Quarantine:
                 self._check_one_store(self._find(session, [row.entry_id])[row.entry_id])
                 if not self._database.older:
                     verify_row(session, self._digests, row)
-            return tuple(map(_to_held, rows))
+            return tuple(map(to_held, rows))
 
     def _latest(self, session: Session, entry_id: str, status: Status | str | None) -> HeldRow:
         wanted = None if status is None else Status(status)
@@ -431,6 +468,12 @@ class Quarantine:
             msg = f"entry {entry_id!r} is not {what}in {self!r}; list() names what is."
             raise QuarantineError(msg)
         return max(rows, key=lambda r: (r.status == Status.HELD, r.held_at, r.number))
+
+    def namespaces(self) -> tuple[str, ...]:
+        """Return the names of all tenants of the database of whom anything is or was held."""
+        query = select(HeldRow.namespace).distinct().order_by(HeldRow.namespace)
+        with self._database.read() as session:
+            return tuple(session.scalars(query))
 
     def held_ids(self, ids: Sequence[str]) -> set[str]:
         """Return which of the ids are held."""
@@ -550,6 +593,117 @@ class Quarantine:
         """
         return self._review(ids, Status.RELEASED, by, note, session, of=Status.REPLACED)
 
+    def reopen(
+        self,
+        ids: Sequence[str],
+        *,
+        by: str = "ragshield",
+        note: str | None = None,
+        session: Session | None = None,
+    ) -> tuple[HeldEntry, ...]:
+        """Take a decision back: what was released or confirmed waits again, with its findings.
+
+        What was released into a store is hidden from all who read it through a guard, and is taken
+        out of it by :meth:`recall` of a guarded store.
+
+        Parameters
+        ----------
+        ids
+            Of entries whose latest decision is one of the two.
+        by, note
+            Who decided, and why.
+
+        Raises
+        ------
+        QuarantineError
+            If nothing was decided of one of the ids, or another revision waits under it; nothing
+            is taken back then.
+        """
+
+        def work(session: Session) -> tuple[HeldEntry, ...]:
+            rows = []
+            for entry_id in dict.fromkeys(ids):
+                row = self._latest(session, entry_id, None)
+                if row.status not in (Status.RELEASED, Status.CONFIRMED):
+                    msg = (
+                        f"entry {printable(entry_id, SHOWN_ID)!r} of {self!r} is {row.status}, "
+                        "expected one that was released or confirmed; nothing was taken back."
+                    )
+                    raise QuarantineError(msg)
+                self._check_one_store([row])
+                verify_row(session, self._digests, row)
+                rows.append(row)
+            changes = Changes(session, self._digests)
+            waiting = {"status": Status.HELD, "reviewed_at": None, "reviewed_by": None}
+            for row in rows:
+                changes.set(row, waiting, "reopen")
+            changes.write(by, note)
+            return tuple(to_held(row) for row in rows)
+
+        return self._written(work, session)
+
+    def propose(
+        self,
+        ids: Sequence[str],
+        what: str,
+        *,
+        by: str,
+        note: str | None = None,
+        session: Session | None = None,
+    ) -> None:
+        """Note in the log what a person would decide, for a second one to agree.
+
+        Parameters
+        ----------
+        ids
+            Held entries.
+        what
+            ``"release"`` or ``"confirm"``.
+        by, note
+            Who would, and why.
+
+        Raises
+        ------
+        QuarantineError
+            If one of the ids is not held; nothing is noted then.
+        """
+        self._tell(ids, PROPOSALS[what], by, note, session)
+
+    def keep(
+        self,
+        ids: Sequence[str],
+        *,
+        by: str,
+        note: str | None = None,
+        session: Session | None = None,
+    ) -> None:
+        """Note in the log that a person has looked at held entries, which stay held.
+
+        Raises
+        ------
+        QuarantineError
+            If one of the ids is not held; nothing is noted then.
+        """
+        self._tell(ids, "keep", by, note, session)
+
+    def proposed(self, ids: Sequence[str]) -> dict[str, LogRecord]:
+        """Return what was proposed last of entries that are held, by id.
+
+        Only what the log says, and nothing that was decided of them since.
+        """
+        latest: dict[str, LogRecord] = {}
+        with self._database.read() as session:
+            for entry_id, rows in self._find(session, ids, Status.HELD).items():
+                line = last_line_of(session, self._digests, rows[-1])
+                if line is not None and line.action in PROPOSALS.values():
+                    latest[entry_id] = _record(line)
+        return latest
+
+    @property
+    def cases(self) -> Cases:
+        """What waits for decisions, in cases of entries that are judged together."""
+        return Cases(self)
+
     def purge(
         self,
         ids: Sequence[str],
@@ -624,7 +778,7 @@ class Quarantine:
         for entry in batch:
             claims = {
                 "fingerprint": entry.fingerprint,
-                "text": _encoded(entry.text),
+                "text": encoded(entry.text),
                 "label": entry.label,
                 "lineage": entry.lineage,
             }
@@ -767,22 +921,22 @@ class Quarantine:
         if ids:
             self._written(lambda session: self._drop_notes(session, ids, index), session)
 
-    def log(self) -> tuple[LogRecord, ...]:
-        """Return who did what, in order."""
-        query = select(LogRow).where(LogRow.namespace == self.namespace).order_by(LogRow.seq)
+    def log(self, ids: Sequence[str] | None = None, *, since: int = 0) -> tuple[LogRecord, ...]:
+        """Return who did what, in order.
+
+        Parameters
+        ----------
+        ids
+            Only lines that tell of these entries, at most some hundreds.
+        since
+            Only lines after this one.
+        """
+        query = select(LogRow).where(LogRow.namespace == self.namespace, LogRow.seq > since)
+        query = query.order_by(LogRow.seq)
+        if ids is not None:
+            query = query.where(LogRow.entry_id.in_(ids))
         with self._database.read() as session:
-            return tuple(
-                LogRecord(
-                    seq=row.seq,
-                    at=dt.datetime.fromisoformat(row.at),
-                    action=row.action,
-                    entry_id=row.entry_id,
-                    fingerprint=row.fingerprint,
-                    actor=row.actor,
-                    note=row.note,
-                )
-                for row in session.scalars(query)
-            )
+            return tuple(_record(row) for row in session.scalars(query))
 
     def verify_log(self) -> None:
         """Check that no line of the log was changed, removed from the middle or slipped in.
@@ -799,7 +953,7 @@ class Quarantine:
             verify_lines(session, self._digests)
 
     def verify(self, anchor: str | None = None) -> None:
-        """Check that log and entries, of all namespaces, are as they were written.
+        """Check that log, entries and rules, of all namespaces, are as they were written.
 
         The log is replayed against the tables. Without a key, somebody who may write to the
         database can forge both; with one, they can only be set back to an earlier state, which an
@@ -817,8 +971,8 @@ class Quarantine:
             is of this namespace.
         """
         with self._database.read() as session:
-            expected = verify_lines(session, self._digests, anchor)
-            verify_rows(session, self._digests, expected, self.namespace)
+            told = verify_lines(session, self._digests, anchor)
+            verify_rows(session, self._digests, told, self.namespace)
 
     def head(self) -> str:
         """Return the number and the digest of the log's last line: it vouches for all before it.
@@ -895,13 +1049,13 @@ class Quarantine:
             "entry_id": entry.id,
             "fingerprint": entry.fingerprint,
             "status": Status.HELD,
-            "text": _encoded(entry.text),
+            "text": encoded(entry.text),
             "vector": np.asarray(vector, dtype="<f4").tobytes(),
             "label": entry.label,
             "lineage": entry.lineage,
             "entry_metadata": metadata,
             "document": None if document is None else document_key(document),
-            "context": None if entry.context is None else _encoded(entry.context),
+            "context": None if entry.context is None else encoded(entry.context),
             "findings": json.dumps([finding_to_dict(finding) for finding in findings]),
             "note": _storable("; ".join(notes)) or None,
             "held_at": now(),
@@ -969,7 +1123,7 @@ class Quarantine:
             if status is Status.RELEASED:  # what is put back must be what was held
                 for row in rows:
                     verify_row(session, self._digests, row)
-            held = tuple(_to_held(row) for row in rows)
+            held = tuple(to_held(row) for row in rows)
             action = "release" if status is Status.RELEASED else "confirm"
             changes = Changes(session, self._digests)
             for row in rows:
@@ -980,6 +1134,26 @@ class Quarantine:
             return held
 
         return self._written(work, session)
+
+    def _tell(
+        self, ids: Sequence[str], action: str, by: str, note: str | None, session: Session | None
+    ) -> None:
+        """Write into the log what changes nothing of held entries."""
+
+        def work(session: Session) -> None:
+            found = self._find(session, ids, Status.HELD)
+            missing = [entry_id for entry_id in ids if entry_id not in found]
+            if missing:
+                shown = printable(missing[0], SHOWN_ID)
+                msg = f"entry {shown!r} is not held in {self!r}, and nothing was noted."
+                raise QuarantineError(msg)
+            changes = Changes(session, self._digests)
+            for entry_id in dict.fromkeys(ids):
+                self._check_one_store(found[entry_id])
+                changes.remark(found[entry_id][-1], action)
+            changes.write(by, note)
+
+        self._written(work, session)
 
     @property
     def _mine(self) -> tuple[ColumnElement[bool], ...]:
@@ -1048,6 +1222,49 @@ class Quarantine:
     def database(self) -> Database:
         """Its database, for tables that lie beside its own and are written together with them."""
         return self._database
+
+    @property
+    def digests(self) -> Digests:
+        """What makes the digests of its rows, for rules and others that the log vouches for."""
+        return self._digests
+
+    def change(
+        self,
+        work: Callable[[Session, Changes], T],
+        *,
+        by: str,
+        note: Callable[[T], str] | str | None = None,
+    ) -> T:
+        """Change what lies beside held entries, with a line in the log, durably.
+
+        Parameters
+        ----------
+        work
+            Makes the changes of one transaction; called again where others were in the way.
+        by, note
+            Who decided, and why; the note may be made of what ``work`` returns.
+        """
+
+        def once(session: Session) -> T:
+            changes = Changes(session, self._digests)
+            answer = work(session, changes)
+            changes.write(by, note(answer) if callable(note) else note)
+            return answer
+
+        return self._written(once, None)
+
+    def record(self, action: str, *, by: str, note: str) -> None:
+        """Write a line of the log that is about no entry: what a person decided of the guard.
+
+        Parameters
+        ----------
+        action
+            At most 16 characters.
+        by, note
+            Who decided, and what.
+        """
+        namespace = self.namespace
+        self.change(lambda _, changes: changes.tell(action, namespace), by=by, note=note)
 
     def _written(self, work: Callable[[Session], T], session: Session | None) -> T:
         """Do ``work`` as a part of a write of this thread, or in one of its own."""
@@ -1148,39 +1365,6 @@ def _checked_name(name: object) -> str:
     return _storable(name)
 
 
-def _to_held(row: HeldRow) -> HeldEntry:
-    vector = np.frombuffer(row.vector, dtype="<f4").astype(np.float32)
-    return HeldEntry(
-        entry=Entry(
-            id=row.entry_id,
-            text=_decoded(row.text),
-            # Of no dimension, and no length, where it was held without a vector.
-            embedding=vector / np.float32(np.linalg.norm(vector.astype(np.float64)) or 1.0),
-            label=row.label,
-            lineage=row.lineage,
-            metadata=metadata_json.loads(row.entry_metadata),
-            context=None if row.context is None else _decoded(row.context),
-        ),
-        vector=vector,
-        findings=tuple(finding_from_dict(values) for values in json.loads(row.findings)),
-        note=row.note,
-        status=Status(row.status),
-        held_at=dt.datetime.fromisoformat(row.held_at),
-        held_by=row.held_by,
-        reviewed_at=None if row.reviewed_at is None else dt.datetime.fromisoformat(row.reviewed_at),
-        reviewed_by=row.reviewed_by,
-        store=None if row.store == ANY_STORE else row.store,
-    )
-
-
-def _encoded(text: str) -> bytes:
-    return text.encode("utf-8", "surrogatepass")
-
-
-def _decoded(data: bytes) -> str:
-    return data.decode("utf-8", "surrogatepass")
-
-
 def _held_again(
     changes: Changes,
     row: dict[str, Any],
@@ -1206,6 +1390,18 @@ def _held_again(
     else:
         changes.set(known, row, "hold")
     return None
+
+
+def _record(line: LogRow) -> LogRecord:
+    return LogRecord(
+        seq=line.seq,
+        at=dt.datetime.fromisoformat(line.at),
+        action=line.action,
+        entry_id=line.entry_id,
+        fingerprint=line.fingerprint,
+        actor=line.actor,
+        note=line.note,
+    )
 
 
 def _reviewed(status: Status, by: str) -> dict[str, Any]:

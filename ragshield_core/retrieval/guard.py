@@ -50,12 +50,15 @@ from ragshield_core.screening import (
     explained,
     failure,
     findings_of,
+    finds_nothing,
     overruled,
 )
+from ragshield_core.telemetry.screenings import decided, screening
 from ragshield_core.time_budget import TimeBudget
 
 if TYPE_CHECKING:
     from ragshield_core.quarantine import Quarantine
+    from ragshield_core.rules.excusing import Excusing
 
 logger = logging.getLogger("ragshield")  # ids and scores, never text
 
@@ -148,6 +151,7 @@ class RetrievalGuard:
         self.policy = policy if policy is not None else Policy()
         self.quarantine = quarantine
         self._budget = TimeBudget()
+        self._excusing: Excusing | None = None  # by the rules of the quarantine
         self._calibration = _Calibration.none(self.detectors, self.policy)
 
     @property
@@ -269,12 +273,23 @@ class RetrievalGuard:
             One decision per passage; ``report.admitted`` says which to pass on. What could not be
             looked for stands in ``report.skipped``.
         """
+        with screening("retrieval", len(passages)) as told:
+            report = self._screened(query, passages, vector, has_vectors=has_vectors)
+            told.found(report)
+        decided("retrieval", report)
+        return report
+
+    def _screened(
+        self, query: str | None, passages: Batch, vector: ArrayLike | None, *, has_vectors: bool
+    ) -> Report:
         masked = self._masked(passages)
         free = np.array([i not in masked for i in passages.ids], dtype=np.bool_)
         judged_passages = passages.take(free) if masked else passages
         retrieved = RetrievedSet.of(query, judged_passages, vector, has_vectors=has_vectors)
         report = self._judged(retrieved)
         quarantine = self._filled_quarantine()
+        if quarantine is not None:
+            report = replace(report, remarkable=self._excused(report, quarantine))
         if report.quarantined and quarantine is not None:
             among = quarantine.released_among(judged_passages, report.decisions)
             report = overruled(report, among, Verdict.ADMIT)
@@ -338,8 +353,7 @@ class RetrievalGuard:
             is neither registered nor given.
         """
         check_detectors(detectors, TAKES, classes=True)
-        values, arrays = state.read(Path(path))
-        with state.reading(Path(path)):
+        with state.opened(Path(path)) as (values, arrays):
             scores = {}
             built: list[AnyDetector] = detectors_from(values["detectors"], detectors, TAKES)
             for number, (detector, saved) in enumerate(
@@ -406,6 +420,20 @@ class RetrievalGuard:
             for row, reason in missing.items()
         ]
         return Outcome(column, list(zip(hits.tolist(), found, strict=True)), unjudged)
+
+    def _excused(self, report: Report, quarantine: Quarantine) -> Mapping[int, Decision]:
+        """Return decisions by the rules that people have made."""
+        if not any(decision.findings for decision in report.remarkable.values()):
+            return report.remarkable
+        from ragshield_core.rules.excusing import Excusing  # noqa: PLC0415 - SQLAlchemy
+
+        if self._excusing is None or not self._excusing.of(quarantine):
+            self._excusing = Excusing(quarantine)
+        # What needs a query does not say where in a text it finds something.
+        detectors = [one for one in self.detectors if isinstance(one, Detector)]
+        thresholds = self._calibration.thresholds
+        quiet = partial(finds_nothing, detectors, thresholds, self._budget, self.policy)
+        return self._excusing.decisions(report.batch, report.remarkable, self.policy, quiet)
 
     def _filled_quarantine(self) -> Quarantine | None:
         """Return the quarantine if its database is there: asking would make an SQLite file."""

@@ -3,7 +3,7 @@
 from ragshield_core.scan.audit import scan
 from ragshield_core.scan.knowledge_base import load
 from ragshield_core.scan.partitioned.engines import Engine, LocalEngine, RayEngine
-from ragshield_core.scan.partitioned.plan import Parts
+from ragshield_core.scan.partitioned.parts import Parts
 from ragshield_core.scan.readers.kinds import open_source
 from ragshield_core.scan.report import ScanReport
 

@@ -20,7 +20,7 @@ from ragshield_core.findings import (
 from ragshield_core.policy import Policy
 from ragshield_core.scan.partitioned.audit import PartitionedAudit
 from ragshield_core.scan.partitioned.engines import Engine, LocalEngine, engine_of
-from ragshield_core.scan.partitioned.plan import Parts
+from ragshield_core.scan.partitioned.parts import Parts
 from ragshield_core.scan.report import ScanReport
 from ragshield_core.scan.thresholds import (
     Audited,

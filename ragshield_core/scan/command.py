@@ -33,7 +33,8 @@ from ragshield_core.scan.embedding_cache import CachedEmbedder
 from ragshield_core.scan.knowledge_base import KnowledgeBase, load
 from ragshield_core.scan.output import findings_table, write_csv
 from ragshield_core.scan.partitioned.engines import engine_of
-from ragshield_core.scan.partitioned.plan import PARTITION_ROWS, Parts
+from ragshield_core.scan.partitioned.parts import Parts
+from ragshield_core.scan.partitioned.plan import PARTITION_ROWS
 from ragshield_core.scan.readers.kinds import open_source, read_ids
 from ragshield_core.scan.readers.source import Columns
 from ragshield_core.scan.report import ScanReport

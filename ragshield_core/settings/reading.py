@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, Self
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, Field, ValidationError, field_validator
 from pydantic_settings import (
@@ -37,7 +38,7 @@ FILE = "ragshield.toml"
 PREFIX, BELOW = "RAGSHIELD_", "__"
 FILE_VARIABLE = f"{PREFIX}CONFIG"
 # In no file: it would lie beside the database whose log the keys protect.
-SECRETS = (f"{PREFIX}AUDIT_KEY", f"{PREFIX}NEW_AUDIT_KEY")
+SECRETS = (f"{PREFIX}AUDIT_KEY", f"{PREFIX}NEW_AUDIT_KEY", f"{PREFIX}WEBHOOK_SECRET")
 # No settings, but known: the file itself, and where tests and benchmarks find what they need.
 OTHERS = (FILE_VARIABLE, f"{PREFIX}DATA", f"{PREFIX}TEST_POSTGRES")
 
@@ -69,6 +70,13 @@ class Settings(BaseSettings):
         for one for each core.
     by
         Who decides where a command does not say; kept in the log.
+    webhook
+        Address that is told of groups that are held, long queues and detectors that fail, signed
+        with the secret of ``RAGSHIELD_WEBHOOK_SECRET``; ``None``, the default, for none. See
+        :class:`~ragshield_core.notifications.Webhook`.
+    group, longest_queue
+        From how many waiting entries on a group, or the queue, is told of; see
+        :class:`~ragshield_core.notifications.Notifier`.
     into
         The guarded store that ``ragshield quarantine release`` puts entries back into, as
         ``module:object``; ``None``, the default, for none.
@@ -93,6 +101,9 @@ class Settings(BaseSettings):
     workers: Annotated[int, Field(ge=1)] | None = None
     by: str = "cli"
     into: str | None = None
+    webhook: str | None = None
+    group: Annotated[int, Field(ge=1)] | None = 5
+    longest_queue: Annotated[int, Field(ge=1)] | None = None
 
     @classmethod
     def read(cls, path: str | Path | None = None) -> Self:
@@ -301,6 +312,8 @@ def _named(name: str) -> str:
 def _value(name: str, value: Any) -> str:
     if name == "database":
         return shown(value).strip("'")
+    if name == "webhook" and value is not None:  # addresses of webhooks hold secrets
+        return f"(an address of {printable(urlsplit(value).hostname or 'no host', 100)})"
     if value is None:
         return ""
     return printable(", ".join(value) if isinstance(value, list) else str(value), 200)

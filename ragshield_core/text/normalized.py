@@ -289,6 +289,26 @@ def words(text: str) -> list[str]:
     return _TOKEN.findall(text.casefold())
 
 
+def word_spans(text: str) -> list[tuple[int, int]]:
+    """Return where the words lie that :func:`words` returns, in its order; ends are excluded.
+
+    Examples
+    --------
+    >>> text = "It's STRASSE, 你好"
+    >>> [text[start:end] for start, end in word_spans(text)]
+    ['It', 's', 'STRASSE', '你', '好']
+    """
+    if text.isascii():
+        return [match.span() for match in _ASCII_TOKEN.finditer(text.lower())]
+    folded = [character.casefold() for character in text]
+    # One character may become several.
+    origin = [place for place, letters in enumerate(folded) for _ in letters]
+    return [
+        (origin[match.start()], origin[match.end() - 1] + 1)
+        for match in _TOKEN.finditer("".join(folded))
+    ]
+
+
 def encoded_words(text: str) -> list[bytes]:
     """Return what :func:`words` does, in UTF-8; of ASCII, in half the time."""
     if text.isascii():

@@ -8,7 +8,7 @@ dropped or added keeps some of its pairs.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ragshield_core.entries import Batch
-from ragshield_core.text.normalized import encoded_words, readable, words
+from ragshield_core.text.normalized import encoded_words, readable
 
 # By order: how far behind the first word the further words of an n-gram stand.
 PATTERNS: tuple[tuple[int, tuple[int, ...]], ...] = (
@@ -107,11 +107,6 @@ def order_of(hashes: NDArray[np.uint32]) -> NDArray[np.int64]:
     return (hashes >> np.uint32(32 - ORDER_BITS)).astype(np.int64)
 
 
-def words_of(text: str) -> list[str]:
-    """Return the words of a text as its readers see them."""
-    return words(readable(text).text)
-
-
 def places_of(listed: Sequence[str], wanted: Sequence[int]) -> NDArray[np.bool_]:
     """Mark the words of one text that belong to one of the n-grams, shape (n_words,)."""
     _, hashes, places, patterns = _grams_of([[word.encode() for word in listed]])
@@ -147,6 +142,12 @@ def _grams_of(
     return rows, np.concatenate(hashes), at - (np.cumsum(sizes) - sizes)[rows], patterns
 
 
+def n_cells_for(n_characters: int) -> int:
+    """Return how many cells the phrases of texts of so many characters take: one a word or more."""
+    wanted = max(1, n_characters // 4)
+    return min(MAX_CELLS, max(MIN_CELLS, 1 << (wanted - 1).bit_length()))
+
+
 class Background:
     """How many entries of the knowledge base hold an n-gram, about.
 
@@ -164,8 +165,21 @@ class Background:
     @classmethod
     def sized_for(cls, texts: Sequence[str]) -> Background:
         """Return an empty one with a cell or more for each word of the texts."""
-        wanted = max(1, sum(map(len, texts)) // 4)
-        return cls(min(MAX_CELLS, max(MIN_CELLS, 1 << (wanted - 1).bit_length())))
+        return cls(n_cells_for(sum(map(len, texts))))
+
+    def folded(self, n_cells: int) -> Background:
+        """Return what would have been counted in so many cells, at most as many as there are.
+
+        Exactly: a cell of the smaller table counts what several of the larger one do.
+        """
+        if self.counts.size == N_ORDERS * n_cells:
+            return self
+        again = Background(n_cells)
+        again.n_grams, again.n_entries = self.n_grams.copy(), self.n_entries
+        # Of uint32: there are at most 128 of them, of 65,535 each.
+        apart = self.counts.reshape(N_ORDERS, -1, n_cells).sum(axis=1, dtype=np.uint32)
+        again.counts = np.minimum(apart, SATURATED).astype(np.uint16).ravel()
+        return again
 
     def add(self, grams: Grams, sign: int = 1) -> None:
         """Count n-grams of entries, or take entries out again with ``sign`` -1."""
@@ -188,13 +202,13 @@ class Background:
         found[found == SATURATED] = np.inf
         return found
 
-    def measure(self, copies: Sequence[Grams] = ()) -> None:
+    def measure(self, copies: Iterable[Grams] = ()) -> None:
         """Count, by order, the n-grams that at least 0, 1, 2, ... entries hold but for copies."""
         originals = self
-        if copies:
-            originals = self.copy()
-            for grams in copies:
-                originals.add(grams, -1)
+        for grams in copies:
+            if originals is self:
+                originals = self.copy()
+            originals.add(grams, -1)
         self.tail = originals._tail()  # noqa: SLF001 - of the same class
         self.originals = self.tail / self._tail()
 

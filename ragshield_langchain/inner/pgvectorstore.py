@@ -15,11 +15,11 @@ from langchain_core.vectorstores import VectorStore
 
 from ragshield_core import Batch
 from ragshield_core.adapters.one_store import name_of
+from ragshield_core.adapters.postgres_vectors import Place, PostgresVectors
 from ragshield_core.errors import InvalidBatchError
 from ragshield_core.findings import printable
 from ragshield_langchain.inner.base import CALLERS_LOOP, InnerStore, Stored, chunks, comes_from
 from ragshield_langchain.inner.postgres import AT_ONCE, unfit_for_postgres, unquoted
-from ragshield_langchain.inner.postgres_vectors import Place, PostgresVectors
 
 T = TypeVar("T")
 
@@ -152,6 +152,7 @@ class PGVectorStoreInner(InnerStore):
         inside, quoted = self._inside, connection.dialect.identifier_preparer
         return Place(
             table=quoted.format_table(self._table(connection)),
+            key_column=quoted.quote(inside.id_column),
             id_column=quoted.quote(inside.id_column),
             vector_column=quoted.quote(inside.embedding_column),
             condition="TRUE",

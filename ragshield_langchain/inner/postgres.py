@@ -16,10 +16,10 @@ from langchain_core.vectorstores import VectorStore
 
 from ragshield_core import Batch
 from ragshield_core.adapters.one_store import name_of
+from ragshield_core.adapters.postgres_vectors import Place, PostgresVectors
 from ragshield_core.errors import InvalidBatchError
 from ragshield_core.findings import printable
 from ragshield_langchain.inner.base import CALLERS_LOOP, InnerStore, Stored, chunks, comes_from
-from ragshield_langchain.inner.postgres_vectors import Place, PostgresVectors
 
 T = TypeVar("T")
 
@@ -98,6 +98,7 @@ class PostgresInner(InnerStore):
         quoted = session.get_bind().dialect.identifier_preparer
         return Place(
             table=quoted.format_table(table),
+            key_column="id",
             id_column="id",
             vector_column="embedding",
             condition="e.collection_id = :collection",

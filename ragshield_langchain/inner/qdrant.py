@@ -12,13 +12,12 @@ import numpy as np
 from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
 from langchain_core.vectorstores import VectorStore
-from numpy.typing import NDArray
 from pydantic_core import to_jsonable_python
 
 from ragshield_core import Batch
 from ragshield_core.adapters.one_store import name_of
+from ragshield_core.adapters.qdrant_vectors import AT_ONCE, Place, QdrantVectors, dense_of
 from ragshield_core.errors import InvalidBatchError
-from ragshield_core.neighbors.table import FoundEntries, VectorTable
 from ragshield_langchain.inner.base import InnerStore, Stored, chunks, comes_from
 
 # Qdrant knows points by a UUID or by a number; of other ids a UUID is made, within this namespace,
@@ -27,9 +26,6 @@ NAMESPACE = uuid.UUID("6f9d2a34-52a8-5d3b-8a3e-3c4c7f2f6f0b")
 ID_KEY = "_ragshield_id"
 # What QdrantVectorStore adds to the metadata of what it returns.
 ADDED = ("_id", "_collection_name", ID_KEY)
-AT_ONCE = 256
-# Candidates that a search for neighbours keeps, at least.
-HNSW_EF = 128
 # The largest number that Qdrant takes for an id is 2**64 - 1, of 20 digits.
 MAX_DIGITS = 20
 
@@ -96,13 +92,23 @@ class QdrantInner(InnerStore):
     @property
     def table(self) -> QdrantVectors:
         """The dense vectors of the collection."""
-        return QdrantVectors(self)
+        return QdrantVectors(
+            self.name,
+            self._place,
+            self._inward,
+            lambda point: str(self._document(point).id),
+            self.reading,
+        )
+
+    def _place(self) -> Place:
+        store = self._store
+        return Place(store.client, store.collection_name, store.vector_name, (self.id_key,))
 
     def read(self, ids: Sequence[str]) -> Stored:
         """Return what is stored under the ids."""
         points = self._points(ids, [self._store.vector_name] if self._store.vector_name else True)
         documents = [self._document(point) for point in points]
-        vectors = [self._dense(point.vector) for point in points]
+        vectors = [dense_of(point.vector, self._store.vector_name) for point in points]
         return Stored(documents, np.array(vectors, dtype=np.float32))
 
     def unfit(self, batch: Batch, metadatas: Sequence[Mapping[str, Any]]) -> dict[int, str]:
@@ -201,7 +207,7 @@ class QdrantInner(InnerStore):
             )
         )
 
-    def _points(self, ids: Sequence[str], vectors: Any, payload: Any = None) -> list[Any]:
+    def _points(self, ids: Sequence[str], vectors: Any) -> list[Any]:
         wanted = self._inward(list(dict.fromkeys(ids)))
         return [
             point
@@ -209,7 +215,7 @@ class QdrantInner(InnerStore):
             for point in self._store.client.retrieve(
                 self._store.collection_name,
                 wanted[part],
-                with_payload=True if payload is None else payload,
+                with_payload=True,
                 with_vectors=vectors,
             )
         ]
@@ -218,21 +224,6 @@ class QdrantInner(InnerStore):
     def id_key(self) -> str:
         """Where in a payload the id stands that Qdrant does not take."""
         return f"{self._store.metadata_payload_key}.{ID_KEY}"
-
-    def points_of(self, ids: Sequence[str]) -> list[Any]:
-        """Return points with their dense vectors and what names them, and no more."""
-        vectors = [self._store.vector_name] if self._store.vector_name else True
-        return self._points(ids, vectors, payload=[self.id_key])
-
-    def named(self, points: Sequence[Any], dim: int) -> tuple[list[str], NDArray[np.float32]]:
-        """Return the ids and dense vectors of points; ``dim`` long where there are none."""
-        if not points:
-            return [], np.empty((0, dim), dtype=np.float32)
-        names = [str(self._document(point).id) for point in points]
-        return names, np.array([self._dense(point.vector) for point in points], dtype=np.float32)
-
-    def _dense(self, vector: Any) -> Any:
-        return vector[self._store.vector_name] if isinstance(vector, dict) else vector
 
     def _vectors(self, batch: Batch) -> list[dict[str, Any]]:
         dense = [{self._store.vector_name: vector} for vector in batch.vectors.tolist()]
@@ -260,61 +251,6 @@ class QdrantInner(InnerStore):
             self._store.client.delete(
                 self._store.collection_name, points_selector=list(point_ids[part])
             )
-
-
-class QdrantVectors(VectorTable):
-    """The dense vectors of a collection, found by Qdrant; its local mode compares with all.
-
-    They are found by the collection's own distance. Where that is no cosine, and vectors are of
-    different lengths, others than the nearest by cosine may be found.
-    """
-
-    def __init__(self, inner: QdrantInner) -> None:
-        self._inner = inner
-
-    @property
-    def name(self) -> str:
-        """Of the store."""
-        return self._inner.name
-
-    def search(self, embeddings: NDArray[np.float32], k: int) -> FoundEntries:
-        """Return the nearest points of each query, in one request."""
-        from qdrant_client import models  # noqa: PLC0415
-
-        inner, store = self._inner, self._inner._store  # noqa: SLF001 - of this module
-        # The local mode compares with all, and warns of being told how many.
-        local = type(getattr(store.client, "_client", None)).__name__ == "QdrantLocal"
-        effort = None if local else models.SearchParams(hnsw_ef=max(HNSW_EF, k))
-        requests = [
-            models.QueryRequest(
-                query=query,
-                using=store.vector_name or None,
-                limit=k,
-                with_vector=[store.vector_name] if store.vector_name else True,
-                with_payload=[inner.id_key],
-                params=effort,
-            )
-            for query in embeddings.tolist()
-        ]
-        with inner.reading():
-            answers = store.client.query_batch_points(store.collection_name, requests=requests)
-        rows = np.full((len(embeddings), k), -1, dtype=np.int64)
-        number_of: dict[Any, int] = {}
-        points: list[Any] = []
-        for query, answer in enumerate(answers):
-            for place, point in enumerate(answer.points):
-                number = number_of.setdefault(point.id, len(points))
-                if number == len(points):
-                    points.append(point)
-                rows[query, place] = number
-        return FoundEntries(*inner.named(points, embeddings.shape[1]), rows)
-
-    def vectors(self, ids: Sequence[str]) -> tuple[list[str], NDArray[np.float32]]:
-        """Return which of the ids the collection holds, with their vectors."""
-        inner = self._inner
-        with inner.reading():
-            points = inner.points_of(ids)
-        return inner.named(points, 0)
 
 
 def _point_id(entry_id: str) -> str | int:

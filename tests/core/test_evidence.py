@@ -3,6 +3,7 @@
 Everything is done to each column of each table that the code has, so that a new one is covered.
 """
 
+import datetime as dt
 import sqlite3
 from contextlib import closing
 
@@ -14,10 +15,11 @@ from ragshield_core import Batch, Decision, Finding, Quarantine, Verdict
 from ragshield_core.cli import main
 from ragshield_core.database import table_of
 from ragshield_core.errors import QuarantineError
-from ragshield_core.quarantine.tables import HeldRow, IndexedRow, LogRow
+from ragshield_core.quarantine.tables import HeldRow, IndexedRow, LogRow, RuleRow
+from ragshield_core.rules import Rules
 
 KEY = "a secret of the tests, long enough"
-TABLES = [table_of(kind) for kind in (HeldRow, LogRow, IndexedRow)]
+TABLES = [table_of(kind) for kind in (HeldRow, LogRow, IndexedRow, RuleRow)]
 COLUMNS = [(table.name, column.name) for table in TABLES for column in table.columns]
 FINDING = Finding(
     detector="d", entry_id="a", score=1.0, threshold=0.5, p_value=0.01, evidence="looks odd"
@@ -51,6 +53,12 @@ def quarantine(on_file, key):
     quarantine.confirm(["c"], by="bert")
     quarantine.purge(["d"], by="carl")
     quarantine.note_index(["a", "b", "c"], "manual")
+    rules = Rules(quarantine)
+    end = dt.datetime.now(dt.UTC) + dt.timedelta(days=30)
+    given = {"detectors": ["d"], "reason": "ours", "by": "dora", "expires_at": end}
+    rule = rules.add("trusted_source", "mails", **given)
+    rules.revoke(rule.number, by="emil", reason="sold")
+    rules.add("trusted_source", "wiki", **given)
     quarantine.verify()
     return quarantine
 
@@ -110,7 +118,7 @@ def test_every_column_was_filled(quarantine, key):
     assert any(isinstance(column.type, LargeBinary) for column in table_of(HeldRow).columns)
 
 
-@pytest.mark.parametrize("table", ["ragshield_quarantine", "ragshield_audit_log"])
+@pytest.mark.parametrize("table", ["ragshield_quarantine", "ragshield_audit_log", "ragshield_rule"])
 @pytest.mark.parametrize("which", ["MIN", "MAX"])
 def test_no_row_can_be_deleted_unnoticed(quarantine, table, which):
     anchor = quarantine.head()

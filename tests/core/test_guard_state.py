@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from support import join, knowledge_base, saved, topical
 
-from ragshield_core import Guard, Policy, Quarantine
+from ragshield_core import Guard, Policy, Quarantine, state
 from ragshield_core.detectors import CliqueDetector, LabelCentroidDetector
 from ragshield_core.errors import StateError
 
@@ -88,6 +88,43 @@ def test_a_loaded_guard_can_still_be_calibrated_on_what_was_fitted(tmp_path):
     guard.save(tmp_path)
     again = load(tmp_path).calibrate(fpr=0.1)
     assert again.screen(NEW).decisions == guard.calibrate(fpr=0.1).screen(NEW).decisions
+
+
+def test_scores_that_were_held_out_and_calibrated_by_are_in_memory_once(tmp_path):
+    guard_of().fit(KNOWN).calibrate(fpr=0.1).save(tmp_path)
+    calibrator = load(tmp_path)._calibrator
+    assert calibrator.held_out
+    for name, scores in calibrator.held_out.items():
+        assert calibrator.calibration.scores[name] is scores
+
+
+def test_arrays_of_a_saved_guard_are_read_one_by_one(tmp_path, monkeypatch):
+    guard_of().fit(KNOWN).save(tmp_path)
+    read, asked = np.lib.npyio.NpzFile.__getitem__, []
+    monkeypatch.setattr(
+        np.lib.npyio.NpzFile,
+        "__getitem__",
+        lambda file, key: (asked.append(key), read(file, key))[1],
+    )
+    with state.opened(tmp_path) as (_, arrays):
+        part = state.part_of(state.part_of(arrays, "detector."), "0.")
+        assert {"sums", "counts"} <= set(part)
+        assert ("sums" in part, "none" in part, len(part) > 1) == (True, False, True)
+        assert not asked
+        part["sums"]
+    assert asked == ["detector.0.sums"]
+
+
+def test_what_opening_a_guard_has_freed_is_given_back(tmp_path, monkeypatch):
+    guard_of().fit(KNOWN).save(tmp_path)
+    given, give_back = [], state.give_back
+    monkeypatch.setattr(state, "give_back", lambda: given.append(give_back()))
+    load(tmp_path)
+    assert len(given) == 1
+    url = f"sqlite:///{tmp_path}/guard.db"
+    Guard.open(url, detectors=[LabelCentroidDetector(min_entries=3)]).fit(KNOWN)
+    assert Guard.open(url).known(KNOWN.ids) == list(KNOWN.ids)
+    assert len(given) == 2
 
 
 def test_saving_again_replaces_the_state_and_leaves_no_litter(tmp_path):
@@ -185,7 +222,7 @@ def test_any_flipped_byte_of_the_arrays_is_noticed(folder):
 
 TAMPERINGS = {
     "policy edited": (lambda m: m["values"]["policy"].update(quarantine_at=0.9), "checksum"),
-    "id slipped in": (lambda m: m["values"]["known"].update(x=None), "checksum"),
+    "label slipped in": (lambda m: m["values"]["known_labels"].append("x"), "checksum"),
     "checksum removed": (lambda m: m.pop("sha256"), "checksum"),
     "newer format": (lambda m: m.update(format=99), "upgrade ragshield"),
     "format removed": (lambda m: m.pop("format"), "not a saved guard"),

@@ -185,7 +185,7 @@ def test_a_borrowed_index_gives_the_same_scores_and_is_not_saved():
     lent.fit(known)
     np.testing.assert_array_equal(lent.score(new), own.score(new))
     np.testing.assert_array_equal(lent.held_out_scores(known, 0), own.held_out_scores(known, 0))
-    assert set(lent.state()[1]) == {"codes"}
+    assert set(lent.state()[1]) == {"codes", "ids", "id_lengths"}
     again = LabelNeighborDetector()
     again.borrow(source)
     again.restore(*lent.state())

@@ -600,7 +600,7 @@ def sql(url, *statements):
 
 COLUMNS = (
     "at, action, namespace, entry_id, fingerprint, actor, note, digest, form, held_number, "
-    "held_digest, key_name FROM ragshield_audit_log"
+    "held_digest, key_name, rule_number, rule_digest FROM ragshield_audit_log"
 )
 
 

@@ -335,7 +335,7 @@ for number in range(10):
 print("done", flush=True)
 sys.stdin.readline()
 guard.catch_up()
-print(json.dumps(sorted(guard._knowledge.labels)))
+print(json.dumps(sorted(guard._knowledge.known)))
 """
 
 
@@ -357,7 +357,7 @@ def test_processes_that_open_an_empty_database_at_once_have_one_journal(any_url,
     assert len(known[0]) == 4 * 10 * 3
     assert known == [known[0]] * 4
     one, other = opened(any_url)
-    assert sorted(one._knowledge.labels) == known[0]
+    assert sorted(one._knowledge.known) == known[0]
     assert_same(one, other, tmp_path)
 
 

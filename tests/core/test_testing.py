@@ -217,7 +217,19 @@ class Summary(Honest):
         return np.zeros(1, dtype=np.bool_)
 
 
+class Piecemeal(Honest):
+    in_pieces = True
+
+    def learn_piece(self, piece):
+        self.learn(piece)
+        self.shift += 0.1
+
+    def score(self, batch):
+        return super().score(batch) + self.shift
+
+
 BROKEN = {
+    Piecemeal: "learns_in_pieces_what_it_learns_at_once",
     Grudging: "lets_go_of_what_is_held",
     Oblivious: "overlooks_until_told_otherwise",
     Haunted: "accuses_only_what_it_learned",

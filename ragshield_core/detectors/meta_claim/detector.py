@@ -83,6 +83,7 @@ class MetaClaimDetector(Detector):
     reads_contexts = True
     needs: ClassVar[frozenset[Need]] = frozenset({Need.TEXT})
     taxonomy: ClassVar[tuple[str, ...]] = ("AML.T0070", "AML.T0066", "LLM04:2025", "LLM05:2026")
+    in_pieces = True
 
     default_threshold: float = 10.0
     floor: float = 5.0

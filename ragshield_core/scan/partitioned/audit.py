@@ -1,21 +1,15 @@
 """The audit of a knowledge base that is in no single memory: the driver of its tasks.
 
-The driver knows counts, centres and findings. Each step writes a file per task; what is there is
-not done again, which is how an audit goes on that was interrupted.
+The driver knows counts, centres and findings; see :mod:`ragshield_core.scan.partitioned.steps`.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import shutil
-import tempfile
-import time
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Container, Iterable, Sequence
 from functools import partial
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,14 +18,17 @@ from ragshield_core.detectors.base import Detector, Evidence, Scope
 from ragshield_core.detectors.clique import CliqueDetector
 from ragshield_core.entries import Batch
 from ragshield_core.findings import Finding, Skipped
+from ragshield_core.groups.pieces import Progress
 from ragshield_core.policy import Policy
 from ragshield_core.scan.partitioned import grouping, placing, searching
 from ragshield_core.scan.partitioned.engines import Engine
 from ragshield_core.scan.partitioned.explaining import explain_texts, read_explained
-from ragshield_core.scan.partitioned.files import Files, as_text
-from ragshield_core.scan.partitioned.plan import Parts, Plan, partitions_of, pieces_of, settle
+from ragshield_core.scan.partitioned.files import Files, as_text, work_folder
+from ragshield_core.scan.partitioned.parts import Parts
+from ragshield_core.scan.partitioned.plan import Plan, partitions_of, pieces_of, settle
 from ragshield_core.scan.partitioned.report import PartitionedReport
 from ragshield_core.scan.partitioned.rows import Partitions
+from ragshield_core.scan.partitioned.steps import Steps
 from ragshield_core.scan.thresholds import (
     Audited,
     by_rule,
@@ -42,9 +39,6 @@ from ragshield_core.scan.thresholds import (
     with_clean_scores,
 )
 from ragshield_core.screening import findings_of
-
-# Told what is being done, how many are done, and of how many.
-Progress = Callable[[str, int, int], object]
 
 
 class _Judge(NamedTuple):
@@ -103,7 +97,6 @@ class PartitionedAudit:
         self._policy, self._fpr, self._seed = Policy().accepting(fpr), fpr, seed
         self._clean = None if clean_ids is None else tuple(dict.fromkeys(clean_ids))
         self._by_text, self._groups, self._skipped = _sorted_out(detectors)
-        self._timings: dict[str, float] = {}
 
     def run(self) -> PartitionedReport:
         """Audit; the files are removed once it is done.
@@ -116,7 +109,7 @@ class PartitionedAudit:
             If an id repeats, a vector is wrong, or a trusted entry is not there.
         """
         pieces = pieces_of(self._parts)
-        with _folder(self._parts.work_dir) as folder, self._engine:
+        with work_folder(self._parts.work_dir) as folder, self._engine:
             n_rows = sum(piece.n_rows for piece in pieces)
             self._plan = Plan(
                 files=Files(folder),
@@ -129,26 +122,14 @@ class PartitionedAudit:
                 seed=self._seed,
             )
             settle(self._plan)
-            self._place()
+            self._steps = Steps(self._plan, self._engine, self._tell)
+            self._steps.place()
             self._leave_out_groups_of_few()
             if self._groups is not None:
                 self._find_groups()
             return self._report()
 
     # Steps
-
-    def _place(self) -> None:
-        plan, numbers = self._plan, [(i,) for i in range(len(self._plan.pieces))]
-        if "layout" not in plan.files:
-            self._each("sampling", placing.sample, numbers, "sample/{}")
-            self._once("centres", placing.train)
-            self._each("placing", placing.place, numbers, "placed/{}")
-            self._once("layout", placing.lay_out)
-        partitions = [(p,) for p in range(Partitions(plan).n)]
-        self._each("gathering", placing.gather, partitions, "rows/{}")
-        plan.files.remove("placed")
-        shares = [(share,) for share in range(placing.id_shares(plan))]
-        self._each("comparing ids", placing.compare_ids, shares, "ids/{}")
 
     def _leave_out_groups_of_few(self) -> None:
         groups, n = self._groups, self._plan.n_rows
@@ -158,59 +139,16 @@ class PartitionedAudit:
             self._skipped.append(Skipped(detector=groups.name, reason=reason))
 
     def _find_groups(self) -> None:
-        plan, partitions = self._plan, [(p,) for p in Partitions(self._plan).filled]
-        blocks = searching.blocks_of(plan)
-        self._each("searching", searching.search, blocks, "found/{}.{}")
-        self._each("merging", searching.merge, partitions, "lists/{}")
-        self._once("probes", searching.probes)
-        self._each("probing", searching.probe, partitions, "probed/{}")
-        self._once("families", grouping.families)
-        self._each("measuring", grouping.tighten, partitions, "tight/{}")
-        if plan.files.read("families")["usual"]:
-            self._once("kin", grouping.kin)
-        self._each("measuring again", grouping.tighten_any, partitions, "tight_any/{}")
-        self._each("contrasting", grouping.contrast, partitions, "contrast/{}")
-        self._each("tying", grouping.tie, partitions, "tied/{}")
+        steps, partitions = self._steps, [(p,) for p in Partitions(self._plan).filled]
+        steps.find_neighbors()
+        steps.measure_tightness()
+        steps.each("contrasting", grouping.contrast, partitions, "contrast/{}")
+        steps.each("tying", grouping.tie, partitions, "tied/{}")
         columns = grouping.usual_tasks()
-        self._each("what is usual: parts", grouping.usual, columns, "usual/{}.{}")
+        steps.each("what is usual: parts", grouping.usual, columns, "usual/{}.{}")
         groups = grouping.size_tasks()
-        self._each("what is usual: sizes", grouping.sizes, groups, "sizes/{}.{}")
-        self._each("scoring", grouping.score, partitions, "scored/{}")
-
-    def _once(self, name: str, function: Callable[[Plan], None]) -> None:
-        """Do on the driver what is quick, unless it was done."""
-        if name not in self._plan.files:
-            function(self._plan)
-
-    def _each(
-        self,
-        what: str,
-        function: Callable[..., None],
-        tasks: Sequence[tuple[Any, ...]],
-        name: str,
-    ) -> None:
-        """Run the tasks of a step whose files are not there yet.
-
-        Parameters
-        ----------
-        what
-            The step, as people are told.
-        function
-            Takes the plan, and what is in a task.
-        tasks
-            Arguments.
-        name
-            Of the file that a task writes, with a place for each argument.
-        """
-        begin = time.perf_counter()
-        left = [task for task in tasks if name.format(*task) not in self._plan.files]
-        done = len(tasks) - len(left)
-        self._tell(what, done, len(tasks))
-        for more in self._engine.run(partial(function, self._plan), left):
-            done += more
-            self._tell(what, done, len(tasks))
-        step = what.partition(":")[0]
-        self._timings[step] = self._timings.get(step, 0.0) + time.perf_counter() - begin
+        steps.each("what is usual: sizes", grouping.sizes, groups, "sizes/{}.{}")
+        steps.each("scoring", grouping.score, partitions, "scored/{}")
 
     # What was found
 
@@ -268,7 +206,7 @@ class PartitionedAudit:
             remarkable={r: self._policy.decide(ids[r], findings[r]) for r in sorted(findings)},
             scores={judge.detector.name: judge.scores(partitions, found) for judge in judges},
             skipped=tuple(skipped),
-            timings=self._timings,
+            timings=self._steps.timings,
             fpr=self._fpr,
             thresholds=thresholds,
             n_clean=len(trusted),
@@ -341,7 +279,7 @@ class PartitionedAudit:
         step: Callable[..., None] = grouping.explain
         if not judge.by_groups:
             step = partial(explain_texts, self._by_text.index(judge.detector))
-        self._each(f"explaining: {judge.detector.name}", step, tasks, "{2}")
+        self._steps.each(f"explaining: {judge.detector.name}", step, tasks, "{2}")
         told = [one for *_, name in tasks for one in read_explained(self._plan, name)]
         sorted_back = np.argsort(order)
         return [told[place] for place in sorted_back.tolist()]
@@ -366,15 +304,3 @@ def _sorted_out(
             )
             skipped.append(Skipped(detector=one.name, reason=reason))
     return by_text, groups, skipped
-
-
-@contextmanager
-def _folder(wanted: Path | None) -> Iterator[Path]:
-    """Lend a folder for intermediate files; it is kept if the audit does not come to its end."""
-    if wanted is None:
-        with tempfile.TemporaryDirectory(prefix="ragshield-") as temporary:
-            yield Path(temporary) / "partitions"
-        return
-    folder = wanted.absolute() / "partitions"
-    yield folder
-    shutil.rmtree(folder)

@@ -1,4 +1,4 @@
-"""Who runs the tasks of an audit: this process, or the machines of a Ray cluster."""
+"""Who runs the tasks of an audit or a fit: this process, or the machines of a Ray cluster."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class RayEngine(Engine):
     ----------
     address
         Of a cluster that runs, such as ``"auto"`` or ``"ray://head:10001"``. ``None`` for the one
-        that this process is connected to, or else one on this machine that ends with the audit.
+        that this process is connected to, or else one on this machine that ends with the work.
     num_cpus
         Cores of the one on this machine; ``None`` for all.
 
@@ -141,7 +141,7 @@ class RayEngine(Engine):
         except exceptions.RayTaskError as error:
             if isinstance(error.cause, RAGShieldError):
                 raise error.cause from None
-            msg = f"a task of the audit failed with {type(error.cause).__name__}; "
+            msg = f"a task failed with {type(error.cause).__name__}; "
             raise SourceError(msg + "the same command goes on where it stopped.") from error
         except (exceptions.WorkerCrashedError, exceptions.OutOfMemoryError) as error:
             msg = (

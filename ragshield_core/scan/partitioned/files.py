@@ -1,10 +1,13 @@
-"""Arrays in files that are whole or not there, so that an audit goes on from those that are."""
+"""Arrays in files that are whole or not there, so that work goes on from those that are."""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +60,7 @@ class Files:
         if not self.folder.is_dir():
             msg = (
                 f"{self.folder} is not there on this machine; name a --work-dir on storage that "
-                "all machines of the audit share."
+                "all machines that take part share."
             )
             raise SourceError(msg)
         path = self._path(name)
@@ -90,7 +93,7 @@ class Files:
         except (OSError, ValueError, TypeError, KeyError) as error:
             kind = type(error).__name__
             msg = (
-                f"{path} cannot be read ({kind}); all machines of an audit need its --work-dir, "
+                f"{path} cannot be read ({kind}); all machines that take part need the --work-dir, "
                 "and nobody else may write there. Remove the folder to begin anew."
             )
             raise SourceError(msg) from error
@@ -118,6 +121,18 @@ def _sync_folder(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+@contextmanager
+def work_folder(wanted: Path | None) -> Iterator[Path]:
+    """Lend a folder for intermediate files; it is kept if what they are for does not end well."""
+    if wanted is None:
+        with tempfile.TemporaryDirectory(prefix="ragshield-") as temporary:
+            yield Path(temporary) / "partitions"
+        return
+    folder = wanted.absolute() / "partitions"
+    yield folder
+    shutil.rmtree(folder)
 
 
 def joined(parts: Sequence[NDArray[Any]], dtype: Any) -> tuple[NDArray[Any], NDArray[np.int64]]:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.entries import Batch
+from ragshield_core.entries import Batch, together
 from ragshield_core.errors import InvalidBatchError, SourceError
 from ragshield_core.groups.graph import NO_LINEAGE
 from ragshield_core.neighbors.rows import load_faiss
@@ -251,12 +251,14 @@ def read_rows(plan: Plan, number: int, rows: Sequence[int]) -> Batch:
         if inside.size:
             batches.append(_batch(chunk, piece).take(inside))
         start += len(chunk)
-    return Batch.of(
-        ids=[i for batch in batches for i in batch.ids],
-        texts=[text for batch in batches for text in batch.texts],
-        embeddings=np.concatenate([batch.embeddings for batch in batches]),
-        lineages=[lineage for batch in batches for lineage in batch.lineages],
-    )
+    return together(batches)
+
+
+def batches_of(plan: Plan, number: int) -> Iterator[Batch]:
+    """Yield the entries of a piece in their order, a chunk at a time."""
+    piece = plan.pieces[number]
+    for chunk in _chunks(piece, plan.columns):
+        yield _batch(chunk, piece)
 
 
 def lineage_code(lineage: str | None) -> int:

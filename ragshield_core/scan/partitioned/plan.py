@@ -1,4 +1,4 @@
-"""What an audit by partitions is of, and how it is divided."""
+"""What an audit or a fit by partitions is of, and how it is divided."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ragshield_core.detectors.base import Detector
 from ragshield_core.errors import SourceError
@@ -16,6 +16,9 @@ from ragshield_core.scan.partitioned.files import Files
 from ragshield_core.scan.readers.parquet import Parquet
 from ragshield_core.scan.readers.source import Columns
 from ragshield_core.state import replace_file
+
+if TYPE_CHECKING:
+    from ragshield_core.scan.partitioned.parts import Parts
 
 # Entries of a partition: 15 MB of 384 dimensions.
 PARTITION_ROWS = 10_000
@@ -27,56 +30,6 @@ LOOKED_INTO = 8
 # Rows of a piece of the input, which one task reads at a time: 100 MB of 384 dimensions.
 PIECE_ROWS = 65_536
 FORMAT = "ragshield partitions 1"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
-    """A knowledge base as parquet files, for an audit that holds only parts of it in memory.
-
-    Parameters
-    ----------
-    path
-        A parquet file, or a folder of them, which are read in the order of their names. Every entry
-        has a vector.
-    columns
-        What the columns are called.
-    work_dir
-        Where intermediate files go, four times the size of the vectors; an interrupted
-        audit goes on from there. On storage that all machines share. ``None`` for a temporary
-        folder, from which nothing goes on.
-    partition_rows
-        Entries of a partition, about. An entry is compared with those of the
-        :data:`LOOKED_INTO` partitions that it is nearest to: larger ones miss fewer neighbours and
-        take longer.
-    """
-
-    path: Path
-    columns: Columns = field(default_factory=Columns)
-    work_dir: Path | None = None
-    partition_rows: int = PARTITION_ROWS
-
-    def __post_init__(self) -> None:
-        if self.partition_rows < 2:  # noqa: PLR2004
-            msg = f"partition_rows is {self.partition_rows}, expected at least 2."
-            raise SourceError(msg)
-
-    def files(self) -> list[Path]:
-        """Return the parquet files.
-
-        Raises
-        ------
-        SourceError
-            If there are none.
-        """
-        path = self.path
-        found = [path] if path.is_file() else sorted([*path.glob("*.parquet"), *path.glob("*.pq")])
-        if not found or not all(str(one).endswith((".parquet", ".pq")) for one in found):
-            msg = (
-                f"{path} is no parquet file and no folder of them; an audit by partitions reads "
-                "parquet only. Convert it, or audit it in memory, without an engine."
-            )
-            raise SourceError(msg)
-        return [one.absolute() for one in found]
 
 
 class Piece(NamedTuple):
@@ -150,12 +103,12 @@ def partitions_of(n_rows: int, partition_rows: int) -> int:
 
 
 def settle(plan: Plan) -> None:
-    """Write down what the audit is of, or make sure that it is the one that was begun there.
+    """Write down what the work is on, or make sure that it is the one that was begun there.
 
     Raises
     ------
     SourceError
-        If the folder holds an audit of other data, or with other settings.
+        If the folder holds work on other data, or with other settings.
     """
     files = {piece.path for piece in plan.pieces}
     settings = {
@@ -176,7 +129,7 @@ def settle(plan: Plan) -> None:
             known = None
         if known != digest:
             msg = (
-                f"{plan.files.folder} holds an audit of other data, or with other settings; go on "
+                f"{plan.files.folder} holds work on other data, or with other settings; go on "
                 "with those, name another --work-dir, or remove the folder."
             )
             raise SourceError(msg)

@@ -1,4 +1,4 @@
-"""Vectors that PostgreSQL keeps, found by pgvector: of PGVector's tables and PGVectorStore's."""
+"""Vectors that PostgreSQL keeps, found by pgvector: in the tables of either framework's stores."""
 
 # ruff: noqa: S608 - what stands in statements are quoted names of the store's table
 from __future__ import annotations
@@ -27,8 +27,9 @@ class Place(NamedTuple):
 
     Attributes
     ----------
-    table, id_column, vector_column
-        Quoted, as SQL has them.
+    table, key_column, id_column, vector_column
+        Quoted, as SQL has them. The key tells rows apart; ids need not: of the rows under one id,
+        that with the greatest key is the entry.
     condition
         SQL that holds for the rows of this store, about a table named ``e``; ``TRUE`` for all.
     values
@@ -36,6 +37,7 @@ class Place(NamedTuple):
     """
 
     table: str
+    key_column: str
     id_column: str
     vector_column: str
     condition: str
@@ -120,13 +122,14 @@ class PostgresVectors(VectorTable):
             query = text(
                 f"SELECT CAST(e.{place.id_column} AS text), {_sent(place)} "
                 f"FROM {place.table} AS e WHERE {place.condition} "
-                f"AND e.{place.id_column} = ANY(CAST(:ids AS {columns.ids}[]))"
+                f"AND e.{place.id_column} = ANY(CAST(:ids AS {columns.ids}[])) "
+                f"ORDER BY e.{place.key_column}"
             ).bindparams(bindparam("ids", type_=ARRAY(Text)))
             wanted = list(self._holdable(session, list(ids)))
             return list(session.execute(query, place.values | {"ids": wanted}))
 
-        rows = self._run(work)
-        return [name for name, _ in rows], _received([sent for _, sent in rows])
+        sent_of = dict(tuple(row) for row in self._run(work))  # the last under each id
+        return list(sent_of), _received(list(sent_of.values()))
 
     def _prepare(self, session: Any, k: int) -> None:
         """Set what only holds for this transaction."""
@@ -198,25 +201,29 @@ def _searched(
         f"  SELECT number, CAST(given AS {columns.kind}({dim})) AS vector"
         "  FROM unnest(:queries) WITH ORDINALITY AS q(given, number)"
         "), hit AS MATERIALIZED ("
-        "  SELECT query.number, near.id FROM query CROSS JOIN LATERAL ("
-        f"    SELECT e.{place.id_column} AS id FROM {place.table} AS e WHERE {place.condition}"
+        "  SELECT query.number, near.key FROM query CROSS JOIN LATERAL ("
+        f"    SELECT e.{place.key_column} AS key FROM {place.table} AS e WHERE {place.condition}"
         f"    ORDER BY {vector} <=> query.vector LIMIT :k) AS near"
         ") "
         f"SELECT CAST(e.{place.id_column} AS text), {_sent(place)}, h.numbers "
-        "FROM (SELECT id, array_agg(number) AS numbers FROM hit GROUP BY id) AS h "
-        f"JOIN {place.table} AS e ON e.{place.id_column} = h.id WHERE {place.condition}"
+        "FROM (SELECT key, array_agg(number) AS numbers FROM hit GROUP BY key) AS h "
+        f"JOIN {place.table} AS e ON e.{place.key_column} = h.key WHERE {place.condition} "
+        f"ORDER BY e.{place.key_column}"
     ).bindparams(bindparam("queries", type_=ARRAY(Text)))
     written = [f"[{','.join(map(repr, row))}]" for row in queries.tolist()]
-    hits = list(session.execute(statement, place.values | {"queries": written, "k": k}))
+    sent_of: dict[str, bytes] = {}
+    queries_of: dict[str, set[int]] = {}
+    parameters = place.values | {"queries": written, "k": k}
+    for name, sent, numbers in session.execute(statement, parameters):
+        sent_of[name] = sent  # the last under each id
+        queries_of.setdefault(name, set()).update(numbers)
     rows = np.full((len(queries), k), -1, dtype=np.int64)
-    entry = np.repeat(np.arange(len(hits)), [len(numbers) for _, _, numbers in hits])
-    query = np.array([number - 1 for _, _, numbers in hits for number in numbers], dtype=np.int64)
+    entry = np.repeat(np.arange(len(sent_of)), [len(some) for some in queries_of.values()])
+    query = np.array([number - 1 for some in queries_of.values() for number in some], np.int64)
     order = np.argsort(query, kind="stable")
     entry, query = entry[order], query[order]
     rows[query, np.arange(len(query)) - np.searchsorted(query, query)] = entry
-    return FoundEntries(
-        [name for name, _, _ in hits], _received([sent for _, sent, _ in hits], dim), rows
-    )
+    return FoundEntries(list(sent_of), _received(list(sent_of.values()), dim), rows)
 
 
 def _joined(found: FoundEntries, short: NDArray[np.intp], more: FoundEntries) -> FoundEntries:

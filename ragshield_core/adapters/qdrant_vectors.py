@@ -1,0 +1,142 @@
+"""Vectors that Qdrant keeps, found by it: in the collections of either framework's stores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ragshield_core.neighbors.table import FoundEntries, VectorTable
+
+# Points that are fetched by one request.
+AT_ONCE = 256
+# Candidates that a search keeps, at least.
+HNSW_EF = 128
+
+
+class Place(NamedTuple):
+    """Where vectors are.
+
+    Attributes
+    ----------
+    client
+        Of Qdrant, synchronous.
+    collection
+        Its name.
+    vector
+        Name of the dense vectors; empty where they have none.
+    payload
+        Keys of a payload that say which entry a point is; none where its id does.
+    """
+
+    client: Any
+    collection: str
+    vector: str
+    payload: tuple[str, ...] = ()
+
+
+class QdrantVectors(VectorTable):
+    """The dense vectors of a collection, found by Qdrant; its local mode compares with all.
+
+    They are found by the collection's own distance. Where that is no cosine, and vectors are of
+    different lengths, others than the nearest by cosine may be found.
+
+    Parameters
+    ----------
+    name
+        Of the store.
+    place
+        Says where the vectors are, asked each time; ``None`` where there is no collection yet.
+    point_ids
+        Returns the ids of the points under which entries stand; of some ids there may be none.
+    entry_id
+        Returns the id of the entry that a point is.
+    reading
+        Holds writes off while it is entered.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        place: Callable[[], Place | None],
+        point_ids: Callable[[Sequence[str]], Sequence[Any]],
+        entry_id: Callable[[Any], str],
+        reading: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> None:
+        self._name, self._place, self._reading = name, place, reading
+        self._point_ids, self._entry_id = point_ids, entry_id
+
+    @property
+    def name(self) -> str:
+        """Of the store."""
+        return self._name
+
+    def search(self, embeddings: NDArray[np.float32], k: int) -> FoundEntries:
+        """Return the nearest points of each query, in one request."""
+        from qdrant_client import models  # noqa: PLC0415 - only where there is Qdrant
+
+        rows = np.full((len(embeddings), k), -1, dtype=np.int64)
+        dim = embeddings.shape[1]
+        with self._reading():
+            place = self._place()
+            if place is None:
+                return FoundEntries(*self._named([], "", dim), rows)
+            # The local mode compares with all, and warns of being told how many.
+            local = type(getattr(place.client, "_client", None)).__name__ == "QdrantLocal"
+            requests = [
+                models.QueryRequest(
+                    query=query,
+                    using=place.vector or None,
+                    limit=k,
+                    with_vector=[place.vector] if place.vector else True,
+                    with_payload=list(place.payload) or False,
+                    params=None if local else models.SearchParams(hnsw_ef=max(HNSW_EF, k)),
+                )
+                for query in embeddings.tolist()
+            ]
+            answers = place.client.query_batch_points(place.collection, requests=requests)
+        number_of: dict[Any, int] = {}
+        points: list[Any] = []
+        for query, answer in enumerate(answers):
+            for column, point in enumerate(answer.points):
+                number = number_of.setdefault(point.id, len(points))
+                if number == len(points):
+                    points.append(point)
+                rows[query, column] = number
+        return FoundEntries(*self._named(points, place.vector, dim), rows)
+
+    def vectors(self, ids: Sequence[str]) -> tuple[list[str], NDArray[np.float32]]:
+        """Return which of the ids the collection holds, with their vectors."""
+        wanted = list(self._point_ids(list(dict.fromkeys(ids))))
+        with self._reading():
+            place = self._place()
+            if place is None:
+                return self._named([], "", 0)
+            points = [
+                point
+                for start in range(0, len(wanted), AT_ONCE)
+                for point in place.client.retrieve(
+                    place.collection,
+                    wanted[start : start + AT_ONCE],
+                    with_payload=list(place.payload) or False,
+                    with_vectors=[place.vector] if place.vector else True,
+                )
+            ]
+        return self._named(points, place.vector, 0)
+
+    def _named(
+        self, points: Sequence[Any], vector: str, dim: int
+    ) -> tuple[list[str], NDArray[np.float32]]:
+        """Return the ids and dense vectors of points; ``dim`` long where there are none."""
+        if not points:
+            return [], np.empty((0, dim), dtype=np.float32)
+        rows = [dense_of(point.vector, vector) for point in points]
+        return [self._entry_id(point) for point in points], np.array(rows, dtype=np.float32)
+
+
+def dense_of(vector: Any, name: str) -> Any:
+    """Return the dense vector of a point, which may have several, under their names."""
+    return vector[name] if isinstance(vector, dict) else vector

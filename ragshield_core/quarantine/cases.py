@@ -1,0 +1,354 @@
+"""The queue of a quarantine: cases, each of entries that are judged together."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import ColumnElement, func, select
+from sqlalchemy.orm import Session
+
+from ragshield_core.errors import QuarantineError
+from ragshield_core.quarantine import grouping
+from ragshield_core.quarantine.documents import document_key
+from ragshield_core.quarantine.entries import HeldEntry, Status
+from ragshield_core.quarantine.rows import to_held
+from ragshield_core.quarantine.tables import ANY_STORE, CaseRow, HeldRow, MemberRow
+
+if TYPE_CHECKING:
+    from ragshield_core.quarantine.store import Quarantine
+
+# Rows of a page.
+LIMIT = 50
+
+
+class Order(StrEnum):
+    """Which cases come first."""
+
+    SEVERITY = "severity"  # the most convincing finding
+    AGE = "age"  # the oldest
+    LATEST = "latest"  # to which an entry came last
+    SIZE = "size"  # with the most entries that wait
+    DETECTOR = "detector"  # by name
+    SOURCE = "source"  # by name
+
+
+ORDERS: dict[Order, ColumnElement[Any]] = {
+    Order.SEVERITY: CaseRow.severity.desc(),
+    Order.AGE: CaseRow.opened_at.asc(),
+    Order.LATEST: CaseRow.latest_at.desc(),
+    Order.SIZE: CaseRow.n_waiting.desc(),
+    Order.DETECTOR: CaseRow.detectors.asc(),
+    Order.SOURCE: CaseRow.source.asc(),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """Entries that are judged together.
+
+    Attributes
+    ----------
+    number
+        Its name: that of its first entry.
+    store
+        Of its entries; ``None`` for whichever asks.
+    severity
+        Orders of magnitude by which the strongest finding is rare: 3.0 if one clean entry in a
+        thousand scores as high; 0 of what a person held by hand.
+    opened_at, latest_at
+        When the first and the last of its entries were held.
+    detectors
+        That have found any of them.
+    source
+        That its first entry claims to be of, as it is kept: long ones by a digest.
+    """
+
+    number: int
+    store: str | None
+    n_waiting: int
+    n_released: int
+    n_confirmed: int
+    n_members: int
+    severity: float
+    opened_at: dt.datetime
+    latest_at: dt.datetime
+    detectors: tuple[str, ...]
+    source: str | None
+
+
+class Cases:
+    """What waits for decisions, as the reviewers of one quarantine see it.
+
+    Parameters
+    ----------
+    quarantine
+        Its namespace and its store are what is seen.
+
+    Examples
+    --------
+    >>> from ragshield_core import Batch, Quarantine
+    >>> quarantine = Quarantine("sqlite://")
+    >>> batch = Batch.of(ids=["a", "b"], texts=["Call 1 now.", "Call 2 now."], embeddings=None)
+    >>> _ = quarantine.hold(batch, by="anna")
+    >>> [(case.number, case.n_waiting) for case in Cases(quarantine).list()]
+    [(1, 2)]
+    """
+
+    def __init__(self, quarantine: Quarantine) -> None:
+        self._quarantine = quarantine
+
+    def list(
+        self,
+        *,
+        waiting: bool | None = True,
+        detector: str | None = None,
+        source: str | None = None,
+        search: str | None = None,
+        order: Order | str = Order.SEVERITY,
+        limit: int = LIMIT,
+        offset: int = 0,
+    ) -> tuple[Case, ...]:
+        """Return a page of cases.
+
+        Parameters
+        ----------
+        waiting
+            Only those with entries that wait, or only those without; ``None`` for all.
+        detector
+            Only those that it has found an entry of.
+        source
+            Only those with an entry that claims to be of this lineage.
+        search
+            Only those with an entry in whose id, or the first 4,000 characters of whose text, this
+            is found, in upper or lower case. Reads all of them.
+        order
+            Which come first; ties by number.
+        limit, offset
+            A page.
+        """
+        query = select(CaseRow).where(*self._where(waiting, detector, source, search))
+        query = query.order_by(ORDERS[Order(order)], CaseRow.number).limit(limit).offset(offset)
+        with self._quarantine.database.read() as session:
+            return tuple(_case(row) for row in session.scalars(query))
+
+    def count(
+        self,
+        *,
+        waiting: bool | None = True,
+        detector: str | None = None,
+        source: str | None = None,
+        search: str | None = None,
+    ) -> int:
+        """Return how many cases :meth:`list` has."""
+        where = self._where(waiting, detector, source, search)
+        with self._quarantine.database.read() as session:
+            return int(session.scalar(select(func.count()).select_from(CaseRow).where(*where)) or 0)
+
+    def detectors(self) -> tuple[str, ...]:
+        """Return the names of all detectors that have found something that waits."""
+        query = select(CaseRow.detectors).where(*self._where(True, None, None, None)).distinct()  # noqa: FBT003
+        with self._quarantine.database.read() as session:
+            names = {name for names in session.scalars(query) for name in names.split()}
+        return tuple(sorted(names))
+
+    def show(self, number: int) -> Case:
+        """Return one case.
+
+        Raises
+        ------
+        QuarantineError
+            If there is none of that number; it may be a part of another one by now.
+        """
+        with self._quarantine.database.read() as session:
+            query = select(CaseRow).where(CaseRow.number == self._now(session, number))
+            query = query.where(CaseRow.namespace == self._quarantine.namespace)
+            row = session.scalars(query).first()
+            if row is None or not self._sees(row):
+                msg = (
+                    f"there is no case {number} in {self._quarantine!r}; list() has what there is."
+                )
+                raise QuarantineError(msg)
+            return _case(row)
+
+    def members(
+        self,
+        number: int,
+        *,
+        status: Status | str | None = None,
+        limit: int = LIMIT,
+        offset: int = 0,
+    ) -> tuple[HeldEntry, ...]:
+        """Return a page of the entries of a case, those that wait first, then as they came."""
+        case = self.show(number)
+        query = (
+            select(HeldRow)
+            .join(MemberRow, MemberRow.number == HeldRow.number)
+            .where(
+                MemberRow.case_number == case.number,
+                MemberRow.namespace == self._quarantine.namespace,
+            )
+            .order_by((HeldRow.status != Status.HELD), HeldRow.number)
+        )
+        if status is not None:
+            query = query.where(HeldRow.status == Status(status))
+        with self._quarantine.database.read() as session:
+            rows = session.scalars(query.limit(limit).offset(offset))
+            return tuple(to_held(row) for row in rows)
+
+    def of(self, ids: Sequence[str]) -> tuple[Case, ...]:
+        """Return the cases of entries that wait, by their ids."""
+        numbers: set[int] = set()
+        query = (
+            select(MemberRow.case_number, HeldRow.status)
+            .join(HeldRow, HeldRow.number == MemberRow.number)
+            .where(HeldRow.namespace == self._quarantine.namespace)
+        )
+        with self._quarantine.database.read() as session:
+            for some in grouping.chunks(list(dict.fromkeys(ids))):
+                rows = session.execute(query.where(HeldRow.entry_id.in_(some)))
+                numbers |= {number for number, status in rows if status == Status.HELD}
+            found: list[CaseRow] = []
+            for some in grouping.chunks(sorted(numbers)):
+                found += session.scalars(
+                    select(CaseRow).where(
+                        CaseRow.number.in_(some), CaseRow.namespace == self._quarantine.namespace
+                    )
+                )
+            return tuple(_case(row) for row in found if self._sees(row))
+
+    def entries(self, numbers: Sequence[int]) -> dict[int, HeldEntry]:
+        """Return entries by their numbers; those that are not here are left out."""
+        quarantine = self._quarantine
+        query = select(HeldRow).where(HeldRow.namespace == quarantine.namespace)
+        if quarantine.store is not None:
+            query = query.where(HeldRow.store.in_((quarantine.store, ANY_STORE)))
+        found: dict[int, HeldEntry] = {}
+        with quarantine.database.read() as session:
+            for some in grouping.chunks(list(dict.fromkeys(numbers))):
+                for row in session.scalars(query.where(HeldRow.number.in_(some))):
+                    found[row.number] = to_held(row)
+        return {number: found[number] for number in numbers if number in found}
+
+    def numbers_of(self, held: Sequence[HeldEntry]) -> dict[int, int]:
+        """Return the numbers of the cases that entries are in, by those of the entries.
+
+        What was replaced or readmitted, and never held, is in none.
+        """
+        query = select(MemberRow.number, MemberRow.case_number)
+        query = query.where(MemberRow.namespace == self._quarantine.namespace)
+        found: dict[int, int] = {}
+        with self._quarantine.database.read() as session:
+            for some in grouping.chunks([one.number for one in held]):
+                rows = session.execute(query.where(MemberRow.number.in_(some)))
+                found.update((number, case) for number, case in rows)
+        return found
+
+    def beginnings(self, numbers: Sequence[int], n_bytes: int = 400) -> dict[int, str]:
+        """Return how the texts of entries begin, by their numbers; much quicker than whole ones."""
+        begins = func.substr(HeldRow.text, 1, n_bytes)
+        query = select(HeldRow.number, begins).where(HeldRow.number.in_(numbers))
+        query = query.where(HeldRow.namespace == self._quarantine.namespace)
+        with self._quarantine.database.connection() as connection:
+            found = {number: bytes(data) for number, data in connection.execute(query)}
+        return {number: data.decode("utf-8", "replace") for number, data in found.items()}
+
+    def by_source(self, source: str) -> dict[str, int]:
+        """Return how many revisions a source has brought that are or were held, by status."""
+        query = (
+            select(HeldRow.status, func.count())
+            .join(MemberRow, MemberRow.number == HeldRow.number)
+            .where(MemberRow.namespace == self._quarantine.namespace)
+            .where(MemberRow.source == document_key(source))
+            .group_by(HeldRow.status)
+        )
+        with self._quarantine.database.read() as session:
+            return {status: int(count) for status, count in session.execute(query)}
+
+    def by_day(self, n_days: int = 30) -> dict[str, int]:
+        """Return how many entries were held on each of the latest days that any was, UTC."""
+        day = func.substr(HeldRow.held_at, 1, 10)
+        query = (
+            select(day, func.count())
+            .where(HeldRow.namespace == self._quarantine.namespace)
+            .where(HeldRow.status.in_(grouping.COUNTED))
+            .group_by(day)
+            .order_by(day.desc())
+            .limit(n_days)
+        )
+        with self._quarantine.database.read() as session:
+            return {name: int(count) for name, count in session.execute(query)}
+
+    def whole(self) -> bool:
+        """Whether cases count as many waiting entries as there are; else :meth:`regroup`."""
+        query = select(func.sum(CaseRow.n_waiting)).where(*self._where(True, None, None, None))  # noqa: FBT003
+        with self._quarantine.database.read() as session:
+            counted = int(session.scalar(query) or 0)
+        return counted == self._quarantine.count()
+
+    def regroup(self) -> int:
+        """Tell the cases of all namespaces anew, from the entries; return how many there are."""
+        return self._quarantine.database.write(grouping.regroup)
+
+    # Inside
+
+    def _sees(self, row: CaseRow) -> bool:
+        return self._quarantine.store is None or row.store in (self._quarantine.store, ANY_STORE)
+
+    def _now(self, session: Session, number: int) -> int:
+        """Return the number of the case that one is a part of by now."""
+        query = select(MemberRow.case_number).where(MemberRow.number == number)
+        query = query.where(MemberRow.namespace == self._quarantine.namespace)
+        known = session.scalar(query)
+        return number if known is None else known
+
+    def _where(
+        self,
+        waiting: bool | None,  # noqa: FBT001
+        detector: str | None,
+        source: str | None,
+        search: str | None,
+    ) -> Sequence[ColumnElement[bool]]:
+        where: list[ColumnElement[bool]] = [CaseRow.namespace == self._quarantine.namespace]
+        if self._quarantine.store is not None:
+            where.append(CaseRow.store.in_((self._quarantine.store, ANY_STORE)))
+        if waiting is not None:
+            where.append(CaseRow.is_open == int(waiting))
+        if detector is not None:
+            name = "_".join(detector.split())
+            where.append(CaseRow.detectors.contains(f" {name} ", autoescape=True))
+        if source is not None:
+            of_source = select(MemberRow.case_number).where(
+                MemberRow.namespace == self._quarantine.namespace,
+                MemberRow.source == document_key(source),
+            )
+            where.append(CaseRow.number.in_(of_source))
+        if search:
+            where.append(CaseRow.number.in_(self._containing(search)))
+        return where
+
+    def _containing(self, search: str) -> Any:
+        """Return a query for the cases in whose entries something is found."""
+        return select(MemberRow.case_number).where(
+            MemberRow.namespace == self._quarantine.namespace,
+            MemberRow.searched.contains(grouping.searched(search), autoescape=True),
+        )
+
+
+def _case(row: CaseRow) -> Case:
+    return Case(
+        number=row.number,
+        store=None if row.store == ANY_STORE else row.store,
+        n_waiting=row.n_waiting,
+        n_released=row.n_released,
+        n_confirmed=row.n_confirmed,
+        n_members=row.n_members,
+        severity=row.severity,
+        opened_at=dt.datetime.fromisoformat(row.opened_at),
+        latest_at=dt.datetime.fromisoformat(row.latest_at),
+        detectors=tuple(row.detectors.split()),
+        source=row.source or None,
+    )

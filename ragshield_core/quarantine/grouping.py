@@ -1,0 +1,539 @@
+"""Held entries that are judged together: groups, floods, copies of one text are one case each.
+
+What belongs together is told when it is held, from the evidence: an entry joins the case of another
+that its evidence names, if the same detector has found both, or what is named is a group of one
+meaning; that of another whose evidence names the same entry first, such as the one that all of them
+contradict; and that of a copy. What a group ties is not tied again by a phrase, which others may
+share. A case is told by entries that wait or are confirmed: what was released was no part of an
+attack.
+
+The tables of cases hold nothing that entries and their findings do not: see :func:`regroup`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import math
+import re
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from sqlalchemy import Select, delete, insert, select, update
+from sqlalchemy.orm import InstrumentedAttribute, Session
+
+from ragshield_core.database import table_of
+from ragshield_core.quarantine.documents import document_key
+from ragshield_core.quarantine.entries import Status
+from ragshield_core.quarantine.rows import decoded, encoded
+from ragshield_core.quarantine.tables import CaseRow, HeldRow, MemberRow
+
+logger = logging.getLogger("ragshield")  # ids and counts, never text
+
+# Bound parameters of one statement.
+CHUNK = 500
+# Rows that are read at a time.
+PAGE = 1_000
+# Entries with one of these are a reason for others to join their case.
+TELLING = (Status.HELD, Status.CONFIRMED)
+COUNTED = {
+    Status.HELD: "n_waiting",
+    Status.RELEASED: "n_released",
+    Status.CONFIRMED: "n_confirmed",
+}
+# Of a finding without a p-value: its detector was not calibrated, or by a rule that has none.
+UNKNOWN_P = 0.05
+# Characters of a text that are searched.
+SEARCHED = 4_000
+# What it names are members of one group, whoever has found them: the first of a group that comes
+# text by text are none yet when they are held, for another reason.
+GROUP = "clique"
+# A phrase is shared by texts that have nothing else in common, clean ones among them: an entry that
+# is in a group as well belongs there.
+PHRASE = "trigger_phrase"
+# What differs between copies that were filled in one by one.
+NUMBERS = re.compile(r"[\d\s]+")
+# What entries of one case may have in common.
+MARKS = (MemberRow.wording, MemberRow.anchor)
+
+Values = Mapping[str, Any]
+# What of an entry tells its case, see :func:`_entry`.
+Entry = dict[str, Any]
+
+
+class Moved(NamedTuple):
+    """A held revision that was changed."""
+
+    row: HeldRow  # as it is now
+    before: str  # its status
+
+
+class Gone(NamedTuple):
+    """A held revision that was deleted."""
+
+    number: int
+    status: str
+    namespace: str
+
+
+def severity_of(findings: Sequence[Values]) -> float:
+    """Return how convincing the strongest finding is: orders of magnitude by which it is rare.
+
+    3.0 if one clean entry in a thousand scores as high; 0 of what a person holds by hand.
+    """
+    p_values = [UNKNOWN_P if one["p_value"] is None else one["p_value"] for one in findings]
+    return -math.log10(max(min(p_values, default=1.0), 1e-300))
+
+
+def searched(text: str) -> str:
+    """Return a text as it is searched, or searched for: without cases, and fit for any database."""
+    return text.casefold().encode("utf-8", "replace").decode().replace("\0", " ")
+
+
+def wording_of(text: bytes) -> str:
+    """Return what copies of a text have in common: a digest of it without numbers and spaces."""
+    plain = NUMBERS.sub(" ", decoded(text).casefold()).strip()
+    return hashlib.sha256(encoded(plain) or text).hexdigest()[:32]
+
+
+def follow(
+    session: Session,
+    new: Sequence[Values],
+    moved: Sequence[Moved] = (),
+    gone: Sequence[Gone] = (),
+) -> None:
+    """Bring cases up to date with what was written of entries, in the same transaction.
+
+    Parameters
+    ----------
+    session
+        Of the transaction; the rows of entries are written already.
+    new
+        Columns of revisions that are here for the first time.
+    moved
+        Those that were changed.
+    gone
+        Numbers of those that were deleted.
+    """
+    namespaces = {row["namespace"] for row in new} | {one.row.namespace for one in moved}
+    for namespace in sorted(namespaces | {one.namespace for one in gone}):
+        try:
+            _follow(
+                session,
+                namespace,
+                [row for row in new if row["namespace"] == namespace],
+                [one for one in moved if one.row.namespace == namespace],
+                [one for one in gone if one.namespace == namespace],
+            )
+        except _TornError:  # changed past ragshield; that must not keep anybody from holding
+            logger.warning("cases of the quarantine did not fit its entries, and are told anew")
+            _regroup(session, namespace)
+
+
+def _follow(
+    session: Session,
+    namespace: str,
+    new: Sequence[Values],
+    moved: Sequence[Moved],
+    gone: Sequence[Gone],
+) -> None:
+    numbers = [*(one.row.number for one in moved), *(one.number for one in gone)]
+    known = _members(session, namespace, numbers)
+    tally = _Tally(session, namespace)
+    for one in gone:
+        if (member := known.get(one.number)) is not None:
+            tally.leave(member, one.status)
+    _delete(session, namespace, [one.number for one in gone if one.number in known])
+    coming: list[Values] = [row for row in new if row["status"] == Status.HELD]
+    again: list[Values] = []
+    for row, before in moved:
+        member = known.get(row.number)
+        if member is not None:
+            tally.move(member, before, row.status)
+        if row.status == Status.HELD:
+            (coming if member is None else again).append(_values(row))
+    tally.judge(_changed(session, again))
+    _take_in(session, tally, [_entry(row) for row in coming])
+    _tie(session, tally, [_entry(row) for row in again])
+    tally.write()
+
+
+def regroup(session: Session) -> int:
+    """Tell all cases anew, from the entries; return how many there are.
+
+    Cases that people know by their numbers keep them, unless findings have changed since.
+    """
+    namespaces: set[str] = set()
+    for table in (table_of(CaseRow), table_of(MemberRow), table_of(HeldRow)):
+        namespaces |= set(session.scalars(select(table.c.namespace).distinct()))
+    return sum(_regroup(session, namespace) for namespace in sorted(namespaces))
+
+
+def _regroup(session: Session, namespace: str) -> int:
+    for table in (table_of(CaseRow), table_of(MemberRow)):
+        session.execute(delete(table).where(table.c.namespace == namespace))
+    tally = _Tally(session, namespace)
+    for page in _all_held(session, namespace):
+        _take_in(session, tally, [_entry(row) for row in page])
+    for page in _all_held(session, namespace):  # those that name others which came later
+        _tie(session, tally, [_entry(row) for row in page])
+    return tally.write()
+
+
+def _take_in(session: Session, tally: _Tally, entries: Sequence[Entry]) -> None:
+    """Find cases for entries that are in none."""
+    if _members(session, tally.namespace, [entry["number"] for entry in entries]):
+        raise _TornError  # of entries that were deleted past ragshield
+    tally.join(entries)
+    ties = [*_among(entries), *_stored_ties(session, tally.namespace, entries)]
+    into = tally.merge(ties, fresh={entry["number"] for entry in entries})
+    members = [
+        {column: entry[column] for column in MEMBER}
+        | {"case_number": into.get(entry["number"], entry["number"])}
+        for entry in entries
+    ]
+    if members:
+        session.execute(insert(table_of(MemberRow)), members)
+
+
+def _tie(session: Session, tally: _Tally, entries: Sequence[Entry]) -> None:
+    """Join the cases that belong together because of entries that are in some."""
+    known = _members(session, tally.namespace, [entry["number"] for entry in entries])
+    for entry in entries:
+        entry["case_number"] = known[entry["number"]]["case_number"]
+    tally.merge(_stored_ties(session, tally.namespace, entries))
+
+
+class _TornError(Exception):
+    """The tables of cases lack what those of entries have."""
+
+
+class _Tally:
+    """What changes of cases of a namespace."""
+
+    def __init__(self, session: Session, namespace: str) -> None:
+        self._session, self.namespace = session, namespace
+        self._cases: dict[int, dict[str, Any]] = {}  # as they will be
+        self._were: set[int] = set()  # in the table
+        self._gone: set[int] = set()
+
+    def _need(self, numbers: Iterable[int]) -> None:
+        table = table_of(CaseRow)
+        for some in chunks([n for n in dict.fromkeys(numbers) if n not in self._cases]):
+            query = select(table).where(table.c.number.in_(some))
+            query = query.where(table.c.namespace == self.namespace)
+            for row in self._session.execute(query).mappings():
+                self._cases[row["number"]] = dict(row)
+                self._were.add(row["number"])
+            if any(number not in self._cases for number in some):
+                raise _TornError
+
+    def leave(self, member: Values, status: str) -> None:
+        """Count an entry no longer."""
+        self._need([member["case_number"]])
+        case = self._cases[member["case_number"]]
+        case["n_members"] -= 1
+        if (column := COUNTED.get(Status(status))) is not None:
+            case[column] -= 1
+
+    def move(self, member: Values, before: str, after: str) -> None:
+        """Count an entry under another status."""
+        self._need([member["case_number"]])
+        case = self._cases[member["case_number"]]
+        for status, step in ((before, -1), (after, 1)):
+            if (column := COUNTED.get(Status(status))) is not None:
+                case[column] += step
+
+    def join(self, entries: Iterable[Entry]) -> None:
+        """Make a case of each entry, for now."""
+        for row in entries:
+            counts = dict.fromkeys(COUNTED.values(), 0)
+            if (column := COUNTED.get(row["status"])) is not None:
+                counts[column] = 1
+            self._cases[row["number"]] = {
+                "number": row["number"],
+                "namespace": row["namespace"],
+                "store": row["store"],
+                "n_members": 1,
+                "severity": row["severity"],
+                "opened_at": row["held_at"],
+                "latest_at": row["held_at"],
+                "detectors": row["detectors"],
+                "source": row["source"] or "",
+                **counts,
+            }
+
+    def judge(self, rows: Iterable[Values]) -> None:
+        """Take over what was found later."""
+        for row in rows:
+            self._need([row["case_number"]])
+            _take(self._cases[row["case_number"]], row)
+
+    def merge(self, ties: Iterable[tuple[int, int]], fresh: Collection[int] = ()) -> dict[int, int]:
+        """Make one case of each two that are tied; return which case each of them is now.
+
+        Parameters
+        ----------
+        ties
+            Numbers of cases.
+        fresh
+            Those of entries that are not in the table yet.
+        """
+        parents: dict[int, int] = {}
+
+        def root(number: int) -> int:
+            while (above := parents.get(number, number)) != number:
+                parents[number] = parents.get(above, above)
+                number = above
+            return number
+
+        for first, second in ties:
+            low, high = sorted((root(first), root(second)))
+            parents[high] = low
+        into = {n: root(n) for n in parents if root(n) != n}
+        self._need([*into, *into.values()])
+        table = table_of(MemberRow)
+        for target, numbers in _by_value(into).items():
+            for some in chunks([number for number in numbers if number not in fresh]):
+                change = update(table).where(table.c.case_number.in_(some))
+                change = change.where(table.c.namespace == self.namespace)
+                self._session.execute(change.values(case_number=target))
+            for number in numbers:
+                other = self._cases.pop(number)
+                case = self._cases[target]
+                for column in ("n_members", *COUNTED.values()):
+                    case[column] += other[column]
+                _take(case, other)
+                case["opened_at"] = min(case["opened_at"], other["opened_at"])
+                case["latest_at"] = max(case["latest_at"], other["latest_at"])
+                self._gone.add(number)
+        return into
+
+    def write(self) -> int:
+        """Write them; return how many there are."""
+        empty = {number for number, case in self._cases.items() if case["n_members"] < 1}
+        table = table_of(CaseRow)
+        for some in chunks(sorted((self._gone | empty) & self._were)):
+            gone = delete(table).where(table.c.number.in_(some))
+            self._session.execute(gone.where(table.c.namespace == self.namespace))
+        new = []
+        for number, case in self._cases.items():
+            case["is_open"] = int(case["n_waiting"] > 0)
+            if number in empty:
+                continue
+            if number in self._were:
+                change = update(table).where(table.c.number == number)
+                change = change.where(table.c.namespace == self.namespace)
+                self._session.execute(change.values(**case))
+            else:
+                new.append(case)
+        if new:
+            self._session.execute(insert(table), new)
+        return len(self._cases) - len(empty)
+
+
+def _values(row: HeldRow) -> dict[str, Any]:
+    return {column.name: getattr(row, column.name) for column in table_of(HeldRow).columns}
+
+
+def _all_held(session: Session, namespace: str) -> Iterator[list[Values]]:
+    """Yield pages of all that is or was held."""
+    last, table = -1, table_of(HeldRow)
+    columns = [column for column in table.columns if column.name != "vector"]
+    query = select(*columns).where(table.c.namespace == namespace)
+    query = query.order_by(table.c.number).limit(PAGE)
+    while page := session.execute(query.where(table.c.number > last)).mappings().all():
+        last = page[-1]["number"]
+        yield [dict(row) for row in page if row["status"] in (*COUNTED, Status.SUPERSEDED)]
+
+
+def _take(case: dict[str, Any], other: Values) -> None:
+    """Let a case be as severe as what comes into it, and found by as many."""
+    case["severity"] = max(case["severity"], other["severity"])
+    case["detectors"] = _spaced({*case["detectors"].split(), *other["detectors"].split()})
+    case["source"] = case["source"] or other["source"] or ""
+
+
+def _spaced(names: Iterable[str]) -> str:
+    return f" {' '.join(sorted(names))} "
+
+
+def anchor_of(findings: Sequence[Values]) -> str | None:
+    """Return what entries have in common that resemble one entry more than any other.
+
+    By the strongest finding that names entries: its detector, and whom it names first.
+    """
+    detectors = _spaced({_one_word(one["detector"]) for one in findings})
+    naming = [one for one in findings if one["related_ids"] and _ties(one["detector"], detectors)]
+    if not naming:
+        return None
+    strongest = min(naming, key=lambda one: 1.0 if one["p_value"] is None else one["p_value"])
+    named = json.dumps([strongest["detector"], strongest["related_ids"][0]])
+    return hashlib.sha256(named.encode()).hexdigest()[:32]
+
+
+def _ties(detector: str, found_by: str) -> bool:
+    """Return whether what a detector names belongs together with an entry that some have found."""
+    if detector == GROUP:
+        return True
+    return alone(detector) in found_by and (detector != PHRASE or alone(GROUP) not in found_by)
+
+
+def alone(detector: str) -> str:
+    """Return a detector's name as it is found among others."""
+    return _spaced([_one_word(detector)])
+
+
+def _one_word(name: str) -> str:
+    """Return a detector's name fit to stand between spaces."""
+    return "_".join(name.split())
+
+
+# Columns of a member but for its case.
+MEMBER = (
+    *("number", "namespace", "source", "wording", "anchor"),
+    *("severity", "detectors", "searched"),
+)
+
+
+def _entry(row: Values) -> Entry:
+    """Return what of a held row tells its case: columns of a member, and whom it names."""
+    findings = json.loads(row["findings"])
+    detectors = _spaced({_one_word(one["detector"]) for one in findings})
+    return {
+        **{name: row[name] for name in ("number", "namespace", "store", "status", "held_at")},
+        "entry_id": row["entry_id"],
+        "case_number": row["number"],
+        "source": None if row["lineage"] is None else document_key(row["lineage"]),
+        "wording": wording_of(row["text"]),
+        "anchor": anchor_of(findings),
+        "severity": severity_of(findings),
+        "detectors": detectors,
+        "searched": searched(f"{row['entry_id']}\n{decoded(row['text'])[:SEARCHED]}"),
+        "names": [
+            (related, one["detector"])
+            for one in findings
+            if _ties(one["detector"], detectors)
+            for related in one["related_ids"]
+        ],
+    }
+
+
+def _changed(session: Session, rows: Sequence[Values]) -> list[Entry]:
+    """Describe entries anew that were held again; return in which case they are."""
+    table, entries = table_of(MemberRow), []
+    for row in rows:
+        entry = _entry(row)
+        where = (table.c.number == row["number"], table.c.namespace == row["namespace"])
+        values = {column: entry[column] for column in MEMBER}
+        session.execute(update(table).where(*where).values(**values))
+        entry["case_number"] = session.scalar(select(table.c.case_number).where(*where))
+        entries.append(entry)
+    return entries
+
+
+def _among(entries: Sequence[Entry]) -> Iterator[tuple[int, int]]:
+    """Yield the ties between entries that come together."""
+    telling = [entry for entry in entries if entry["status"] in TELLING]
+    there = {(entry["namespace"], entry["store"], entry["entry_id"]): entry for entry in telling}
+    first: dict[tuple[str, ...], int] = {}
+    for entry in telling:
+        own, place = entry["case_number"], (entry["namespace"], entry["store"])
+        for related, detector in entry["names"]:
+            other = there.get((*place, related))
+            if other is not None and _ties(detector, other["detectors"]):
+                yield own, other["case_number"]
+        for mark in MARKS:
+            if entry[mark.key] is not None:
+                yield own, first.setdefault((*place, mark.key, entry[mark.key]), own)
+
+
+def _stored_ties(
+    session: Session, namespace: str, entries: Sequence[Entry]
+) -> Iterator[tuple[int, int]]:
+    """Yield the ties between entries and those that are in cases already."""
+    named: dict[tuple[str, str], list[tuple[int, str]]] = defaultdict(list)
+    marked: dict[str, dict[tuple[str, str], list[int]]] = {
+        mark.key: defaultdict(list) for mark in MARKS
+    }
+    for entry in (entry for entry in entries if entry["status"] in TELLING):
+        for related, detector in entry["names"]:
+            named[related, entry["store"]].append((entry["case_number"], detector))
+        for mark in MARKS:
+            if entry[mark.key] is not None:
+                marked[mark.key][entry[mark.key], entry["store"]].append(entry["case_number"])
+    yield from _by_name(session, namespace, named)
+    for mark in MARKS:
+        yield from _by_mark(session, namespace, mark, marked[mark.key])
+
+
+def _by_name(
+    session: Session, namespace: str, named: Mapping[tuple[str, str], Sequence[tuple[int, str]]]
+) -> Iterator[tuple[int, int]]:
+    """Yield the cases of who is named, where the same detector has found them as well."""
+    query = _telling(namespace, HeldRow.entry_id, MemberRow.detectors)
+    for ids in chunks(sorted({entry_id for entry_id, _ in named})):
+        for store, case, entry_id, detectors in session.execute(
+            query.where(HeldRow.entry_id.in_(ids))
+        ):
+            for other, detector in named.get((entry_id, store), ()):
+                if case != other and _ties(detector, detectors):
+                    yield other, case
+
+
+def _by_mark(
+    session: Session,
+    namespace: str,
+    mark: InstrumentedAttribute[Any],
+    marked: Mapping[tuple[str, str], Sequence[int]],
+) -> Iterator[tuple[int, int]]:
+    """Yield the cases of entries that have a mark in common."""
+    query = _telling(namespace, mark).distinct()
+    for marks in chunks(sorted({one for one, _ in marked})):
+        for store, case, one in session.execute(query.where(mark.in_(marks))):
+            for other in marked.get((one, store), ()):
+                if case != other:
+                    yield other, case
+
+
+def _telling(namespace: str, *columns: Any) -> Select[Any]:
+    """Return a query for the stores and cases of entries that are a reason to join their case."""
+    query = select(HeldRow.store, MemberRow.case_number, *columns)
+    query = query.join(MemberRow, MemberRow.number == HeldRow.number)
+    return query.where(
+        HeldRow.namespace == namespace,
+        MemberRow.namespace == namespace,
+        HeldRow.status.in_(TELLING),
+    )
+
+
+def _members(session: Session, namespace: str, numbers: Sequence[int]) -> dict[int, Values]:
+    """Return in which cases entries are, by their numbers."""
+    member = table_of(MemberRow)
+    query = select(member.c.number, member.c.case_number).where(member.c.namespace == namespace)
+    found: dict[int, Values] = {}
+    for some in chunks(numbers):
+        for row in session.execute(query.where(member.c.number.in_(some))).mappings():
+            found[row["number"]] = dict(row)
+    return found
+
+
+def _delete(session: Session, namespace: str, numbers: Sequence[int]) -> None:
+    member = table_of(MemberRow)
+    for some in chunks(numbers):
+        gone = delete(member).where(member.c.number.in_(some))
+        session.execute(gone.where(member.c.namespace == namespace))
+
+
+def _by_value(mapping: Mapping[int, int]) -> dict[int, list[int]]:
+    parts: dict[int, list[int]] = defaultdict(list)
+    for key, value in mapping.items():
+        parts[value].append(key)
+    return parts
+
+
+def chunks(items: Sequence[Any]) -> Iterator[Sequence[Any]]:
+    """Yield as many at a time as one statement takes."""
+    return (items[start : start + CHUNK] for start in range(0, len(items), CHUNK))

@@ -1,0 +1,181 @@
+"""Who may look and who may decide: sessions, roles, tokens of forms, rates, headers of answers."""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+from urllib.parse import urlsplit
+
+from limits import RateLimitItem, parse
+from limits.storage import MemoryStorage
+from limits.strategies import MovingWindowRateLimiter
+from starlette.datastructures import FormData, MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+# Nothing from elsewhere, nothing inline, no frame around it.
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+HEADERS = {
+    "content-security-policy": POLICY,
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+}
+# Texts of a knowledge base stay in no cache.
+UNCACHED = "no-store"
+
+LOOKS, DECISIONS, LOGINS = "600/minute", "120/minute", "10/minute"
+# Characters of a reviewer's name.
+LONGEST_NAME = 80
+
+
+class Role(StrEnum):
+    """What somebody may do."""
+
+    VIEW = "view"
+    DECIDE = "decide"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reviewer:
+    """Who looks or decides.
+
+    Attributes
+    ----------
+    name
+        Kept in the log with every decision.
+    role
+        What they may do.
+    """
+
+    name: str
+    role: Role = Role.DECIDE
+
+
+Authenticate = Callable[[Request], Reviewer | None]
+
+
+class Access:
+    """Tells who sends a request, and refuses what nobody of theirs has sent.
+
+    Parameters
+    ----------
+    authenticate
+        Of the surrounding application: from a request to who sends it, ``None`` for nobody.
+    token
+        What is asked for at a login, where there is no surrounding application.
+    seconds
+        After which somebody has to log in again, however busy they were.
+    """
+
+    def __init__(
+        self, authenticate: Authenticate | None, token: str | None, seconds: float
+    ) -> None:
+        self.authenticate, self._token, self._seconds = authenticate, token, seconds
+        self._rates = MovingWindowRateLimiter(MemoryStorage())
+        self._looks, self._decisions, self._logins = map(parse, (LOOKS, DECISIONS, LOGINS))
+
+    def reviewer(self, request: Request) -> Reviewer | None:
+        """Return who sends a request, if anybody who may look."""
+        session = request.session
+        if self.authenticate is not None:
+            found = self.authenticate(request)
+            if found is None or session.get("name") not in (None, found.name):
+                session.clear()
+            if found is not None:
+                session.setdefault("name", found.name)
+                session.setdefault("csrf", secrets.token_urlsafe(24))
+            return found
+        if "name" not in session or time.time() - session.get("since", 0.0) > self._seconds:
+            session.clear()
+            return None
+        return Reviewer(name=session["name"], role=Role(session["role"]))
+
+    def log_in(self, request: Request, form: FormData) -> str | None:
+        """Begin a session; return why not, if not."""
+        self._limit(self._logins, "login", _address(request))
+        name = str(form.get("name", "")).strip()
+        if not name or len(name) > LONGEST_NAME or not name.isprintable():
+            return f"Give a name of 1 to {LONGEST_NAME} characters; it is kept with each decision."
+        given = str(form.get("token", "")).strip().encode()
+        if self._token is None or not hmac.compare_digest(given, self._token.encode()):
+            return "This is not the token that was shown when the page was started."
+        request.session.clear()
+        request.session.update(
+            name=name,
+            role=str(Role.DECIDE),
+            since=time.time(),
+            csrf=secrets.token_urlsafe(24),
+        )
+        return None
+
+    def limit(self, request: Request, reviewer: Reviewer) -> None:
+        """Refuse more than a person can read or decide.
+
+        Raises
+        ------
+        HTTPException
+            429.
+        """
+        deciding = request.method == "POST"
+        self._limit(self._decisions if deciding else self._looks, request.method, reviewer.name)
+
+    def _limit(self, rate: RateLimitItem, *names: str) -> None:
+        if not self._rates.hit(rate, *names):
+            msg = "Too many requests; wait a minute. Nothing was done."
+            raise HTTPException(429, msg, headers={"retry-after": "60"})
+
+    @staticmethod
+    def check_form(request: Request, form: Mapping[str, Any]) -> None:
+        """Refuse a form that was sent from a page of somebody else.
+
+        Raises
+        ------
+        HTTPException
+            403.
+        """
+        origin = request.headers.get("origin")
+        host = request.headers.get("host", "")
+        given, wanted = str(form.get("csrf", "")), request.session.get("csrf")
+        if (origin not in (None, "null") and urlsplit(str(origin)).netloc != host) or not (
+            wanted and hmac.compare_digest(given.encode(), wanted.encode())
+        ):
+            msg = "This form is not of your session any more; go back, reload, and decide again."
+            raise HTTPException(403, msg)
+
+
+def _address(request: Request) -> str:
+    return "" if request.client is None else request.client.host
+
+
+class SafeHeaders:
+    """Adds to each answer what keeps hostile text from doing anything."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request."""
+
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers[name] = value
+                if "cache-control" not in headers:
+                    headers["cache-control"] = UNCACHED
+            await send(message)
+
+        serve: Awaitable[None] = self._app(scope, receive, sending)
+        await serve

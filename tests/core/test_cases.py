@@ -1,0 +1,325 @@
+"""Held entries are told in cases: groups, floods and copies are one decision each."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlalchemy import select, text
+
+from ragshield_core import Batch, Quarantine
+from ragshield_core.errors import QuarantineError
+from ragshield_core.findings import Decision, Finding, Verdict
+from ragshield_core.quarantine import Order, Status
+from ragshield_core.quarantine.grouping import regroup
+from ragshield_core.quarantine.tables import CaseRow, MemberRow
+
+
+def found(entry_id, related=(), detector="clique", p_value=0.001):
+    finding = Finding(
+        detector=detector,
+        entry_id=entry_id,
+        score=9.0,
+        threshold=6.9,
+        p_value=p_value,
+        evidence="one of a group",
+        related_ids=tuple(related),
+    )
+    return Decision(entry_id=entry_id, verdict=Verdict.QUARANTINE, findings=(finding,))
+
+
+def hold(quarantine, *decisions, texts=None, lineages=None):
+    ids = [decision.entry_id for decision in decisions]
+    batch = Batch.of(
+        ids=ids,
+        texts=texts or [f"a text about {entry_id} and nothing else" for entry_id in ids],
+        embeddings=np.eye(len(ids), 8),
+        lineages=lineages or [None] * len(ids),
+    )
+    quarantine.hold(batch, decisions)
+    return batch
+
+
+def grouped(quarantine):
+    """Return the ids of each case, those that are decided included."""
+    cases = quarantine.cases.list(waiting=None, order="age", limit=1000)
+    return sorted(
+        tuple(sorted(h.id for h in quarantine.cases.members(c.number, limit=1000))) for c in cases
+    )
+
+
+def tables(quarantine):
+    with quarantine.database.read() as session:
+        rows = (session.execute(select(table.__table__)).all() for table in (CaseRow, MemberRow))
+        return [sorted(map(tuple, found)) for found in rows]
+
+
+def test_a_group_is_one_case_whether_it_comes_together_or_one_by_one(any_url):
+    quarantine = Quarantine(any_url)
+    names = ("a", "b", "c")
+    hold(quarantine, *(found(i, [j for j in names if j != i]) for i in names), found("lone"))
+    hold(quarantine, found("later", ["a", "no longer here"]))
+    assert grouped(quarantine) == [("a", "b", "c", "later"), ("lone",)]
+    (case, lone) = quarantine.cases.list()
+    assert (case.n_waiting, case.n_members, case.detectors) == (4, 4, ("clique",))
+    assert (lone.n_waiting, lone.severity) == (1, pytest.approx(3.0))
+
+
+def test_an_entry_that_ties_two_cases_makes_one_of_them(any_url):
+    quarantine = Quarantine(any_url)
+    hold(quarantine, found("a", p_value=0.01), found("b", p_value=0.0001))
+    first, second = sorted(case.number for case in quarantine.cases.list())
+    hold(quarantine, found("c", ["a", "b"]))
+    (case,) = quarantine.cases.list()
+    assert (case.number, case.n_waiting, case.severity) == (first, 3, pytest.approx(4.0))
+    assert quarantine.cases.show(second) == case  # who knows the other number finds it
+
+
+def test_who_is_named_by_another_detector_or_was_released_is_no_reason_to_join(any_url):
+    quarantine = Quarantine(any_url)
+    hold(quarantine, found("near", detector="leading_question"), found("good"))
+    quarantine.release(["good"], by="anna")
+    hold(quarantine, found("new", ["near", "good", "in the store"], "label_neighbors"))
+    assert grouped(quarantine) == [("good",), ("near",), ("new",)]
+
+
+def test_entries_around_the_same_one_are_one_case(any_url):
+    quarantine = Quarantine(any_url)
+    hold(quarantine, found("a", ["manual", "x"]), found("b", ["other", "manual"]))
+    hold(quarantine, found("c", ["manual"]), found("d", ["manual"], detector="label_model"))
+    assert grouped(quarantine) == [("a", "c"), ("b",), ("d",)]
+
+
+def test_the_first_of_a_group_are_of_it_though_held_for_another_reason(any_url):
+    quarantine = Quarantine(any_url)
+    hold(quarantine, found("first", detector="leading_question"), found("other", detector="hidden"))
+    hold(quarantine, found("third", ["second", "first"]))
+    assert grouped(quarantine) == [("first", "third"), ("other",)]
+
+
+def test_a_phrase_that_groups_share_makes_no_one_case_of_them(any_url):
+    quarantine = Quarantine(any_url)
+    every = ("a", "b", "x", "y", "clean")
+    phrase = {i: found(i, [j for j in every if j != i], "trigger_phrase", 1e-4) for i in every}
+    groups = {i: found(i, [j]) for i, j in (("a", "b"), ("b", "a"), ("x", "y"), ("y", "x"))}
+    both = (
+        Decision(
+            entry_id=i,
+            verdict=Verdict.QUARANTINE,
+            findings=(*phrase[i].findings, *(groups[i].findings if i in groups else ())),
+        )
+        for i in every
+    )
+    hold(quarantine, *both)
+    hold(quarantine, found("later", ["a", "x", "clean"], "trigger_phrase"))
+    expected = [("a", "b"), ("clean", "later"), ("x", "y")]
+    assert grouped(quarantine) == expected
+    quarantine.cases.regroup()
+    assert grouped(quarantine) == expected
+
+
+def test_what_joins_a_confirmed_case_opens_it_again(any_url):
+    quarantine = Quarantine(any_url)
+    hold(quarantine, found("a", ["b"]), found("b", ["a"]))
+    quarantine.confirm(["a", "b"], by="anna")
+    assert quarantine.cases.list() == ()
+    (closed,) = quarantine.cases.list(waiting=False)
+    hold(quarantine, found("c", ["a"]))
+    (case,) = quarantine.cases.list()
+    assert (case.number, case.n_waiting, case.n_confirmed) == (closed.number, 1, 2)
+
+
+def test_copies_are_one_case_though_their_numbers_differ(any_url):
+    quarantine = Quarantine(any_url)
+    texts = ["Call 0800 1 now", "call  0800 27 NOW", "Call the bank now", "7", "8"]
+    hold(quarantine, *(found(str(n)) for n in range(5)), texts=texts)
+    assert grouped(quarantine) == [("0", "1"), ("2",), ("3",), ("4",)]
+
+
+def test_tenants_and_stores_have_cases_of_their_own(any_url):
+    quarantine = Quarantine(any_url)
+    other = Quarantine(any_url, namespace="other")
+    for one in (quarantine.for_store("news"), quarantine.for_store("mail"), other):
+        hold(one, found("a", ["b"]), found("b", ["a"]))
+    assert [case.store for case in quarantine.cases.list()] == ["news", "mail"]
+    assert [case.n_waiting for case in quarantine.for_store("mail").cases.list()] == [2]
+    assert [case.n_waiting for case in other.cases.list()] == [2]
+    number = other.cases.list()[0].number
+    with pytest.raises(QuarantineError, match=f"no case {number} "):
+        quarantine.cases.show(number)
+    assert quarantine.cases.entries([number]) == {}
+    assert quarantine.cases.beginnings([number]) == {}
+
+
+def test_the_queue_is_ordered_narrowed_and_paged(any_url):
+    quarantine = Quarantine(any_url)
+    hold(
+        quarantine,
+        found("mild", p_value=0.05),
+        found("grave", p_value=1e-6, detector="instruction"),
+        found("pair1", ["pair2"], p_value=0.01),
+        found("pair2", ["pair1"], p_value=0.01),
+        lineages=["z.example", "a.example", "m.example", "a.example"],
+        texts=["Straße 100%", "Grüße", "one_1", "another text"],
+    )
+    cases = quarantine.cases
+
+    def first_ids(**how):
+        return [cases.members(case.number)[0].id for case in cases.list(**how)]
+
+    assert first_ids() == ["grave", "pair1", "mild"]
+    assert first_ids(order=Order.AGE) == ["mild", "grave", "pair1"]
+    assert first_ids(order="size") == ["pair1", "mild", "grave"]
+    assert first_ids(order="source") == ["grave", "pair1", "mild"]
+    assert first_ids(order="detector") == ["mild", "pair1", "grave"]
+    assert first_ids(limit=1, offset=1) == ["pair1"]
+    assert first_ids(detector="instruction") == ["grave"]
+    assert first_ids(detector="cliqu_") == []
+    assert first_ids(source="a.example", order="age") == ["grave", "pair1"]
+    assert first_ids(search="STRASSE 100%") == ["mild"]
+    assert first_ids(search="one%1") == first_ids(search="on__1") == []
+    assert first_ids(search="Pair2") == ["pair1"]
+    assert cases.count() == 3
+    assert cases.count(search="grüsse") == 1
+    assert cases.detectors() == ("clique", "instruction")
+    assert cases.by_source("a.example") == {"held": 2}
+    assert list(cases.by_day().values()) == [4]
+    with pytest.raises(ValueError, match="'loudness'"):
+        cases.list(order="loudness")
+
+
+def test_a_source_of_any_length_or_kind_is_kept_and_found(any_url):
+    quarantine = Quarantine(any_url)
+    names = ["x" * 10_000, "a\nb", "100%"]
+    hold(quarantine, *(found(str(n)) for n in range(3)), lineages=names)
+    for name in names:
+        assert quarantine.cases.count(source=name) == 1
+
+
+def test_counts_follow_every_decision(any_url):
+    quarantine = Quarantine(any_url)
+    names = ("a", "b", "c", "d")
+    hold(quarantine, *(found(i, names) for i in names))
+
+    def counts():
+        (case,) = quarantine.cases.list(waiting=None)
+        return case.n_waiting, case.n_released, case.n_confirmed, case.n_members
+
+    quarantine.release(["a"], by="anna")
+    quarantine.confirm(["b"], by="anna")
+    assert counts() == (2, 1, 1, 4)
+    quarantine.reopen(["a", "b"], by="anna")
+    assert counts() == (4, 0, 0, 4)
+    hold(quarantine, found("c"), texts=["a later revision"])  # supersedes; a case of its own
+    assert [case.n_waiting for case in quarantine.cases.list(order="age")] == [3, 1]
+    quarantine.purge(["c", "d"])
+    assert counts() == (2, 0, 0, 2)
+    quarantine.purge(["a", "b"])
+    assert tables(quarantine) == [[], []]
+    quarantine.verify()
+
+
+@given(
+    steps=st.lists(
+        st.tuples(
+            st.sampled_from(["hold", "hold", "release", "confirm", "reopen", "purge"]),
+            st.lists(st.sampled_from("abcdefgh"), min_size=1, max_size=4, unique=True),
+        ),
+        max_size=12,
+    )
+)
+def test_whatever_is_done_cases_count_what_there_is(steps):
+    quarantine = Quarantine("sqlite://")
+    for action, ids in steps:
+        try:
+            if action == "hold":
+                hold(quarantine, *(found(i, [j for j in ids if j != i]) for i in ids))
+            else:
+                getattr(quarantine, action)(ids)
+        except QuarantineError:
+            continue
+    assert quarantine.cases.whole()
+    numbers = {held.number: held for held in quarantine.list(None)}
+    for case in quarantine.cases.list(waiting=None, limit=1000):
+        members = quarantine.cases.members(case.number, limit=1000)
+        tally = [sum(one.status is status for one in members) for status in Status][:3]
+        assert tally == [case.n_waiting, case.n_released, case.n_confirmed]
+        assert case.n_members == len(members)
+        for one in members:
+            assert numbers.pop(one.number).id == one.id
+    assert not numbers
+    quarantine.database.write(regroup)
+    assert quarantine.cases.whole()
+
+
+def test_telling_cases_anew_gives_the_same_ones(any_url):
+    quarantine = Quarantine(any_url)
+    for start in range(0, 60, 4):
+        ids = [str(n) for n in range(start, start + 4)]
+        others = [f"none {start}", *(str((7 * start + k) % 60) for k in range(2))]
+        hold(quarantine, *(found(i, others) for i in ids))
+    before = tables(quarantine)
+    assert quarantine.cases.regroup() == len(before[0])
+    after = tables(quarantine)
+    assert [row[2:] for row in after[1]] == [row[2:] for row in before[1]]
+    assert {row[0] for row in after[0]} <= {row[0] for row in before[0]}
+
+
+@pytest.mark.parametrize("damage", ["DELETE FROM ragshield_case", "DROP TABLE ragshield_case"])
+def test_tables_of_cases_that_were_changed_do_not_keep_an_entry_from_being_held(
+    on_file, damage, caplog
+):
+    quarantine = Quarantine(on_file)
+    hold(quarantine, found("a", ["b"]), found("b", ["a"]))
+    with quarantine.engine() as engine, engine.begin() as connection:
+        connection.execute(text(damage))
+    if damage.startswith("DROP"):
+        with pytest.raises(QuarantineError, match="none was"):  # said, and nothing is half held
+            hold(quarantine, found("c", ["a"]))
+        assert quarantine.count() == 2
+        return
+    assert not quarantine.cases.whole()
+    hold(quarantine, found("c", ["a"]))
+    assert quarantine.cases.whole()
+    assert grouped(quarantine) == [("a", "b", "c")]
+    assert "told anew" in caplog.text
+
+
+def test_what_is_taken_back_waits_with_what_was_found(any_url):
+    quarantine = Quarantine(any_url)
+    batch = hold(quarantine, found("a"))
+    quarantine.release(["a"], by="anna")
+    assert quarantine.released_among(batch)
+    (again,) = quarantine.reopen(["a"], by="anna", note="too quick")
+    assert (again.status, again.reviewed_by) == (Status.HELD, None)
+    assert [finding.detector for finding in again.findings] == ["clique"]
+    assert not quarantine.released_among(batch)
+    assert [(line.action, line.note) for line in quarantine.log()][-1] == ("reopen", "too quick")
+    with pytest.raises(QuarantineError, match="is held, expected one that was released"):
+        quarantine.reopen(["a"])
+    quarantine.verify()
+
+
+def test_what_somebody_would_do_is_in_the_log_until_something_is_done(any_url):
+    quarantine = Quarantine(any_url)
+    hold(quarantine, found("a"), found("b"))
+    quarantine.propose(["a"], "release", by="anna", note="a manual of ours")
+    (line,) = quarantine.proposed(["a", "b", "c"]).values()
+    assert (line.entry_id, line.actor, line.action) == ("a", "anna", "would release")
+    quarantine.keep(["a"], by="bert")
+    assert quarantine.proposed(["a"]) == {}
+    assert quarantine.count() == 2
+    with pytest.raises(QuarantineError, match="'c' is not held"):
+        quarantine.propose(["c"], "release", by="anna")
+    with pytest.raises(QuarantineError, match="'c' is not held"):
+        quarantine.keep(["a", "c"], by="anna")
+    quarantine.verify()
+
+
+def test_a_proposal_that_the_log_does_not_vouch_for_is_none(on_file):
+    quarantine = Quarantine(on_file, audit_key="k" * 32)
+    hold(quarantine, found("a"))
+    with quarantine.engine() as engine, engine.begin() as connection:
+        connection.execute(
+            text("UPDATE ragshield_audit_log SET action = 'would release', actor = 'anna'")
+        )
+    assert quarantine.proposed(["a"]) == {}

@@ -1,0 +1,256 @@
+"""People are told of what needs them: once, signed, and without keeping a write waiting."""
+
+import base64
+import hashlib
+import hmac
+import json
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import numpy as np
+import pytest
+from test_cases import found, hold
+
+from ragshield_core import Batch, Guard, Quarantine
+from ragshield_core.detectors import CliqueDetector
+from ragshield_core.errors import ConfigurationError
+from ragshield_core.findings import Decision, Report, Unjudged, Verdict
+from ragshield_core.notifications import Kind, Notice, Notifier, Webhook
+
+KEY = bytes(range(32))
+SECRET = f"whsec_{base64.b64encode(KEY).decode()}"
+MARKER = "a text about g0 and nothing else"
+
+
+def report_of(*decisions):
+    ids = [decision.entry_id for decision in decisions]
+    batch = Batch.of(ids=ids, texts=["x"] * len(ids), embeddings=np.eye(len(ids), 8))
+    return Report(batch=batch, remarkable=dict(enumerate(decisions)))
+
+
+class Receiver:
+    """A server that takes notices, after some other answers."""
+
+    def __init__(self, *answers, slow=0.0):
+        self.requests, self.answers = [], list(answers)
+        receiver = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self):
+                body = self.rfile.read(int(self.headers["content-length"]))
+                time.sleep(slow)
+                receiver.requests.append((self.path, dict(self.headers), body))
+                status = receiver.answers.pop(0) if receiver.answers else 200
+                self.send_response(status)
+                if status == 302:
+                    self.send_header("location", "/elsewhere")
+                self.send_header("content-length", "0")
+                self.end_headers()
+
+            def log_message(self, *_):
+                pass
+
+        self.server = HTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}/hook?token=hidden"
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+
+@pytest.fixture
+def receiver():
+    made = []
+
+    def make(*answers, **how):
+        made.append(Receiver(*answers, **how))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.server.shutdown()
+        each.server.server_close()
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch):
+    monkeypatch.setattr("ragshield_core.notifications.webhook.LONGEST_PAUSE", 0.01)
+
+
+def notice(number=0):
+    return Notice(id=f"msg_{number}", kind=Kind.LOG_BROKEN, namespace="default", data={"n": 1})
+
+
+def test_a_group_is_told_of_once_when_it_is_large_enough(quarantine):
+    heard = []
+    notifier = Notifier([heard.append], group=5)
+    ids = [f"g{n}" for n in range(6)]
+    decisions = [found(i, [j for j in ids if j != i]) for i in ids]
+    hold(quarantine, *decisions[:4])
+    notifier.screened(report_of(*decisions[:4]), quarantine)
+    assert notifier.flush()
+    assert heard == []
+    hold(quarantine, decisions[4])
+    notifier.screened(report_of(decisions[4]), quarantine)
+    hold(quarantine, decisions[5])
+    notifier.screened(report_of(decisions[5]), quarantine)
+    assert notifier.flush()
+    (one,) = heard
+    assert (one.kind, one.data["n_waiting"], one.data["detectors"]) == ("group_held", 5, ["clique"])
+    assert one.data["entry_ids"] == ids[:5]
+    assert MARKER not in json.dumps(one.to_dict())
+    again = []
+    other = Notifier([again.append], group=5)  # of another worker
+    other.screened(report_of(decisions[5]), quarantine)
+    assert other.flush()
+    assert again[0].id == one.id
+
+
+def test_a_long_queue_is_told_of_once_until_it_was_short_again(quarantine):
+    heard = []
+    notifier = Notifier([heard.append], group=None, longest_queue=2)
+    for number in range(5):
+        hold(quarantine, found(f"e{number}"))
+        notifier.screened(report_of(found(f"e{number}")), quarantine)
+    quarantine.confirm([f"e{number}" for number in range(4)])
+    notifier.screened(report_of(Decision(entry_id="x", verdict=Verdict.ADMIT)), quarantine)
+    for number in range(5, 8):
+        hold(quarantine, found(f"e{number}"))
+        notifier.screened(report_of(found(f"e{number}")), quarantine)
+    assert notifier.flush()
+    assert [(one.kind, one.data["n_waiting"]) for one in heard] == [("queue_long", 3)] * 2
+
+
+def test_a_detector_that_fails_is_told_of_until_it_recovers(quarantine):
+    heard = []
+    notifier = Notifier([heard.append])
+
+    def screened(*, failed):
+        unjudged = (Unjudged(detector="clique", entry_id="a", reason="x", failed=True),)
+        decision = Decision(
+            entry_id="a", verdict=Verdict.ADMIT, unjudged=unjudged if failed else ()
+        )
+        one = report_of(decision)
+        scores = {} if failed else {"clique": np.zeros(1)}
+        notifier.screened(
+            Report(batch=one.batch, remarkable=one.remarkable, scores=scores), quarantine
+        )
+
+    for failed in (True, True, False, True):
+        screened(failed=failed)
+    assert notifier.flush()
+    assert [(one.kind, one.data["detector"]) for one in heard] == [
+        ("detector_failing", "clique")
+    ] * 2
+
+
+def test_a_broken_log_is_told_of(on_file):
+    quarantine, heard = Quarantine(on_file), []
+    notifier = Notifier([heard.append])
+    hold(quarantine, found("g0"))
+    assert notifier.verify(quarantine)
+    with quarantine.engine() as engine, engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE ragshield_quarantine SET label = 'ham'")
+    for _ in range(2):
+        assert not notifier.verify(quarantine)
+    assert notifier.flush()
+    (one,) = heard
+    assert one.kind is Kind.LOG_BROKEN
+    assert MARKER not in json.dumps(one.to_dict())
+
+
+def test_a_guard_tells_of_what_it_has_held(quarantine):
+    heard = []
+    guard = Guard([CliqueDetector()], quarantine=quarantine).notify(Notifier([heard.append]))
+    ids = [f"g{n}" for n in range(5)]
+    decisions = [found(i, [j for j in ids if j != i]) for i in ids]
+    guard.hold(report_of(*decisions))
+    assert guard._notifier.flush()
+    assert [one.kind for one in heard] == ["group_held"]
+    with pytest.raises(TypeError, match="Notifier"):
+        guard.notify("everybody")
+
+
+def test_a_webhook_is_signed_so_that_a_receiver_can_tell(receiver):
+    there = receiver()
+    Webhook(there.url, SECRET)(notice())
+    ((path, headers, body),) = there.requests
+    assert path == "/hook?token=hidden"
+    named = {name.lower(): value for name, value in headers.items()}
+    signed = f"{named['webhook-id']}.{named['webhook-timestamp']}.".encode() + body
+    digest = base64.b64encode(hmac.new(KEY, signed, hashlib.sha256).digest()).decode()
+    assert named["webhook-signature"] == f"v1,{digest}"
+    assert abs(int(named["webhook-timestamp"]) - time.time()) < 60
+    told = json.loads(body)
+    assert told["type"] == "ragshield.log_broken"
+    assert told["data"]["id"] == named["webhook-id"] == "msg_0"
+
+
+def test_it_is_tried_again_and_given_up_with_a_line_in_the_log(receiver, caplog):
+    there = receiver(500, 503)
+    Webhook(there.url, SECRET)(notice())
+    assert len(there.requests) == 3
+    assert len({headers["webhook-id"] for _, headers, _ in there.requests}) == 1
+    gone = receiver(*[500] * 10)
+    heard = []
+    notifier = Notifier([Webhook(gone.url, SECRET, tries=3), heard.append])
+    notifier.tell(notice())
+    assert notifier.flush(20.0)
+    assert (len(gone.requests), notifier.n_failed, len(heard)) == (3, 1, 1)
+    assert "msg_0 (log_broken) did not reach Webhook('127.0.0.1')" in caplog.text
+    assert "hidden" not in caplog.text  # addresses hold secrets
+
+
+def test_redirects_are_not_followed(receiver):
+    there = receiver(302)
+    Webhook(there.url, SECRET, tries=2)(notice())
+    assert [path for path, _, _ in there.requests] == ["/hook?token=hidden"] * 2
+
+
+def test_a_slow_receiver_keeps_nobody_waiting_and_a_full_queue_is_said(
+    receiver, monkeypatch, caplog
+):
+    monkeypatch.setattr("ragshield_core.notifications.notifier.WAITING", 3)
+    there = receiver(slow=0.3)
+    notifier = Notifier([Webhook(there.url, SECRET)])
+    start = time.monotonic()
+    for number in range(10):
+        notifier.tell(notice(number))
+    assert time.monotonic() - start < 0.25
+    assert notifier.n_dropped >= 5
+    assert "is dropped" in caplog.text
+    assert notifier.flush(30.0)
+    assert len(there.requests) == 10 - notifier.n_dropped
+
+
+@pytest.mark.parametrize(
+    ("url", "secret", "said"),
+    [
+        ("http://example.org/hook", SECRET, "no https"),
+        ("ftp://127.0.0.1/", SECRET, "no https"),
+        ("https://example.org/hook", "secret", "openssl"),
+        ("https://example.org/hook", "whsec_dG9vIHNob3J0", "openssl"),
+    ],
+)
+def test_what_could_be_read_or_forged_is_refused(url, secret, said):
+    with pytest.raises(ConfigurationError, match=said):
+        Webhook(url, secret)
+
+
+def test_settings_name_a_webhook_and_hide_it(tmp_path, monkeypatch):
+    from ragshield_core.settings import Settings  # noqa: PLC0415
+    from ragshield_core.settings.reading import listed  # noqa: PLC0415
+
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "ragshield.toml").write_text(
+        'webhook = "https://hooks.example/services/hidden"\ngroup = 3\ndatabase = "sqlite://"\n'
+        'detectors = ["clique"]\n'
+    )
+    shown = {setting.name: setting.value for setting in listed(Settings.read())}
+    assert shown["webhook"] == "(an address of hooks.example)"
+    with pytest.raises(ConfigurationError, match="RAGSHIELD_WEBHOOK_SECRET"):
+        Guard.from_config()
+    monkeypatch.setenv("RAGSHIELD_WEBHOOK_SECRET", SECRET)
+    guard = Guard.from_config()
+    assert guard._notifier.group == 3
+    shown = {setting.name: setting.value for setting in listed(Settings.read())}
+    assert shown["webhook_secret"] == "(set, hidden)"  # noqa: S105 - as it is shown
+    guard.close()

@@ -1,0 +1,298 @@
+"""Neighbours that the store inside finds, by real stores of LlamaIndex."""
+
+import asyncio
+
+import numpy as np
+import pytest
+from llama_index.core import MockEmbedding, VectorStoreIndex
+from llama_index.core.schema import NodeRelationship, RelatedNodeInfo, TextNode
+from llama_support import id_of
+from support import PASSAGE_DIM, group, passages
+
+from ragshield_core import Guard, Quarantine
+from ragshield_core.detectors import CliqueDetector
+from ragshield_core.errors import NeighborsError
+from ragshield_core.findings import Verdict
+from ragshield_llamaindex import GuardedVectorStore, GuardedVectorStoreIndex
+from ragshield_llamaindex.inner import access_to
+
+KINDS = ["postgres", "qdrant"]
+
+
+def named(batch):
+    """Return a batch under ids that Qdrant takes."""
+    return type(batch).of(
+        ids=[id_of(one) for one in batch.ids],
+        texts=batch.texts,
+        embeddings=batch.embeddings,
+        lineages=batch.lineages,
+    )
+
+
+KNOWN = named(passages(240, 1))
+BAD = named(group(6, 3))
+
+
+def nodes_of(batch):
+    """Return nodes of a document each lineage, whose id is not theirs."""
+    return [
+        TextNode(
+            id_=entry.id,
+            text=entry.text,
+            embedding=vector.tolist(),
+            metadata={"source": entry.lineage},
+            relationships={NodeRelationship.SOURCE: RelatedNodeInfo(node_id=f"of {entry.lineage}")},
+        )
+        for entry, vector in zip(batch, batch.vectors, strict=True)
+    ]
+
+
+def new_guard(url="sqlite://"):
+    return Guard([CliqueDetector()], quarantine=Quarantine(url))
+
+
+@pytest.fixture
+def make(make_store):
+    return lambda kind: make_store(kind, PASSAGE_DIM)
+
+
+def fill(inner, batch=KNOWN):
+    inner.add(nodes_of(batch))
+    return inner
+
+
+def adopted(inner, **settings):
+    return GuardedVectorStore.adopt(inner, guard=new_guard(), neighbors="store", **settings)
+
+
+def index_over(inner, **settings):
+    bare = VectorStoreIndex.from_vector_store(inner, MockEmbedding(PASSAGE_DIM))
+    return GuardedVectorStoreIndex.adopt(bare, guard=new_guard(), **settings)
+
+
+def unit(rows):
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+def verdicts(report):
+    return [decision.verdict for decision in report.decisions]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_store_finds_the_nearest_by_cosine(kind, make):
+    table = access_to(fill(make(kind))).table
+    found = table.search(BAD.embeddings, 10)
+    cosines = BAD.embeddings @ KNOWN.embeddings.T
+    for query, rows in enumerate(found.rows):
+        best = np.argsort(-cosines[query])[:10]
+        assert {found.ids[row] for row in rows} == {KNOWN.ids[row] for row in best}
+    expected = KNOWN.embeddings[[KNOWN.ids.index(one) for one in found.ids]]
+    np.testing.assert_allclose(unit(found.vectors), expected, atol=1e-6)
+    assert len(set(found.ids)) == len(found.ids)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_store_gives_vectors_by_id(kind, make):
+    table = access_to(fill(make(kind))).table
+    ids, vectors = table.vectors([KNOWN.ids[5], "nobody", KNOWN.ids[0], id_of("nobody")])
+    assert sorted(ids) == sorted([KNOWN.ids[0], KNOWN.ids[5]])
+    expected = KNOWN.embeddings[[KNOWN.ids.index(one) for one in ids]]
+    np.testing.assert_allclose(unit(vectors), expected, atol=1e-6)
+    assert table.vectors([id_of("nobody")])[0] == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_store_without_nodes_and_one_with_few(kind, make):
+    inner = make(kind)  # neither a collection nor a table yet
+    table = access_to(inner).table
+    assert (table.search(BAD.embeddings, 3).rows == -1).all()
+    assert table.vectors(KNOWN.ids[:2])[0] == []
+    fill(inner, KNOWN.take(range(2)))
+    found = table.search(BAD.embeddings, 3)
+    assert (np.sort(found.rows, axis=1) >= [-1, 0, 0]).all()
+    assert sorted(found.ids) == sorted(KNOWN.ids[:2])
+
+
+def test_of_rows_under_one_node_id_the_last_counts(make):
+    inner = fill(make("postgres"), KNOWN.take(range(5)))
+    twice = type(BAD).of(ids=KNOWN.ids[:1], texts=BAD.texts[:1], embeddings=BAD.embeddings[:1])
+    table = access_to(fill(inner, twice)).table  # `add` of this store keeps both
+    found = table.search(BAD.embeddings, 6)
+    assert sorted(found.ids) == sorted(KNOWN.ids[:5])
+    row = found.ids.index(KNOWN.ids[0])
+    np.testing.assert_allclose(unit(found.vectors)[row], BAD.embeddings[0], atol=1e-6)
+    assert ((found.rows == row).sum(axis=1) == 1).all()
+    ids, vectors = table.vectors(KNOWN.ids[:1])
+    assert ids == [KNOWN.ids[0]]
+    np.testing.assert_allclose(unit(vectors), BAD.embeddings[:1], atol=1e-6)
+
+
+def test_a_uuid_that_qdrant_gives_back_otherwise_stays_a_neighbour(make):
+    upper = type(KNOWN).of(
+        ids=[one.upper() for one in KNOWN.ids], texts=KNOWN.texts, embeddings=KNOWN.embeddings,
+        lineages=KNOWN.lineages,
+    )  # fmt: skip
+    store = adopted(fill(make("qdrant"), upper))
+    assert store.guard.detectors[0].n_local == len(KNOWN)
+    same = adopted(fill(make("qdrant")), name="same")
+    expected = same.guard.screen(BAD).scores["clique"]
+    np.testing.assert_allclose(store.guard.screen(BAD).scores["clique"], expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("over", ["store", "index"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_decisions_are_those_of_vectors_in_memory(kind, over, make):
+    if over == "store":
+        asked = adopted(fill(make(kind)))
+        memory = GuardedVectorStore.adopt(fill(make("chroma")), guard=new_guard())
+        write = type(asked).add
+    else:
+        asked = index_over(fill(make(kind)), neighbors="store")
+        memory = index_over(fill(make("chroma")))
+        write = type(asked).insert_nodes
+    detector = asked.guard.detectors[0]
+    assert (asked.guard.neighbors, memory.guard.neighbors) == ("store", "memory")
+    assert (detector.n_local, memory.guard.detectors[0].n_local) == (0, len(KNOWN))
+    for batch in (passages(30, 9, "m"), BAD, group(4, 8, "late")):
+        for one in (asked, memory):
+            write(one, nodes_of(named(batch) if batch is not BAD else BAD))
+        assert verdicts(asked.last_report) == verdicts(memory.last_report)
+    assert set(verdicts(memory.last_report)) == {Verdict.QUARANTINE}
+    asked.guard.let_go()
+    assert detector.n_local == asked.quarantine.count() > 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_held_node_counts_as_a_neighbour(kind, make):
+    store = adopted(fill(make(kind)))
+    alone = store.guard.screen(BAD.take([5])).scores["clique"][0]
+    store.add(nodes_of(BAD.take(range(5))))
+    assert store.quarantine.count() == 5
+    assert store.guard.screen(BAD.take([5])).scores["clique"][0] > alone + 1
+    assert not access_to(store.inner).table.vectors(list(BAD.ids))[0]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_after_a_restart_and_in_a_second_worker(kind, make, tmp_path):
+    inner, url = fill(make(kind)), f"sqlite:///{tmp_path}/guard.db"
+    first = GuardedVectorStore.adopt(
+        inner, guard=Guard.open(url, detectors=[CliqueDetector()]), neighbors="store"
+    )
+    first.add(nodes_of(named(passages(20, 30, "new"))))
+    second = Guard.open(url)
+    assert second.neighbors == "store"
+    with pytest.raises(NeighborsError, match=r"not at hand.*GuardedVectorStore\(store, guard"):
+        second.screen(BAD)
+    second = GuardedVectorStore(inner, guard=second)
+    second.guard.let_go()
+    assert second.guard.detectors[0].n_local == second.quarantine.count()
+    expected, report = first.guard.screen(BAD), second.guard.screen(BAD)
+    np.testing.assert_allclose(report.scores["clique"], expected.scores["clique"], atol=1e-4)
+    assert len(report.quarantined) == len(expected.quarantined) == len(BAD)
+    for one in (first, second):
+        one.guard.close()
+
+
+@pytest.mark.parametrize("over", ["store", "index"])
+def test_a_worker_restored_from_a_saved_guard_holds_no_vectors(over, make, tmp_path):
+    inner = fill(make("postgres"))
+    made = adopted(inner) if over == "store" else index_over(inner, neighbors="store")
+    expected = made.guard.screen(BAD)
+    made.guard.save(tmp_path)
+    guard = Guard.load(tmp_path, quarantine=Quarantine("sqlite://"))
+    with pytest.raises(NeighborsError, match="not at hand"):
+        guard.learn(BAD)
+    if over == "store":
+        again = GuardedVectorStore(inner, guard=guard)
+    else:
+        model = MockEmbedding(PASSAGE_DIM)
+        again = GuardedVectorStoreIndex.from_vector_store(inner, model, guard=guard)
+    assert guard.detectors[0].n_local == 0
+    np.testing.assert_allclose(
+        again.guard.screen(BAD).scores["clique"], expected.scores["clique"], atol=1e-5
+    )
+    assert "PGVectorStore" in again.guard.status().neighbors
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_existing_guard_moves_to_the_store_and_back(kind, make):
+    inner, guard = fill(make(kind)), new_guard()
+    GuardedVectorStore.adopt(inner, guard=guard)
+    assert guard.detectors[0].n_local == len(KNOWN)
+    GuardedVectorStore(inner, guard=guard, neighbors="store")
+    assert guard.detectors[0].n_local == 0
+    GuardedVectorStore(inner, guard=guard)
+    assert guard.neighbors == "store"
+    GuardedVectorStore(inner, guard=guard, neighbors="memory")
+    assert (guard.neighbors, guard.detectors[0].n_local) == ("memory", len(KNOWN))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_store_that_does_not_answer_is_a_failing_detector(kind, make, monkeypatch):
+    store = adopted(fill(make(kind)))
+
+    def down(*_, **__):
+        raise ConnectionError
+
+    with monkeypatch.context() as patched:
+        if kind == "postgres":
+            patched.setattr(store.inner, "_session", down)
+        else:
+            patched.setattr(type(store.inner.client), "query_batch_points", down)
+        report = store.guard.screen(BAD)
+        (reason,) = {item.reason for d in report.decisions for item in d.unjudged}
+        assert type(store.inner).__name__ in reason
+        assert "did not answer" in reason
+        assert "did not answer" in store.guard.status().failing["clique"]
+        assert not any(d.verdict == "admit" and not d.unjudged for d in report.decisions)
+    assert set(verdicts(store.guard.screen(BAD))) == {Verdict.QUARANTINE}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nodes_deleted_past_the_guard_are_nobodys_neighbours(kind, make, caplog):
+    stores = {
+        where: GuardedVectorStore.adopt(
+            fill(fill(make(kind)), BAD.take(range(5))),
+            guard=new_guard(),
+            neighbors=where,
+            name=where,
+        )
+        for where in ("memory", "store")
+    }
+    scores = {}
+    for where, store in stores.items():
+        store.inner.delete_nodes(list(BAD.ids[:5]))
+        scores[where] = store.guard.screen(BAD.take([5])).scores["clique"][0]
+    assert scores["store"] < scores["memory"] - 1
+    assert "not in the store" in caplog.text
+    assert set(stores["store"].reconcile(forget=True).forgotten) == set(BAD.ids[:5])
+
+
+def test_a_store_that_cannot_is_refused(make):
+    message = "cannot be found in {}, expected PGVectorStore or QdrantVectorStore"
+    with pytest.raises(TypeError, match=message.format("ChromaVectorStore")):
+        GuardedVectorStore(make("chroma"), guard=new_guard(), neighbors="store")
+    with pytest.raises(TypeError, match=message.format("SimpleVectorStore")):
+        GuardedVectorStoreIndex([], guard=new_guard(), neighbors="store")
+    with pytest.raises(ValueError, match="expected 'memory', 'store' or None"):
+        GuardedVectorStore(make("chroma"), guard=new_guard(), neighbors="shop")
+
+
+def test_qdrant_with_an_asynchronous_client_only_is_refused():
+    from llama_index.vector_stores.qdrant import QdrantVectorStore  # noqa: PLC0415
+    from qdrant_client import AsyncQdrantClient  # noqa: PLC0415
+
+    inner = QdrantVectorStore("docs", aclient=AsyncQdrantClient(":memory:"))
+    with pytest.raises(TypeError, match="synchronous client"):
+        GuardedVectorStore(inner, guard=new_guard(), neighbors="store")
+
+
+def test_from_an_event_loop(make):
+    async def work():
+        store = adopted(fill(make("postgres")))
+        await store.async_add(nodes_of(named(passages(30, 9, "m"))))
+        await store.async_add(nodes_of(BAD))
+        assert set(verdicts(store.last_report)) == {Verdict.QUARANTINE}
+        assert store.guard.neighbors == "store"
+
+    asyncio.run(work())

@@ -1,0 +1,88 @@
+"""A quarantine with cases, and reviewers who look at it."""
+
+import re
+
+import numpy as np
+import pytest
+from starlette.testclient import TestClient
+
+from ragshield_core import Batch, Quarantine
+from ragshield_core.findings import Decision, Finding, Verdict
+from ragshield_core.review import review_app
+
+TOKEN = "of more than thirty-two characters"  # noqa: S105 - of tests
+
+
+def held(quarantine, texts, *, related=True, detector="clique", lineages=None, spans=None):
+    """Hold texts as one group, or each by itself; return their ids."""
+    start = quarantine.count(None) if quarantine.exists() else 0
+    ids = [f"e{start + n}" for n in range(len(texts))]
+    decisions = [
+        Decision(
+            entry_id=i,
+            verdict=Verdict.QUARANTINE,
+            findings=(
+                Finding(
+                    detector=detector,
+                    entry_id=i,
+                    score=9.0,
+                    threshold=6.9,
+                    p_value=0.001,
+                    evidence="one of a group",
+                    related_ids=tuple(j for j in ids if related and j != i),
+                    span=None if spans is None else spans[n],
+                ),
+            ),
+        )
+        for n, i in enumerate(ids)
+    ]
+    vectors = np.random.default_rng(start).normal(size=(len(ids), 8))
+    batch = Batch.of(ids=ids, texts=texts, embeddings=vectors, lineages=lineages)
+    quarantine.hold(batch, decisions)
+    return ids
+
+
+class Browser:
+    """What a person does on the page, without a browser."""
+
+    def __init__(self, app, name="anna", *, log_in=True):
+        self.client = TestClient(app, base_url="http://localhost")
+        self.name = name
+        if log_in:
+            self.last = self.client.post("/login", data={"name": name, "token": TOKEN})
+            assert self.last.status_code == 200, self.last.text
+
+    def get(self, path):
+        self.last = self.client.get(path)
+        return self.last
+
+    @property
+    def csrf(self):
+        return re.search(r'name="csrf" value="([^"]+)"', self.last.text).group(1)
+
+    @property
+    def told(self):
+        return " ".join(re.findall(r'class="told"[^>]*>([^<]+)', self.last.text))
+
+    @property
+    def entries(self):
+        return re.findall(r'name="entry" value="(\d+)"', self.last.text)
+
+    def post(self, path, **data):
+        self.last = self.client.post(path, data={"csrf": self.csrf, **data})
+        return self.last
+
+    def decide(self, case, action, entries=None, **data):
+        self.get(f"/cases/{case}")
+        chosen = self.entries if entries is None else entries
+        return self.post(f"/cases/{case}", action=action, entry=chosen, **data)
+
+
+@pytest.fixture
+def quarantine(tmp_path):
+    return Quarantine(f"sqlite:///{tmp_path}/review.db")
+
+
+@pytest.fixture
+def app(quarantine):
+    return review_app(quarantine, token=TOKEN)

@@ -1,0 +1,79 @@
+"""What decisions say of detectors, on the page, and thresholds by them at a person's click."""
+
+import re
+
+import numpy as np
+import pytest
+from conftest import TOKEN, Browser, held
+from support import Scripted, scored
+
+from ragshield_core import Guard
+from ragshield_core.review import review_app
+
+
+class Store:
+    """A guarded store, as far as the page needs one here."""
+
+    def __init__(self, guard):
+        self.guard, self.quarantine = guard, guard.quarantine
+
+    def standing(self, ids):
+        return scored([0.0] * 0).take([]) if not ids else scored([0.0]).take([])
+
+
+@pytest.fixture
+def guard(tmp_path):
+    guard = Guard.open(f"sqlite:///{tmp_path}/guard.db", detectors=[Scripted()], fpr=0.05)
+    guard.fit(scored(np.linspace(0.0, 1.0, 1000).tolist(), prefix="k")).calibrate()
+    scores = np.concatenate([np.linspace(0.0, 0.5, 700), np.linspace(1.1, 2.0, 300)]).tolist()
+    guard.hold(guard.screen(scored(scores, prefix="n", lineages=["<b>wiki</b>"] * 1000)))
+    yield guard
+    guard.close()
+
+
+def words(page):
+    return " ".join(re.sub(r"<[^>]+>", " ", page).split())
+
+
+def test_rates_are_shown_with_intervals_and_thresholds_move_by_a_click(guard):
+    anna = Browser(review_app(Store(guard), token=TOKEN))
+    ids = [one.id for one in guard.quarantine.list()]
+    guard.quarantine.release(ids[:200], by="anna")
+    guard.quarantine.confirm(ids[200:210], by="anna")
+    page = anna.get("/feedback").text
+    assert "<b>" not in page
+    assert "scripted 300 90 200 10" in words(page)
+    assert re.search(r"4\.76 % 2\.31 to 8\.58", words(page))  # Clopper-Pearson of 10 of 210
+    before = guard.thresholds["scripted"]
+    token = re.search(r'name="token" value="(\w+)"', page).group(1)
+    anna.post("/feedback", token=token, note="a new source")
+    assert "count in the thresholds now" in anna.told
+    assert guard.thresholds["scripted"] > before
+    line = guard.quarantine.log()[-1]
+    assert (line.action, line.actor) == ("recalibrate", "anna")
+    assert "a new source" in line.note
+
+
+def test_thresholds_that_were_shown_otherwise_do_not_move(guard):
+    anna = Browser(review_app(Store(guard), token=TOKEN))
+    ids = [one.id for one in guard.quarantine.list()]
+    guard.quarantine.release(ids[:200], by="anna")
+    page = anna.get("/feedback").text
+    token = re.search(r'name="token" value="(\w+)"', page).group(1)
+    guard.quarantine.release(ids[200:210], by="bert")
+    before = guard.thresholds
+    answer = anna.post("/feedback", token=token)
+    assert (answer.status_code, "have changed since" in answer.text) == (409, True)
+    assert guard.thresholds == before
+
+
+def test_without_a_guard_rates_are_unknown(quarantine, app):
+    anna = Browser(app)
+    assert "Nothing was held yet" in anna.get("/feedback").text
+    held(quarantine, ["one", "two"])
+    anna.decide(1, "release", ["1"])
+    page = words(anna.get("/feedback").text)
+    assert "clique 2 1 1 0" in page
+    assert "unknown" in page
+    assert "No calibrated guard is at hand" in page
+    assert anna.post("/feedback", token="x").status_code == 409  # noqa: S106 - of a preview

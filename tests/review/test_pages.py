@@ -1,0 +1,283 @@
+"""What the review page shows, and what decisions on it do."""
+
+import html
+import re
+
+import pytest
+from conftest import TOKEN, Browser, held
+from langchain_core.embeddings import DeterministicFakeEmbedding
+from langchain_core.vectorstores import InMemoryVectorStore
+
+from ragshield_core import Batch, Guard, Quarantine
+from ragshield_core.canary import CanaryMonitor
+from ragshield_core.detectors import CliqueDetector
+from ragshield_core.quarantine import Status
+from ragshield_core.review import review_app
+from ragshield_core.rules import Rules
+from ragshield_langchain import GuardedVectorStore
+
+GROUP = [f"The warranty of the lamp lasts {n} years, says leaflet {n * 7}" for n in range(1, 6)]
+
+
+@pytest.fixture
+def anna(app):
+    return Browser(app)
+
+
+def test_a_group_is_one_row_of_the_queue_and_one_page(quarantine, app):
+    held(quarantine, GROUP)
+    held(quarantine, ["something else"], lineages=["blog.example"])
+    anna = Browser(app)
+    page = anna.get("/").text
+    assert "2 cases waiting" in page
+    assert page.count("<tr data-row>") == 2
+    assert "blog.example" in page
+    case = anna.get("/cases/1").text
+    assert case.count("<article") == 5
+    assert all(html.escape(text) in case for text in GROUP)
+    assert "1 in 1,000" in case  # clean entries score as high
+    assert case.count("<rect") == 25  # how alike they are
+
+
+def test_one_is_released_and_four_confirmed_and_taken_back(quarantine, app):
+    ids = held(quarantine, GROUP)
+    anna = Browser(app)
+    anna.get("/cases/1")
+    numbers = anna.entries
+    anna.decide(1, "release", numbers[:1], note="our own leaflet")
+    assert "1 entry released" in anna.told
+    assert "when they are ingested again" in anna.told
+    anna.decide(1, "confirm", numbers[1:])
+    assert anna.last.url.path == "/"  # nothing of the case waits
+    assert quarantine.count() == 0
+    assert [str(quarantine.show(i).status) for i in ids] == ["released"] + ["confirmed"] * 4
+    line = quarantine.log([ids[0]])[-1]
+    assert (line.action, line.actor, line.note) == ("release", "anna", "our own leaflet")
+    anna.post("/undo")
+    assert "4 entries wait again" in anna.told
+    anna.post("/undo")
+    assert "1 entry waits again" in anna.told
+    assert quarantine.count() == 5
+    assert quarantine.show(ids[0]).findings
+    quarantine.verify()
+
+
+def test_nothing_is_undone_that_somebody_else_has_decided_since(quarantine, app):
+    (first, second) = held(quarantine, GROUP[:2])
+    anna, bert = Browser(app), Browser(app, "bert")
+    anna.decide(1, "release")
+    bert.get("/")
+    quarantine.reopen([first], by="bert")
+    bert.decide(1, "confirm")
+    anna.get("/")
+    anna.post("/undo")
+    assert "1 entry waits again" in anna.told
+    assert quarantine.show(first).status is Status.CONFIRMED
+    assert quarantine.show(second).status is Status.HELD
+    anna.get("/")
+    assert 'id="undo"' not in anna.last.text
+
+
+def test_two_reviewers_at_once_lose_nothing(quarantine, app):
+    held(quarantine, GROUP)
+    anna, bert = Browser(app), Browser(app, "bert")
+    bert.get("/cases/1")
+    stale = bert.entries
+    anna.decide(1, "confirm", stale[:2])
+    answer = bert.post("/cases/1", action="release", entry=stale)
+    assert answer.status_code == 409
+    assert answer.text.count("is confirmed, by anna on") == 2
+    assert quarantine.count() == 3
+    assert not quarantine.list("released")
+    assert bert.entries == stale[2:]  # as it stands now
+    bert.post("/cases/1", action="release", entry=bert.entries)
+    assert quarantine.count() == 0
+
+
+def test_what_was_purged_meanwhile_is_said(quarantine, app):
+    ids = held(quarantine, GROUP[:2])
+    anna = Browser(app)
+    anna.get("/cases/1")
+    chosen = anna.entries
+    quarantine.purge(ids[1:])
+    answer = anna.post("/cases/1", action="confirm", entry=chosen)
+    assert (answer.status_code, "1 are not here any more" in answer.text) == (409, True)
+    assert quarantine.count() == 1
+
+
+def test_a_whole_case_is_decided_at_once_page_by_page(quarantine, app, monkeypatch):
+    monkeypatch.setattr("ragshield_core.review.desk.AT_ONCE", 10)
+    held(quarantine, [f"leaflet {'x' * n}" for n in range(45)])
+    anna = Browser(app)
+    anna.get("/cases/1?page=2")
+    assert len(anna.entries) == 20
+    anna.post("/cases/1", action="keep", all="yes", entry=anna.entries)
+    assert quarantine.count() == 45
+    assert sum(line.action == "keep" for line in quarantine.log()) == 45
+    anna.post("/cases/1", action="confirm", all="yes", entry=anna.entries[:1])
+    assert quarantine.count("confirmed") == 45
+    anna.get("/")
+    anna.post("/undo")
+    assert quarantine.count() == 45
+
+
+def test_a_release_needs_a_second_person_where_that_is_asked(quarantine):
+    app = review_app(quarantine, token=TOKEN, two_persons=True)
+    held(quarantine, GROUP[:2])
+    anna, bert = Browser(app), Browser(app, "bert")
+    for _ in range(2):  # twice the same person is one
+        anna.decide(1, "release", note="ours")
+        assert "2 wait for a second person" in anna.told
+        assert quarantine.count() == 2
+    assert "anna would release it: ours" in bert.get("/cases/1").text
+    bert.decide(1, "release", bert.entries[:1])
+    assert (quarantine.count(), quarantine.count("released")) == (1, 1)
+    bert.decide(1, "confirm")  # nobody else has to agree with that
+    assert quarantine.count("confirmed") == 1
+
+
+def guarded(quarantine):
+    guard = Guard([CliqueDetector(min_entries=2)], quarantine=quarantine)
+    inner = InMemoryVectorStore(DeterministicFakeEmbedding(size=8))
+    store = GuardedVectorStore(inner, guard=guard)
+    store.add_texts([f"a page about {n}" for n in range(4)], ids=[f"k{n}" for n in range(4)])
+    return store, inner
+
+
+def test_with_a_store_what_is_released_is_in_it_and_leaves_it_again(quarantine):
+    store, inner = guarded(quarantine)
+    app = review_app(store, token=TOKEN)
+    (one,) = held(store.quarantine, ["a page about 1, revised"])
+    anna = Browser(app)
+    page = anna.get("/cases/1").text
+    assert "What the knowledge base says instead" in page
+    assert re.search(r"a page about \d", page)
+    anna.decide(1, "release")
+    assert [found.id for found in store.get_by_ids([one])] == [one]
+    anna.get("/")
+    anna.post("/undo")
+    assert "1 entry waits again" in anna.told
+    assert store.get_by_ids([one]) == inner.get_by_ids([one]) == []
+    assert store.quarantine.show(one).status is Status.HELD
+    assert [f.detector for f in store.quarantine.show(one).findings] == ["clique"]
+    store.quarantine.verify()
+
+
+def test_an_older_revision_is_compared(quarantine):
+    store, _ = guarded(quarantine)
+    batch = Batch.of(
+        ids=["k1"], texts=["a page about SENDING your password"], embeddings=[[1.0] + [0.0] * 7]
+    )
+    store.quarantine.hold(batch, by="bert")
+    page = Browser(review_app(store, token=TOKEN)).get("/cases/1").text
+    assert "revision in the store" in page
+    assert "<ins>SENDING your password</ins>" in page
+    assert "<del>1</del>" in page
+
+
+def test_a_decision_counts_for_another_worker_at_once(quarantine, app):
+    store, _ = guarded(Quarantine(quarantine.url))
+    (one,) = held(quarantine, ["a released page"])
+    Browser(app).decide(1, "release")
+    batch = Batch.of(ids=[one], texts=["a released page"], embeddings=[[1.0] + [0.0] * 7])
+    assert store.quarantine.released_among(batch)
+    held(quarantine, ["a poisoned page"])
+    Browser(app).decide(2, "confirm")
+    store.add_texts(["a poisoned page"], ids=["other"])
+    assert [d.entry_id for d in store.last_report.quarantined] == ["other"]
+
+
+def test_filters_are_kept_and_are_not_in_addresses(quarantine, app):
+    held(quarantine, ["about lamps"], lineages=["blog.example"])
+    held(quarantine, ["about chairs"], related=False, detector="instruction")
+    anna = Browser(app)
+    anna.get("/")
+    anna.post("/filter", search="LAMPS", detector="", source="", waiting="")
+    assert "1 case waiting" in anna.last.text
+    assert str(anna.last.url) == "http://localhost/"
+    anna.post("/filter", search="", detector="instruction", source="", waiting="")
+    assert "about chairs" in anna.get("/").text
+    anna.post("/filter", search="", detector="", source="blog.example", waiting="all")
+    assert "about lamps" in anna.last.text
+    anna.post("/filter", search="nowhere", detector="", source="", waiting="no")
+    assert "that fits this search" in anna.last.text
+
+
+def test_a_long_text_is_shown_in_parts(quarantine, app):
+    held(quarantine, ["word " * 2_000])
+    anna = Browser(app)
+    page = anna.get("/cases/1").text
+    assert "6,000 more characters" in page
+    assert page.count("word") < 900
+    part = anna.get("/entries/1/8000").text
+    assert "Characters 8,001 to 10,000 of 10,000" in part
+    assert anna.get("/entries/99/0").status_code == 404
+
+
+def test_health_says_how_guard_and_quarantine_stand(quarantine, app):
+    held(quarantine, GROUP)
+    anna = Browser(app)
+    page = anna.get("/health").text
+    assert "No guard is known here" in page
+    anna.decide(1, "release", ["1"])
+    page = anna.get("/health").text
+    assert "1 of 1, 3 to 100 %" in " ".join(page.split())
+    anna.post("/health/verify")
+    assert "Log and entries are whole" in anna.told
+    with quarantine.engine() as engine, engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE ragshield_quarantine SET label = 'x' WHERE number = 2")
+    anna.post("/health/verify")
+    assert "BROKEN" in anna.told
+    store, _ = guarded(Quarantine("sqlite://"))
+    page = Browser(review_app(store, token=TOKEN)).get("/health").text
+    assert "Known entries" in page
+
+
+def test_queries_that_it_would_take_over_are_named(quarantine):
+    store, inner = guarded(quarantine)
+    model = inner.embeddings
+    queries = ["what is on page one?", "what is on page two?"]
+    monitor = CanaryMonitor(
+        queries, store, embedder=model.embed_documents, k=2, quarantine=store.quarantine
+    )
+    monitor.record_baseline()
+    batch = Batch.of(
+        ids=["bad"],
+        texts=["it is all on page seven"],
+        embeddings=[model.embed_query(queries[1])],
+    )
+    store.quarantine.hold(batch, by="bert")
+    anna = Browser(review_app(store, token=TOKEN))
+    page = anna.get("/cases/1").text
+    (taken,) = re.findall(r"<li>(.+page two.+)</li>", page)
+    assert "bad at place 1 of 2" in taken
+    assert "not checked of 2" in " ".join(anna.get("/health").text.split())
+    monitor.check()
+    assert "0 of 2" in " ".join(anna.get("/health").text.split())
+
+
+def test_a_rule_is_made_with_a_reason_and_an_end_and_revoked(quarantine, app):
+    held(quarantine, ["about lamps"], lineages=["lamps.example"])
+    anna = Browser(app)
+    anna.get("/cases/1")
+    asked = anna.post("/rules", kind="trusted_source", value="lamps.example")
+    assert asked.status_code == 400  # from the case: reason and end are asked for
+    assert 'value="lamps.example"' in asked.text
+    assert "a claim of whoever brings it" in asked.text
+    anna.post("/rules", kind="trusted_source", value="lamps.example", reason="ours", days="30")
+    assert "Rule 1 is in force" in anna.told
+    (rule,) = Rules(quarantine).in_force()
+    assert (rule.value, rule.made_by, rule.reason) == ("lamps.example", "anna", "ours")
+    assert (rule.expires_at - rule.made_at).days in (29, 30)
+    anna.post("/rules/1/revoke")
+    assert "counts no more" in anna.told
+    assert Rules(quarantine).in_force() == ()
+    assert [line.action for line in quarantine.log()][-2:] == ["rule", "revoke"]
+    assert anna.post("/rules/1/revoke").status_code == 409
+    assert anna.post("/rules", kind="x", value="x", reason="x", days="30").status_code == 400
+    quarantine.verify()
+
+
+def test_an_empty_queue_says_so(app):
+    assert "waits here" in Browser(app).get("/").text
+    assert Browser(app).get("/cases/1").status_code == 404
