@@ -149,8 +149,10 @@ def cells_of(queue: Queue) -> str:
     n_groups = max(1, len(spread))
     cells = (
         f"{poisoned:,} ({poisoned / queue.n_poisoned:.1%})",
-        f"{clean - queue.n_known:,} ({(clean - queue.n_known) / queue.n_clean:.2%}) "
-        f"+ {queue.n_known} known",
+        (
+            f"{clean - queue.n_known:,} ({(clean - queue.n_known) / queue.n_clean:.2%}) "
+            f"+ {queue.n_known} known"
+        ),
         f"{len(queue.cases):,}",
         f"{len(queue.poisoned):,}",
         f"{queue.decisions:,}",
