@@ -1,7 +1,10 @@
-"""What reviewers have to decide, and how long the review page takes with 100,000 entries held.
+"""How many decisions a reviewer needs for poison that comes in groups, among clean entries.
 
-python benchmarks/review_queue.py            # writes benchmarks/results/review_queue.md
-python benchmarks/review_queue.py --quick    # small, writes nothing
+    python benchmarks/review_queue.py            # writes benchmarks/results/review_queue.md
+    python benchmarks/review_queue.py --quick    # 10 groups among 500 clean entries, writes nothing
+
+The guard adopts clean passages. Then other clean ones come in batches, and groups of five texts
+with them, each group at once or its texts in batches far apart. What is held is told in cases.
 """
 
 from __future__ import annotations
@@ -9,306 +12,208 @@ from __future__ import annotations
 import argparse
 import logging
 import platform
-import re
-import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from statistics import median
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
-from cliques import attack, join, knowledge_base
-from databases import databases
-from growth import grow
-from sqlalchemy import text as sql
-from starlette.testclient import TestClient
+from cliques import attack, join, knowledge_base, renamed
+from corpora import read_rows
+from ingestion import chunks
+from rich.progress import track
 
 from ragshield_core import Batch, Guard, Quarantine
-from ragshield_core.findings import Decision, Finding, Verdict
-from ragshield_core.quarantine import Order
-from ragshield_core.quarantine.grouping import follow
-from ragshield_core.review import review_app
+from ragshield_core.evaluation import proportion_interval
 
 RESULTS = Path(__file__).parent / "results"
-TOKEN = "of a benchmark, and long enough"  # noqa: S105
-N_CLEAN, GROUP, BATCH = 10_000, 5, 500
-N_HELD, REQUESTS = 100_000, 200
-HEAD = (
-    "| knowledge base | poison | held | cases | with poison | decisions | times fewer | share "
-    "| split | mixed | largest |"
-)
-COLUMNS = {"black-box": "text_blackbox", "raw": "text"}
+FPR, BATCH, CLEAN, GROUPS, SIZE = 0.01, 500, 10_000, 200, 5
+NQ, HOTPOTQA, MSMARCO = "poisonedrag_nq", "poisonedrag_hotpotqa", "poisonedrag_msmarco_half"
+# Of each knowledge base, the questions that poison is made for; no question comes twice.
+TARGETS = {"wikipedia": (NQ, HOTPOTQA), "web + msmarco": (MSMARCO, NQ, HOTPOTQA)}
+TEXTS = {"text_blackbox": "black-box", "text": "raw"}
+ALL_CASES = 1_000_000
 
 
-def poison(column: str, n_groups: int) -> Batch:
-    """Return groups of five texts, each for one question of NQ or HotpotQA."""
-    both = join(
-        *(
-            attack(f"poisonedrag_{name}", column, GROUP, one_lineage=False)
-            for name in ("nq", "hotpotqa")
+class Stream(NamedTuple):
+    """What comes, in the order in which it does."""
+
+    entries: Batch
+    group_of: dict[str, str]  # of poisoned entries
+
+
+class Queue(NamedTuple):
+    """What a reviewer finds."""
+
+    n_poisoned: int  # entries that came
+    n_clean: int
+    n_known: int  # clean entries that are held, and were there before
+    cases: list[Counter[str]]  # entries of each group in each case; "" for clean ones
+
+    @property
+    def held(self) -> tuple[int, int]:
+        """Poisoned and clean entries that are held."""
+        clean = sum(case[""] for case in self.cases)
+        return sum(case.total() for case in self.cases) - clean, clean
+
+    @property
+    def poisoned(self) -> list[Counter[str]]:
+        """Cases with poison."""
+        return [case for case in self.cases if case.total() > case[""]]
+
+    @property
+    def clean_in_poisoned(self) -> int:
+        """Clean entries in these."""
+        return sum(case[""] for case in self.poisoned)
+
+    @property
+    def decisions(self) -> int:
+        """Decisions that confirm all poison and release all clean entries.
+
+        One for a case of one kind; else the fewer ones singly, and one for the rest.
+        """
+        return sum(min(case[""], case.total() - case[""]) + 1 for case in self.cases)
+
+    @property
+    def cases_of_groups(self) -> Counter[str]:
+        """Over how many cases each group is spread."""
+        return Counter(group for case in self.poisoned for group in case if group)
+
+
+def poison(name: str, text: str, n_groups: int) -> tuple[Batch, dict[str, str]]:
+    """Return groups of five texts, and the question of each text."""
+    parts = []
+    group_of: dict[str, str] = {}
+    for file in TARGETS[name]:
+        texts = renamed(attack(file, text, SIZE, one_lineage=False), f"{file}-")
+        parts.append(texts)
+        asked = {row["id"]: row["target_question_id"] for row in read_rows(file)}
+        for entry_id in texts.ids:
+            group_of[entry_id] = f"{file} {asked[entry_id.split('poison-', 1)[1]]}"
+    whole = join(*parts).take(range(n_groups * SIZE))
+    return whole, {entry_id: group_of[entry_id] for entry_id in whole.ids}
+
+
+def stream(
+    clean: Batch, bad: Batch, group_of: dict[str, str], *, scattered: bool, seed: int = 0
+) -> Stream:
+    """Return clean and poisoned entries in the order in which they come."""
+    rng = np.random.default_rng(seed)
+    by_group: dict[str, list[int]] = defaultdict(list)
+    for row, entry_id in enumerate(bad.ids):
+        by_group[group_of[entry_id]].append(row)
+    n_batches = -(-(len(clean) + len(bad)) // BATCH)
+    places = np.concatenate([np.sort(rng.random(len(clean))), np.zeros(len(bad))])
+    for rows in by_group.values():
+        if scattered:  # one text in each of five batches, evenly apart
+            at = (rng.random() + np.arange(len(rows)) / len(rows)) % 1.0
+        else:  # all of them in the middle of one batch
+            at = np.full(len(rows), (rng.integers(n_batches) + 0.5) / n_batches)
+        places[len(clean) + np.array(rows)] = at
+    order = np.argsort(places, kind="stable")
+    return Stream(join(clean, bad).take(order), group_of)
+
+
+def reviewed(known: Batch, coming: Stream, what: str) -> Queue:
+    """Let a guard adopt what is known and judge a stream; return what a reviewer finds then."""
+    guard = Guard.default(FPR, quarantine=Quarantine("sqlite://")).adopt(known)
+    entries = join(coming.entries, known)
+    row_of = {entry_id: row for row, entry_id in enumerate(entries.ids)}
+    for batch in track(list(chunks(coming.entries, BATCH)), what, transient=True):
+        report = guard.hold(guard.screen(batch))
+        guard.admit(report)
+        rows = [row_of[decision.entry_id] for decision in report.retroactive]
+        guard.recall(entries.take(rows), report.retroactive, lambda _: None)
+    queue = guard.quarantine.cases
+    cases = [
+        Counter(
+            coming.group_of.get(held.id, "")
+            for held in queue.members(case.number, limit=case.n_members)
         )
+        for case in queue.list(limit=ALL_CASES)
+    ]
+    n_poisoned = len(coming.group_of)
+    return Queue(
+        n_poisoned,
+        len(coming.entries) - n_poisoned,
+        len(guard.quarantine.held_ids(known.ids)),
+        cases,
     )
-    return both.take(range(min(len(both), n_groups * GROUP)))
 
 
-def stream(clean: Batch, bad: Batch, *, together: bool) -> tuple[Batch, dict[str, int]]:
-    """Return clean entries with poison among them, and which group each poisoned one is of."""
-    rng = np.random.default_rng(0)
-    group_of = {entry_id: row // GROUP for row, entry_id in enumerate(bad.ids)}
-    everything = join(clean, bad)
-    if not together:
-        return everything.take(rng.permutation(len(everything))), group_of
-    units: list[list[int]] = [[row] for row in range(len(clean))]
-    starts = range(len(clean), len(everything), GROUP)
-    units += [list(range(start, start + GROUP)) for start in starts]
-    order = rng.permutation(len(units)).tolist()
-    return everything.take([row for unit in order for row in units[unit]]), group_of
-
-
-def decisions_needed(quarantine: Quarantine, group_of: dict[str, int]) -> dict[str, Any]:
-    """Return how many decisions it takes to confirm all poison and to release all else."""
-    poisoned = clean = decisions = in_poisoned = with_poison = largest = 0
-    cases_of: dict[int, set[int]] = defaultdict(set)
-    groups_in: Counter[int] = Counter()
-    cases = quarantine.cases.list(limit=100_000)
-    for case in cases:
-        ids = [one.id for one in quarantine.cases.members(case.number, limit=100_000)]
-        bad = [entry_id for entry_id in ids if entry_id in group_of]
-        good = len(ids) - len(bad)
-        poisoned, clean = poisoned + len(bad), clean + good
-        largest = max(largest, len(ids))
-        # One for all of a kind; in a mixed case another one for the few that are chosen.
-        decisions += bool(bad) + bool(good)
-        if bad:
-            with_poison += 1
-            in_poisoned += good
-            for entry_id in bad:
-                cases_of[group_of[entry_id]].add(case.number)
-            groups_in[case.number] = len({group_of[entry_id] for entry_id in bad})
-    return {
-        "held": f"{poisoned:,} / {clean:,}",
-        "cases": len(cases),
-        "poison": with_poison,
-        "decisions": decisions,
-        "alone": f"{(poisoned + clean) / max(1, decisions):.1f}",
-        "share": f"{in_poisoned / max(1, clean):.3f}",
-        "split": f"{np.mean([len(some) for some in cases_of.values()] or [0]):.2f}",
-        "mixed": sum(count > 1 for count in groups_in.values()),
-        "largest": largest,
-    }
-
-
-def queues(n_clean: int, n_groups: int, n_known: int | None) -> Iterator[str]:
-    """Yield a row for each knowledge base, attack and way of arriving."""
-    bases = {
-        "Wikipedia": lambda: join(
-            knowledge_base("wikipedia"), *(_contexts(name) for name in ("nq", "hotpotqa"))
+def cells_of(queue: Queue) -> str:
+    """Return the figures of a queue as cells of a table."""
+    poisoned, clean = queue.held
+    spread = queue.cases_of_groups
+    largest = max(queue.cases, key=Counter.total)
+    several = sum(len([group for group in case if group]) > 1 for case in queue.cases)
+    n_groups = max(1, len(spread))
+    cells = (
+        f"{poisoned:,} ({poisoned / queue.n_poisoned:.1%})",
+        (
+            f"{clean - queue.n_known:,} ({(clean - queue.n_known) / queue.n_clean:.2%}) "
+            f"+ {queue.n_known} known"
         ),
-        "web pages": lambda: join(knowledge_base("web + nq"), _contexts("hotpotqa")),
-    }
-    for base, read in bases.items():
-        corpus = read()
+        f"{len(queue.cases):,}",
+        f"{len(queue.poisoned):,}",
+        f"{queue.decisions:,}",
+        str(proportion_interval(queue.clean_in_poisoned, clean)) if clean else "–",
+        f"{sum(spread.values()) / n_groups:.2f} (at most {max(spread.values(), default=0)})",
+        f"{several:,}",
+        f"{largest.total():,} ({sum(1 for group in largest if group)} groups, {largest['']} clean)",
+    )
+    return " | ".join(cells)
+
+
+def measured(
+    names: list[str], n_clean: int = CLEAN, n_groups: int = GROUPS, n_known: int | None = None
+) -> list[str]:
+    """Return the table."""
+    lines = []
+    for name in names:
+        corpus = knowledge_base(name)
         order = np.random.default_rng(0).permutation(len(corpus))
-        clean = corpus.take(order[:n_clean])
-        known = corpus.take(order[n_clean : None if n_known is None else n_clean + n_known])
-        for name, column in COLUMNS.items():
-            for together in (True, False):
-                guard = Guard.default(quarantine=Quarantine("sqlite://"))
-                arriving, group_of = stream(clean, poison(column, n_groups), together=together)
-                grow(guard, join(known, arriving), len(known), BATCH)
-                found = decisions_needed(guard.quarantine, group_of)
-                way = "whole" if together else "scattered"
-                row = f"| {base} | {name}, {way} | {' | '.join(map(str, found.values()))} |"
-                print(row, flush=True)
-                yield row
-
-
-def _contexts(name: str) -> Batch:
-    both = knowledge_base(f"web + {name}")
-    rows = [row for row, entry_id in enumerate(both.ids) if entry_id.startswith("context-")]
-    mine = both.take(rows)
-    return Batch.of(
-        ids=[f"{name}-{entry_id}" for entry_id in mine.ids],
-        texts=mine.texts,
-        embeddings=mine.embeddings,
-        lineages=mine.lineages,
-    )
-
-
-# The page
-
-
-def fill(quarantine: Quarantine, n: int) -> tuple[float, float]:
-    """Hold entries in groups of five; return the seconds for 1,000, and those of them for cases."""
-    rng = np.random.default_rng(0)
-    words = ["".join(rng.choice(list("abcdefghijklmnop"), 6)) for _ in range(5_000)]
-    vectors = rng.normal(size=(1_000, 384)).astype(np.float32)
-    seconds, cases = [], []
-    for start in range(0, n, 1_000):
-        ids = [f"entry-{number}" for number in range(start, start + 1_000)]
-        batch = Batch.of(
-            ids=ids,
-            texts=[" ".join(rng.choice(words, 80)) for _ in ids],
-            embeddings=vectors,
-            lineages=[f"source-{number % 500}" for number in range(1_000)],
-        )
-        found = [
-            Decision(
-                entry_id=entry_id,
-                verdict=Verdict.QUARANTINE,
-                findings=(
-                    Finding(
-                        detector=("clique", "trigger_phrase", "instruction")[row % 3],
-                        entry_id=entry_id,
-                        score=9.0,
-                        threshold=6.9,
-                        p_value=float(10.0 ** -rng.uniform(2, 5)),
-                        evidence="a sentence about what convinced the detector, with a number: 9.0",
-                        related_ids=tuple(ids[row - row % 5 : row - row % 5 + 5]),
-                    ),
-                ),
-            )
-            for row, entry_id in enumerate(ids)
-        ]
-        spent = 0.0
-
-        def timed(*given: Any, **named: Any) -> None:
-            nonlocal spent
-            begin = time.perf_counter()
-            follow(*given, **named)
-            spent += time.perf_counter() - begin
-
-        import ragshield_core.quarantine.changes as changes  # noqa: PLC0415, PLR0402
-
-        changes.follow = timed  # type: ignore[attr-defined]
-        begin = time.perf_counter()
-        quarantine.hold(batch, found)
-        seconds.append(time.perf_counter() - begin)
-        cases.append(spent)
-        changes.follow = follow  # type: ignore[attr-defined]
-    return median(seconds), median(cases)
-
-
-def percentiles(ask: Callable[[], Any], n: int) -> tuple[float, float]:
-    """Return median and 95th percentile of the milliseconds that something takes."""
-    ask()
-    took = []
-    for _ in range(n):
-        begin = time.perf_counter()
-        ask()
-        took.append(1000.0 * (time.perf_counter() - begin))
-    return float(np.percentile(took, 50)), float(np.percentile(took, 95))
-
-
-def page_times(url: str, n_held: int, n: int) -> Iterator[str]:
-    """Yield a row for each page: what the server takes, against reading one row by its number."""
-    quarantine = Quarantine(url)
-    held, cases = fill(quarantine, n_held)
-    kind = url.partition(":")[0].partition("+")[0]
-    client = TestClient(
-        review_app(quarantine, token=TOKEN, secret="s" * 32),
-        base_url="http://localhost",
-    )
-    answer = client.post("/login", data={"name": "anna", "token": TOKEN})
-    csrf = re.search(r'name="csrf" value="([^"]+)"', answer.text)
-    assert csrf is not None  # noqa: S101
-    rng = np.random.default_rng(0)
-
-    def one_row() -> None:
-        with quarantine.engine() as engine, engine.connect() as connection:
-            statement = sql("SELECT * FROM ragshield_quarantine WHERE number = :n")
-            connection.execute(statement, {"n": int(rng.integers(1, n_held))}).all()
-
-    def get(path: str) -> Callable[[], Any]:
-        def ask() -> None:
-            found = client.get(path.replace("#", str(5 * int(rng.integers(0, n_held // 5)) + 1)))
-            assert found.status_code == 200  # noqa: S101, PLR2004
-            limits.storage.reset()
-
-        return ask
-
-    def narrowed(**given: str) -> Callable[[], Any]:
-        client.post("/filter", data={"csrf": csrf[1], **given})
-        return get("/")
-
-    limits = _limits(client)
-    last = max(1, n_held // 5 // 50)
-    pages: dict[str, Callable[[], Callable[[], Any]]] = {
-        **{f"queue by {order}": lambda order=order: get(f"/?order={order}") for order in Order},  # type: ignore[misc]
-        "queue, last page": lambda: get(f"/?page={last}"),
-        "queue, one detector": lambda: narrowed(detector="instruction"),
-        "queue, one source": lambda: narrowed(source="source-7"),
-        "queue, searched": lambda: narrowed(search="entry-4711"),
-        "case": lambda: get("/cases/#"),
-        "health": lambda: get("/health"),
-    }
-    base = percentiles(one_row, n)[0]
-    yield f"| {kind} | one row by its number | {base:.1f} | | 1 |"
-    for name, make in pages.items():
-        client.post("/filter", data={"csrf": csrf[1]})
-        p50, p95 = percentiles(make(), n)
-        yield f"| {kind} | {name} | {p50:.0f} | {p95:.0f} | {p50 / base:.0f} |"
-    yield (
-        f"| {kind} | hold 1,000 entries | {1000 * held:.0f} | | "
-        f"{held / max(1e-9, held - cases):.2f} of without cases |"
-    )
-    quarantine.close()
-
-
-def _limits(client: TestClient) -> Any:
-    """Return the counter of requests: a benchmark asks more often than a person."""
-    app: Any = client.app
-    route = next(route for route in app.routes if getattr(route, "name", "") == "queue")
-    return route.endpoint.args[0].access._rates  # noqa: SLF001
+        clean, known = corpus.take(order[:n_clean]), corpus.take(order[CLEAN:][:n_known])
+        for text, title in TEXTS.items():
+            for scattered in (False, True):
+                bad, group_of = poison(name, text, n_groups)
+                how = "scattered" if scattered else "each at once"
+                what = f"{name}, {len(known):,} known | {title}, {how}"
+                queue = reviewed(known, stream(clean, bad, group_of, scattered=scattered), what)
+                lines.append(f"| {what} | {cells_of(queue)} |")
+                print(lines[-1], flush=True)
+    return lines
 
 
 def main() -> None:
-    """Run the benchmark."""
+    """Run, and write the results."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="small, writes nothing")
-    parser.add_argument("--part", choices=("queues", "pages"), help="only one part; printed")
-    given = parser.parse_args()
+    quick = parser.parse_args().quick
     logging.getLogger("ragshield").setLevel(logging.ERROR)
-    rows: list[str] = []
-    if given.part != "pages":
-        sizes = (500, 20, 2_000) if given.quick else (N_CLEAN, 200, None)
-        rows = list(queues(*sizes))
-    times: list[str] = []
-    if given.part != "queues":
-        kinds = ["SQLite"] if given.quick else ["SQLite", "PostgreSQL"]
-        n_held, n = (2_000, 5) if given.quick else (N_HELD, REQUESTS)
-        with databases(kinds) as found:
-            for kind in kinds:
-                for row in page_times(found[kind].new(), n_held, n):
-                    print(row, flush=True)
-                    times.append(row)
-    if given.quick or given.part:
+    if quick:
+        measured(["wikipedia"], n_clean=500, n_groups=10, n_known=1_500)
         return
-    RESULTS.joinpath("review_queue.md").write_text(
-        f"""# The queue of reviewers
+    newline = "\n"
+    (RESULTS / "review_queue.md").write_text(
+        f"""# Decisions that a reviewer needs
 
-Written by `benchmarks/review_queue.py`. Python {platform.python_version()}.
+Written by `benchmarks/review_queue.py`. Python {platform.python_version()}; vectors:
+all-MiniLM-L6-v2. The default guard at an accepted rate of {FPR:.0%} has adopted clean passages
+(known); then {CLEAN:,} others come in batches of {BATCH}, and {GROUPS} groups of {SIZE} texts of
+PoisonedRAG for one question each (NQ and HotpotQA; on web pages those for MS MARCO first), black-box
+or raw, each group in one batch or its texts in batches far apart. What a later text makes suspicious
+is taken back out, known entries among it.
 
-1,000 poisoned texts in 200 groups of five (PoisonedRAG, 100 questions of NQ and 100 of HotpotQA)
-arrive among {N_CLEAN:,} clean entries, in batches of {BATCH}; a group whole in one place, or its
-texts scattered over all batches. The guard has adopted the rest of the clean corpus. Entries held:
-poisoned / clean. Decisions: one for each case, two for one that holds both; against one for each
-entry, so many times fewer. Share: of held clean entries, in a case with poison. Split: cases that a
-group is spread over, on average. Mixed: cases with texts of several groups.
+Decisions: those that confirm all held poison and release all held clean entries, as the page takes
+them. A case of one kind is one; of a mixed one, the fewer ones are decided one by one, and the rest
+at once. Without cases each held entry would be one. The share of clean entries in poisoned cases is
+of those held, with the Wilson 95 % interval. Cases of a group: over how many cases those texts are
+spread that are held, on average.
 
-{HEAD}
-{"|---" * 11}|
-{chr(10).join(rows)}
-
-What the server takes for a page, in milliseconds, with {N_HELD:,} entries held in groups of five
-(texts of 80 words): median and 95th percentile of {REQUESTS} requests, and the median against
-reading one row by its number. From the application, without a network.
-
-| database | page | median | p95 | of one row |
-|---|---|---|---|---|
-{chr(10).join(times)}
-""",
+| knowledge base | groups | poisoned, held | clean, held | cases | with poison | decisions | clean in poisoned cases | cases of a group | cases of several groups | largest case |
+|---|---|---|---|---|---|---|---|---|---|---|
+{newline.join(measured(list(TARGETS)))}
+""",  # noqa: E501 - a table's head
         encoding="utf-8",
     )
 

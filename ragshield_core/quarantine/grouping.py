@@ -473,11 +473,10 @@ def _by_name(
     session: Session, namespace: str, named: Mapping[tuple[str, str], Sequence[tuple[int, str]]]
 ) -> Iterator[tuple[int, int]]:
     """Yield the cases of who is named, where the same detector has found them as well."""
-    query = _telling(namespace, HeldRow.entry_id, MemberRow.detectors)
+    query = _placed(namespace, HeldRow.entry_id, MemberRow.detectors)
     for ids in chunks(sorted({entry_id for entry_id, _ in named})):
-        for store, case, entry_id, detectors in session.execute(
-            query.where(HeldRow.entry_id.in_(ids))
-        ):
+        rows = session.execute(query.where(HeldRow.entry_id.in_(ids)))
+        for store, case, entry_id, detectors in _telling(rows):
             for other, detector in named.get((entry_id, store), ()):
                 if case != other and _ties(detector, detectors):
                     yield other, case
@@ -490,23 +489,27 @@ def _by_mark(
     marked: Mapping[tuple[str, str], Sequence[int]],
 ) -> Iterator[tuple[int, int]]:
     """Yield the cases of entries that have a mark in common."""
-    query = _telling(namespace, mark).distinct()
+    query = _placed(namespace, mark).distinct()
     for marks in chunks(sorted({one for one, _ in marked})):
-        for store, case, one in session.execute(query.where(mark.in_(marks))):
+        for store, case, one in _telling(session.execute(query.where(mark.in_(marks)))):
             for other in marked.get((one, store), ()):
                 if case != other:
                     yield other, case
 
 
-def _telling(namespace: str, *columns: Any) -> Select[Any]:
-    """Return a query for the stores and cases of entries that are a reason to join their case."""
-    query = select(HeldRow.store, MemberRow.case_number, *columns)
+def _placed(namespace: str, *columns: Any) -> Select[Any]:
+    """Return a query for the status, store and case of entries."""
+    query = select(HeldRow.status, HeldRow.store, MemberRow.case_number, *columns)
     query = query.join(MemberRow, MemberRow.number == HeldRow.number)
-    return query.where(
-        HeldRow.namespace == namespace,
-        MemberRow.namespace == namespace,
-        HeldRow.status.in_(TELLING),
-    )
+    return query.where(HeldRow.namespace == namespace, MemberRow.namespace == namespace)
+
+
+def _telling(rows: Iterable[Sequence[Any]]) -> Iterator[Sequence[Any]]:
+    """Yield what was asked of entries that are a reason for others to join their case.
+
+    Asked in SQL, the index of the status leads a planner through everything that is held.
+    """
+    return (row[1:] for row in rows if row[0] in TELLING)
 
 
 def _members(session: Session, namespace: str, numbers: Sequence[int]) -> dict[int, Values]:
