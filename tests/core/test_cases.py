@@ -32,7 +32,7 @@ def hold(quarantine, *decisions, texts=None, lineages=None):
     batch = Batch.of(
         ids=ids,
         texts=texts or [f"a text about {entry_id} and nothing else" for entry_id in ids],
-        embeddings=np.eye(len(ids), 8),
+        embeddings=np.eye(len(ids), max(8, len(ids))),
         lineages=lineages or [None] * len(ids),
     )
     quarantine.hold(batch, decisions)
