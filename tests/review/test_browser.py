@@ -147,6 +147,8 @@ class Person:
 
     def press(self, *keys):
         for key in keys:
+            # Not before the scripts of a page that was just loaded listen.
+            self.page.wait_for_function("document.readyState === 'complete' && document.hasFocus()")
             self.page.keyboard.press(key)
 
 
