@@ -188,7 +188,7 @@ def test_vectors_stay_in_the_store(folder, batch, in_memory):
     assert table.fetched == N  # to see that they are there
     guard = fitted(folder, guard=guard_of().use_table(table, "store")).calibrate()
     assert (guard.neighbors, guard.detectors[0].n_local) == ("store", 0)
-    assert_same(guard, in_memory, batch, within=1e-2)  # what stores return is rounded
+    assert_same(guard, in_memory, batch, within=3e-2)  # what stores return is rounded
 
 
 @pytest.mark.parametrize("n", [0, 60])
