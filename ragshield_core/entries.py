@@ -119,8 +119,8 @@ class Batch:
         if not self.dim:
             return
         if self.vectors is not self.embeddings:
-            _check_directions(self.ids, "vectors", _row_norms(self.vectors))
-        norms = _row_norms(self.embeddings)
+            _check_directions(self.ids, "vectors", row_norms(self.vectors))
+        norms = row_norms(self.embeddings)
         _check_directions(self.ids, "embeddings", norms)
         if bad := _first(np.abs(norms - 1.0) > UNIT_TOLERANCE):
             row = bad[0]
@@ -373,7 +373,7 @@ def _raise_for_shape(ids: tuple[str, ...], embeddings: ArrayLike) -> None:
 
 
 def _unit_rows(ids: tuple[str, ...], vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-    norms = _row_norms(vectors)
+    norms = row_norms(vectors)
     if not vectors.shape[1]:
         return vectors
     _check_directions(ids, "embeddings", norms)
@@ -399,7 +399,12 @@ def _check_directions(ids: tuple[str, ...], column: str, norms: NDArray[np.float
         raise InvalidBatchError(msg)
 
 
-def _row_norms(matrix: NDArray[np.float32]) -> NDArray[np.float64]:
+def row_norms(matrix: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Return the lengths of rows, by which all vectors are brought to unit length.
+
+    Whoever reads them from elsewhere divides by the same, to the last bit: a learned model ends
+    elsewhere by a thousand times what its entries differ.
+    """
     squares = np.einsum("ij,ij->i", matrix, matrix)
     if not np.all((squares > 1e-30) & (squares < 1e30)):  # noqa: PLR2004
         # The squares of large float32 values overflow, those of tiny ones vanish.

@@ -12,7 +12,7 @@ from typing import Any, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.entries import UNIT_TOLERANCE
+from ragshield_core.entries import UNIT_TOLERANCE, row_norms
 from ragshield_core.errors import InvalidBatchError, NeighborsError
 from ragshield_core.findings import printable
 from ragshield_core.neighbors.ids import packed
@@ -462,7 +462,7 @@ def _unit(vectors: NDArray[np.float32], dim: int) -> tuple[NDArray[np.float32], 
     if rows.ndim != 2 or rows.shape[1] != dim:  # noqa: PLR2004
         msg = f"the store has vectors of shape {rows.shape}, expected rows of {dim}."
         raise InvalidBatchError(msg)
-    norms = np.sqrt(np.einsum("ij,ij->i", rows, rows, dtype=np.float64))
+    norms = row_norms(rows)
     whole = np.isfinite(norms) & (norms > 0.0)
     norms[~whole | (np.abs(norms - 1.0) <= UNIT_TOLERANCE)] = 1.0  # as entries are taken
     return (rows / norms[:, None]).astype(np.float32), whole

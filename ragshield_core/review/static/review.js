@@ -42,7 +42,7 @@
     "?": () => document.getElementById("keys")?.showModal(),
   };
   document.addEventListener("keydown", (event) => {
-    const writes = event.target.closest("input:not([type=checkbox]), select, textarea, dialog");
+    const writes = event.target.closest("input:not([type=checkbox]), select, textarea, dialog[open]");
     if (event.key === "Escape" && writes) writes.blur?.();
     if (writes || event.ctrlKey || event.metaKey || event.altKey) return;
     const act = keys[event.key];
