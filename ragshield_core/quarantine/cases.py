@@ -6,7 +6,7 @@ import datetime as dt
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
@@ -80,6 +80,14 @@ class Case:
     source: str | None
 
 
+class Page(NamedTuple):
+    """A page of the queue."""
+
+    cases: tuple[Case, ...]
+    n_cases: int  # on all pages
+    number: int  # from 1
+
+
 class Cases:
     """What waits for decisions, as the reviewers of one quarantine see it.
 
@@ -147,6 +155,37 @@ class Cases:
         where = self._where(waiting, detector, source, search)
         with self._quarantine.database.read() as session:
             return int(session.scalar(select(func.count()).select_from(CaseRow).where(*where)) or 0)
+
+    def page(
+        self,
+        number: int = 1,
+        *,
+        waiting: bool | None = True,
+        detector: str | None = None,
+        source: str | None = None,
+        search: str | None = None,
+        order: Order | str = Order.SEVERITY,
+    ) -> Page:
+        """Return a page of cases, and of how many: what :meth:`list` and :meth:`count` do, at once.
+
+        Parameters
+        ----------
+        number
+            From 1; the last one if there are fewer.
+        waiting, detector, source, search, order
+            As :meth:`list` takes them. All texts are read once for a search, not for each of both.
+        """
+        where = self._where(waiting, detector, source, search)
+        ordered = select(CaseRow).where(*where).order_by(ORDERS[Order(order)], CaseRow.number)
+        with self._quarantine.database.read() as session:
+            if search and number <= 1:
+                found = session.execute(ordered.add_columns(func.count().over()).limit(LIMIT)).all()
+                count = found[0][1] if found else 0
+                return Page(tuple(_case(row) for row, _ in found), count, 1)
+            count = session.scalar(select(func.count()).select_from(CaseRow).where(*where)) or 0
+            number = max(1, min(number, -(-count // LIMIT)))
+            rows = session.scalars(ordered.limit(LIMIT).offset((number - 1) * LIMIT))
+            return Page(tuple(_case(row) for row in rows), count, number)
 
     def detectors(self) -> tuple[str, ...]:
         """Return the names of all detectors that have found something that waits."""

@@ -252,9 +252,7 @@ class _Pages:
         detectors: tuple[str, ...] = ()
         n_waiting = 0
         if self.desk.quarantine.exists():
-            count = cases.count(**narrowed)
-            page = min(page, max(1, -(-count // LIMIT)))
-            found = cases.list(**narrowed, order=order, offset=(page - 1) * LIMIT)
+            found, count, page = cases.page(page, **narrowed, order=order)
             detectors = cases.detectors()
             n_waiting = self.desk.quarantine.count()
         begins = cases.beginnings([case.number for case in found]) if found else {}

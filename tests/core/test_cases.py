@@ -32,7 +32,7 @@ def hold(quarantine, *decisions, texts=None, lineages=None):
     batch = Batch.of(
         ids=ids,
         texts=texts or [f"a text about {entry_id} and nothing else" for entry_id in ids],
-        embeddings=np.eye(len(ids), 8),
+        embeddings=np.eye(len(ids), max(8, len(ids))),
         lineages=lineages or [None] * len(ids),
     )
     quarantine.hold(batch, decisions)
@@ -185,6 +185,21 @@ def test_the_queue_is_ordered_narrowed_and_paged(any_url):
     assert list(cases.by_day().values()) == [4]
     with pytest.raises(ValueError, match="'loudness'"):
         cases.list(order="loudness")
+
+
+def test_a_page_is_what_is_listed_and_counted(any_url):
+    quarantine = Quarantine(any_url)
+    names = [f"entry-{i:03}" for i in range(120)]
+    hold(quarantine, *map(found, names), texts=["x" * (i + 1) for i in range(120)])  # no copies
+    for search, n_cases in ((None, 120), ("ENTRY-0", 100), ("entry-007", 1), ("nowhere", 0)):
+        for asked in (1, 2, 3, 9):
+            page = quarantine.cases.page(asked, search=search, order="age")
+            number = min(asked, max(1, -(-n_cases // 50)))
+            assert page.n_cases == quarantine.cases.count(search=search) == n_cases
+            assert page.number == number
+            assert page.cases == quarantine.cases.list(
+                search=search, order="age", offset=50 * (number - 1)
+            )
 
 
 def test_a_source_of_any_length_or_kind_is_kept_and_found(any_url):

@@ -227,7 +227,7 @@ def test_all_of_it_by_the_keyboard_alone(quarantine, person):
     assert quarantine.count() == 3
 
 
-def test_keys_count_as_soon_as_a_dialog_is_closed(quarantine, person):
+def test_keys_count_as_soon_as_a_dialog_is_closed(person):
     page = person().go("/")
     page.wait_for_load_state("load")
     # Its button keeps the focus until the page is drawn again.

@@ -42,6 +42,7 @@
     "?": () => document.getElementById("keys")?.showModal(),
   };
   document.addEventListener("keydown", (event) => {
+    // What is in a dialog that was closed has the focus until the page is drawn again.
     const writes = event.target.closest("input:not([type=checkbox]), select, textarea, dialog[open]");
     if (event.key === "Escape" && writes) writes.blur?.();
     if (writes || event.ctrlKey || event.metaKey || event.altKey) return;
