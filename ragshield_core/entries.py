@@ -402,8 +402,8 @@ def _check_directions(ids: tuple[str, ...], column: str, norms: NDArray[np.float
 def row_norms(matrix: NDArray[np.float32]) -> NDArray[np.float64]:
     """Return the lengths of rows, by which all vectors are brought to unit length.
 
-    Whoever reads them from elsewhere divides by the same, to the last bit: a learned model ends
-    elsewhere by a thousand times what its entries differ.
+    Whoever reads them from elsewhere divides by the same, to the last bit: what an optimiser ends
+    with differs by far more than what it was given.
     """
     squares = np.einsum("ij,ij->i", matrix, matrix)
     if not np.all((squares > 1e-30) & (squares < 1e30)):  # noqa: PLR2004

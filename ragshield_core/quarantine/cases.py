@@ -173,7 +173,8 @@ class Cases:
         number
             From 1; the last one if there are fewer.
         waiting, detector, source, search, order
-            As :meth:`list` takes them. All texts are read once for a search, not for each of both.
+            As :meth:`list` takes them. On the first page, a search reads all texts once; on others,
+            twice.
         """
         where = self._where(waiting, detector, source, search)
         ordered = select(CaseRow).where(*where).order_by(ORDERS[Order(order)], CaseRow.number)
