@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.logging import RichHandler
 from rich.text import Text
 
 from ragshield_core.errors import CalibrationError, SourceError
 from ragshield_core.findings import printable
 from ragshield_core.guard import Guard
+from ragshield_core.logs import told
 from ragshield_core.quarantine import Quarantine
 from ragshield_core.scan.command import (
     ERROR,
@@ -96,8 +95,7 @@ def fit_command(  # noqa: PLR0913 - options of a command line
         )
         folder = Path(f"{data.name}.ragshield") if work_dir is None else work_dir
         guard = Guard.default(fpr, quarantine=Quarantine("sqlite://"), seed=seed)
-        _say_what_is_logged()
-        with Bar() as bar:
+        with told(errors), Bar() as bar:
             if engine is None:
                 knowledge = load(
                     open_source(data, columns),
@@ -122,10 +120,3 @@ def fit_command(  # noqa: PLR0913 - options of a command line
         why = printable(f"error: not calibrated: {not_calibrated}", limit=2000)
         errors.print(Text(why, style="red"))
         raise typer.Exit(ERROR)
-
-
-def _say_what_is_logged() -> None:
-    """Show what the partitions miss, and all else that is remarkable."""
-    logger = logging.getLogger("ragshield")
-    logger.setLevel(logging.INFO)
-    logger.addHandler(RichHandler(console=errors, show_path=False, markup=False))

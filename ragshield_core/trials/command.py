@@ -23,6 +23,7 @@ from ragshield_core.attacks import (
 from ragshield_core.attacks.wordings import mark_of
 from ragshield_core.errors import SourceError
 from ragshield_core.findings import printable
+from ragshield_core.logs import quiet
 from ragshield_core.scan.command import (
     Bar,
     Column,
@@ -42,7 +43,6 @@ from ragshield_core.trials.sarif import to_sarif
 from ragshield_core.trials.streams import STREAM, STREAMS
 from ragshield_core.trials.targets import carriers_of
 from ragshield_core.trials.trial import N_TARGETS, SIZES, TOP_K, evaluate, halves
-from ragshield_core.trials.verdicts import quiet
 
 PASSED, WORSE = 0, 1
 NAMES = (*(attack.name for attack in ATTACKS), LABEL_FLIPS)

@@ -19,10 +19,11 @@ from numpy.typing import NDArray
 
 from ragshield_core.entries import Batch
 from ragshield_core.guard import Guard
+from ragshield_core.logs import quiet
 from ragshield_core.quarantine import Quarantine
 from ragshield_core.state import replace_file
 from ragshield_core.trials.poison import Poison
-from ragshield_core.trials.verdicts import kinds, objecting, parts, quiet
+from ragshield_core.trials.verdicts import kinds, objecting, parts
 
 # Clean entries of a stream, and how many streams an attack has: of what comes, one in a hundred is
 # poison. Most of the time goes into taking thresholds anew, once for every tenth by which a

@@ -2,24 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 from ragshield_core.entries import Batch
 from ragshield_core.findings import Decision, Report
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Keep to oneself what a guard says that nobody goes on to use; errors are told."""
-    logger = logging.getLogger("ragshield")
-    before = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(before)
 
 
 def objecting(report: Report) -> dict[str, list[str]]:
