@@ -10,9 +10,13 @@ from __future__ import annotations
 import re
 import unicodedata
 from bisect import bisect_right
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import islice
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ragshield_core.text.characters import CJK, IGNORABLE, MARKS
 from ragshield_core.text.linear import Hint
@@ -44,8 +48,13 @@ _CONFUSABLE_SYMBOL = {
 # Several detectors read the same texts of a batch one after the other. So many are remembered, of
 # at most so many characters, some MB, and the latest one that is longer.
 REMEMBERED, REMEMBERED_LENGTH = 1024, 4000
+# Characters from which on it pays to look at all of them as an array.
+_LONG = 4000
+_N_ASCII, _N_CODES = 0x80, 0x110000
 # At most this many marks belong to one letter: sorting a run of them takes quadratic time.
 _MAX_MARKS = 8
+# So many words on either side of one tell what script it stands in.
+_NEAR = 5
 _DROPPED = re.compile(f"[{IGNORABLE}]+")
 _BEYOND_ASCII = re.compile(r"[^\x00-\x7f]+")
 _LETTER_BEYOND_ASCII = re.compile(r"[^\x00-\x7f]")
@@ -64,6 +73,10 @@ _SPACED_HINT = Hint(r"[A-Za-z\x{80}-\x{10FFFF}](?:[ .*_\-|/][A-Za-z\x{80}-\x{10F
 # One class in front, because that is what the engine looks for quickly.
 _BLANKS = r"[\s\x00-\x08\x0e-\x1b\x7f-\x9f]"
 _BLANK = re.compile(rf"{_BLANKS}(?:(?<![ \n])|(?={_BLANKS})){_BLANKS}*")
+
+_BLANK_LETTER = re.compile(_BLANKS)
+_LAST_BLANK = 0x3000  # the ideographic space
+_RANGE = re.compile(r"(.)-(.)", re.DOTALL)
 
 # The end of a sentence; an initial ("J. Smith") is none. In writing without spaces the mark alone
 # ends it. One class in front, because that is what the engine looks for quickly.
@@ -143,13 +156,24 @@ class Readable:
         return first, last + 1
 
     def replaced(
-        self, pattern: re.Pattern[str], replacement: Callable[[re.Match[str]], str]
+        self,
+        pattern: re.Pattern[str],
+        replacement: Callable[[re.Match[str]], str],
+        starts: Iterable[int] | None = None,
     ) -> Readable:
-        """Return the text with each match of ``pattern`` replaced, traceable as before."""
+        """Return the text with each match of ``pattern`` replaced, traceable as before.
+
+        Parameters
+        ----------
+        pattern, replacement
+            As of :func:`re.sub`.
+        starts
+            Where matches may begin, ascending, if that is known; nowhere else is looked.
+        """
         text, step = self.text, _Step([], [], [], [])
         pieces: list[str] = []
         end = length = 0
-        for match in pattern.finditer(text):
+        for match in _found(pattern, text, starts):
             new = replacement(match)
             if new == match.group():
                 continue
@@ -221,23 +245,155 @@ def _readable(text: str) -> Readable:
         # Dashes and quotation marks are most of what most texts have beyond ASCII.
         beyond = beyond_ascii(text)
         if _DROPPED.search(beyond):
-            view = view.replaced(_DROPPED, _nothing)
-        folded = "".join(map(_nfkc, beyond))
+            view = view.replaced(_DROPPED, _nothing, _starts(view.text, _is_dropped))
+        forms = list(map(_nfkc, beyond))
+        folded = "".join(forms)
+        changing = "".join(a for a, b in zip(beyond, forms, strict=True) if a != b)
         if _MARK.search(beyond + folded):
-            view = view.replaced(_CLUSTER, _composed).replaced(_LATIN_WITH_MARKS, _nothing)
+            starts = _starts(view.text, _among(changing), _is_mark)
+            view = view.replaced(_CLUSTER, _composed, starts)
+            starts = _starts(view.text, _is_mark)
+            view = view.replaced(_LATIN_WITH_MARKS, _nothing, starts)
             view = _fold_confusables(view)
         else:
-            if folded != beyond:
-                view = view.replaced(_LETTER_BEYOND_ASCII, _composed)
+            if changing:
+                starts = _starts(view.text, _among(changing))
+                view = view.replaced(_LETTER_BEYOND_ASCII, _composed, starts)
             if _CONFUSABLE_LETTER.search(folded):
                 view = _fold_confusables(view)
-    if _SPACED_HINT(view.text) and _SPACED.search(view.text):
-        view = view.replaced(_SPACED_SHORT, _joined)
+    if _SPACED_HINT(view.text):
+        starts = _starts_of_spaced(view.text)
+        if any(_found(_SPACED, view.text, starts)):
+            view = view.replaced(_SPACED_SHORT, _joined, starts)
     # No other blanks than single spaces and ends of lines.
     blanks = view.text.replace("\n", " ")
     if blanks.isprintable() and "  " not in blanks:
         return view
-    return view.replaced(_BLANK, _one_blank)
+    return view.replaced(_BLANK, _one_blank, _starts_of_blanks(view.text))
+
+
+def _found(
+    pattern: re.Pattern[str], text: str, starts: Iterable[int] | None
+) -> Iterator[re.Match[str]]:
+    """Return what ``finditer`` does, given where matches may begin, ascending, if it is known."""
+    return pattern.finditer(text) if starts is None else _matches(pattern, text, starts)
+
+
+def _matches(pattern: re.Pattern[str], text: str, starts: Iterable[int]) -> Iterator[re.Match[str]]:
+    end = 0
+    for start in starts:
+        if start >= end and (match := pattern.match(text, start)):
+            yield match
+            end = match.end()
+
+
+def _starts(text: str, wanted: _Kind, behind: _Kind | None = None) -> Iterable[int] | None:
+    """Return where a long text has characters of a kind, or one of another kind behind them.
+
+    Of short ones nothing: there, a pattern finds them as quickly.
+    """
+    if len(text) <= _LONG:
+        return None
+    codes = _codes(text)
+    found = wanted()[codes]
+    if behind is not None:
+        found[:-1] |= behind()[codes[1:]]
+    places: list[int] = np.flatnonzero(found).tolist()
+    return places
+
+
+def _starts_of_blanks(text: str) -> Iterable[int] | None:
+    """Return where a long text has blanks that are not single spaces or ends of lines."""
+    if len(text) <= _LONG:
+        return None
+    codes = _codes(text)
+    found = _is_blank()[codes]
+    plain = (codes == ord(" ")) | (codes == ord("\n"))
+    plain[:-1] &= ~found[1:]
+    places: list[int] = np.flatnonzero(found & ~plain).tolist()
+    return places
+
+
+def _starts_of_spaced(text: str) -> Iterable[int] | None:
+    """Return where single letters that are set apart may begin in a long text."""
+    if len(text) <= _LONG:
+        return None
+    codes = np.minimum(_codes(text), _N_ASCII)
+    letter = _may_be_letter()[codes]
+    found = letter[:-2] & _sets_apart()[codes[1:-1]] & letter[2:]
+    found[1:] &= ~_is_plain()[codes[:-3]]
+    places: list[int] = np.flatnonzero(found).tolist()
+    return places
+
+
+def _starts_of_words(text: str) -> Iterable[int] | None:
+    """Return where words beyond ASCII may begin in a long text."""
+    if len(text) <= _LONG:
+        return None
+    codes = _codes(text)
+    beyond = codes >= _N_ASCII
+    plain = _is_plain()[np.minimum(codes, _N_ASCII)]
+    # Where letters of ASCII lead to one beyond it, the first of them.
+    first = np.flatnonzero(plain & ~np.append(False, plain[:-1]))
+    last = np.flatnonzero(plain & ~np.append(plain[1:], False))
+    leads = np.append(beyond[1:], False)[last]
+    starts = beyond & ~np.append(False, plain[:-1])
+    starts[first[leads]] = True
+    places: list[int] = np.flatnonzero(starts).tolist()
+    return places
+
+
+def _codes(text: str) -> NDArray[np.uint32]:
+    return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4")
+
+
+# Which characters are of a kind, of all that there are: made when first needed.
+_Kind = Callable[[], NDArray[np.bool_]]
+
+
+def _among(characters: str) -> _Kind:
+    def kind() -> NDArray[np.bool_]:
+        among = np.zeros(_N_CODES, dtype=np.bool_)
+        among[[*map(ord, characters)]] = True
+        return among
+
+    return kind
+
+
+def _in_brackets(characters: str) -> NDArray[np.bool_]:
+    """Return which characters belong to what stands in the brackets of a pattern."""
+    return _among(_RANGE.sub(_written_out, characters))()
+
+
+@lru_cache(maxsize=1)
+def _is_plain() -> NDArray[np.bool_]:
+    """Return which characters of ASCII are letters or digits, and for one more that it is not."""
+    return np.array([chr(code).isalnum() for code in range(_N_ASCII)] + [False])
+
+
+@lru_cache(maxsize=1)
+def _may_be_letter() -> NDArray[np.bool_]:
+    return np.array([chr(code).isalpha() for code in range(_N_ASCII)] + [True])
+
+
+@lru_cache(maxsize=1)
+def _sets_apart() -> NDArray[np.bool_]:
+    return _among(" .*_-|/")()
+
+
+@lru_cache(maxsize=1)
+def _is_dropped() -> NDArray[np.bool_]:
+    return _in_brackets(IGNORABLE)
+
+
+@lru_cache(maxsize=1)
+def _is_mark() -> NDArray[np.bool_]:
+    return _in_brackets(MARKS)
+
+
+@lru_cache(maxsize=1)
+def _is_blank() -> NDArray[np.bool_]:
+    return _among("".join(filter(_BLANK_LETTER.match, map(chr, range(_LAST_BLANK + 1)))))()
 
 
 def translated(text: str, table: Mapping[int, str]) -> str:
@@ -247,7 +403,11 @@ def translated(text: str, table: Mapping[int, str]) -> str:
 
 def beyond_ascii(text: str) -> str:
     """Return the characters of a text beyond ASCII, each once, in no order."""
-    return "".join(set("".join(_BEYOND_ASCII.findall(text))))
+    if len(text) <= _LONG:
+        return "".join(set("".join(_BEYOND_ASCII.findall(text))))
+    seen = np.zeros(_N_CODES, dtype=np.bool_)
+    seen[_codes(text)] = True
+    return "".join(map(chr, (_N_ASCII + np.flatnonzero(seen[_N_ASCII:])).tolist()))
 
 
 def sentences(text: str) -> list[tuple[int, int]]:
@@ -333,6 +493,10 @@ def _add_sentence(text: str, start: int, end: int, spans: list[tuple[int, int]])
         spans.append((start, end))
 
 
+def _written_out(match: re.Match[str]) -> str:
+    return "".join(map(chr, range(ord(match[1]), ord(match[2]) + 1)))
+
+
 def _nothing(_: re.Match[str]) -> str:
     return ""
 
@@ -361,42 +525,61 @@ def _one_blank(match: re.Match[str]) -> str:
 
 def _fold_confusables(view: Readable) -> Readable:
     """Make look-alikes Latin, but neither in a word of another script nor next to one."""
-    if not _CONFUSABLE_LETTER.search(view.text):
+    text = view.text
+    if not _CONFUSABLE_LETTER.search(text):
         return view
-    words = _WORD.findall(view.text)
     # Words of ASCII are plain, and the most.
-    beyond = [place for place, word in enumerate(words) if not word.isascii()]
-    kinds = {place: _kind(words[place]) for place in beyond}
-    if not {"mixed", "alike"} & set(kinds.values()):
+    starts = _starts_of_words(text)
+    spans = [match.span() for match in _found(_WORD_BEYOND_ASCII, text, starts)]
+    kinds = [_kind(text[start:end]) for start, end in spans]
+    if "mixed" not in kinds and "alike" not in kinds:
         return view
-    places = iter(beyond)
+
+    disguised = iter(
+        [
+            kind == "mixed" or (kind == "alike" and not _near_foreign(text, spans, kinds, number))
+            for number, kind in enumerate(kinds)
+        ]
+    )
 
     def folded(match: re.Match[str]) -> str:
-        place = next(places)
-        kind = kinds[place]
-        # Five words on either side: in a text of another script, one of them tells it.
-        if kind == "mixed" or (
-            kind == "alike"
-            and not any(kinds.get(near) == "foreign" for near in range(place - 5, place + 6))
-        ):
-            return match.group().translate(_CONFUSABLE)
-        return match.group()
+        return match.group().translate(_CONFUSABLE) if next(disguised) else match.group()
 
-    return view.replaced(_WORD_BEYOND_ASCII, folded)
+    return view.replaced(_WORD_BEYOND_ASCII, folded, starts)
+
+
+def _near_foreign(
+    text: str, spans: Sequence[tuple[int, int]], kinds: Sequence[str], number: int
+) -> bool:
+    """Return whether a word beyond ASCII stands near one of another script, in words."""
+    for step in (-1, 1):
+        away, at = 0, number
+        while 0 <= at + step < len(spans):
+            (_, end), (start, _) = sorted((spans[at], spans[at + step]))
+            # So many words of ASCII, of which no more than needed are looked at.
+            away += 1 + sum(1 for _ in islice(_WORD.finditer(text, end, start), _NEAR))
+            at += step
+            if away > _NEAR:
+                break
+            if kinds[at] == "foreign":
+                return True
+    return False
 
 
 def _kind(word: str) -> str:
     """Return whether a word beyond ASCII is plain, mixed, all look-alikes, or another script's."""
+    if not _CONFUSABLE_LETTER.search(word):
+        return "plain" if any(map(_is_latin, word)) else "foreign"
     alike = sum(ord(letter) in _CONFUSABLE for letter in word)
-    latin = sum(
+    latin = any(
         letter in _SMALL if ord(letter) in _CONFUSABLE else _is_latin(letter) for letter in word
     )
-    if alike and latin:
+    if latin:
         return "mixed"
     if alike == len(word):
         # A letter by itself may be a symbol, and tells nothing about the words around.
         return "alike" if alike > 1 else "plain"
-    return "plain" if latin else "foreign"
+    return "foreign"
 
 
 def _is_latin(letter: str) -> bool:
