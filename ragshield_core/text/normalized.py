@@ -49,7 +49,7 @@ _CONFUSABLE_SYMBOL = {
 # at most so many characters, some MB, and the latest one that is longer.
 REMEMBERED, REMEMBERED_LENGTH = 1024, 4000
 # Characters from which on it pays to look at all of them as an array.
-_LONG = 4000
+_FEW, _LONG = 300, 4_000
 _N_ASCII, _N_CODES = 0x80, 0x110000
 # At most this many marks belong to one letter: sorting a run of them takes quadratic time.
 _MAX_MARKS = 8
@@ -303,8 +303,8 @@ def _starts(text: str, wanted: _Kind, behind: _Kind | None = None) -> Iterable[i
 
 
 def _starts_of_blanks(text: str) -> Iterable[int] | None:
-    """Return where a long text has blanks that are not single spaces or ends of lines."""
-    if len(text) <= _LONG:
+    """Return where a text has blanks that are not single spaces or ends of lines."""
+    if len(text) <= _FEW:
         return None
     codes = _codes(text)
     found = _is_blank()[codes]
@@ -403,10 +403,13 @@ def translated(text: str, table: Mapping[int, str]) -> str:
 
 def beyond_ascii(text: str) -> str:
     """Return the characters of a text beyond ASCII, each once, in no order."""
-    if len(text) <= _LONG:
+    if len(text) <= _FEW:
         return "".join(set("".join(_BEYOND_ASCII.findall(text))))
+    codes = _codes(text)
+    if len(text) <= _LONG:
+        return "".join(map(chr, set(codes[codes >= _N_ASCII].tolist())))
     seen = np.zeros(_N_CODES, dtype=np.bool_)
-    seen[_codes(text)] = True
+    seen[codes] = True
     return "".join(map(chr, (_N_ASCII + np.flatnonzero(seen[_N_ASCII:])).tolist()))
 
 

@@ -109,8 +109,10 @@ FOREIGN = "".join(map(chr, _LOOK_ALIKE))
 _HAS_FOREIGN = re.compile(f"[{FOREIGN}]")
 
 
-# A word with a letter beyond ASCII. Others are the most, and told at their first letters.
-_WORD_BEYOND_ASCII = re.compile(r"(?<![^\W\d_])[A-Za-z]*+[^\x00-\x7f\W\d_][^\W\d_]*")
+_BEYOND_LATIN = re.compile("[^\x00-\u024f]")
+
+
+_LETTER, _WORD = re.compile(r"[^\W\d_]"), re.compile(r"[^\W\d_]+")
 
 
 # A foreign letter in a Latin word: before or after a lower-case letter of it, or between two.
@@ -175,7 +177,7 @@ def _foreign_words(text: str) -> tuple[list[tuple[int, int]], list[tuple[int, in
     mixed: list[tuple[int, int]] = []
     whole: list[tuple[int, int]] = []
     proper = 0
-    for match in _WORD_BEYOND_ASCII.finditer(text):
+    for match in _words_beyond_latin(text):
         word = match[0]
         foreign = _HAS_FOREIGN.findall(word)
         latin = any(c < "\u0250" for c in word)
@@ -189,6 +191,20 @@ def _foreign_words(text: str) -> tuple[list[tuple[int, int]], list[tuple[int, in
         elif len(word) > 2 and not word.isupper() and not _LOOSE.intersection(word):
             whole.append(match.span())
     return mixed, whole, proper
+
+
+def _words_beyond_latin(text: str) -> Iterator[re.Match[str]]:
+    """Yield words with a letter beyond those of Latin scripts, of which most texts have few."""
+    end = 0
+    for beyond in _BEYOND_LATIN.finditer(text):
+        start = beyond.start()
+        if start < end or not _LETTER.match(text, start):
+            continue
+        while start > end and _LETTER.match(text, start - 1):
+            start -= 1
+        if match := _WORD.match(text, start):
+            yield match
+            end = match.end()
 
 
 def _is_phonetic(text: str, start: int, foreign: Sequence[str], *, phonetic: bool) -> bool:
@@ -236,12 +252,15 @@ _ENCLOSED = {
 
 def styled_letters(text: str) -> Iterator[Payload]:
     """Yield runs of letters that normalise to others."""
-    east_asian = bool(_EAST_ASIAN.search(text))
     places = []
+    east_asian: bool | None = None  # looked for where it matters
     for match in _STYLED_RUN.finditer(text):
         run = match[0]
-        if east_asian and _FULL_WIDTH.search(run):
-            continue
+        if _FULL_WIDTH.search(run):
+            if east_asian is None:
+                east_asian = bool(_EAST_ASIAN.search(text))
+            if east_asian:
+                continue
         words = [word for word in _plain(run).lower().split() if len(word) > 2]
         if len(words) == 1 and (words[0] in _FUNCTIONS or len(words[0]) < 4):
             continue
@@ -259,6 +278,10 @@ def styled_letters(text: str) -> Iterator[Payload]:
             n_hidden=n,
             weight=0.3 * log2(1 + n / 3),
         )
+
+
+def flags(text: str) -> Iterator[Payload]:
+    """Yield rows of flags that are of no country, and spell a word."""
     for match in _FLAG_RUN.finditer(text):
         # Flags are pairs and come in rows; a row that holds pairs of no country spells a word.
         letters = "".join(match[0].translate(_ENCLOSED).split())

@@ -25,6 +25,7 @@ from ragshield_core.text.hidden.payload import (
     carrying_prose,
     prose_words,
 )
+from ragshield_core.text.linear import Hint
 
 # Prose in markup
 
@@ -115,6 +116,11 @@ _END_OF_RAW = {name: re.compile(f"</{name}", re.IGNORECASE) for name in ("script
 _NO_TAG = re.compile(r"<|\n[ \t\r]{0,20}\n")  # within what would be one: a sign for "less than"
 
 
+# What is not shown is a comment, or in an element or attribute whose name holds one of these, if
+# not in an attribute that is written with references ("&#104;idden").
+_MAY_HIDE = Hint(r"(?i)<!--|&|hidden|style|template|color|width|height")
+
+
 _LONGEST_TAG = 4000
 
 
@@ -133,7 +139,10 @@ class _Element:
 
 def hidden_html(text: str) -> Iterator[Payload]:  # noqa: C901 - one case per kind of tag
     """Yield what HTML would not show."""
-    fences = [match.start() for match in _FENCE.finditer(text)]
+    if not _MAY_HIDE(text):
+        return
+    fenced = "```" in text or "~~~" in text
+    fences = [match.start() for match in _FENCE.finditer(text)] if fenced else []
     stack: list[_Element] = []
     hiding: dict[str, float] = {}  # selectors that a style sheet hides
     place = covered = 0  # up to `covered`, hidden text was reported

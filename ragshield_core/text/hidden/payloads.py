@@ -13,6 +13,7 @@ from functools import lru_cache
 from ragshield_core.text.hidden.letters import (
     FOREIGN,
     STYLED_LETTER,
+    flags,
     look_alikes,
     overrides,
     styled_letters,
@@ -63,16 +64,10 @@ def _remembered_long(text: str) -> list[Payload]:
 
 def _payloads(text: str) -> list[Payload]:
     found: list[Payload] = []
-    if not text.isascii() and _ODD.search(beyond_ascii(text)):
-        for find in (
-            tag_characters,
-            variation_selectors,
-            zero_width_symbols,
-            overrides,
-            look_alikes,
-            styled_letters,
-        ):
-            found += find(text)
+    if not text.isascii() and _ODD.search(beyond := beyond_ascii(text)):
+        for find, needed in _FINDERS:
+            if needed.search(beyond):
+                found += find(text)
     # isprintable is far quicker than a search, and nearly always true but for the ends of lines.
     if not text.replace("\n", " ").isprintable() and CONTROL_CHARACTER.search(text):
         found += control_characters(text)
@@ -85,8 +80,18 @@ def _payloads(text: str) -> list[Payload]:
     return sorted(found, key=lambda payload: payload.span)
 
 
-# Characters that any of the finders above looks for; most texts hold none of them.
-_ODD = re.compile(
-    f"[{INVISIBLE}\u202b\u202e\u2066-\u2069\ufe00-\ufe0f{FOREIGN}{STYLED_LETTER}"
-    "\U0001f1e6-\U0001f1ff\U000e0000-\U000e0fff]"
+# What is looked for in characters beyond ASCII, and those without which it is not there.
+_FINDERS = tuple(
+    (find, re.compile(f"[{needed}]"))
+    for find, needed in (
+        (tag_characters, "\U000e0000-\U000e0fff"),
+        (variation_selectors, "\ufe00-\ufe0f\U000e0100-\U000e01ef"),
+        (zero_width_symbols, INVISIBLE),
+        (overrides, "\u202a\u202b\u202d\u202e\u2066-\u2068"),
+        (look_alikes, FOREIGN),
+        (styled_letters, STYLED_LETTER),
+        (flags, "\U0001f1e6-\U0001f1ff"),
+    )
 )
+# Any of these; most texts hold none of them.
+_ODD = re.compile("|".join(needed.pattern for _, needed in _FINDERS))

@@ -140,13 +140,13 @@ def zero_width_symbols(text: str) -> Iterator[Payload]:
     """Yield messages in zero-width symbols, and words that they split."""
     loose: list[tuple[int, int]] = []
     long: list[tuple[int, int]] = []
-    for match in _INVISIBLE_RUN.finditer(text):
-        start, end = match.span()
+    runs = [match.span() for match in _INVISIBLE_RUN.finditer(text)]
+    for start, end in runs:
         if end - start < _LONG:
             if not _innocent(text, start, end):
                 loose.append((start, end))
             continue
-        if len(set(match[0])) > 1:
+        if len(set(text[start:end])) > 1:
             long.append((start, end))
         else:  # padding carries next to nothing
             n = end - start
@@ -158,7 +158,8 @@ def zero_width_symbols(text: str) -> Iterator[Payload]:
         yield from (_message(text, [span]) for span in long)
     if legible:
         return
-    places = [match.span() for match in _SPLIT.finditer(text)]
+    # With a letter before it, each is the first of a run.
+    places = [match.span() for start, _ in runs if (match := _SPLIT.match(text, start))]
     # Breaking opportunities in long words come one or two to a text.
     weight = 0.25 * log2(1 + len(places)) / max(1, len(places))
     for group in grouped(places):
