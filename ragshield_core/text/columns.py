@@ -112,49 +112,39 @@ class Columns:
     @cached_property
     def keys(self) -> NDArray[np.uint64]:
         """A number for each word, shape (n_words,): that of :func:`key`."""
-        found = self.beginnings(np.minimum(self.length, _EIGHT))
-        longer = np.flatnonzero(self.length > _EIGHT)
-        if len(longer):
-            found[longer] = self._mixed(found[longer], longer, self.length[longer])
-        return found
+        return self._keys(self.start, self.length)
 
     def beginnings(
-        self, n_letters: NDArray[np.intp] | int, words: NDArray[np.intp] | None = None
+        self, words: NDArray[np.intp], n_letters: NDArray[np.intp] | int
     ) -> NDArray[np.uint64]:
-        """Return the key of the first letters of words, shape (n_words,).
+        """Return the keys of what words begin with.
 
         Parameters
         ----------
-        n_letters
-            How many; at most as many as the word has.
         words
-            Which words, by number; by default all.
+            Which words, by number, shape (n,).
+        n_letters
+            How many letters, each or all; at most as many as the word has.
         """
-        start = self.start if words is None else self.start[words]
-        found = self._letters(start, np.minimum(n_letters, _EIGHT))
-        if words is not None and isinstance(n_letters, int) and n_letters > _EIGHT:
-            found = self._mixed(found, words, np.full(len(words), n_letters))
-        return found
+        return self._keys(self.start[words], np.zeros_like(words) + n_letters)
 
-    def _mixed(
-        self, found: NDArray[np.uint64], words: NDArray[np.intp], length: NDArray[np.intp]
-    ) -> NDArray[np.uint64]:
-        """Mix the letters of words behind the first eight into what stands for those."""
-        found = found * _MIX + length.astype(np.uint64)
-        start, at = self.start[words], np.arange(len(words))
+    def _keys(self, start: NDArray[np.intp], length: NDArray[np.intp]) -> NDArray[np.uint64]:
+        found = self._letters(start, np.minimum(length, _EIGHT))
+        at = np.flatnonzero(length > _EIGHT)
+        found[at] = found[at] * _MIX + length[at].astype(np.uint64)
         for done in range(_EIGHT, LONGEST, _EIGHT):
-            at = at[length[at] > done]
             if not len(at):
                 break
             more = self._letters(start[at] + done, np.minimum(length[at] - done, _EIGHT))
             known = found[at]
             found[at] = (known ^ (known >> _HALF)) * _MIX + more * _ODD
+            at = at[length[at] > done + _EIGHT]
         return found
 
     def _letters(self, at: NDArray[np.intp], n: NDArray[np.intp] | int) -> NDArray[np.uint64]:
         """Return up to eight letters from some places on, as numbers."""
         place, bit = at >> 3, ((at & 7) << 3).astype(np.uint64)
-        low = self._eights[place] >> bit
+        low: NDArray[np.uint64] = self._eights[place] >> bit
         # In two steps: shifting by all of 64 bits is not defined.
         low |= (self._eights[place + 1] << _ONE) << (_63 - bit)
         low &= _MASKS[n]

@@ -65,8 +65,10 @@ def test_letters_that_words_begin_with_have_the_key_of_a_word():
     columns = columns_of([b"instructions given", b"instructional"], TABLE)
     words = np.array([0, 2])
     for n in (3, 8, 9):
-        assert columns.beginnings(n, words).tolist() == [key(b"instructions"[:n])] * 2
-    assert columns.beginnings(2).tolist() == [key(b"in"), key(b"gi"), key(b"in")]
+        assert columns.beginnings(words, n).tolist() == [key(b"instructions"[:n])] * 2
+    lengths = np.array([2, 1, 10])
+    keys = [key(b"in"), key(b"g"), key(b"instructio")]
+    assert columns.beginnings(np.arange(3), lengths).tolist() == keys
 
 
 def test_a_dictionary_finds_its_words_and_no_others():
