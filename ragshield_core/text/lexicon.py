@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
+
+from ragshield_core.text.columns import Columns, Dictionary, key
 
 # Words whose ideas are remembered.
 MAX_KNOWN = 50_000
@@ -61,7 +64,6 @@ class Lexicon:
         for prefix, bits in self.prefixes.items():
             self.beginnings.setdefault(prefix[: self.least], []).append((prefix, bits))
         self._known = _Known(self)
-        self._clues = _Clues(self)
 
     def bits(self, word: str) -> int:
         """Return the ideas of one word."""
@@ -88,59 +90,131 @@ class Lexicon:
                     found[at] |= bits
         return found
 
-    def places(self, words: Sequence[bytes]) -> list[tuple[int, int]]:
-        """Return where in many words ideas are, and which: what :meth:`ideas` finds, quicker.
+    def found(self, words: Columns, behind: NDArray[np.intp]) -> NDArray[np.uint64]:
+        """Return the ideas of words as bits, those of a phrase at its first, shape (n_words,).
+
+        What :meth:`ideas` returns, of many texts at once.
 
         Parameters
         ----------
         words
-            Of any number of texts, with something between them that is no word.
+            In small letters and digits, of any number of texts.
+        behind
+            Shape (n_words,): for each word, the first one that no phrase reaches from there, such
+            as the first of the next sentence.
         """
-        single, phrase = self._clues.of(words)
-        found = []
-        for at in np.flatnonzero(single | phrase).tolist():
-            near = words[at : at + self.longest] if phrase[at] else words[at : at + 1]
-            if bits := self.ideas([word.decode("latin-1") for word in near])[0]:
-                found.append((at, bits))
-        return found
+        return self._listed.found(words, behind)
+
+    @cached_property
+    def _listed(self) -> _Listed:
+        return _Listed(self)
 
 
-class _Clues(dict[bytes, int]):
-    """What each word may be: an idea, and the first and the second word of which phrases."""
-
-    _SINGLE, _ANY = 1, 2  # an idea; the first of a phrase whose second word is a beginning
-    _SECOND, _FIRST = 2, 22  # where the numbers among first and second words stand
+class _Listed:
+    """A lexicon as arrays: by the number of a word, by that of a phrase."""
 
     def __init__(self, lexicon: Lexicon) -> None:
-        self._lexicon = lexicon
-        firsts = lexicon.phrases
-        self._firsts = {word: number for number, word in enumerate(firsts, 1)}
-        seconds = sorted({second for of_first in firsts.values() for second in of_first if second})
-        self._seconds = {word: number for number, word in enumerate(seconds, 1)}
-        self._pairs = np.zeros((len(firsts) + 1, len(seconds) + 1), dtype=np.bool_)
-        for first, of_first in firsts.items():
-            for second in of_first.keys() & self._seconds.keys():
-                self._pairs[self._firsts[first], self._seconds[second]] = True
+        phrases = lexicon.phrases
+        seconds = sorted({second for of_first in phrases.values() for second in of_first if second})
+        listed = sorted({*lexicon.exact, *phrases, *seconds})
+        number = {word: n for n, word in enumerate(listed, 1)}
+        self.dictionary = Dictionary([word.encode() for word in listed])
+        self.single = _bits([0, *map(lexicon.looked_up, listed)])
+        # The beginnings of words, how long they are, and the first letters of all of them.
+        self.least = lexicon.least
+        self.heads = Dictionary([head.encode() for head in lexicon.beginnings])
+        self.beginnings = Dictionary([prefix.encode() for prefix in lexicon.prefixes])
+        self.of_beginning = _bits([0, *lexicon.prefixes.values()])
+        self.lengths = np.array(sorted(set(map(len, lexicon.prefixes))), dtype=np.intp)
+        # Phrases stand in groups by their first two words, and those whose second is the beginning
+        # of one by their first.
+        self.first = np.zeros(len(listed) + 1, dtype=np.intp)
+        self.second = np.zeros(len(listed) + 1, dtype=np.intp)
+        self.first[[number[word] for word in phrases]] = np.arange(1, len(phrases) + 1)
+        self.second[[number[word] for word in seconds]] = np.arange(1, len(seconds) + 1)
+        self.pairs = np.zeros((len(phrases) + 1, len(seconds) + 1), dtype=np.int32)
+        sizes, rests, bits = [0], [], []
+        for first, by_second in phrases.items():
+            for second, group in by_second.items():
+                place = self.second[number[second]] if second else 0
+                self.pairs[self.first[number[first]], place] = len(sizes)
+                sizes.append(len(group))
+                rests += [rest for rest, _ in group]
+                bits += [each for _, each in group]
+        self.sizes = np.array(sizes)
+        self.begin = np.cumsum(self.sizes) - self.sizes
+        self.bits = _bits(bits)
+        self.n_more = np.array([len(rest) for rest in rests], dtype=np.intp)
+        self.keys = np.zeros((len(rests), lexicon.longest), dtype=np.uint64)
+        self.letters = np.zeros((len(rests), lexicon.longest), dtype=np.intp)  # of a beginning
+        for n, rest in enumerate(rests):
+            for place, word in enumerate(rest):
+                self.keys[n, place] = key(word.rstrip("*").encode())
+                self.letters[n, place] = len(word) - 1 if word.endswith("*") else 0
 
-    def of(self, words: Sequence[bytes]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Return at which words an idea is, and where a phrase may begin, (n_words,) each."""
-        clues = np.fromiter(map(self.__getitem__, words), np.int64, len(words))
-        first = clues >> self._FIRST
-        second = clues >> self._SECOND & ((1 << self._FIRST - self._SECOND) - 1)
-        phrase = (clues & self._ANY) > 0
-        phrase[:-1] |= self._pairs[first[:-1], second[1:]]
-        return (clues & self._SINGLE) > 0, phrase
+    def found(self, words: Columns, behind: NDArray[np.intp]) -> NDArray[np.uint64]:
+        """Return what :meth:`Lexicon.found` does."""
+        numbers = self.dictionary(words.keys)
+        found = self.single[numbers]
+        if len(self.lengths):
+            other = np.flatnonzero((numbers == 0) & (words.length >= self.least))
+            other = other[self.heads(words.beginnings(other, self.least)) > 0]
+            n = np.tile(self.lengths, len(other))
+            other = np.repeat(other, len(self.lengths))
+            enough = words.length[other] >= n
+            other, n = other[enough], n[enough]
+            begun = self.beginnings(words.beginnings(other, n))
+            np.bitwise_or.at(found, other, self.of_beginning[begun])
+        if len(self.bits):
+            at, phrase = self._begun(numbers, behind)
+            at, phrase = self._ended(words, behind, at, phrase)
+            np.bitwise_or.at(found, at, self.bits[phrase])
+        return found
 
-    def __missing__(self, word: bytes) -> int:
-        text = word.decode("latin-1")
-        first, second = self._firsts.get(text, 0), self._seconds.get(text, 0)
-        clue = first << self._FIRST | second << self._SECOND
-        clue |= self._SINGLE if self._lexicon.looked_up(text) else 0
-        clue |= self._ANY if "" in self._lexicon.phrases.get(text, ()) else 0
-        if len(self) >= MAX_KNOWN:
-            self.clear()
-        self[word] = clue
-        return clue
+    def _begun(
+        self, numbers: NDArray[np.int32], behind: NDArray[np.intp]
+    ) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        """Return where phrases may begin, and which: those of the group of two words."""
+        at = np.flatnonzero(self.first[numbers])
+        at = at[at + 1 < behind[at]]
+        first = self.first[numbers[at]]
+        by_first = self.pairs[first, 0]
+        second = self.second[numbers[at + 1]]
+        by_both = np.where(second > 0, self.pairs[first, second], 0)
+        group = np.concatenate([by_both, by_first])
+        at = np.concatenate([at, at])[group > 0]
+        group = group[group > 0]
+        n = self.sizes[group]
+        within = np.arange(n.sum()) - np.repeat(np.cumsum(n) - n, n)
+        return np.repeat(at, n), np.repeat(self.begin[group], n) + within
+
+    def _ended(
+        self,
+        words: Columns,
+        behind: NDArray[np.intp],
+        at: NDArray[np.intp],
+        phrase: NDArray[np.intp],
+    ) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        """Return of the phrases that may begin somewhere those that are there to their end."""
+        there = at + self.n_more[phrase] < behind[at]
+        at, phrase = at[there], phrase[there]
+        for place in range(self.keys.shape[1]):
+            asked = np.flatnonzero(self.n_more[phrase] > place)
+            if not len(asked):
+                break
+            word, wanted = at[asked] + 1 + place, self.keys[phrase[asked], place]
+            letters = self.letters[phrase[asked], place]
+            fits = words.keys[word] == wanted
+            part = np.flatnonzero((letters > 0) & (words.length[word] >= letters))
+            fits[part] = words.beginnings(word[part], letters[part]) == wanted[part]
+            there = np.ones(len(at), dtype=np.bool_)
+            there[asked] = fits
+            at, phrase = at[there], phrase[there]
+        return at, phrase
+
+
+def _bits(listed: Sequence[int]) -> NDArray[np.uint64]:
+    return np.array(listed, dtype=np.uint64)
 
 
 class _Known(dict[str, int]):

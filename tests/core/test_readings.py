@@ -17,6 +17,7 @@ from ragshield_core.detectors.instruction.matching import judged
 from ragshield_core.detectors.leading_question import shapes_in
 from ragshield_core.detectors.meta_claim import roles
 from ragshield_core.text import readings, workers
+from ragshield_core.text.columns import columns_of
 from ragshield_core.text.lexicon import Lexicon
 from ragshield_core.text.readings import Readings
 
@@ -214,10 +215,10 @@ def test_ideas_of_many_words_are_those_of_each_text():
     rng = np.random.default_rng(0)
     vocabulary = re.findall(r"\w+", "new old page pages of the house not yet yeti prefix pre other")
     texts = [rng.choice(vocabulary, size=rng.integers(0, 12)).tolist() for _ in range(300)]
-    listed, expected = [], []
-    for text in texts:
-        found = enumerate(lexicon.ideas(text), len(listed))
-        expected += [(at, bits) for at, bits in found if bits]
-        listed += [*(word.encode() for word in text), b"\xff"]
-    assert lexicon.places(listed) == expected
-    assert lexicon.places([]) == []
+    expected = [bits for text in texts for bits in lexicon.ideas(text)]
+    table = bytes(code if chr(code).isalnum() else 0 for code in range(256))
+    words = columns_of([" ".join(text).encode() for text in texts], table)
+    behind = np.repeat(words.first[1:], np.diff(words.first))
+    assert lexicon.found(words, behind).tolist() == expected
+    nothing = columns_of([], bytes(256))
+    assert lexicon.found(nothing, nothing.first[:0]).tolist() == []

@@ -14,10 +14,14 @@ import unicodedata
 from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
+from itertools import pairwise
 from typing import NamedTuple
 
+import numpy as np
+
+from ragshield_core.text.columns import Alphabet, columns_of
 from ragshield_core.text.lexicon import Lexicon, phrases_of
-from ragshield_core.text.normalized import Readable, readable, translated
+from ragshield_core.text.normalized import Readable, readable
 from ragshield_core.text.readings import Readings
 
 # Words that mostly play a role, and words that also do otherwise.
@@ -26,16 +30,12 @@ TIERS = ("strong", "weak")
 REACH = 30
 LONGEST = 6  # words of a phrase
 
-_WORD = re.compile(r"[a-z0-9]+")
-# Words as they are split from plain text in bytes: all else is a space, but what ends a text.
-_MARK = b"\xff"
-_MARKED = b" \xff "
-_WORDS = bytes(
-    code if code == _MARK[0] or re.match("[a-z0-9]", chr(code)) else ord(" ") for code in range(256)
-)
+# The letters of words, and what stands for a letter that is part of none.
+_WORDS = bytes(code if re.match("[a-z0-9]", chr(code)) else 0 for code in range(256))
+_OTHER_LETTER, _OTHER = ord("Z"), ord("?")
 # "..., not in 1931": what is denied in passing.
 _DENIED = re.compile(
-    r",\s(?:(?:and|und|et|y|e)\s)?(?:not|nicht)\b|,\s(?:et\s(?:non|pas)|y\sno|e\s(?:non|nao))\b"
+    rb",\s(?:(?:and|und|et|y|e)\s)?(?:not|nicht)\b|,\s(?:et\s(?:non|pas)|y\sno|e\s(?:non|nao))\b"
 )
 
 
@@ -101,39 +101,22 @@ def passage_of(text: str) -> Passage:
 
 def passages_of(texts: Sequence[str]) -> list[Passage]:
     """Return what :func:`passage_of` does, of texts that are looked at together."""
-    plain = [_plain(readable(text).text) for text in texts]
-    # What is beyond ASCII is part of no word.
-    encoded = [text.encode("ascii", "replace") for text in plain]
-    words = _MARKED.join([*encoded, b""]).translate(_WORDS).split()
-    ends = [at for at, word in enumerate(words) if word == _MARK]
-    found: list[Passage] = []
-    places = iter([*roles().lexicon.places(words), (len(words), 0)])
-    start, (at, bits) = 0, next(places)
-    for text, end in zip(plain, ends, strict=True):
-        played = []
-        while at < end:
-            played.append((at - start, bits))
-            at, bits = next(places)
-        found.append(Passage(_with_denied(text, played), end - start))
-        start = end + 1
-    return found
+    words = columns_of(_letters([readable(text).text for text in texts]), _WORDS)
+    bits = roles().lexicon.found(words, np.repeat(words.first[1:], np.diff(words.first)))
+    for match in _DENIED.finditer(words.joined):  # the comma is of no word
+        bits[np.searchsorted(words.start, match.start())] |= np.uint64(roles().denied)
+    places = np.flatnonzero(bits)
+    ends = np.searchsorted(places, words.first)
+    within = places - np.repeat(words.first[:-1], np.diff(ends))
+    played = list(zip(within.tolist(), bits[places].tolist(), strict=True))
+    n_words = np.diff(words.first).tolist()
+    return [
+        Passage(played[start:end], n)
+        for (start, end), n in zip(pairwise(ends.tolist()), n_words, strict=True)
+    ]
 
 
 passages = Readings(passages_of)
-
-
-def _with_denied(plain: str, played: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the roles that are played, what is denied in passing among them."""
-    at = done = 0
-    denied: dict[int, int] = {}
-    for match in _DENIED.finditer(plain):
-        at, done = at + len(_WORD.findall(plain, done, match.start())), match.start()
-        denied[at] = roles().denied
-    if not denied:
-        return played
-    for place, bits in played:
-        denied[place] = denied.get(place, 0) | bits
-    return sorted(denied.items())
 
 
 class Said(NamedTuple):
@@ -154,35 +137,28 @@ def said_in(text: str, places: Sequence[tuple[int, int]]) -> tuple[Readable, lis
         Positions in words, and the bit that is played there.
     """
     view = readable(text)
-    plain = _plain(view.text)
-    spans = [match.span() for match in _WORD.finditer(plain)]
+    words = columns_of(_letters([view.text]), _WORDS)
+    start, end = (words.start - 1).tolist(), (words.end - 1).tolist()
+    plain = words.joined[1:].decode("latin-1")
     found = []
     for at, bit in places:
         # As many words as it takes; of what is denied, the word that denies.
-        for last in range(at, min(at + LONGEST, len(spans))):
-            words = [plain[slice(*span)] for span in spans[at : last + 1]]
-            if roles().lexicon.ideas(words)[0] & bit:
+        for last in range(at, min(at + LONGEST, len(words))):
+            listed = [plain[start[n] : end[n]] for n in range(at, last + 1)]
+            if roles().lexicon.ideas(listed)[0] & bit:
                 break
         else:
             last = at
-        found.append(Said(spans[at][0], spans[last][1]))
+        found.append(Said(start[at], end[last]))
     return view, found
 
 
-class _Letters(dict[int, str]):
-    """Each letter without marks, in as many characters."""
-
-    def __missing__(self, letter: int) -> str:
-        self[letter] = plain = unicodedata.normalize("NFKD", chr(letter))[0]
-        return plain
-
-
-_LETTERS = _Letters()
+def _plain(character: str) -> int:
+    """Return a small letter without marks, and one that stands for others."""
+    letter = unicodedata.normalize("NFKD", character.lower()[0])[0]
+    if letter.isascii():
+        return ord(letter)
+    return _OTHER_LETTER if letter.isalnum() else _OTHER
 
 
-def _plain(text: str) -> str:
-    """Return small letters without marks, as many characters as before."""
-    lower = text.lower()
-    if len(lower) != len(text):  # such as of "\u0130"
-        lower = "".join(letter.lower()[0] for letter in text)
-    return lower if lower.isascii() else translated(lower, _LETTERS)
+_letters = Alphabet(_plain)
