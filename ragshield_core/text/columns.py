@@ -104,6 +104,11 @@ class Columns:
         """Letters of each word, shape (n_words,)."""
         return self.end - self.start
 
+    @property
+    def letters(self) -> NDArray[np.uint8]:
+        """The letter that each byte of ``joined`` is, zero where it is of no word; (n_bytes,)."""
+        return self._eights.view(np.uint8)[: len(self.joined)]
+
     @cached_property
     def text(self) -> NDArray[np.intp]:
         """The text that each word stands in, shape (n_words,)."""

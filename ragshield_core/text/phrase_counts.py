@@ -7,16 +7,19 @@ dropped or added keeps some of its pairs.
 
 from __future__ import annotations
 
+import re
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ragshield_core.entries import Batch
-from ragshield_core.text.normalized import encoded_words, readable
+from ragshield_core.text.characters import CJK
+from ragshield_core.text.checksums import checksums
+from ragshield_core.text.columns import columns_of
+from ragshield_core.text.normalized import readable
 
 # By order: how far behind the first word the further words of an n-gram stand.
 PATTERNS: tuple[tuple[int, tuple[int, ...]], ...] = (
@@ -63,16 +66,17 @@ class Grams(NamedTuple):
     @classmethod
     def of(cls, texts: Sequence[str]) -> Grams:
         """Return the distinct n-grams of each text, at most :data:`MAX_GRAMS` of each."""
-        rows, hashes = _grams_of([encoded_words(readable(text).text) for text in texts])[:2]
-        keys = np.sort((rows.astype(np.uint64) << np.uint64(32)) | hashes)
-        distinct = np.ones(len(keys), dtype=np.bool_)
-        np.not_equal(keys[1:], keys[:-1], out=distinct[1:])
-        keys = keys[distinct]
-        grams = cls((keys >> np.uint64(32)).astype(np.int64), keys.astype(np.uint32), len(texts))
-        sizes = grams.sizes()
-        if len(texts) and sizes.max() > MAX_GRAMS:
-            return grams._sampled(sizes)
-        return grams
+        words, owners = _words_of([readable(text).text for text in texts])
+        upper = owners.astype(np.uint64) << np.uint64(32)
+        keys = np.concatenate([upper[at] | hashes for *_, at, hashes in _grams_of(words, owners)])
+        # So many at the most, those counted several times that stand there several times.
+        most = len(PATTERNS) * np.bincount(owners, minlength=len(texts))
+        for row in np.flatnonzero(most > MAX_GRAMS).tolist():
+            mine = (keys >> np.uint64(32)) == row
+            lowest = _lowest(keys[mine].astype(np.uint32), MAX_GRAMS)
+            keys = np.concatenate([keys[~mine], np.uint64(row << 32) | lowest])
+        keys = _distinct(keys)
+        return cls((keys >> np.uint64(32)).astype(np.int64), keys.astype(np.uint32), len(texts))
 
     def sizes(self) -> NDArray[np.int64]:
         """Return the number of n-grams of each text, shape (n_rows,)."""
@@ -94,13 +98,6 @@ class Grams(NamedTuple):
         np.minimum.at(sketches, self.rows[mine] * SKETCH + columns, mixed)
         return sketches.reshape(self.n_rows, SKETCH)
 
-    def _sampled(self, sizes: NDArray[np.int64]) -> Grams:
-        """Keep those with the lowest mixed hashes, whatever their order."""
-        order = np.lexsort((self.hashes * np.uint32(0x85EBCA6B), self.rows))
-        ranks = np.arange(len(order)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-        kept = np.sort(order[ranks < MAX_GRAMS])
-        return Grams(self.rows[kept], self.hashes[kept], self.n_rows)
-
 
 def order_of(hashes: NDArray[np.uint32]) -> NDArray[np.int64]:
     """Return the order of n-grams: 0 for words, 1 for pairs, 2 for triples, 3 for quadruples."""
@@ -109,37 +106,97 @@ def order_of(hashes: NDArray[np.uint32]) -> NDArray[np.int64]:
 
 def places_of(listed: Sequence[str], wanted: Sequence[int]) -> NDArray[np.bool_]:
     """Mark the words of one text that belong to one of the n-grams, shape (n_words,)."""
-    _, hashes, places, patterns = _grams_of([[word.encode() for word in listed]])
+    words = np.fromiter((zlib.crc32(word.encode()) for word in listed), np.uint32, len(listed))
     marked = np.zeros(len(listed), dtype=np.bool_)
-    for at in np.flatnonzero(np.isin(hashes, np.array(wanted, dtype=np.uint32))).tolist():
-        marked[places[at] + np.array(PATTERNS[patterns[at]][1])] = True
+    for offsets, at, hashes in _grams_of(words, np.zeros(len(words), dtype=np.int64)):
+        found = np.flatnonzero(np.isin(hashes, np.array(wanted, dtype=np.uint32)))
+        for offset in offsets:
+            marked[np.flatnonzero(at)[found] + offset] = True
     return marked
 
 
+# Letters of a word in UTF-8 and small letters, what is beyond ASCII among them.
+_LETTERS = bytes(
+    code if code >= 0x80 or chr(code).isalnum() else 0  # noqa: PLR2004 - ASCII
+    for code in range(256)
+)
+_TOKEN_OR_END = re.compile(rf"[{CJK}]|[^\W_{CJK}]+|\n")
+
+
+def _words_of(texts: Sequence[str]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+    """Return the hash of each word of readable texts, and of which text it is.
+
+    The words are those of :func:`ragshield_core.text.normalized.words`.
+    """
+    folded = [text.casefold().encode("utf-8", "surrogatepass") for text in texts]
+    runs = columns_of(folded, _LETTERS)
+    hashes, owners = checksums(runs), runs.text
+    if runs.joined.isascii() or not len(runs):
+        return hashes, owners
+    # What is beyond ASCII may be a mark, or several words.
+    beyond = np.maximum.reduceat(runs.letters, runs.start) >= 0x80  # noqa: PLR2004
+    places = zip(runs.start[beyond].tolist(), runs.end[beyond].tolist(), strict=True)
+    pieces = b"\n".join([*(runs.joined[start:end] for start, end in places), b""])
+    found = _TOKEN_OR_END.findall(pieces.decode("utf-8", "surrogatepass"))
+    is_word = np.fromiter((word != "\n" for word in found), np.bool_, len(found))
+    n_words = np.ones(len(runs), dtype=np.intp)
+    n_words[beyond] = np.diff(np.cumsum(is_word)[~is_word], prepend=0)
+    hashes = np.repeat(hashes, n_words)
+    encoded = (word.encode() for word in found if word != "\n")
+    hashes[np.repeat(beyond, n_words)] = np.fromiter(map(zlib.crc32, encoded), np.uint32)
+    return hashes, np.repeat(owners, n_words)
+
+
 def _grams_of(
-    listed: Sequence[Sequence[bytes]],
-) -> tuple[NDArray[np.int64], NDArray[np.uint32], NDArray[np.int64], NDArray[np.int64]]:
-    """Return text, hash, place of the first word and pattern of every n-gram in lists of words."""
-    sizes = np.fromiter(map(len, listed), np.int64, len(listed))
-    owners = np.repeat(np.arange(len(listed)), sizes)
-    sequence = np.fromiter(map(zlib.crc32, chain.from_iterable(listed)), np.uint64, len(owners))
-    sequence += np.uint64(1)  # no word is nothing
-    places, hashes = [], []
+    words: NDArray[np.uint32], owners: NDArray[np.int64]
+) -> Iterator[tuple[tuple[int, ...], NDArray[np.bool_], NDArray[np.uint32]]]:
+    """Yield, by pattern, which of all words begin an n-gram, and its hash.
+
+    Yields
+    ------
+    tuple[tuple[int, ...], NDArray[np.bool_], NDArray[np.uint32]]
+        The offsets of its words, a mark for each word, shape (n_words,), and hashes, in order.
+    """
+    n = len(words)
+    numbers = words + np.uint64(1)  # no word is nothing
+    parts = [numbers * odd for odd in _ODD]
     for order, offsets in PATTERNS:
         reach = offsets[-1]
         # An n-gram starts at every word that has the others of its own text behind it.
-        at = np.flatnonzero(owners[: max(0, len(owners) - reach)] == owners[reach:])
-        mixed = np.zeros(len(at), dtype=np.uint64)
-        for offset, odd in zip(offsets, _ODD[: len(offsets)], strict=True):
-            mixed += sequence[at + offset] * odd
-        mixed = (mixed ^ (mixed >> np.uint64(29))) * _MIX
-        top = np.uint32(order << (32 - ORDER_BITS))
-        hashes.append((mixed >> np.uint64(32 + ORDER_BITS)).astype(np.uint32) | top)
-        places.append(at)
-    patterns = np.repeat(np.arange(len(PATTERNS)), [len(at) for at in places])
-    at = np.concatenate(places)
-    rows = owners[at]
-    return rows, np.concatenate(hashes), at - (np.cumsum(sizes) - sizes)[rows], patterns
+        at = np.zeros(n, dtype=np.bool_)
+        size = max(0, n - reach)
+        np.equal(owners[:size], owners[reach:], out=at[:size])
+        mixed = parts[0][:size].copy()
+        for offset, part in zip(offsets[1:], parts[1:], strict=False):
+            mixed += part[offset : size + offset]
+        mixed = mixed[at[:size]]
+        mixed ^= mixed >> np.uint64(29)
+        mixed *= _MIX
+        mixed >>= np.uint64(32 + ORDER_BITS)
+        yield offsets, at, mixed.astype(np.uint32) | np.uint32(order << (32 - ORDER_BITS))
+
+
+def _distinct(keys: NDArray[Any]) -> NDArray[Any]:
+    """Return keys in order, each once."""
+    keys = np.sort(keys)
+    distinct = np.ones(len(keys), dtype=np.bool_)
+    np.not_equal(keys[1:], keys[:-1], out=distinct[1:])
+    return keys[distinct]
+
+
+def _lowest(hashes: NDArray[np.uint32], n: int) -> NDArray[np.uint32]:
+    """Return the n distinct hashes that are lowest when mixed, whatever their order."""
+    mixed = hashes * np.uint32(0x85EBCA6B)
+    share = 2 * n / max(1, len(mixed))
+    # Of those below some limit there are enough, or the limit was too low.
+    while share < 1.0:
+        few = _distinct(mixed[mixed < np.uint32(share * (1 << 32))])
+        if len(few) >= n:
+            break
+        share *= 4
+    else:
+        few = _distinct(mixed)
+    return few[:n] * np.uint32(pow(0x85EBCA6B, -1, 1 << 32))
 
 
 def n_cells_for(n_characters: int) -> int:

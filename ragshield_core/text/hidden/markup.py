@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from html import unescape
@@ -137,10 +137,12 @@ class _Element:
     background: tuple[int, int, int] | None
 
 
-def hidden_html(text: str) -> Iterator[Payload]:  # noqa: C901 - one case per kind of tag
-    """Yield what HTML would not show."""
-    if not _MAY_HIDE(text):
-        return
+def hidden_html(text: str) -> Iterable[Payload]:
+    """Return what HTML would not show."""
+    return _scanned(text) if "<" in text and _MAY_HIDE(text) else ()
+
+
+def _scanned(text: str) -> Iterator[Payload]:  # noqa: C901 - one case per kind of tag
     fenced = "```" in text or "~~~" in text
     fences = [match.start() for match in _FENCE.finditer(text)] if fenced else []
     stack: list[_Element] = []

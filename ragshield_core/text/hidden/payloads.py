@@ -71,8 +71,7 @@ def _payloads(text: str) -> list[Payload]:
     # isprintable is far quicker than a search, and nearly always true but for the ends of lines.
     if not text.replace("\n", " ").isprintable() and CONTROL_CHARACTER.search(text):
         found += control_characters(text)
-    if "<" in text:
-        found += hidden_html(text)
+    found += hidden_html(text)
     if "]:" in text:
         found += markdown_comments(text)
     if "{white}" in text or "phantom" in text:
