@@ -29,6 +29,7 @@ from ragshield_core.text.phrase_counts import (
     Grams,
     Recent,
     arrivals_of,
+    found_in,
     n_cells_for,
     order_of,
     places_of,
@@ -565,7 +566,10 @@ class TriggerPhraseDetector(Detector):
         share = self._recent_share(grams, weights[len(batch) :], background)
         faint, candidates = self._candidates(grams, grams.hashes, share, background)
         scores = np.full(len(batch), NOTHING)
-        np.maximum.at(scores, grams.rows, faint)
+        first = np.flatnonzero(np.diff(grams.rows, prepend=-1))  # n-gram of each text
+        if len(first):
+            rows = grams.rows[first]
+            scores[rows] = np.maximum(scores[rows], np.maximum.reduceat(faint, first))
         told = self._told_apart(batch, grams, candidates, share, weights)
         self._lose_patience(told.phrases, len(batch), told.found)
         ids = [*batch.ids, *(arrival.id for arrival in self._recent.arrivals)]
@@ -594,12 +598,11 @@ class TriggerPhraseDetector(Detector):
         found, why = np.full(n, -np.inf), np.full(n, -1, dtype=np.int64)
         if not candidates.size:
             return _ToldApart([], found, why)
-        place = np.minimum(np.searchsorted(candidates, grams.hashes), len(candidates) - 1)
-        mine = candidates[place] == grams.hashes
+        mine, place = found_in(candidates, grams.hashes)
         rows, which = self._recent.holders(candidates)
         counted = weights[n_batch + rows] > 0.0
         rows = np.concatenate([grams.rows[mine], rows[counted] + n_batch])
-        which = np.concatenate([place[mine], which[counted]])
+        which = np.concatenate([place, which[counted]])
         tests = _Tests(candidates, self._background, share)
         holding = _Holding.of(
             rows, which, self._copies_of(grams), self._lineages_of(batch), weights
@@ -781,15 +784,16 @@ class _Tests:
 
     def scores(self, recent: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the corrected surprisal for weights of recent entries, shape (n_hashes,)."""
-        with np.errstate(divide="ignore", invalid="ignore"):
-            total = recent + self.known
-            part = recent / total
-            tail = recent * np.log(part / self.share)
-            rest = self.known * np.log((1.0 - part) / (1.0 - self.share))
-            surprisal = np.where(self.known > 0, tail + rest, tail) / math.log(10.0)
         usual = self.known * (self.share / (1.0 - self.share))
-        surprisal[(recent <= MIN_LIFT * usual) | (recent <= self.known)] = 0.0
-        frequent = np.minimum(np.nan_to_num(total), TAIL - 1).astype(np.int64)
+        more = np.flatnonzero((recent > MIN_LIFT * usual) & (recent > self.known))
+        surprisal = np.zeros(len(recent))
+        held, known, share = recent[more], self.known[more], self.share[more]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            part = held / (held + known)
+            tail = held * np.log(part / share)
+            rest = known * np.log((1.0 - part) / (1.0 - share))
+            surprisal[more] = np.where(known > 0, tail + rest, tail) / math.log(10.0)
+        frequent = np.minimum(recent + self.known, TAIL - 1).astype(np.int64)
         log_tests = np.minimum(self._log_tests[self.orders, frequent], self._log_parts)
         return np.asarray(surprisal - log_tests, dtype=np.float64)
 

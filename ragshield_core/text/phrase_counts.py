@@ -360,6 +360,8 @@ class Recent:
 
     def at_most(self, hashes: NDArray[np.uint32]) -> NDArray[np.int64]:
         """Return how many entries hold each n-gram at the most, quickly."""
+        if not self.arrivals:
+            return np.zeros(len(hashes), dtype=np.int64)
         return self._index[_index_cells(hashes)].astype(np.int64)
 
     def holders(self, wanted: NDArray[np.uint32]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -373,13 +375,9 @@ class Recent:
         if not self.arrivals or not wanted.size:
             return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
         hashes = np.concatenate([arrival.hashes for arrival in self.arrivals])
-        marked = np.zeros(INDEX_CELLS, dtype=np.bool_)
-        marked[_index_cells(wanted)] = True
-        places = np.flatnonzero(marked[_index_cells(hashes)])
-        which = np.minimum(np.searchsorted(wanted, hashes[places]), len(wanted) - 1)
-        same = wanted[which] == hashes[places]
+        places, which = found_in(wanted, hashes)
         ends = np.cumsum([len(arrival.hashes) for arrival in self.arrivals])
-        return np.searchsorted(ends, places[same], side="right"), which[same]
+        return np.searchsorted(ends, places, side="right"), which
 
     def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """Return everything as JSON-ready values and arrays."""
@@ -429,6 +427,31 @@ class Recent:
 
 # Enough that a few million n-grams of recent entries seldom share a cell.
 INDEX_CELLS = 1 << 22
+# Many times as many as are looked for at once.
+FOUND_CELLS = 1 << 18
+
+
+def found_in(
+    wanted: NDArray[np.uint32], hashes: NDArray[np.uint32]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return which of some hashes are wanted, and the place of each of these among the wanted.
+
+    Parameters
+    ----------
+    wanted
+        Shape (n_wanted,), ascending and distinct, at least one.
+    hashes
+        Shape (n_hashes,).
+    """
+    places = np.arange(len(hashes))
+    if len(hashes) > FOUND_CELLS // 8:
+        # Most are not: a small table tells it of nearly all of them.
+        marked = np.zeros(FOUND_CELLS, dtype=np.bool_)
+        marked[wanted & np.uint32(FOUND_CELLS - 1)] = True
+        places = np.flatnonzero(marked[hashes & np.uint32(FOUND_CELLS - 1)])
+    which = np.minimum(np.searchsorted(wanted, hashes[places]), len(wanted) - 1)
+    same = wanted[which] == hashes[places]
+    return places[same], which[same]
 
 
 def arrivals_of(entries: Batch, grams: Grams, *, held: bool = False) -> list[Arrival]:

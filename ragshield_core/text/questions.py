@@ -111,6 +111,11 @@ _MID_END = re.compile(
     rf"\s{_NOT_ASKED}\w{{1,20}}(?:\s\w{{1,20}}){{0,3}}|(?:what|which)\s{_NOT_ASKED}\w{{1,20}})$",
     re.IGNORECASE,
 )
+_FIRST_WORDS = re.compile(r"(\w+)(?:\s(\w+))?")
+# What questions begin with, before any apostrophe or hyphen; endings in brackets left out.
+_OPENERS = frozenset(re.findall(r"(?<![^|])\w+", f"{_WH}|{_WH_WEAK}|{_AUX}|tell|name|please|i"))
+_OPENERS |= {f"welche{ending}" for ending in "rsmn"} | {"wieviel"}
+_PREPOSITIONS = frozenset(_PREPOSITION.split("|"))
 _MID_WORDS = frozenset(("who", "whom", "what", "when", "where", "which", "why", "how"))
 _VERBS = frozenset(f"{_BE}|do|does|did|has|have|had|can|could|will|would|should".split("|"))
 # "Do the test", "Have the form ready".
@@ -132,6 +137,7 @@ _LEAD = re.compile(
     re.IGNORECASE,
 )
 _MARKS = frozenset("?？؟⁇")
+_MARK = re.compile("[?？؟⁇]")
 _ASIDE = re.compile(r"\[[^\][]{0,80}\]|\([^()?]{0,20}\?[^()?]{0,20}\)")
 _WORD = re.compile(r"[^\W_]+(?:['’.-][^\W_]+)*")
 _OTHERS = (
@@ -162,6 +168,7 @@ _GOES_ON = re.compile(
     r"|with|to|as|for|which|who|that|the|starring|featuring|written|directed)\s))"
 )
 _BREAK = re.compile(r"\s{0,9}(?:\n|\s[-–—|]\s|[:;]\s)")
+_BREAKS = re.compile("[\n–—|:;-]")
 _CAPITAL = re.compile(r"(?<=[a-z0-9])\s(?=(?:The|In|It|A|An)\s)")  # after a question in lower case
 
 
@@ -180,14 +187,18 @@ def opening_of(text: str) -> Opening:
     lead = _LEAD.match(head)
     start = lead.end() if lead else 0
     first: tuple[int, int, str] | None = None
+    marked = _MARK.search(head, start)
     for n, (begin, end, stop) in enumerate(_sentences(head, start)):
         if stop in _MARKS:
             return _marked(text, head, (begin, end), early=n < 2)
         first = first or (begin, end, stop)
+        if not marked:
+            break
     _, end, stop = first or (start, len(head), "")
     after = head[end + 1 : end + 2]
     glued = stop != "" and after.isascii() and after.isalpha()
-    broken = _BREAK.search(head, start, end)  # a heading, or no full stop at all
+    # A heading, or no full stop at all.
+    broken = _BREAKS.search(head, start, end + 1) and _BREAK.search(head, start, end)
     if not broken and head[start : start + 1].islower():
         broken = _CAPITAL.search(head, start, end)
     if broken:
@@ -344,6 +355,8 @@ def _unmarked_kind(sentence: str) -> int:
         return UNMARKED if asks.start() == 0 or asks.end() == len(sentence) else WEAK
     if len(words) < 3:
         return NONE
+    if not _opens(sentence):
+        return _embedded_kind(sentence, words)
     if _STRONG.match(sentence) or _is_inverted(sentence, words):
         # "Who Framed Roger Rabbit is a film": a title, or a question in capitals.
         capitals = sum(word[0].isupper() for word in words[1:5])
@@ -352,6 +365,22 @@ def _unmarked_kind(sentence: str) -> int:
         return TITLE if title and _LATER_BE.search(sentence) else kind
     if _WH_START.match(sentence) or _AUX_START.match(sentence):
         return WEAK
+    return _embedded_kind(sentence, words)
+
+
+def _opens(sentence: str) -> bool:
+    """Return whether a sentence may begin as questions do: of most, the first word tells it."""
+    first = _FIRST_WORDS.match(sentence)
+    return (
+        first is None
+        or not first[0].isascii()
+        or first[1].lower() in _OPENERS
+        or (first[1].lower() in _PREPOSITIONS and (first[2] or "").lower() in _OPENERS)
+    )
+
+
+def _embedded_kind(sentence: str, words: Sequence[str]) -> int:
+    """Return the kind of a sentence that does not begin as a question does."""
     lower = sentence[0].islower()
     if not _MID_WORDS.isdisjoint(words) and _MID.search(sentence):
         return EMBEDDED if lower or _MID_END.search(sentence) else WEAK
