@@ -12,7 +12,7 @@ from ragshield_core.detectors.base import Detector, Evidence, Need
 from ragshield_core.entries import Batch
 from ragshield_core.errors import NotFittedError
 from ragshield_core.findings import printable
-from ragshield_core.text.questions import KINDS, NONE, Opening, further_of, opening_of
+from ragshield_core.text.questions import KINDS, NONE, Opening, further_of, may_ask, opening_of
 from ragshield_core.text.readings import Readings
 
 # How often an entry that was made for a question is of each kind, and, of that kind, starts in
@@ -303,9 +303,9 @@ def _shape(found: Opening, *, further: bool = False) -> tuple[int, ...]:
 def shapes_in(texts: Sequence[str]) -> list[tuple[int, ...]]:
     """Return the shapes of what texts open with and of the questions behind that, as one each."""
     found = []
-    for text in texts:
+    for text, places in zip(texts, may_ask(texts), strict=True):
         opening = opening_of(text)
-        further = further_of(text, opening)
+        further = further_of(text, opening, places)
         found.append((*_shape(opening), *_shape(further, further=True)))
     return found
 

@@ -124,6 +124,16 @@ class Hint:
         return self._compiled.search(text.encode("utf-8", "replace")) is not None
 
 
+def latin(pattern: str) -> re2._Regexp:
+    """Return a pattern over text with one byte for each character; without groups."""
+    options = re2.Options()
+    options.max_mem = MAX_MEMORY
+    options.never_capture = True
+    options.log_errors = False
+    options.encoding = re2.Options.Encoding.LATIN1
+    return re2.compile(pattern.encode("latin-1"), options)
+
+
 def _compiled(pattern: str, *, ideographs: bool) -> re2._Regexp:
     options = re2.Options()
     options.max_mem = MAX_MEMORY

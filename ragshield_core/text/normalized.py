@@ -239,11 +239,21 @@ def _remembered_long(text: str) -> Readable:
     return _readable(text)
 
 
+@lru_cache(maxsize=4096)
+def _is_odd(character: str) -> bool:
+    """Return whether a character beyond ASCII may be read as another one, or not at all."""
+    return bool(
+        _nfkc(character) != character
+        or _DROPPED.match(character)
+        or _MARK.match(character)
+        or _CONFUSABLE_LETTER.match(character)
+    )
+
+
 def _readable(text: str) -> Readable:
     view = Readable(text, text)
-    if not text.isascii():
-        # Dashes and quotation marks are most of what most texts have beyond ASCII.
-        beyond = beyond_ascii(text)
+    # Dashes and quotation marks are most of what most texts have beyond ASCII.
+    if not text.isascii() and any(map(_is_odd, beyond := beyond_ascii(text))):
         if _DROPPED.search(beyond):
             view = view.replaced(_DROPPED, _nothing, _starts(view.text, _is_dropped))
         forms = list(map(_nfkc, beyond))
@@ -306,24 +316,34 @@ def _starts_of_blanks(text: str) -> Iterable[int] | None:
     """Return where a text has blanks that are not single spaces or ends of lines."""
     if len(text) <= _FEW:
         return None
-    codes = _codes(text)
-    found = _is_blank()[codes]
+    places: list[int] = np.flatnonzero(_begins_blank(_codes(text))).tolist()
+    return places
+
+
+def _begins_blank(codes: NDArray[np.uint32]) -> NDArray[np.bool_]:
+    found: NDArray[np.bool_] = _is_blank()[codes]
     plain = (codes == ord(" ")) | (codes == ord("\n"))
     plain[:-1] &= ~found[1:]
-    places: list[int] = np.flatnonzero(found & ~plain).tolist()
-    return places
+    found &= ~plain
+    return found
 
 
 def _starts_of_spaced(text: str) -> Iterable[int] | None:
     """Return where single letters that are set apart may begin in a long text."""
     if len(text) <= _LONG:
         return None
-    codes = np.minimum(_codes(text), _N_ASCII)
-    letter = _may_be_letter()[codes]
-    found = letter[:-2] & _sets_apart()[codes[1:-1]] & letter[2:]
-    found[1:] &= ~_is_plain()[codes[:-3]]
+    codes = _codes(text)
+    letter, apart = _letters_and_signs(codes)
+    found = letter[:-2] & apart[1:-1] & letter[2:]
+    found[1:] &= ~_is_plain()[np.minimum(codes[:-3], _N_ASCII)]
     places: list[int] = np.flatnonzero(found).tolist()
     return places
+
+
+def _letters_and_signs(codes: NDArray[np.uint32]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Return which characters may be letters, and which may set them apart."""
+    codes = np.minimum(codes, _N_ASCII)
+    return _may_be_letter()[codes], _sets_apart()[codes]
 
 
 def _starts_of_words(text: str) -> Iterable[int] | None:

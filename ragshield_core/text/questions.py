@@ -4,9 +4,13 @@
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate, chain
 from typing import NamedTuple
+
+from ragshield_core.text.columns import Alphabet
+from ragshield_core.text.linear import latin
 
 # What an opening can be, by what it tells; the first that applies.
 KINDS = (
@@ -31,6 +35,10 @@ _LONGEST = 60  # words of a question
 _BEFORE, _AROUND = 400, 4000
 _CODE = re.compile(r"[(){}\[\]=<>;:|\\$&`_/]")
 _SHORT = 15  # words of a phrase that might be one
+_LOOKED_BACK = 250  # characters, for where a sentence begins
+_FEW = 8  # questions, and places of them, that are looked at one by one
+# What may stand behind the last sentence, and how much of it is looked at.
+_CLOSERS, _CLOSING = " .!?\n\"'”’»)", 40
 
 
 class Opening(NamedTuple):
@@ -137,7 +145,6 @@ _LEAD = re.compile(
     re.IGNORECASE,
 )
 _MARKS = frozenset("?？؟⁇")
-_MARK = re.compile("[?？؟⁇]")
 _ASIDE = re.compile(r"\[[^\][]{0,80}\]|\([^()?]{0,20}\?[^()?]{0,20}\)")
 _WORD = re.compile(r"[^\W_]+(?:['’.-][^\W_]+)*")
 _OTHERS = (
@@ -187,7 +194,7 @@ def opening_of(text: str) -> Opening:
     lead = _LEAD.match(head)
     start = lead.end() if lead else 0
     first: tuple[int, int, str] | None = None
-    marked = _MARK.search(head, start)
+    marked = _has_mark(head)
     for n, (begin, end, stop) in enumerate(_sentences(head, start)):
         if stop in _MARKS:
             return _marked(text, head, (begin, end), early=n < 2)
@@ -197,11 +204,7 @@ def opening_of(text: str) -> Opening:
     _, end, stop = first or (start, len(head), "")
     after = head[end + 1 : end + 2]
     glued = stop != "" and after.isascii() and after.isalpha()
-    # A heading, or no full stop at all.
-    broken = _BREAKS.search(head, start, end + 1) and _BREAK.search(head, start, end)
-    if not broken and head[start : start + 1].islower():
-        broken = _CAPITAL.search(head, start, end)
-    if broken:
+    if broken := _broken(head, start, end):
         end, glued = broken.start(), False
     kind = _unmarked_kind(head[start:end])
     if kind != NONE:
@@ -215,7 +218,15 @@ def opening_of(text: str) -> Opening:
     return Opening(NONE, head[start : start + 1].islower(), glued, 0, (start, end))
 
 
-def further_of(text: str, opening: Opening) -> Opening:
+def _broken(head: str, start: int, end: int) -> re.Match[str] | None:
+    """Return where a sentence ends without a full stop, if it does: a heading, for instance."""
+    broken = _BREAK.search(head, start, end) if _BREAKS.search(head, start, end + 1) else None
+    if broken is None and head[start : start + 1].islower():
+        broken = _CAPITAL.search(head, start, end)
+    return broken
+
+
+def further_of(text: str, opening: Opening, places: Sequence[int] | None = None) -> Opening:
     """Return the most striking question behind what a text opens with, wherever it stands.
 
     Parameters
@@ -224,6 +235,8 @@ def further_of(text: str, opening: Opening) -> Opening:
         Its first 20,000 characters are searched.
     opening
         What it opens with.
+    places
+        From :func:`may_ask`, which looks at many texts at once: only sentences there are looked at.
 
     Examples
     --------
@@ -234,25 +247,76 @@ def further_of(text: str, opening: Opening) -> Opening:
     """
     best, most = Opening(NONE, lower=False, glued=False, echo=0, span=(0, 0)), 0
     done = opening.span[1] if opening.kind not in (NONE, LATER) else 0
-    pieces = list(_pieces(text[:_FURTHER]))
-    words: _Words | None = None  # counted once, where a piece asks something
-    for start, end, glued in pieces:
+    head = text[:_FURTHER]
+    asks = []
+    for start, end, glued in _pieces(head) if places is None else _pieces_at(head, places):
         if start < done:
             continue
         kind = _further_kind(text[start:end])
-        last = not text[end : end + 40].strip(" .!?\n\"'”’»)")
         # Lower case behind a full stop is a phrase where nothing follows, and else a name.
-        if kind == NONE or (kind == PHRASE and not last):
-            continue
-        words = words or _Words(text[: _FURTHER + _AROUND], pieces)
+        if kind != NONE and (kind != PHRASE or _is_last(text, end)):
+            asks.append((kind, start, end, glued))
+    if not asks:
+        return best
+    words = _Words(text[: _FURTHER + _AROUND], list(_pieces(head)), few=len(asks) <= _FEW)
+    for kind, start, end, glued in asks:
         back = words.come_back(_asked(text[start:end]), start, end)
         found = _opening(text, kind, (start, end), *back, glued=glued)
         if kind == PHRASE and found.echo < 3:
             continue
+        last = _is_last(text, end)
         striking = 1 + 2 * _STRIKING[kind] + 2 * (found.lower + last) + found.echo
         if striking >= most:
             best, most = found._replace(last=last), striking
     return best
+
+
+def _first(start: int, end: int) -> int:  # noqa: ARG001
+    return start
+
+
+def _last(start: int, end: int) -> int:  # noqa: ARG001
+    return end - 1
+
+
+def _before(start: int, end: int) -> int:  # noqa: ARG001
+    return max(0, start - 1)
+
+
+def _is_last(text: str, end: int) -> bool:
+    return not text[end : end + _CLOSING].strip(_CLOSERS)
+
+
+def may_ask(texts: Sequence[str]) -> list[list[int] | None]:
+    """Return places in each text that lie in sentences which may be questions behind its opening.
+
+    Sentences that begin as questions do, have a question word in them, end with a question mark or
+    before what an answer begins with, are in ideographs, or are the last one: no other can be. By
+    one look at all texts, instead of one at each of their sentences.
+
+    Parameters
+    ----------
+    texts
+        Any number.
+
+    Returns
+    -------
+    list[list[int] | None]
+        Ascending; ``None`` where there are so many that all sentences are to be looked at.
+    """
+    heads = [text[: _FURTHER + _CLOSING] for text in texts]
+    narrowed = _narrow(heads)
+    joined = b"x".join(narrowed)  # ends no sentence, and begins none
+    begins = list(accumulate((len(head) + 1 for head in heads), initial=0))
+    found: list[set[int]] = [set() for _ in texts]
+    for pattern, where in ((_ASKING, _first), (_BEGINNING, _last), (_BLANK_BEHIND, _before)):
+        for match in pattern.finditer(joined):
+            place = where(*match.span())
+            number = bisect_right(begins, place) - 1
+            found[number].add(place - begins[number])
+    for places, text in zip(found, texts, strict=True):
+        places.add(max(0, len(text.rstrip(_CLOSERS)) - 1))
+    return [sorted(places) if len(places) <= _FEW else None for places in found]
 
 
 # Which of several questions is the one that was planted: in running text, people set marks.
@@ -261,6 +325,51 @@ _PIECE_END = re.compile(
     r"[.!?。！？\n](?:(?<=\n)\s{0,9}(?=\S)"
     r"|(?<!\n)[.!?。！？]{0,2}[\"'”’»)\]]{0,3}\s{0,3}(?=[^\s.!?。！？]))"
 )
+
+
+def _byte_of(character: str) -> int:
+    """Return what stands for a character where questions are looked for in many texts at once."""
+    if character.isascii():
+        return ord(character) or _OTHER
+    if character in _MARKS:
+        return ord("?")
+    if character in "。！":
+        return ord("!")
+    if character in _ALSO:
+        return ord(_ALSO[character])
+    if _IDEOGRAPH.match(character):
+        return ord("Y")
+    return ord("Z") if character.isalnum() else _OTHER
+
+
+# Letters that are the same as others where case is left out of account.
+_ALSO = {"\u0131": "i", "\u0130": "i", "\u017f": "s", "\u212a": "k"}
+_IDEOGRAPH = re.compile("[\u3040-\u30ff\u3400-\u9fff]")
+_OTHER = 0xFF
+_narrow = Alphabet(_byte_of)
+
+
+def _any_of(words: Iterable[str]) -> str:
+    return "|".join(sorted("".join(chr(_byte_of(letter)) for letter in word) for word in words))
+
+
+_NO_LETTER = "[^A-Za-z0-9]"
+_BEGINNING = latin(
+    rf"(?i)[.!?\n]{_NO_LETTER}*(?:(?:(?:{_any_of(_PREPOSITIONS)}){_NO_LETTER})?"
+    rf"(?:{_any_of(_OPENERS - {'i', 'name', 'please', 'tell'})})\b|(?:please{_NO_LETTER})?tell\b"
+    rf"|name{_NO_LETTER}the\b|i{_NO_LETTER}(?:(?:was|am){_NO_LETTER})?wonder)"
+)
+_WITHIN = r"[^A-Za-z0-9.!?\n]"  # between words of a sentence
+_BEFORE_WHO = "by|in|of|for|with|to|on|from|as|under|at"
+_ASKING = latin(
+    rf"\b(?i:(?:{_BEFORE_WHO}|{_any_of(_BE.split('|'))}){_WITHIN}"
+    r"(?:who|whom|what|which|where|when|how)\b"
+    rf"|(?:which|what|who){_WITHIN}(?:\w+{_WITHIN}){{0,2}}(?:{_any_of(_AUX.split('|'))})\b"
+    rf"|(?:what|which){_WITHIN}\w+(?:{_WITHIN}\w+){{0,3}}[.!?\n]"
+    r"|(?:who|whom|what|when|where|which|why|how)[.!?\n])"
+    r"|\?|Y+|\b(?i:is|are|was|were|of|by|the|in|called|as|from)[.!\n]"
+)
+_BLANK_BEHIND = latin(r"[ .!?\n\"')\x80-\xff]{40}")
 _STARTS = frozenset(f"{_WH}|{_AUX}|{_PREPOSITION}|tell|name|please|i".split("|"))
 
 
@@ -269,16 +378,62 @@ def _pieces(text: str) -> Iterator[tuple[int, int, bool]]:
     begin, glued = -1, False
     for match in _PIECE_END.finditer(text):
         place = match.start()
-        if text[place] == "." and _ABBREVIATION.search(text[max(0, place - 8) : place]):
-            continue
-        if text[place] in _MARKS and not _ends_a_question(text, place):
+        if not _ends_a_piece(text, place):
             continue
         if begin >= 0:
-            yield begin, place + (text[place] in _MARKS), glued
+            yield begin, _end_of_piece(text, begin, place), glued
         begin, glued = match.end(), not match[0][-1].isspace()
     if begin >= 0:
-        stripped = text.rstrip().rstrip(".!。！")
-        yield begin, max(begin, len(stripped)), glued
+        yield begin, _end_of_piece(text, begin, None), glued
+
+
+def _ends_a_piece(text: str, place: int) -> bool:
+    """Return whether a mark, or an end of a line, ends a sentence."""
+    if text[place] == ".":
+        before = text[max(0, place - 8) : place]
+        long = len(before) == 8 and before[1:].isalnum()
+        return long or not _ABBREVIATION.search(before)
+    return text[place] not in _MARKS or _ends_a_question(text, place)
+
+
+def _end_of_piece(text: str, begin: int, place: int | None) -> int:
+    """Return where a sentence ends, given the mark behind it, if there is one."""
+    if place is None:
+        return max(begin, len(text.rstrip().rstrip(".!。！")))
+    return place + (text[place] in _MARKS)
+
+
+def _pieces_at(text: str, places: Sequence[int]) -> Iterator[tuple[int, int, bool]]:
+    """Yield, of what :func:`_pieces` does, the sentences in which some places lie; ascending."""
+    known = -1
+    for place in places:
+        if place >= len(text):
+            break
+        back = _LOOKED_BACK
+        while (found := _piece_at(text, place, max(0, place - back))) is None and back < place:
+            back *= 4
+        if found is not None and found[0] > known:
+            known = found[0]
+            yield found
+
+
+def _piece_at(text: str, place: int, start: int) -> tuple[int, int, bool] | None:
+    """Return the sentence in which a place lies, if it begins behind another place."""
+    # Behind a letter, it is found as if looked for from the start of the text on.
+    while 0 < start < place and not text[start].isalnum():
+        start += 1
+    begin = -1
+    for match in _PIECE_END.finditer(text, start):
+        at = match.start()
+        if _ends_a_piece(text, at):
+            if at >= place and begin >= 0:
+                return begin, _end_of_piece(text, begin, at), not text[begin - 1].isspace()
+            if at >= place:
+                return None
+            begin = match.end()
+    if begin < 0:
+        return None
+    return begin, _end_of_piece(text, begin, None), not text[begin - 1].isspace()
 
 
 def _further_kind(piece: str) -> int:
@@ -316,6 +471,10 @@ def _marked(text: str, head: str, span: tuple[int, int], *, early: bool) -> Open
     else:
         kind = MARKED if _is_direct(head[start:end].lstrip()) else MARKED_OTHER
     return _question(text, kind, (start, end + 1), glued=glued)
+
+
+def _has_mark(head: str) -> bool:
+    return "?" in head or not (head.isascii() or _MARKS.isdisjoint(head))
 
 
 def _ends_a_question(head: str, place: int) -> bool:
@@ -402,7 +561,27 @@ def _question(text: str, kind: int, span: tuple[int, int], *, glued: bool) -> Op
     start, end = span
     asked = _asked(text[start:end])
     rest = text[max(0, start - _BEFORE) : start] + " " + text[end : end + _AROUND]
-    return _opening(text, kind, span, len(asked), len(asked & _stems(rest)), glued=glued)
+    return _opening(text, kind, span, len(asked), _n_back(asked, rest), glued=glued)
+
+
+def _n_back(asked: set[str], rest: str) -> int:
+    """Return how many words that are asked about stand in the rest of a text."""
+    if not rest.isascii() and _UNSPACED.search(rest):
+        return len(asked & _stems(rest))
+    lower = rest.lower()
+    return sum(_stands(word, lower) for word in asked)
+
+
+def _stands(word: str, lower: str) -> bool:
+    """Return whether it is one of the :func:`_stems` of a text in small letters."""
+    end = 0
+    while (place := lower.find(word, end)) >= 0:
+        start = lower.rfind(" ", 0, place) + 1
+        end = lower.find(" ", place)
+        end = end if end >= 0 else len(lower)
+        if word in _stems(lower[start:end]):
+            return True
+    return False
 
 
 def _asked(question: str) -> set[str]:
@@ -420,26 +599,59 @@ def _opening(
 
 
 class _Words:
-    """Where each word of a text stands, sentence by sentence."""
+    """Where each word of a text stands, sentence by sentence.
 
-    def __init__(self, text: str, pieces: Sequence[tuple[int, int, bool]]) -> None:
+    Parameters
+    ----------
+    text, pieces
+        The text, and its sentences.
+    few
+        Whether few are asked for, so that they are looked for one by one instead of all at once.
+    """
+
+    def __init__(
+        self, text: str, pieces: Sequence[tuple[int, int, bool]], *, few: bool = False
+    ) -> None:
+        ends = [0, *chain.from_iterable((start, end) for start, end, _ in pieces), len(text)]
+        self._text, self._starts, self._ends = text, ends[:-1], ends[1:]
+        self._stems: dict[int, set[str]] = {}
+        self._lower = text.lower()
+        # Of some letters the small one is two, or another one in the middle of a word.
+        self._few = few and len(self._lower) == len(text) and "\u03a3" not in text
         self._places: dict[str, list[int]] = {}
-        begin = 0
-        for start, end, _ in (*pieces, (len(text), len(text), False)):
-            for first, last in ((begin, start), (start, end)):
-                for word in _stems(text[first:last]):
-                    self._places.setdefault(word, []).append(first)
-            begin = end
+        if not self._few:
+            for number, start in enumerate(self._starts):
+                for word in self._stems_of(number):
+                    self._places.setdefault(word, []).append(start)
 
     def come_back(self, asked: set[str], start: int, end: int) -> tuple[int, int]:
         """Return how many words are asked about, and how many of them stand around a span."""
-        back = 0
-        for word in asked:
+        return len(asked), sum(
+            self._stands(word, start - _AROUND, start) or self._stands(word, end, end + _AROUND)
+            for word in asked
+        )
+
+    def _stems_of(self, number: int) -> set[str]:
+        if number not in self._stems:
+            part = slice(self._starts[number], self._ends[number])
+            self._stems[number] = _stems(self._text[part])
+        return self._stems[number]
+
+    def _stands(self, word: str, low: int, high: int) -> bool:
+        """Return whether a word stands in a sentence that starts between two places."""
+        if not self._few:
             places = self._places.get(word, [])
-            there = bisect_left(places, start - _AROUND), bisect_left(places, start)
-            later = bisect_left(places, end), bisect_left(places, end + _AROUND)
-            back += there[0] < there[1] or later[0] < later[1]
-        return len(asked), back
+            return bisect_left(places, low) < bisect_left(places, high)
+        first, behind = bisect_left(self._starts, low), bisect_left(self._starts, high)
+        if first == behind:
+            return False
+        place, end = self._starts[first], self._ends[behind - 1]
+        while (place := self._lower.find(word, place, end)) >= 0:
+            number = bisect_right(self._starts, place) - 1
+            if word in self._stems_of(number):
+                return True
+            place = max(place + 1, self._ends[number])
+        return False
 
 
 def _stems(text: str) -> set[str]:
