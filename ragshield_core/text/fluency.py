@@ -48,6 +48,8 @@ _ONE = np.int32(1)
 
 _SPACE, _LOWER, _UPPER, _DIGIT, _MARK, _IDEOGRAPH = range(6)
 _BMP = 0x10000
+_CLASS = 17  # bits that hold a place in the basic plane, and one more
+_LOWERED = (1 << _CLASS) - 1
 # Radicals, kana and unified ideographs; compatibility ideographs.
 _IDEOGRAPHS = (range(0x2E80, 0xA000), range(0xF900, 0xFB00))
 _STEM = 3  # words up to this length are a kind of their own: function words, mostly
@@ -57,7 +59,7 @@ _M1, _M2, _M3, _M4 = (
     np.uint64(m)
     for m in (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0xD6E8FEB86659FD93)
 )
-_POWERS = np.array([pow(0x100000001B3, i, 1 << 64) for i in range(_LONGEST + 1)], dtype=np.uint64)
+_PRIME = 0x100000001B3
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -256,13 +258,14 @@ def _blocks(texts: Sequence[str]) -> Iterator[tuple[int, list[tuple[int, int, st
 
 
 @functools.cache
-def _characters() -> tuple[NDArray[np.uint8], NDArray[np.uint64]]:
+def _characters() -> NDArray[np.uint32]:
     """Return the class and the lower case of each character of the basic plane, and one more.
 
-    The last place stands for all characters beyond it: rare ideographs and pictures.
+    The class stands above the :data:`_CLASS` bits of the lower case. The last place stands for all
+    characters beyond the plane: rare ideographs and pictures.
     """
-    classes = np.full(_BMP + 1, _MARK, dtype=np.uint8)
-    lower = np.arange(_BMP + 1, dtype=np.uint64)
+    classes = np.full(_BMP + 1, _MARK, dtype=np.uint32)
+    lower = np.arange(_BMP + 1, dtype=np.uint32)
     for code in range(_BMP):
         character = chr(code)
         category = unicodedata.category(character)
@@ -280,7 +283,7 @@ def _characters() -> tuple[NDArray[np.uint8], NDArray[np.uint64]]:
         if len(small) == 1:
             lower[code] = ord(small)
     classes[_BMP] = _IDEOGRAPH
-    return classes, lower
+    return (classes << np.uint32(_CLASS)) | lower
 
 
 # A batch is read to know what can be judged, again to be scored, and again to be explained. A block
@@ -290,29 +293,27 @@ def _tokens(pieces: tuple[tuple[int, int, str], ...]) -> Tokens:
     owners, offsets, texts = zip(*pieces, strict=True)
     joined = "\n".join(texts)
     characters = np.frombuffer(joined.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
-    codes = np.minimum(characters, _BMP).astype(np.intp)
-    class_table, lower_table = _characters()
-    classes = class_table[codes]
+    packed = _characters()[np.minimum(characters, _BMP)]
+    low = packed & np.uint32(_LOWERED)
+    classes = (packed >> np.uint32(_CLASS)).astype(np.uint8)
     _join_apostrophes(characters, classes)
-    groups = np.where(classes == _UPPER, _LOWER, classes)
-    first = np.ones(len(classes), dtype=np.bool_)
-    first[1:] = (groups[1:] != groups[:-1]) | (groups[1:] == _IDEOGRAPH)
-    first[1:] |= (groups[1:] == _MARK) & (characters[1:] != characters[:-1])
-    first[1:] |= (classes[1:] == _UPPER) & (classes[:-1] == _LOWER)
+    groups = np.where(classes == _UPPER, np.uint8(_LOWER), classes)
     black = classes != _SPACE
-    first &= black
-    start = np.flatnonzero(first)
+    # Where a token begins, or white space.
+    edge = np.ones(len(classes), dtype=np.bool_)
+    edge[1:] = (groups[1:] != groups[:-1]) | (groups[1:] == _IDEOGRAPH)
+    edge[1:] |= (groups[1:] == _MARK) & (characters[1:] != characters[:-1])
+    edge[1:] |= (classes[1:] == _UPPER) & (classes[:-1] == _LOWER)
+    edges = np.flatnonzero(edge)
+    is_token = black[edges]
+    start = edges[is_token]
     if not len(start):
         none = np.empty(0, dtype=np.intp)
         hashes, flags = np.empty(0, dtype=np.uint64), np.empty(0, dtype=np.bool_)
         return Tokens(none, none, none, hashes, hashes, flags, flags, none)
-    inked = np.flatnonzero(black)
-    token = np.cumsum(first)[inked] - 1
-    length = np.bincount(token)
-    end = start + length
-    place = np.minimum(inked - start[token], _LONGEST)
-    low = lower_table[codes]
-    sums = np.add.reduceat(low[inked] * _POWERS[place], np.cumsum(length) - length)
+    end = np.append(edges[1:], len(classes))[is_token]
+    length = end - start
+    sums = _sums(low, start, end)
     group = groups[start]
     word = _mixed(sums + length.astype(np.uint64))
     digits = group == _DIGIT
@@ -326,7 +327,8 @@ def _tokens(pieces: tuple[tuple[int, int, str], ...]) -> Tokens:
     chain = np.arange(len(start)) - np.repeat(loose, np.diff(np.append(loose, len(start))))
     form = capital.astype(np.uint64) + shouted + np.uint64(4) * glued
     letters = (group == _LOWER) | (group == _IDEOGRAPH)
-    ending = low[end - 1] * _M1 + low[np.maximum(end - 2, 0)] * _M2
+    ending = low[end - 1].astype(np.uint64) * _M1
+    ending += low[np.maximum(end - 2, 0)].astype(np.uint64) * _M2
     ending += (np.minimum(length, 12) // 3).astype(np.uint64)
     long = letters & (length > _STEM)
     kind = _mixed(np.where(long, _mixed(ending), word) + (form + np.uint64(1)) * _M2)
@@ -338,6 +340,34 @@ def _tokens(pieces: tuple[tuple[int, int, str], ...]) -> Tokens:
     shift = (np.array(offsets, dtype=np.intp) - begins)[text]
     owner = np.array(owners, dtype=np.intp)[text]
     return Tokens(owner, start + shift, end + shift, word, kind, capital, letters, chain)
+
+
+def _sums(
+    low: NDArray[np.uint32], start: NDArray[np.intp], end: NDArray[np.intp]
+) -> NDArray[np.uint64]:
+    """Return the sum of the letters of each token, each times a power of its place in it."""
+    powers, inverse = _powers()
+    # Of all letters so far, as if they were one token: what each adds is shifted back.
+    so_far = np.zeros(len(low) + 1, dtype=np.uint64)
+    np.cumsum(low * powers[: len(low)], out=so_far[1:])
+    sums: NDArray[np.uint64] = (so_far[end] - so_far[start]) * inverse[start]
+    long = np.flatnonzero(end - start > _LONGEST)
+    if len(long):
+        length = (end - start)[long]
+        first = np.cumsum(length) - length
+        place = np.arange(int(length.sum())) - np.repeat(first, length)
+        letters = low[place + np.repeat(start[long], length)]
+        sums[long] = np.add.reduceat(letters * powers[np.minimum(place, _LONGEST)], first)
+    return sums
+
+
+@functools.cache
+def _powers() -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
+    """Return powers of a prime modulo 2**64, and their inverses, for each place of a block."""
+    found = np.ones((2, PIECE + 2), dtype=np.uint64)
+    found[:, 1:] = np.array([[_PRIME], [pow(_PRIME, -1, 1 << 64)]], dtype=np.uint64)
+    powers, inverse = np.cumprod(found, axis=1)
+    return powers, inverse
 
 
 def _join_apostrophes(characters: NDArray[np.uint32], classes: NDArray[np.uint8]) -> None:
