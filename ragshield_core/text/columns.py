@@ -134,20 +134,20 @@ class Columns:
         return self._keys(self.start[words], np.zeros_like(words) + n_letters)
 
     def _keys(self, start: NDArray[np.intp], length: NDArray[np.intp]) -> NDArray[np.uint64]:
-        found = self._letters(start, np.minimum(length, _EIGHT))
+        found = self.letters_at(start, np.minimum(length, _EIGHT))
         at = np.flatnonzero(length > _EIGHT)
         found[at] = found[at] * _MIX + length[at].astype(np.uint64)
         for done in range(_EIGHT, LONGEST, _EIGHT):
             if not len(at):
                 break
-            more = self._letters(start[at] + done, np.minimum(length[at] - done, _EIGHT))
+            more = self.letters_at(start[at] + done, np.minimum(length[at] - done, _EIGHT))
             known = found[at]
             found[at] = (known ^ (known >> _HALF)) * _MIX + more * _ODD
             at = at[length[at] > done + _EIGHT]
         return found
 
-    def _letters(self, at: NDArray[np.intp], n: NDArray[np.intp] | int) -> NDArray[np.uint64]:
-        """Return up to eight letters from some places on, as numbers."""
+    def letters_at(self, at: NDArray[np.intp], n: NDArray[np.intp] | int) -> NDArray[np.uint64]:
+        """Return up to eight letters from some places on, as numbers, the first the lowest."""
         place, bit = at >> 3, ((at & 7) << 3).astype(np.uint64)
         low: NDArray[np.uint64] = self._eights[place] >> bit
         # In two steps: shifting by all of 64 bits is not defined.
