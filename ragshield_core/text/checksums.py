@@ -36,6 +36,8 @@ def checksums(words: Columns) -> NDArray[np.uint32]:
     for behind in range(0, _LONGEST, _EIGHT):
         if behind:
             which = which[words.length[which] > behind]
+        if not len(which):
+            break
         end = words.end[which] - behind
         n = np.minimum(words.length[which] - behind, _EIGHT)
         # Its last letters, with zeros before them where there are not as many.

@@ -89,9 +89,6 @@ MAX_SENTENCE = 600
 
 _TOKEN = re.compile(rf"[{CJK}]|[^\W_{CJK}]+")
 _ASCII_TOKEN = re.compile(r"[a-z0-9]+")
-_ASCII_WORDS = bytes(
-    code if chr(code).isascii() and chr(code).isalnum() else ord(" ") for code in range(256)
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -490,13 +487,6 @@ def word_spans(text: str) -> list[tuple[int, int]]:
         (origin[match.start()], origin[match.end() - 1] + 1)
         for match in _TOKEN.finditer("".join(folded))
     ]
-
-
-def encoded_words(text: str) -> list[bytes]:
-    """Return what :func:`words` does, in UTF-8; of ASCII, in half the time."""
-    if text.isascii():
-        return text.lower().encode().translate(_ASCII_WORDS).split()
-    return [word.encode() for word in _TOKEN.findall(text.casefold())]
 
 
 def _add_sentence(text: str, start: int, end: int, spans: list[tuple[int, int]]) -> None:

@@ -288,3 +288,20 @@ def test_state_is_small_for_a_small_knowledge_base(fitted):
     file = io.BytesIO()
     np.savez(file, **arrays)
     assert file.tell() < 1_000_000
+
+
+@pytest.mark.parametrize("word", ["mill", "a" * 64, "ab" * 33, "abc" * 200])
+def test_a_word_is_the_same_wherever_it_stands_and_however_long_it_is(word):
+    other = word[:-1] + "z"
+    texts = [f"{word} x", f"{'prose and ' * 5_000}{word} x", f"y {word.upper()}", f"y {other}"]
+    hashes = [tokens.word for _, tokens in map(next, map(tokenized, ([text] for text in texts)))]
+    first, far, shouted, different = (
+        found[at] for found, at in zip(hashes, (0, -2, 1, 1), strict=True)
+    )
+    assert first == far == shouted != different
+
+
+def test_letters_of_a_word_beyond_the_longest_count_without_their_order():
+    long = "q" * 64
+    words = [next(tokenized([f"{long}{end}"]))[1].word[0] for end in ("ab", "ba", "bb")]
+    assert words[0] == words[1] != words[2]

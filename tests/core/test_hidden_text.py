@@ -388,3 +388,33 @@ def test_real_texts_hide_nothing(name):
     scores = HiddenTextDetector().score(batch(*texts))
     assert np.mean(scores > HiddenTextDetector.floor) <= 0.0005
     assert np.mean(scores > HiddenTextDetector.default_threshold) <= 0.0001
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        "<!-- {} -->",
+        "<p hidden>{}</p>",
+        "<p STYLE='display:none'>{}</p>",
+        "<p st&#121;le='display:none'>{}</p>",
+        "<TEMPLATE>{}</TEMPLATE>",
+        "<font COLOR=white>{}</font>",
+        "<p bgcolor=red><font color=red>{}</font></p>",
+        "<div width=0>{}</div>",
+        "<iframe HEIGHT=0>{}</iframe>",
+        "<style>.a{{display:none}}</style><p class=a>{}</p>",
+        "<input type=hidden value='{}'>",
+        "<p aria-hidden=true>{}</p>",
+    ],
+)
+def test_markup_that_hides_is_found_among_much_that_does_not(page):
+    shown = "<b>bold</b> <a href=x>link</a> " * 3
+    (found,) = payloads(shown + page.format(ORDER) + shown)
+    assert ORDER in found.decoded
+
+
+def test_flags_and_look_alikes_are_found_without_other_odd_characters():
+    flags = "".join(chr(0x1F1E6 + ord(letter) - ord("a")) for letter in "ignoreallq")
+    assert [found.decoded for found in payloads(f"Opening hours {flags}.")] == ["ignoreallq"]
+    (found,) = payloads("caf\u00e9 p\u0430yp\u0430l \u2014 s\u0435nd")
+    assert found.decoded == "paypal \u2014 send"

@@ -14,7 +14,7 @@ from ragshield_core import Batch
 from ragshield_core.detectors.leading_question import LeadingQuestionDetector
 from ragshield_core.errors import NotFittedError
 from ragshield_core.text import questions
-from ragshield_core.text.questions import KINDS, further_of, opening_of
+from ragshield_core.text.questions import KINDS, further_of, may_ask, opening_of
 
 PLACES = ("Altmark", "Brill", "Corran", "Dellwood", "Esk", "Farrow", "Garn", "Holm")
 THINGS = ("mill", "lighthouse", "bridge", "theatre", "library", "ferry", "market", "harbour")
@@ -414,3 +414,76 @@ def test_words_that_come_back_are_the_same_by_place_and_by_text(text):
     by_text = questions._question(text, found.kind, found.span, glued=False)
     assert (found.n_words, found.n_back) == (by_text.n_words, by_text.n_back)
     assert found.echo == by_text.echo > 1
+
+
+ASKED = st.sampled_from(
+    [
+        *(
+            "who owns the mill",
+            "Who owns it",
+            "was it built in 1790",
+            "IN WHICH CITY",
+            "\u0131s it old",
+        ),
+        *("tell me who", "name the owner", "I was wondering if", "the mill is owned by whom"),
+        *(
+            "it ended when",
+            "he built what mill",
+            "the mill that was",
+            "\u00bfD\u00f3nde est\u00e1",
+            "\u043a\u0442\u043e \u043e\u043d \u0435\u0441\u0442\u044c",
+        ),
+        *(
+            "\u8c01\u62e5\u6709",
+            "\u3069\u3053\u3067\u3059\u304b",
+            "o\u00f9 est le moulin",
+            "The mill stands in Brill",
+            "built of",
+            "e.g",
+            "U.S",
+        ),
+        *("which is Spin", "a short phrase in lower case", "Dr", "x", "3"),
+    ]
+)
+ENDS = st.sampled_from(
+    [
+        *(
+            ". ",
+            "? ",
+            "! ",
+            "\n",
+            "\n\n",
+            "\u3002",
+            '." ',
+            "... ",
+            "?! ",
+            " ",
+            ".",
+            "?",
+            "\u061f ",
+            " (",
+        ),
+        " " * 45,
+    ]
+)
+
+
+@given(st.lists(st.tuples(ASKED, ENDS), max_size=12), st.integers(0, 3))
+def test_questions_are_found_where_a_look_at_many_texts_says_that_they_may_be(parts, n_others):
+    text = "".join(piece + end for piece, end in parts)
+    others = ["Who is it? ", "\u8c01 . " * 3, ""][:n_others]
+    places = may_ask([*others, text, *others])[n_others]
+    opening = opening_of(text)
+    assert further_of(text, opening, places) == further_of(text, opening)
+
+
+def test_few_sentences_of_prose_are_looked_at_one_by_one():
+    text = "The mill of Brill was opened in 1790. It stands on a hill. He lived in it. " * 20
+    assert may_ask([text]) == [[len(text) - 3]]
+
+
+@pytest.mark.parametrize("n_questions", [1, 30])
+def test_words_come_back_however_many_questions_there_are(n_questions):
+    text = "The mill stands in Brill. " + "who owns the mill of brill. It is old. " * n_questions
+    further = further_of(text, opening_of(text))
+    assert (further.n_words, further.n_back) == (3, 2 if n_questions == 1 else 3)

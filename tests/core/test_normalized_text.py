@@ -7,6 +7,7 @@ from effort import assert_linear
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ragshield_core.text import normalized
 from ragshield_core.text.normalized import MAX_SENTENCE, readable, sentences, words
 
 
@@ -151,3 +152,65 @@ def test_a_megabyte_of_anything_costs_no_more_than_its_length(unit):
         words(view.text)
 
     assert_linear(read, unit, 1_000_000)
+
+
+PIECES = st.sampled_from(
+    [
+        *("a", "Paul", "ignore", "J. R.", "i g n o r e", "b-c-d-e", "e\u0301", "\u0301" * 12),
+        *(
+            "\u0440\u0430\u0443",
+            "ign\u043ere",
+            "\u043b\u044f",
+            "\u03b1",
+            "\u00e9t\u00e9",
+            "x\u0323y",
+        ),
+        *(
+            "\ufb01",
+            "\u00bd",
+            "\u2026",
+            "\uff49",
+            "\u200b",
+            "\u00ad",
+            "\U0001f178",
+            "\U000e0041",
+            "\ud800",
+        ),
+        *(
+            " ",
+            "  ",
+            "\n",
+            "\r\n",
+            "\t",
+            "\u00a0",
+            "\u2028",
+            "\x00",
+            "\x85",
+            "\u3000",
+            "_",
+            "\u201c",
+            ".",
+        ),
+    ]
+)
+
+
+@given(st.lists(PIECES, max_size=40).map("".join))
+def test_what_is_found_in_an_array_of_characters_is_what_patterns_find(text):
+    sizes = normalized._FEW, normalized._LONG
+    try:
+        normalized._FEW = normalized._LONG = 10**6
+        by_patterns = normalized._readable(text)
+        normalized._FEW = normalized._LONG = 0
+        by_characters = normalized._readable(text)
+    finally:
+        normalized._FEW, normalized._LONG = sizes
+    assert by_characters == by_patterns
+
+
+def test_words_between_two_others_are_counted_however_long_the_text_is():
+    foreign, alike = "\u043b\u044f", "\u0440\u0430\u0443"
+    for between in range(8):
+        text = " ".join([foreign, *["word"] * between, alike, *["word"] * 1_000])
+        # Within five words of one in another script, a word of look-alikes is of that script too.
+        assert ("pay" in readable(text).text) == (between >= 5)

@@ -1,3 +1,4 @@
+import zlib
 from dataclasses import replace
 
 import numpy as np
@@ -9,7 +10,16 @@ from ragshield_core import Batch, Guard, Policy, Quarantine
 from ragshield_core.attacks import disguise_phrase, plant_phrase, vary_phrase
 from ragshield_core.detectors.trigger_phrase import TriggerPhraseDetector
 from ragshield_core.errors import InvalidBatchError, NotFittedError
-from ragshield_core.text.phrase_counts import MAX_GRAMS, Background, Grams, Recent, arrivals_of
+from ragshield_core.text import phrase_counts
+from ragshield_core.text.normalized import readable, words
+from ragshield_core.text.phrase_counts import (
+    MAX_GRAMS,
+    Background,
+    Grams,
+    Recent,
+    arrivals_of,
+    order_of,
+)
 
 # Mostly words of the vocabulary, in an order that random prose does not have.
 PHRASES = ("word7 heron", "word3 word200 word41", "word9 word9 word80 word12 word33 word5")
@@ -429,3 +439,40 @@ def test_attack_builders_change_what_they_are_told():
         plant_phrase(batch, [0], "x", "middle")
     with pytest.raises(ValueError, match="1 phrases for 2 rows"):
         plant_phrase(batch, [0, 1], ["x"])
+
+
+MIXED = [
+    "It's snake_case, STRASSE: stra\u00dfe 3.5 \u4f60\u597d \u201cMill\u201d\u2014mill",
+    "Москва город 你好世界ABCété \ud800 café",
+    "",
+    "\u2026",
+    "one",
+    "word " * 50,
+]
+
+
+@pytest.mark.parametrize("texts", [MIXED, MIXED[:1], MIXED[2:4], []])
+def test_n_grams_of_a_batch_are_those_of_its_words_text_by_text(texts):
+    grams = Grams.of(texts)
+    for row, text in enumerate(texts):
+        listed = words(readable(text).text)
+        plain = Grams.of([" ".join(word if word.isascii() else f" {word} " for word in listed)])
+        assert grams.hashes[grams.rows == row].tolist() == plain.hashes.tolist()
+        singles = {zlib.crc32(word.encode()) for word in listed}
+        assert np.count_nonzero((grams.rows == row) & (order_of(grams.hashes) == 0)) == len(singles)
+
+
+@pytest.mark.parametrize("repeated", [1, 30])
+def test_a_long_text_is_known_by_its_lowest_n_grams_whatever_stands_beside_it(
+    repeated, monkeypatch
+):
+    rng = np.random.default_rng(7)
+    long = " ".join(f"w{number}" for number in rng.integers(0, 9_000, 8_000)) + " again"
+    text = " ".join([long] * repeated)
+    alone, beside = Grams.of([text]), Grams.of(["one two three", text, "four"])
+    monkeypatch.setattr(phrase_counts, "MAX_GRAMS", 1 << 30)
+    everything = Grams.of([text]).hashes
+    mixed = everything * np.uint32(0x85EBCA6B)
+    lowest = np.sort(everything[np.argsort(mixed)[:MAX_GRAMS]])
+    assert len(everything) > 2 * MAX_GRAMS
+    assert alone.hashes.tolist() == beside.hashes[beside.rows == 1].tolist() == lowest.tolist()
