@@ -23,7 +23,7 @@ _N_CODES = 0x110000
 
 _EIGHT = 8  # letters in a number of 64 bits
 _MASKS = np.array([(1 << 8 * n) - 1 for n in range(_EIGHT + 1)], dtype=np.uint64)
-_ONE, _THREE, _63 = np.uint64(1), np.uint64(3), np.uint64(63)
+_ONE, _63 = np.uint64(1), np.uint64(63)
 _MIX, _ODD = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xD6E8FEB86659FD93)
 _HALF = np.uint64(29)
 
@@ -39,21 +39,24 @@ class Alphabet:
 
     def __init__(self, byte_of: Callable[[str], int]) -> None:
         self._byte_of = byte_of
+        self._ascii = bytes(byte_of(chr(code)) for code in range(128)) + bytes(128)
         # Not filled but where characters are met, and no more memory than that; 0 is not known.
         self._bytes: NDArray[np.uint8] = np.zeros(_N_CODES, dtype=np.uint8)
 
     def __call__(self, texts: Sequence[str]) -> list[bytes]:
         """Return each text with one byte for each character, so that positions stay."""
-        joined = "".join(texts)
+        joined = "".join(text for text in texts if not text.isascii())
         pieces = [
             self._looked_up(joined[at : at + _AT_A_TIME])
             for at in range(0, len(joined), _AT_A_TIME)
         ]
-        whole = b"".join(pieces)
-        found, at = [], 0
+        others, found, at = b"".join(pieces), [], 0
         for text in texts:
-            found.append(whole[at : at + len(text)])
-            at += len(text)
+            if text.isascii():
+                found.append(text.encode().translate(self._ascii))
+            else:
+                found.append(others[at : at + len(text)])
+                at += len(text)
         return found
 
     def _looked_up(self, text: str) -> bytes:
@@ -68,32 +71,17 @@ class Alphabet:
 
 
 @dataclass(frozen=True)
-class Columns:
-    """The words of several texts, in order.
+class Words:
+    """Words, by where they lie.
 
     Attributes
     ----------
-    joined
-        All texts, as bytes, a zero before, between and behind them.
-    begin
-        Shape (n_texts + 1,): where each text begins in ``joined``; the next one begins a byte
-        behind its end.
     start, end
-        Shape (n_words,): where words lie in ``joined``; ends are excluded.
-    first
-        Shape (n_texts + 1,): the number of the first word of each text; the words of a text end
-        where those of the next one begin.
-
-    Notes
-    -----
-    About eight bytes a letter while it is made, and sixteen a word.
+        Shape (n_words,): places among the letters; ends are excluded.
     """
 
-    joined: bytes
-    begin: NDArray[np.intp]
     start: NDArray[np.intp]
     end: NDArray[np.intp]
-    first: NDArray[np.intp]
     _eights: NDArray[np.uint64]  # (n_letters / 8 + 2,), the letters, eight in a number
 
     def __len__(self) -> int:
@@ -104,20 +92,16 @@ class Columns:
         """Letters of each word, shape (n_words,)."""
         return self.end - self.start
 
-    @property
-    def letters(self) -> NDArray[np.uint8]:
-        """The letter that each byte of ``joined`` is, zero where it is of no word; (n_bytes,)."""
-        return self._eights.view(np.uint8)[: len(self.joined)]
-
-    @cached_property
-    def text(self) -> NDArray[np.intp]:
-        """The text that each word stands in, shape (n_words,)."""
-        return np.repeat(np.arange(len(self.first) - 1), np.diff(self.first))
-
     @cached_property
     def keys(self) -> NDArray[np.uint64]:
         """A number for each word, shape (n_words,): that of :func:`key`."""
         return self._keys(self.start, self.length)
+
+    def only(self, words: NDArray[np.intp]) -> Words:
+        """Return some of the words, by number."""
+        some = Words(self.start[words], self.end[words], self._eights)
+        some.__dict__["keys"] = self.keys[words]
+        return some
 
     def beginnings(
         self, words: NDArray[np.intp], n_letters: NDArray[np.intp] | int
@@ -146,7 +130,7 @@ class Columns:
             at = at[length[at] > done + _EIGHT]
         return found
 
-    def letters_at(self, at: NDArray[np.intp], n: NDArray[np.intp] | int) -> NDArray[np.uint64]:
+    def letters_at(self, at: NDArray[np.intp], n: NDArray[np.intp]) -> NDArray[np.uint64]:
         """Return up to eight letters from some places on, as numbers, the first the lowest."""
         place, bit = at >> 3, ((at & 7) << 3).astype(np.uint64)
         low: NDArray[np.uint64] = self._eights[place] >> bit
@@ -154,6 +138,37 @@ class Columns:
         low |= (self._eights[place + 1] << _ONE) << (_63 - bit)
         low &= _MASKS[n]
         return low
+
+
+@dataclass(frozen=True)
+class Columns(Words):
+    """The words of several texts, in order.
+
+    Attributes
+    ----------
+    joined
+        All texts, as bytes, a zero before, between and behind them.
+    begin
+        Shape (n_texts + 1,): where each text begins in ``joined``; the next one begins a byte
+        behind its end.
+    first
+        Shape (n_texts + 1,): the number of the first word of each text; the words of a text end
+        where those of the next one begin.
+    """
+
+    joined: bytes
+    begin: NDArray[np.intp]
+    first: NDArray[np.intp]
+
+    @property
+    def letters(self) -> NDArray[np.uint8]:
+        """The letter that each byte of ``joined`` is, zero where it is of no word; (n_bytes,)."""
+        return self._eights.view(np.uint8)[: len(self.joined)]
+
+    @cached_property
+    def text(self) -> NDArray[np.intp]:
+        """The text that each word stands in, shape (n_words,)."""
+        return np.repeat(np.arange(len(self.first) - 1), np.diff(self.first))
 
 
 def columns_of(texts: Sequence[bytes], table: bytes) -> Columns:
@@ -175,7 +190,7 @@ def columns_of(texts: Sequence[bytes], table: bytes) -> Columns:
     lengths = np.fromiter(map(len, texts), np.intp, len(texts))
     begin = np.ones(len(texts) + 1, dtype=np.intp)
     begin[1:] += np.cumsum(lengths + 1)
-    return Columns(joined, begin, start, end, np.searchsorted(start, begin), eights)
+    return Columns(start, end, eights, joined, begin, np.searchsorted(start, begin))
 
 
 def key(word: bytes) -> int:

@@ -10,7 +10,7 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.text.columns import Columns, Dictionary, key
+from ragshield_core.text.columns import Dictionary, Words, key
 
 # Words whose ideas are remembered.
 MAX_KNOWN = 50_000
@@ -65,6 +65,14 @@ class Lexicon:
             self.beginnings.setdefault(prefix[: self.least], []).append((prefix, bits))
         self._known = _Known(self)
 
+    def __iter__(self) -> Iterator[tuple[str, int]]:
+        """Yield words and phrases with their ideas, as they were given."""
+        yield from self.exact.items()
+        yield from ((f"{prefix}*", bits) for prefix, bits in self.prefixes.items())
+        for first, by_second in self.phrases.items():
+            for phrases in by_second.values():
+                yield from ((" ".join((first, *rest)), bits) for rest, bits in phrases)
+
     def bits(self, word: str) -> int:
         """Return the ideas of one word."""
         return self._known[word]
@@ -90,7 +98,7 @@ class Lexicon:
                     found[at] |= bits
         return found
 
-    def found(self, words: Columns, behind: NDArray[np.intp]) -> NDArray[np.uint64]:
+    def found(self, words: Words, behind: NDArray[np.intp]) -> NDArray[np.uint64]:
         """Return the ideas of words as bits, those of a phrase at its first, shape (n_words,).
 
         What :meth:`ideas` returns, of many texts at once.
@@ -152,7 +160,7 @@ class _Listed:
                 self.keys[n, place] = key(word.rstrip("*").encode())
                 self.letters[n, place] = len(word) - 1 if word.endswith("*") else 0
 
-    def found(self, words: Columns, behind: NDArray[np.intp]) -> NDArray[np.uint64]:
+    def found(self, words: Words, behind: NDArray[np.intp]) -> NDArray[np.uint64]:
         """Return what :meth:`Lexicon.found` does."""
         numbers = self.dictionary(words.keys)
         found = self.single[numbers]
@@ -190,7 +198,7 @@ class _Listed:
 
     def _ended(
         self,
-        words: Columns,
+        words: Words,
         behind: NDArray[np.intp],
         at: NDArray[np.intp],
         phrase: NDArray[np.intp],

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import codecs
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import re2
 
@@ -33,10 +33,12 @@ MAX_MEMORY = 1 << 21
 _IDEOGRAPH = re.compile(f"[{CJK}]")
 _BOUND = re.compile(r"\{(\d+),\d+\}\??")
 
-# Characters outside ASCII that patterns ask for, and what stands for all others: letters that text
-# in small letters does not have, so that words end where they did, and a byte that is part of none.
-_KNOWN = {"\u3002": 0x80}
-IDEOGRAPH, LETTER, _OTHER = ord("Y"), ord("Z"), 0xFF
+# Characters outside ASCII that are told apart: those that patterns ask for, that end sentences and
+# that stand around words. What stands for all others: letters that text in small letters does not
+# have, so that words end where they did, and a byte that is part of none.
+_APART = "\u3002\u061f\u0964\u300d\u3001\u2014\u2013\u2022\u300c\u300e\u3011"
+_KNOWN = {character: 0xA8 + n for n, character in enumerate(_APART)}
+IDEOGRAPH, LETTER, OTHER = ord("Y"), ord("Z"), 0xFF
 
 
 class LinearPattern:
@@ -62,7 +64,9 @@ class LinearPattern:
         self._compiled = _compiled(pattern, ideographs=ideographs)
         # Rooms of bounded length have as many states as characters, most of them met for the first
         # time. Without their bounds there are few, and who does not match then does not at all.
-        self._endless = _compiled(_BOUND.sub(r"{\1,}", pattern), ideographs=ideographs)
+        # Nor does text where it does not in lines: many texts are looked through as one.
+        endless = "(?m)" + _BOUND.sub(r"{\1,}", pattern)
+        self._endless = _compiled(endless, ideographs=ideographs)
 
     def search(self, text: str) -> tuple[int, int] | None:
         """Return where the first match in a text lies."""
@@ -81,6 +85,15 @@ class LinearPattern:
         for begin, stop in self._found(text, narrowed, start, end):
             if self._unless is None or not self._unless.match(text, stop, end):
                 yield begin, stop
+
+    def likely(self, parts: Sequence[bytes]) -> list[int]:
+        """Return which of some parts of narrowed texts may match, by number; no others do.
+
+        They are looked through together, and where something is found, by halves.
+        """
+        if self._ideographs:
+            return list(range(len(parts)))
+        return _halved(self._endless, parts, 0)
 
     def _found(self, text: str, narrowed: bytes, start: int, end: int) -> Iterator[tuple[int, int]]:
         if self._ideographs:
@@ -123,6 +136,28 @@ class Hint:
         """Return whether a text has it somewhere."""
         return self._compiled.search(text.encode("utf-8", "replace")) is not None
 
+    def likely(self, texts: Sequence[str]) -> list[int]:
+        """Return which of some texts may have it, by number; no others do.
+
+        They are looked through together, a line each, and where something is found, by halves.
+        """
+        return _halved(self._compiled, [text.encode("utf-8", "replace") for text in texts], 0)
+
+
+# Between two parts that are looked through as one: hardly a pattern goes on behind it.
+_BETWEEN = b"\n.\n"
+
+
+def _halved(compiled: re2._Regexp, parts: Sequence[bytes], first: int) -> list[int]:
+    """Return which parts a pattern of lines finds something in, or across the ends of."""
+    if not parts or not compiled.search(_BETWEEN.join(parts)):
+        return []
+    if len(parts) == 1:
+        return [first]
+    half = len(parts) // 2
+    found = _halved(compiled, parts[:half], first)
+    return found + _halved(compiled, parts[half:], first + half)
+
 
 def latin(pattern: str) -> re2._Regexp:
     """Return a pattern over text with one byte for each character; without groups."""
@@ -162,7 +197,7 @@ class _Bytes(dict[int, int]):
     def __missing__(self, code: int) -> int:
         character = chr(code)
         if not character.isalnum():
-            byte = _KNOWN.get(character, _OTHER)
+            byte = _KNOWN.get(character, OTHER)
         else:
             byte = IDEOGRAPH if _IDEOGRAPH.match(character) else LETTER
         if code < _BEYOND_BASIC:  # a million others would fill the memory

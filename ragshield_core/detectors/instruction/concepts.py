@@ -46,11 +46,11 @@ _CJK = re.compile(f"[{CJK}]")
 # Marks between letters, as in "don't", are none.
 _TOKEN = re.compile(r"[a-z0-9]+|[^\s\w'-]|(?<![a-z0-9])['-]|['-](?![a-z0-9])")
 _WORD = re.compile(r"[a-z0-9]+")
-_OPENING = frozenset(
+OPENING = frozenset(
     ".,;:!?\"'()[]{}<>*#|-/>`~=\u2026\u3002\uff0c\uff1b\uff1a\uff01\uff1f\u3001\u201c\u2014\u2013\u2022"
 )
 # Words that an imperative may follow without being less of one.
-_LEADING = frozenset(
+LEADING = frozenset(
     re.split(
         " ",
         "please kindly now and then just simply but or also so always never immediately first "
@@ -100,7 +100,7 @@ _SIGNS: tuple[tuple[str, tuple[str, ...], Callable[[str], object]], ...] = (
     ("question_mark", ("?", "\uff1f"), re.compile("[?\uff1f]").search),
 )
 _CALLING = frozenset(",:\uff0c\uff1a")
-_QUOTE = frozenset("\"'\u201c\u300c`\u300e\u201d")
+QUOTES = frozenset("\"'\u201c\u300c`\u300e\u201d")
 # Ideas of which a verb says what is to be done; asked for their mood.
 ACTS = (
     "say",
@@ -335,9 +335,10 @@ class Model:
             tokens = _TOKEN.findall(plain)
             left = iter(bits)
             bits = [next(left) if token[0].isalnum() else 0 for token in tokens]
-        return self._syntax(tokens, bits) | self._signs(plain, original)
+        return self._syntax(tokens, bits) | self.signs_of(plain, original)
 
-    def _signs(self, plain: str, original: str) -> int:
+    def signs_of(self, plain: str, original: str) -> int:
+        """Return the signs of addresses, labels and the like in a sentence, as bits."""
         bits = 0
         for bit, hints, found in self.signs:
             for hint in hints:
@@ -352,9 +353,9 @@ class Model:
         """Return the ideas of tokens, their mood and their order."""
         quote = 1 << self.number["quote"]
         marked = [
-            (at, each | quote if token in _QUOTE else each)
+            (at, each | quote if token in QUOTES else each)
             for at, (token, each) in enumerate(zip(tokens, bits, strict=True))
-            if each or token in _QUOTE
+            if each or token in QUOTES
         ]
         mask = reduce(or_, (each for _, each in marked), 0)
         mask |= self._moods(tokens, bits, marked)
@@ -379,7 +380,7 @@ class Model:
         mask, obliged = 0, -MUST_REACH - 1
         for at, bits in marked:
             word = tokens[at - 1] if at else "."
-            first = word in _OPENING or word in _LEADING
+            first = word in OPENING or word in LEADING
             near = at - obliged <= MUST_REACH
             if bits & self.acting and (first or near):
                 for act, imperative, obligation in self.acts:

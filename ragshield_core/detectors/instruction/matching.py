@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import math
-import re
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import chain, groupby, islice
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ragshield_core.detectors.instruction.concepts import Idea, strongest
-from ragshield_core.detectors.instruction.encodings import concealed_in
-from ragshield_core.detectors.instruction.rules import Rule, needed_words, plain_of
-from ragshield_core.detectors.instruction.words import REACH, Hopes, Plain, hopes
-from ragshield_core.text.linear import narrow
-from ragshield_core.text.normalized import Readable, readable, sentences
+from ragshield_core.detectors.instruction.encodings import concealed
+from ragshield_core.detectors.instruction.likely import hopeful, likely_texts
+from ragshield_core.detectors.instruction.rules import Rule, masks, plain_of
+from ragshield_core.detectors.instruction.sentences import Page, page_of
+from ragshield_core.detectors.instruction.words import stretches_of
+from ragshield_core.text.normalized import Readable, readable
 from ragshield_core.text.readings import Readings
 
 # How fast hits saturate: one of weight 1 gives .36, two .59, three .74.
@@ -34,6 +37,10 @@ WEAK_IDEAS = 0.5
 
 
 STRONG_IDEAS = 3.0
+
+
+# Log-odds that are counted for nothing where no rule matches.
+AGAINST = (WEAK_IDEAS - CONVINCING) / PER_LOGIT
 
 
 # Where the ideas around speak against it, a wording that people use to people as well counts less;
@@ -60,26 +67,6 @@ CONCEALED = 1.0
 
 # Matches of one rule that are looked at in one text; more make it no worse.
 MAX_MATCHES = 20
-
-
-# A word on a line of its own, and as many as are read together: a sentence may be set like this.
-MAX_LINE = 15
-
-
-MAX_JOINED_LINES = 300
-
-
-_LEET = str.maketrans("0134578@$", "oieastbas")
-
-
-_LEET_SIGN = re.compile(r"[0134578@$][a-z]")  # which is found quicker
-
-
-_LEET_HINT = re.compile(r"[a-z][0134578@$][a-z]")
-
-
-# Other than of letters alone.
-_LEET_WORD = re.compile(r"(?<![\w@$])(?=[a-z]*+[0134578@$])[a-z0134578@$]{4,24}(?![\w@$])")
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,13 +120,13 @@ def suspicion(text: str) -> Suspicion:
 def judged(texts: Sequence[str]) -> list[Suspicion]:
     """Return what :func:`suspicion` does, of texts that are looked at together."""
     verdicts = [found for found, _ in _read(list(map(readable, texts)))]
-    for row, text in enumerate(texts):
-        for concealed, decoded, span in concealed_in(text):
+    for row, hidden in concealed(texts):
+        for concealing, decoded, span in hidden:
             [(inner, weight)] = _read([readable(decoded)])
             if weight and _saturated(weight + CONCEALED) > verdicts[row].score:
                 hits = tuple(Hit(hit.rule, hit.family, hit.weight, span) for hit in inner.hits)
                 verdicts[row] = Suspicion(
-                    _saturated(weight + CONCEALED), hits, concealed, inner.ideas
+                    _saturated(weight + CONCEALED), hits, concealing, inner.ideas
                 )
     return verdicts
 
@@ -149,20 +136,24 @@ suspicions = Readings(judged)
 
 def _read(views: Sequence[Readable]) -> list[tuple[Suspicion, float]]:
     """Apply rules and ideas to readable texts; return the weight of both as well."""
-    texts = []
-    for view in views:
-        changed, plain, spans = sentences_of(view)
-        texts.append((changed, Plain(plain, narrow(plain), spans)))
-    hoped = hopes([text for _, text in texts])
-    return [_weighed(*text, hope) for text, hope in zip(texts, hoped, strict=True)]
+    page = page_of(views)
+    hits = _matches(page)
+    found = [(NOTHING, 0.0)] * len(views)
+    hopes = hopeful(page)
+    for text in sorted({*hits, *np.flatnonzero(likely_texts(page, hopes, AGAINST)).tolist()}):
+        found[text] = _weighed(page, text, hits.get(text, []), hopes)
+    return found
 
 
-def _weighed(view: Readable, text: Plain, hope: Hopes) -> tuple[Suspicion, float]:
-    idea = strongest(text.text, view.text, text.spans, hope.ideas)
-    hits = [hit for rule, near in hope.rules for hit in _matches(rule, near, text)]
+def _weighed(
+    page: Page, text: int, hits: Sequence[tuple[int, int, Rule]], hopes: NDArray[np.bool_]
+) -> tuple[Suspicion, float]:
+    view, spans = page.views[text], page.spans(text)
+    possible = hopes[page.first[text] : page.first[text + 1]].tolist()
+    idea = strongest(plain_of(view.text), view.text, spans, possible)
     found = [
         Hit(rule.id, rule.family, rule.weight, _stripped(view, start, end))
-        for start, end, rule in (_best_window(text.spans, hits) if hits else ())
+        for start, end, rule in (_best_window(spans, hits) if hits else ())
     ]
     found.sort(key=lambda hit: -hit.weight)
     by_ideas = _weight_of_ideas(idea)
@@ -178,28 +169,34 @@ def _weighed(view: Readable, text: Plain, hope: Hopes) -> tuple[Suspicion, float
     return Suspicion(_saturated(weight), tuple(found), ideas=reasons), weight
 
 
+def _matches(page: Page) -> dict[int, list[tuple[int, int, Rule]]]:
+    """Return by text where rules match, looking only where the words that they need are near."""
+    found = stretches_of(page)
+    listed = masks()
+    matches: defaultdict[int, list[tuple[int, int, Rule]]] = defaultdict(list)
+    begin = page.words.begin[found.text]
+    # With the character before, which tells whether a word begins at the first one.
+    before = np.maximum(found.start - 1, begin)
+    texts, starts, ends = (
+        each.tolist() for each in (found.text, found.start - begin, found.end - begin)
+    )
+    for number, stretches in found.by_rule():
+        _, rule = listed[number]
+        spans = zip(before[stretches].tolist(), found.end[stretches].tolist(), strict=True)
+        likely = rule.regex.likely([page.words.joined[slice(*span)] for span in spans])
+        for text, group in groupby(stretches[likely].tolist(), key=texts.__getitem__):
+            plain, letters = plain_of(page.views[text].text), page.narrowed(text)
+            near = (rule.regex.spans(plain, letters, starts[n], ends[n]) for n in group)
+            matches[text] += [
+                (*span, rule) for span in islice(chain.from_iterable(near), MAX_MATCHES)
+            ]
+    return matches
+
+
 def sentences_of(view: Readable) -> tuple[Readable, str, list[tuple[int, int]]]:
     """Return readable text without leetspeak, the same in small letters, and its sentences."""
-    plain = plain_of(view.text)
-    if _LEET_SIGN.search(plain) and _LEET_HINT.search(plain):
-        leet = _without_leet(view)
-        if leet is not view:
-            view, plain = leet, plain_of(leet.text)
-    return view, plain, _joined_lines(plain, sentences(plain))
-
-
-def _joined_lines(plain: str, spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return sentences, with words that stand on lines of their own put together."""
-    joined: list[tuple[int, int]] = []
-    short = False  # whether the line before was
-    for start, end in spans:
-        begin = joined[-1][0] if joined else start
-        if short and end - start <= MAX_LINE and end - begin <= MAX_JOINED_LINES:
-            joined[-1] = (begin, end)
-        else:
-            joined.append((start, end))
-        short = end - start <= MAX_LINE and plain[end - 1].isalnum()
-    return joined
+    page = page_of([view])
+    return page.views[0], plain_of(page.views[0].text), page.spans(0)
 
 
 def _weight_of_ideas(idea: Idea | None) -> float:
@@ -218,23 +215,6 @@ def _combined(hits: Sequence[Hit], by_ideas: float, idea: Idea | None) -> float:
         wordings = max(0.0, wordings - min(max(0.0, against), MAX_DOUBT))
     more, less = sorted((forms + wordings, by_ideas), reverse=True)
     return more + AGREEMENT * less
-
-
-def _matches(rule: Rule, near: Sequence[int], text: Plain) -> list[tuple[int, int, Rule]]:
-    """Return where a rule matches, looking only where the words that it needs are near."""
-    spans = text.spans
-    stretches: list[tuple[int, int]] = []
-    for at in near:
-        # Two characters more, for patterns that begin with the end of the sentence before.
-        start = max(0, spans[at][0] - 2)
-        end = spans[min(at + REACH, len(spans)) - 1][1]
-        if stretches and start < stretches[-1][1]:
-            start, _ = stretches.pop()
-        stretches.append((start, end))
-    matches = chain.from_iterable(
-        rule.regex.spans(text.text, text.narrowed, *stretch) for stretch in stretches
-    )
-    return [(*span, rule) for span in islice(matches, MAX_MATCHES)]
 
 
 def _best_window(
@@ -276,25 +256,6 @@ def _stripped(view: Readable, start: int, end: int) -> tuple[int, int]:
     start += len(found) - len(found.lstrip(" \n.!?:;,("))
     end -= len(found) - len(found.rstrip(" \n,:;\"'"))
     return view.original_span(start, max(start, end))
-
-
-def _without_leet(view: Readable) -> Readable:
-    """Return the text with digits for letters undone, in words that rules look for."""
-    vocabulary = needed_words()
-
-    def word(match: re.Match[str]) -> str:
-        given = match.group()
-        if given.isdigit():
-            return given
-        folded = given.translate(_LEET)
-        for candidate in (folded, given.replace("1", "l").translate(_LEET)):
-            if candidate in vocabulary:
-                return candidate
-        return given
-
-    lowered = Readable(plain_of(view.text), view.original, view._steps)  # noqa: SLF001
-    changed = lowered.replaced(_LEET_WORD, word)
-    return view if changed is lowered else changed
 
 
 def overlap(one: tuple[int, int], other: tuple[int, int]) -> bool:
