@@ -306,7 +306,7 @@ def may_ask(texts: Sequence[str]) -> list[list[int] | None]:
     """
     heads = [text[: _FURTHER + _CLOSING] for text in texts]
     narrowed = _narrow(heads)
-    joined = b"x".join(narrowed)  # ends no sentence, and begins none
+    joined = b"\0".join([*narrowed, b""])  # which stands for no character
     begins = list(accumulate((len(head) + 1 for head in heads), initial=0))
     found: list[set[int]] = [set() for _ in texts]
     for pattern, where in ((_ASKING, _first), (_BEGINNING, _last), (_BLANK_BEHIND, _before)):
@@ -315,7 +315,13 @@ def may_ask(texts: Sequence[str]) -> list[list[int] | None]:
             number = bisect_right(begins, place) - 1
             found[number].add(place - begins[number])
     for places, text in zip(found, texts, strict=True):
-        places.add(max(0, len(text.rstrip(_CLOSERS)) - 1))
+        end = text.rstrip(_CLOSERS)
+        # A phrase of few words, in lower case.
+        before, *_ = end.rsplit(None, _SHORT) or [""]
+        if _LOWER.search(end, max(0, len(before) - _SHORT)):
+            places.add(len(end) - 1)
+        if len(text) > _FURTHER:
+            places.add(_FURTHER - 1)  # there, a sentence is cut
     return [sorted(places) if len(places) <= _FEW else None for places in found]
 
 
@@ -353,22 +359,24 @@ def _any_of(words: Iterable[str]) -> str:
     return "|".join(sorted("".join(chr(_byte_of(letter)) for letter in word) for word in words))
 
 
-_NO_LETTER = "[^A-Za-z0-9]"
+_NO_LETTER = r"[^A-Za-z0-9\x00]"
 _BEGINNING = latin(
     rf"(?i)[.!?\n]{_NO_LETTER}*(?:(?:(?:{_any_of(_PREPOSITIONS)}){_NO_LETTER})?"
     rf"(?:{_any_of(_OPENERS - {'i', 'name', 'please', 'tell'})})\b|(?:please{_NO_LETTER})?tell\b"
     rf"|name{_NO_LETTER}the\b|i{_NO_LETTER}(?:(?:was|am){_NO_LETTER})?wonder)"
 )
-_WITHIN = r"[^A-Za-z0-9.!?\n]"  # between words of a sentence
+_WITHIN = r"[^A-Za-z0-9.!?\n\x00]"  # between words of a sentence
+_END = r"(?:[.!?\n]|[\x09-\x20\x80-\xff]*\x00)"  # of a sentence, or of all
 _BEFORE_WHO = "by|in|of|for|with|to|on|from|as|under|at"
 _ASKING = latin(
     rf"\b(?i:(?:{_BEFORE_WHO}|{_any_of(_BE.split('|'))}){_WITHIN}"
     r"(?:who|whom|what|which|where|when|how)\b"
     rf"|(?:which|what|who){_WITHIN}(?:\w+{_WITHIN}){{0,2}}(?:{_any_of(_AUX.split('|'))})\b"
-    rf"|(?:what|which){_WITHIN}\w+(?:{_WITHIN}\w+){{0,3}}[.!?\n]"
-    r"|(?:who|whom|what|when|where|which|why|how)[.!?\n])"
-    r"|\?|Y+|\b(?i:is|are|was|were|of|by|the|in|called|as|from)[.!\n]"
+    rf"|(?:what|which){_WITHIN}\w+(?:{_WITHIN}\w+){{0,3}}{_END}"
+    rf"|(?:who|whom|what|when|where|which|why|how){_END})"
+    rf"|\?|Y+|\b(?i:is|are|was|were|of|by|the|in|called|as|from){_END}"
 )
+_LOWER = re.compile(r"[.!?。！？\n]\W{0,20}[^\W\d_A-Z]")
 _BLANK_BEHIND = latin(r"[ .!?\n\"')\x80-\xff]{40}")
 _STARTS = frozenset(f"{_WH}|{_AUX}|{_PREPOSITION}|tell|name|please|i".split("|"))
 
@@ -422,18 +430,18 @@ def _piece_at(text: str, place: int, start: int) -> tuple[int, int, bool] | None
     # Behind a letter, it is found as if looked for from the start of the text on.
     while 0 < start < place and not text[start].isalnum():
         start += 1
-    begin = -1
+    before: list[tuple[int, int]] = []
+    end: int | None = None
     for match in _PIECE_END.finditer(text, start):
-        at = match.start()
+        if match.start() < place:
+            before.append(match.span())
+        elif _ends_a_piece(text, match.start()):
+            end = match.start()
+            break
+    for at, begin in reversed(before):
         if _ends_a_piece(text, at):
-            if at >= place and begin >= 0:
-                return begin, _end_of_piece(text, begin, at), not text[begin - 1].isspace()
-            if at >= place:
-                return None
-            begin = match.end()
-    if begin < 0:
-        return None
-    return begin, _end_of_piece(text, begin, None), not text[begin - 1].isspace()
+            return begin, _end_of_piece(text, begin, end), not text[begin - 1].isspace()
+    return None
 
 
 def _further_kind(piece: str) -> int:
@@ -474,7 +482,7 @@ def _marked(text: str, head: str, span: tuple[int, int], *, early: bool) -> Open
 
 
 def _has_mark(head: str) -> bool:
-    return "?" in head or not (head.isascii() or _MARKS.isdisjoint(head))
+    return "?" in head or (not head.isascii() and any(mark in head for mark in _MARKS))
 
 
 def _ends_a_question(head: str, place: int) -> bool:
