@@ -136,12 +136,12 @@ class Hint:
         """Return whether a text has it somewhere."""
         return self._compiled.search(text.encode("utf-8", "replace")) is not None
 
-    def likely(self, texts: Sequence[str]) -> list[int]:
-        """Return which of some texts may have it, by number; no others do.
+    def likely(self, texts: Sequence[bytes]) -> list[int]:
+        """Return which of some texts, in UTF-8, may have it, by number; no others do.
 
         They are looked through together, a line each, and where something is found, by halves.
         """
-        return _halved(self._compiled, [text.encode("utf-8", "replace") for text in texts], 0)
+        return _halved(self._compiled, texts, 0)
 
 
 # Between two parts that are looked through as one: hardly a pattern goes on behind it.

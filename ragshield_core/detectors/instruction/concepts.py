@@ -476,8 +476,15 @@ def strongest(
         None if no sentence holds two ideas.
     """
     known = model()
+    return best_of(known, stretches(known, plain, original, spans, possible), spans)
+
+
+def best_of(
+    known: Model, found: Iterable[tuple[int, int, int]], spans: Sequence[tuple[int, int]]
+) -> Idea | None:
+    """Return the stretch, of those that :func:`windows` found, of the highest log-odds."""
     best, where = float("-inf"), None
-    for mask, first, last in stretches(known, plain, original, spans, possible):
+    for mask, first, last in found:
         logit = known.logit(mask)
         if logit > best:
             best, where = logit, (mask, first, last)

@@ -60,15 +60,15 @@ def concealed(
     runs = _runs(texts)
     long = list(runs)
     found: dict[int, list[_Encoding]] = {}
+    encoded = [texts[n].encode("utf-8", "replace") for n in long]
     for encoding in _ENCODINGS:
-        hint = encoding.hint
-        rows = hint.likely([texts[n] for n in long]) if hint else range(len(long))
+        rows = encoding.hint.likely(encoded) if encoding.hint else range(len(long))
         for row in rows:
             found.setdefault(long[row], []).append(encoding)
     for n in sorted(marked | found.keys()):
         hidden = _hidden(texts[n]) if n in marked else ()
-        encoded = _encoded(texts[n], found[n], runs[n]) if n in found else ()
-        yield n, chain(hidden, encoded)
+        blobs = _encoded(texts[n], found[n], runs[n]) if n in found else ()
+        yield n, chain(hidden, blobs)
 
 
 def _runs(texts: Sequence[str]) -> dict[int, list[tuple[int, int]]]:

@@ -8,6 +8,7 @@ at there. Sentences of which this is too intricate (with ideographs, or rare sig
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -27,7 +28,11 @@ from ragshield_core.detectors.instruction.concepts import (
     MUST_REACH,
     OPENING,
     QUOTES,
+    Idea,
     Model,
+    best_of,
+    strongest,
+    windows,
 )
 from ragshield_core.detectors.instruction.rules import plain_of
 from ragshield_core.detectors.instruction.sentences import Page
@@ -37,6 +42,8 @@ from ragshield_core.text.linear import IDEOGRAPH, OTHER, narrow
 
 # Log-odds are added up here in another order than there.
 ROUNDING = 1e-6
+# So few sentences are looked at one by one.
+FEW = 12
 # Stretches with more ideas than this are looked at in any case: harmless ones have a dozen.
 MANY = 32
 _TOGETHER = 1 << 12  # stretches, which bounds the memory
@@ -47,7 +54,7 @@ _FAR = 1 << 40  # from any token
 _MOST_WORDS = 1 << 20  # in a sentence, and in the words of a text that tell its language
 
 # What a letter can be, as bits.
-_TOKEN, _JOINER, _WORD, _OPENS, _QUOTES, _CALLS, _INTRICATE, _BRACKET = (1 << n for n in range(8))
+_TOKEN, _JOINER, _WORD, _OPENS, _QUOTES, _CALLS, _SIGN = (1 << n for n in range(7))
 _KINDS = {
     _TOKEN: "".join(
         chr(code)
@@ -61,9 +68,27 @@ _KINDS = {
     _QUOTES: "".join(QUOTES),
     _CALLS: ",:",
     # Without one of these, a sentence has none of the signs that are looked for in its letters.
-    _INTRICATE: ":]>!<?_@={\u3011",
-    _BRACKET: "[(*=<-#/",
+    _SIGN: ".:]>!<?_@={/\u3011",
 }
+# Signs, by characters that one of them holds, and by those that a sentence with it begins with.
+_HELD = {
+    ".": ("url",), "/": ("url",), "?": ("query_string", "question_mark"), "!": ("image",),
+    "<": ("image", "tag", "comment"), ":": ("label", "key"), "]": ("label",), ">": ("label",),
+    "\u3011": ("label",), "_": ("identifier",), "@": ("address",), "=": ("placeholder",),
+    "{": ("placeholder",),
+}  # fmt: skip
+_BEGINNINGS = dict.fromkeys("[(*=<-", ("bracket",)) | dict.fromkeys("#/", ("comment",))
+SIGNS = sorted({sign for signs in (*_HELD.values(), *_BEGINNINGS.values()) for sign in signs})
+
+
+def _signs_of(characters: Mapping[str, Sequence[str]]) -> NDArray[np.bool_]:
+    found = np.zeros((256, len(SIGNS)), dtype=np.bool_)
+    for character, signs in characters.items():
+        found[narrow(character)[0], [SIGNS.index(sign) for sign in signs]] = True
+    return found
+
+
+_SIGNS_OF, _BEGUN_BY = _signs_of(_HELD), _signs_of(_BEGINNINGS)
 
 
 def _kinds() -> bytes:
@@ -145,7 +170,9 @@ class _Tables:
         for low, others in known.pairs.items():
             for high, weight in others.items():
                 self.pairs[low, high] = weight
+        self.together = self.pairs + self.pairs.T
         number = known.number
+        self.signs = np.array([number[sign] for sign in SIGNS])
         self.acts = np.array([number[act] for act in ACTS])
         self.imperatives = np.array([number[f"imperative {act}"] for act in ACTS])
         self.obligations = np.array([number[f"obligation {act}"] for act in ACTS])
@@ -186,35 +213,50 @@ def hopeful(page: Page) -> NDArray[np.bool_]:
     return hopes
 
 
-def likely_texts(page: Page, hopes: NDArray[np.bool_], least: float) -> NDArray[np.bool_]:
-    """Return which texts may hold a stretch of sentences of such log-odds, shape (n_texts,).
+def strongest_of(page: Page, texts: Iterable[int], least: float) -> dict[int, Idea | None]:
+    """Return the stretch of sentences that reads most like an instruction, of some texts.
 
     Parameters
     ----------
     page
-        The texts.
-    hopes
-        Which sentences may hold ideas at all, from :func:`hopeful`.
-    least
-        Log-odds that tell something.
+        All texts.
+    texts
+        Of which it is asked for, besides those where it may have as high log-odds as ``least``.
     """
-    found = np.zeros(len(page.views), dtype=np.bool_)
+    known, hopes = concepts.model(), hopeful(page)
     number = np.flatnonzero(hopes)
-    if not len(number):
-        return found
-    tables = _tables(concepts.model())
-    with_ideas, ideas = _ideas(tables, page, number)
-    if not len(with_ideas):
-        return found
-    logits, text = _logits(tables, page, with_ideas, ideas)
-    found[text[logits >= least - ROUNDING]] = True
+    if len(number) <= FEW:  # which are sooner looked at one by one
+        asked = sorted({*texts, *page.text[number].tolist()})
+        return {text: _strongest(page, text, hopes) for text in asked}
+    tables = _tables(known)
+    number, ideas, signs = _ideas(tables, page, number)
+    asked = sorted({*texts, *_likely(tables, page, number, ideas, signs, least)})
+    found: dict[int, Idea | None] = {}
+    for text in asked:
+        masks = [0] * int(page.first[text + 1] - page.first[text])
+        first, behind = np.searchsorted(number, page.first[text : text + 2]).tolist()
+        for row in range(first, behind):
+            mask = int.from_bytes(np.packbits(ideas[row], bitorder="little").tobytes(), "little")
+            if signs[row].any():
+                mask |= known.signs_of(*_sentence(page, int(number[row])))
+            masks[number[row] - page.first[text]] = mask
+        spans = page.spans(text)
+        found[text] = best_of(known, windows(known, masks, spans), spans)
     return found
+
+
+def _strongest(page: Page, text: int, hopes: NDArray[np.bool_]) -> Idea | None:
+    possible = hopes[page.first[text] : page.first[text + 1]].tolist()
+    return strongest(page.plain(text), page.views[text].text, page.spans(text), possible)
 
 
 def _ideas(
     tables: _Tables, page: Page, number: NDArray[np.intp]
-) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
-    """Return which of some sentences hold ideas, and which, (n,) and (n, n_ideas)."""
+) -> tuple[NDArray[np.intp], NDArray[np.bool_], NDArray[np.bool_]]:
+    """Return which of some sentences hold ideas, which, and which signs they may hold besides.
+
+    Shapes (n,), (n, n_ideas) and (n, n_signs).
+    """
     letters = page.letters
     rare = np.isin(
         number, page.sentences_with(np.flatnonzero((letters == IDEOGRAPH) | (letters == OTHER)))
@@ -238,7 +280,8 @@ def _ideas(
     kept = np.flatnonzero(enough & ~close & (opens | (gate >= 0.0)))
     at, first = _ranges(chosen.first[kept], chosen.first[kept + 1])
     some = Sentences(page, chosen.number[kept], chosen.words.only(at), first)
-    ideas = _syntax(tables, some, bits[at])
+    kinds = np.frombuffer(page.words.joined.translate(_KIND), dtype=np.uint8)
+    ideas, signs = _syntax(tables, some, bits[at], kinds), _signs(some, kinds)
     left = np.concatenate([number[rare], chosen.number[close]])
     more = np.zeros((len(left), ideas.shape[1]), dtype=np.bool_)
     known, languages = tables.known, tables.languages
@@ -248,10 +291,11 @@ def _ideas(
             row, tables.numbers(known.ideas(plain, original, languages[usual[page.text[each]]]))
         ] = True
     ideas = np.concatenate([ideas, more])
+    signs = np.concatenate([signs, np.zeros((len(left), signs.shape[1]), dtype=np.bool_)])
     number = np.concatenate([some.number, left])
     order = np.argsort(number)
     order = order[ideas[order].any(axis=1)]
-    return number[order], ideas[order]
+    return number[order], ideas[order], signs[order]
 
 
 def _sentence(page: Page, number: int) -> tuple[str, str]:
@@ -364,14 +408,15 @@ def _tokens(tables: _Tables, some: Sentences, kinds: NDArray[np.uint8]) -> _Toke
     return _Tokens(place, opens, follows, called, quote + n_words + apart * of_quote, of_quote)
 
 
-def _syntax(tables: _Tables, some: Sentences, bits: NDArray[np.uint64]) -> NDArray[np.bool_]:
-    """Return the ideas of sentences whose words hold some: see :meth:`Model.ideas`."""
+def _syntax(
+    tables: _Tables, some: Sentences, bits: NDArray[np.uint64], kinds: NDArray[np.uint8]
+) -> NDArray[np.bool_]:
+    """Return the ideas of sentences but for signs: see :meth:`Model.ideas`."""
     known, owner = tables.known, some.owner
     ideas = np.zeros((len(some.number), len(known.names)), dtype=np.bool_)
     if not len(some.number):
         return ideas
     ideas[:, :_BITS] |= _unpacked(np.bitwise_or.reduceat(bits, some.first[:-1]))
-    kinds = np.frombuffer(some.page.words.joined.translate(_KIND), dtype=np.uint8)
     tokens = _tokens(tables, some, kinds)
     quote = known.number["quote"]
     ideas[tokens.of_quote, quote] = True
@@ -387,7 +432,6 @@ def _syntax(tables: _Tables, some: Sentences, bits: NDArray[np.uint64]) -> NDArr
     sentence = np.concatenate([owner[telling], tokens.of_quote])
     order = np.argsort(places)
     _add_order(tables, ideas, places[order], held[order], sentence[order])
-    _add_signs(tables, ideas, some, kinds)
     return ideas
 
 
@@ -435,27 +479,47 @@ def _add_order(
         ideas[sentence[at[pair]], tables.both[which]] = True
 
 
-def _add_signs(
-    tables: _Tables, ideas: NDArray[np.bool_], some: Sentences, kinds: NDArray[np.uint8]
-) -> None:
-    """Add signs of addresses, labels and the like, of sentences that may have any."""
+def _signs(some: Sentences, kinds: NDArray[np.uint8]) -> NDArray[np.bool_]:
+    """Return which signs, of addresses, labels and the like, sentences may hold: (n, n_signs)."""
     page = some.page
     letters = page.letters
-    dots = np.flatnonzero(letters == ord("."))
-    dots = dots[(kinds[dots + 1] & _WORD > 0) | (letters[dots - 1] == ord("w"))]
-    slashes = np.flatnonzero(letters == ord("/"))
-    slashes = slashes[letters[slashes + 1] == ord("/")]
-    places = np.concatenate([np.flatnonzero(kinds & _INTRICATE), dots, slashes])
-    intricate = np.zeros(len(page.start), dtype=np.bool_)
-    intricate[page.sentences_with(places)] = True
-    intricate |= kinds[page.start] & _BRACKET > 0
-    for row in np.flatnonzero(intricate[some.number]).tolist():
-        signs = tables.known.signs_of(*_sentence(page, int(some.number[row])))
-        ideas[row, tables.numbers(signs)] = True
+    found = np.zeros((len(page.start), len(SIGNS)), dtype=np.bool_)
+    places = np.flatnonzero(kinds & _SIGN)
+    first, before, behind = letters[places], letters[places - 1], letters[places + 1]
+    # In an address: not the end of a sentence, one slash or an exclamation mark.
+    part = np.ones(len(places), dtype=np.bool_)
+    part[first == ord(".")] = False
+    part |= (kinds[places + 1] & _WORD > 0) | (before == ord("w"))
+    part &= (first != ord("/")) | (behind == ord("/"))
+    part &= (first != ord("!")) | (behind == ord("["))
+    places = places[part]
+    place, sign = np.nonzero(_SIGNS_OF[letters[places]])
+    found[page.sentences_with(places)[place], sign] = True
+    return found[some.number] | _BEGUN_BY[letters[page.start[some.number]]]
+
+
+def _likely(
+    tables: _Tables,
+    page: Page,
+    number: NDArray[np.intp],
+    ideas: NDArray[np.bool_],
+    signs: NDArray[np.bool_],
+    least: float,
+) -> list[int]:
+    """Return in which texts a stretch of sentences may have as high log-odds."""
+    if not len(number):
+        return []
+    logits, text = _logits(tables, page, number, ideas, signs)
+    found: list[int] = np.unique(text[logits >= least - ROUNDING]).tolist()
+    return found
 
 
 def _logits(
-    tables: _Tables, page: Page, number: NDArray[np.intp], ideas: NDArray[np.bool_]
+    tables: _Tables,
+    page: Page,
+    number: NDArray[np.intp],
+    ideas: NDArray[np.bool_],
+    signs: NDArray[np.bool_],
 ) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
     """Return log-odds of stretches of sentences and their texts: see ``concepts.windows``."""
     known = tables.known
@@ -471,12 +535,13 @@ def _logits(
     place = np.full(len(page.start) + MAX_JOINED, -1)
     place[number] = np.arange(len(number))
     found, texts = [], []
-    joined = ideas.copy()
+    joined, besides = ideas.copy(), signs.copy()
     for more in range(MAX_JOINED):
         last = number + more
         row = place[last]
         there = (row >= 0) & (page.text[np.minimum(last, len(page.start) - 1)] == text)
         joined[there] |= ideas[row[there]]
+        besides[there] |= signs[row[there]]
         if more > 1:
             there &= (
                 page.end[np.minimum(last, len(page.start) - 1)] - page.start[number]
@@ -485,7 +550,9 @@ def _logits(
         at = np.flatnonzero(there)
         held = joined[at]
         held[:, lone] = (number[at] <= first_order[text[at]]) & (last_order[text[at]] <= last[at])
-        found += [_added(tables, held[n : n + _TOGETHER]) for n in range(0, len(at), _TOGETHER)]
+        for first in range(0, len(at), _TOGETHER):
+            part = slice(first, first + _TOGETHER)
+            found.append(_added(tables, held[part]) + _most(tables, held[part], besides[at][part]))
         texts.append(text[at])
     return np.concatenate(found), np.concatenate(texts)
 
@@ -493,7 +560,7 @@ def _logits(
 def _added(tables: _Tables, held: NDArray[np.bool_]) -> NDArray[np.float64]:
     """Return log-odds of ideas, shape (n,); of very many of them, without adding up: infinite."""
     n = held.sum(axis=1)
-    held[n > MANY] = False
+    held = held & (n <= MANY)[:, None]
     row, idea = np.nonzero(held)
     behind = np.cumsum(held.sum(axis=1))[row]
     other, first = _ranges(np.arange(1, len(row) + 1), behind)
@@ -502,6 +569,21 @@ def _added(tables: _Tables, held: NDArray[np.bool_]) -> NDArray[np.float64]:
     rows = np.concatenate([row, row[one]])
     total = np.bincount(rows, np.concatenate(weights), minlength=len(held))
     return np.where(n > MANY, np.inf, tables.known.bias + total)
+
+
+def _most(
+    tables: _Tables, held: NDArray[np.bool_], signs: NDArray[np.bool_]
+) -> NDArray[np.float64]:
+    """Return the most that signs could add to the log-odds of ideas, shape (n,)."""
+    most = np.zeros(len(held))
+    for column in np.flatnonzero(signs.any(axis=0)).tolist():
+        row, sign = np.flatnonzero(signs[:, column]), tables.signs[column]
+        # Each of a pair of signs is given half of what they add together.
+        pairs = tables.together[sign]
+        added = tables.single[sign] + (held[row] * pairs).sum(axis=1)
+        added += (signs[row] * np.maximum(pairs[tables.signs], 0.0)).sum(axis=1) / 2
+        most[row] += np.maximum(added, 0.0)
+    return most
 
 
 def _unpacked(masks: NDArray[np.uint64]) -> NDArray[np.bool_]:

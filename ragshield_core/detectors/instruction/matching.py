@@ -10,12 +10,11 @@ from dataclasses import dataclass
 from itertools import chain, groupby, islice
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ragshield_core.detectors.instruction.concepts import Idea, strongest
+from ragshield_core.detectors.instruction.concepts import Idea
 from ragshield_core.detectors.instruction.encodings import concealed
-from ragshield_core.detectors.instruction.likely import hopeful, likely_texts
-from ragshield_core.detectors.instruction.rules import Rule, masks, plain_of
+from ragshield_core.detectors.instruction.likely import strongest_of
+from ragshield_core.detectors.instruction.rules import Rule, masks
 from ragshield_core.detectors.instruction.sentences import Page, page_of
 from ragshield_core.detectors.instruction.words import stretches_of
 from ragshield_core.text.normalized import Readable, readable
@@ -138,19 +137,19 @@ def _read(views: Sequence[Readable]) -> list[tuple[Suspicion, float]]:
     """Apply rules and ideas to readable texts; return the weight of both as well."""
     page = page_of(views)
     hits = _matches(page)
+    ideas = strongest_of(page, hits.keys(), AGAINST)
     found = [(NOTHING, 0.0)] * len(views)
-    hopes = hopeful(page)
-    for text in sorted({*hits, *np.flatnonzero(likely_texts(page, hopes, AGAINST)).tolist()}):
-        found[text] = _weighed(page, text, hits.get(text, []), hopes)
+    for text, idea in ideas.items():
+        found[text] = _weighed(page.views[text], page.spans(text), hits.get(text, []), idea)
     return found
 
 
 def _weighed(
-    page: Page, text: int, hits: Sequence[tuple[int, int, Rule]], hopes: NDArray[np.bool_]
+    view: Readable,
+    spans: Sequence[tuple[int, int]],
+    hits: Sequence[tuple[int, int, Rule]],
+    idea: Idea | None,
 ) -> tuple[Suspicion, float]:
-    view, spans = page.views[text], page.spans(text)
-    possible = hopes[page.first[text] : page.first[text + 1]].tolist()
-    idea = strongest(plain_of(view.text), view.text, spans, possible)
     found = [
         Hit(rule.id, rule.family, rule.weight, _stripped(view, start, end))
         for start, end, rule in (_best_window(spans, hits) if hits else ())
@@ -180,12 +179,14 @@ def _matches(page: Page) -> dict[int, list[tuple[int, int, Rule]]]:
     texts, starts, ends = (
         each.tolist() for each in (found.text, found.start - begin, found.end - begin)
     )
+    spans = list(zip(before.tolist(), found.end.tolist(), strict=True))
     for number, stretches in found.by_rule():
         _, rule = listed[number]
-        spans = zip(before[stretches].tolist(), found.end[stretches].tolist(), strict=True)
-        likely = rule.regex.likely([page.words.joined[slice(*span)] for span in spans])
-        for text, group in groupby(stretches[likely].tolist(), key=texts.__getitem__):
-            plain, letters = plain_of(page.views[text].text), page.narrowed(text)
+        joined = page.words.joined
+        likely = rule.regex.likely([joined[start:end] for start, end in spans[stretches]])
+        numbers = [stretches.start + n for n in likely]
+        for text, group in groupby(numbers, key=texts.__getitem__):
+            plain, letters = page.plain(text), page.narrowed(text)
             near = (rule.regex.spans(plain, letters, starts[n], ends[n]) for n in group)
             matches[text] += [
                 (*span, rule) for span in islice(chain.from_iterable(near), MAX_MATCHES)
@@ -196,7 +197,7 @@ def _matches(page: Page) -> dict[int, list[tuple[int, int, Rule]]]:
 def sentences_of(view: Readable) -> tuple[Readable, str, list[tuple[int, int]]]:
     """Return readable text without leetspeak, the same in small letters, and its sentences."""
     page = page_of([view])
-    return page.views[0], plain_of(page.views[0].text), page.spans(0)
+    return page.views[0], page.plain(0), page.spans(0)
 
 
 def _weight_of_ideas(idea: Idea | None) -> float:

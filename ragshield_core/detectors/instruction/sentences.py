@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -86,6 +86,8 @@ class Page:
     start: NDArray[np.intp]
     end: NDArray[np.intp]
     first: NDArray[np.intp]
+    _narrowed: dict[int, bytes] = field(default_factory=dict)
+    _plain: dict[int, str] = field(default_factory=dict)
 
     @cached_property
     def letters(self) -> NDArray[np.uint8]:
@@ -119,7 +121,16 @@ class Page:
 
     def narrowed(self, text: int) -> bytes:
         """Return the letters of a text."""
-        return self.words.joined[self.words.begin[text] : self.words.begin[text + 1] - 1]
+        if text not in self._narrowed:
+            begin, end = self.words.begin[text : text + 2]
+            self._narrowed[text] = self.words.joined[begin : end - 1]
+        return self._narrowed[text]
+
+    def plain(self, text: int) -> str:
+        """Return a text in small letters without marks."""
+        if text not in self._plain:
+            self._plain[text] = plain_of(self.views[text].text)
+        return self._plain[text]
 
 
 def page_of(views: Sequence[Readable]) -> Page:

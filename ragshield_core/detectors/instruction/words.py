@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -26,21 +27,20 @@ _BITS = 64
 
 
 class Stretches(NamedTuple):
-    """Parts of texts that a rule has to look at, by text, rule and place."""
+    """Parts of texts that a rule has to look at, in order of rule, text and place."""
 
-    text: NDArray[np.intp]
     rule: NDArray[np.intp]
     """By its place in :func:`~ragshield_core.detectors.instruction.rules.masks`."""
+    text: NDArray[np.intp]
     start: NDArray[np.intp]
     """Among the letters of the page; ends are excluded."""
     end: NDArray[np.intp]
 
-    def by_rule(self) -> Iterator[tuple[int, NDArray[np.intp]]]:
-        """Yield each rule that has to look somewhere, and the numbers of its stretches."""
-        order = np.argsort(self.rule, kind="stable")
-        begins = np.flatnonzero(np.diff(self.rule[order], prepend=-1))
-        for stretches in np.split(order, begins[1:]) if len(order) else ():
-            yield int(self.rule[stretches[0]]), stretches
+    def by_rule(self) -> Iterator[tuple[int, slice]]:
+        """Yield each rule that has to look somewhere, and which stretches are its."""
+        begins = np.flatnonzero(np.diff(self.rule, prepend=-1)).tolist()
+        for first, behind in pairwise([*begins, len(self.rule)]):
+            yield int(self.rule[first]), slice(first, behind)
 
 
 class _Needs:
@@ -100,8 +100,8 @@ def _needs() -> _Needs:
 
 def stretches_of(page: Page) -> Stretches:
     """Return where rules have to look; they may find nothing even there."""
-    text, rule, sentence = _candidates(_needs().of(page), page.first)
-    begin = page.words.begin
+    rule, sentence = _candidates(_needs().of(page), page.text)
+    text, begin = page.text[sentence], page.words.begin
     # Two characters more, for patterns that begin with the end of the sentence before.
     start = np.maximum(page.start[sentence] - 2, begin[text])
     end = page.end[np.minimum(sentence + REACH, page.first[text + 1]) - 1]
@@ -109,33 +109,23 @@ def stretches_of(page: Page) -> Stretches:
     apart[1:] = (text[1:] != text[:-1]) | (rule[1:] != rule[:-1]) | (start[1:] >= end[:-1])
     first = np.flatnonzero(apart)
     last = np.append(first[1:], len(text))[: len(first)] - 1
-    return Stretches(text[first], rule[first], start[first], end[last])
+    return Stretches(rule[first], text[first], start[first], end[last])
 
 
 def _candidates(
-    needs: NDArray[np.uint64], first: NDArray[np.intp]
-) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.intp]]:
-    """Return text, rule and sentence from which on all is near that the rule needs, in order."""
-    n_sentences = np.diff(first)
-    some = np.flatnonzero(n_sentences)
-    if not len(some):
-        nothing = np.empty(0, dtype=np.intp)
-        return nothing, nothing, nothing
+    needs: NDArray[np.uint64], text: NDArray[np.intp]
+) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Return rules, and sentences from which on all is near that they need, in order."""
     near = needs.copy()
-    owner = np.repeat(np.arange(len(n_sentences)), n_sentences)
     for behind in range(1, REACH):
-        same = owner[:-behind] == owner[behind:]
+        same = text[:-behind] == text[behind:]
         near[:-behind][same] |= needs[behind:][same]
+    has = np.ascontiguousarray(_unpacked(near).T)
+    anywhere: NDArray[np.bool_] = has.any(axis=1)
     required = _needs().required
-    has = _unpacked(np.bitwise_or.reduceat(near, first[some]))
-    text, rule = np.nonzero(np.logical_and.reduce([has[:, need] for need in required]))
-    text = some[text]
-    n = n_sentences[text]
-    pair = np.repeat(np.arange(len(text)), n)
-    sentence = np.arange(len(pair)) + np.repeat(first[text] - (np.cumsum(n) - n), n)
-    has = _unpacked(near)
-    there = np.logical_and.reduce([has[sentence, need[rule[pair]]] for need in required])
-    return text[pair[there]], rule[pair[there]], sentence[there]
+    rules = np.flatnonzero(np.logical_and.reduce([anywhere[need] for need in required]))
+    rule, sentence = np.nonzero(np.logical_and.reduce([has[need[rules]] for need in required]))
+    return rules[rule], sentence
 
 
 def _unpacked(needs: NDArray[np.uint64]) -> NDArray[np.bool_]:
