@@ -27,6 +27,7 @@ from ragshield_core.groups.evidence import (
     CROWD_DISCOUNT,
     DISCOUNTS,
     OWN_BOND,
+    SHARED_PARTS,
     SIZES,
     Channel,
     GroupEvidence,
@@ -34,6 +35,7 @@ from ragshield_core.groups.evidence import (
     K,
     Kin,
     Raw,
+    Standing,
     cosine_of,
     nearness,
     own_bond,
@@ -202,7 +204,7 @@ class CliqueDetector(Detector, Lender, TableUser):
     def reset(self) -> None:
         """Forget everything."""
         self._graph: SimilarityGraph | None = None
-        self._raw: dict[Channel, Raw] = {channel: Raw.empty(0) for channel in CHANNELS}
+        self._raw = self._no_evidence(0)
         self._scores: NDArray[np.float64] = np.empty(0)  # by slot
         self._trusted: NDArray[np.bool_] = np.empty(0, dtype=np.bool_)  # by slot
         self._usual: Usual | None = None
@@ -391,7 +393,9 @@ class CliqueDetector(Detector, Lender, TableUser):
         self.reset()
         if len(entries) < self.min_entries:
             return np.full(len(entries), np.nan)
-        self._graph = SimilarityGraph.fixed(entries, self._empty_graph(entries.dim).k)
+        self._graph = SimilarityGraph.fixed(
+            entries, self._empty_graph(entries.dim).k, rounded=self._rounded
+        )
         judgement = self._measure(self._graph.present, audit=True)
         self._audited = (self._graph.part(self._graph.present), judgement)
         return judgement.scores
@@ -538,15 +542,15 @@ class CliqueDetector(Detector, Lender, TableUser):
         if not self._ready:
             msg = f"{self.name} knows too few entries; fit it on the knowledge base."
             raise NotFittedError(msg)
-        known = self._raw["cross"].take(slots)
+        known = {part: self._raw["cross"].of(part, slots) for part in SHARED_PARTS}
         tight = float(nearness(np.array([similarity], dtype=np.float32))[0])
         columns = [column for column, scale in enumerate(SIZES) if scale <= size]
         group = Raw.empty(len(slots))
         for column in columns:
             group.tight[:, column] = tight
             # What the surroundings of each place take off the tightness there, they take off here.
-            group.near[:, column] = tight - (known.tight - known.near)[:, column]
-            group.far[:, column] = tight - (known.tight - known.far)[:, column]
+            group.near[:, column] = tight - (known["tight"] - known["near"])[:, column]
+            group.far[:, column] = tight - (known["tight"] - known["far"])[:, column]
         assert self._usual is not None  # noqa: S101 - there is one as soon as it is ready
         scores = self._usual.references["cross"].surprisals(group)[:, columns].max(axis=1)
         return float(np.mean(scores <= threshold))
@@ -563,7 +567,7 @@ class CliqueDetector(Detector, Lender, TableUser):
         arrays["scores"], arrays["trusted"] = self._scores[:n], self._trusted[:n]
         arrays["held_at"], arrays["measured"] = self._held_at[:n], self._measured
         for channel in CHANNELS:
-            for name, part in self._raw[channel].take(np.s_[:n])._asdict().items():
+            for name, part in self._raw[channel].part(np.s_[:n]).state().items():
                 arrays[f"raw.{channel}.{name}"] = part
         if self._kin is not None:
             arrays["kin"] = self._kin.state()
@@ -599,12 +603,10 @@ class CliqueDetector(Detector, Lender, TableUser):
             self._held_at = np.full(len(self._scores), np.nan)
             keys = [key for keys in self._held.values() for key in keys]
             self._held_at[self._graph.index.slots_of(keys)] = 0.0
-        for channel in CHANNELS:
-            self._raw[channel] = Raw.empty(len(self._scores))
-            # Early versions had two channels, and not all parts.
-            for name, saved in part_of(arrays, f"raw.{channel}.").items():
-                if saved.any():  # else there is room in name only, which takes no memory
-                    getattr(self._raw[channel], name)[:] = saved
+        rounded, n = self._graph.rounded, len(self._scores)
+        for channel in CHANNELS:  # early versions had two
+            saved = part_of(arrays, f"raw.{channel}.")
+            self._raw[channel] = Standing.restored(n, saved, rounded=rounded)
         if "kin" in arrays:
             self._kin = Kin.restored(arrays["kin"])
         if words := part_of(arrays, "words."):
@@ -623,9 +625,23 @@ class CliqueDetector(Detector, Lender, TableUser):
             raise NotFittedError(msg)
         return self._graph
 
+    @property
+    def _rounded(self) -> bool:
+        """Whether similarities are rounded where they are kept; the reference rule is exact."""
+        return self.rule == "groups"
+
     def _empty_graph(self, dim: int) -> SimilarityGraph:
-        k = K if self.rule == "groups" else cleanbase.K
-        return SimilarityGraph(dim, k, exact_up_to=self.exact_up_to, table=self._table)
+        return SimilarityGraph(
+            dim,
+            K if self.rule == "groups" else cleanbase.K,
+            exact_up_to=self.exact_up_to,
+            table=self._table,
+            rounded=self._rounded,
+        )
+
+    def _no_evidence(self, n: int) -> dict[Channel, Standing]:
+        rounded = self._rounded if self._graph is None else self._graph.rounded
+        return {channel: Standing(n, rounded=rounded) for channel in CHANNELS}
 
     def _learn_trusted(self, entries: Batch) -> None:
         """Take over a knowledge base, and measure what is usual in it once it is large enough."""
@@ -768,7 +784,7 @@ class CliqueDetector(Detector, Lender, TableUser):
         self._scores, self._trusted = self._scores[before], self._trusted[before]
         self._held_at = self._held_at[before]
         self._measured = np.flatnonzero(np.isin(before, self._measured)).astype(np.int32)
-        self._raw = {channel: raw.take(before) for channel, raw in self._raw.items()}
+        self._raw = {channel: raw.part(before) for channel, raw in self._raw.items()}
 
     def _make_room(self) -> None:
         """Let the arrays by slot grow with the graph, by a half more at a time."""
@@ -781,10 +797,8 @@ class CliqueDetector(Detector, Lender, TableUser):
         scores[:have], trusted[:have] = self._scores, self._trusted
         held_at[:have] = self._held_at
         self._scores, self._trusted, self._held_at = scores, trusted, held_at
-        for channel in CHANNELS:
-            room = Raw.empty(size)
-            room.put(np.s_[:have], self._raw[channel])
-            self._raw[channel] = room
+        for channel, raw in self._raw.items():
+            self._raw[channel] = raw.part(np.s_[:have], room=size - have)
 
     def _judged(self, batch: Batch) -> tuple[Overlay, Judgement]:
         """Judge a batch, or recall it: scores, findings and retroactive ones ask for the same."""

@@ -20,6 +20,7 @@ corpus in which resemblance is normal raises its own threshold.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -27,6 +28,7 @@ from numpy.typing import NDArray
 
 from ragshield_core.groups.agreement import Agreed, Newcomers
 from ragshield_core.groups.graph import COMPARE_ABOVE, NO_LINEAGE, Overlay
+from ragshield_core.groups.rounded import FIGURES
 from ragshield_core.neighbors.threads import in_threads
 
 Channel = Literal["cross", "same", "any"]
@@ -69,6 +71,10 @@ WEIGHTS = {"near": 1.0, "far": 0.5, "tight": 0.5, "agreed": 2.0}
 
 
 PARTS = tuple(WEIGHTS)
+
+
+# Those that count only as far as another member of the group has them.
+SHARED_PARTS = tuple(name for name in PARTS if name != "agreed")
 
 
 # Groups across lineages get most of the error budget, those within one a quarter of that, mixed
@@ -129,10 +135,70 @@ class Raw(NamedTuple):
         """Return some rows."""
         return Raw(*(part[rows] for part in self))
 
-    def put(self, rows: Any, other: Raw) -> None:
-        """Replace some rows."""
-        for part, values in zip(self, other, strict=True):
-            part[rows] = values
+    def of(self, name: str, index: Any) -> NDArray[np.float32]:
+        """Return values of one part."""
+        return np.asarray(getattr(self, name)[index])
+
+
+class Standing:
+    """Evidence of the entries of a graph by slot, as far as others are held against it.
+
+    That on which an entry agrees with others counts for itself only, and is not kept.
+
+    Parameters
+    ----------
+    n
+        For how many entries there is room.
+    rounded
+        Whether figures are rounded, as lists of the graph are; see
+        :mod:`ragshield_core.groups.rounded`.
+    """
+
+    def __init__(self, n: int, *, rounded: bool) -> None:
+        self.rounded = rounded
+        self._parts: dict[str, NDArray[Any]] = {
+            name: np.zeros((n, len(SIZES)), dtype=FIGURES.dtype if rounded else np.float32)
+            for name in SHARED_PARTS
+        }
+
+    def __len__(self) -> int:
+        return len(self._parts["tight"])
+
+    def of(self, name: str, index: Any) -> NDArray[np.float32]:
+        """Return values of one part."""
+        found = self._parts[name][index]
+        return FIGURES.values(found) if self.rounded else found
+
+    def put(self, rows: Any, raw: Raw) -> None:
+        """Replace the evidence of some entries."""
+        for name in SHARED_PARTS:
+            self.put_part(name, rows, getattr(raw, name))
+
+    def put_part(self, name: str, rows: Any, values: NDArray[np.float32]) -> None:
+        """Replace one part of the evidence of some entries."""
+        self._parts[name][rows] = FIGURES.codes(values) if self.rounded else values
+
+    def part(self, rows: Any, room: int = 0) -> Standing:
+        """Return that of some entries, and room for more."""
+        found = Standing(0, rounded=self.rounded)
+        for name, values in self._parts.items():
+            some = values[rows]
+            found._parts[name] = np.zeros((len(some) + room, len(SIZES)), dtype=values.dtype)
+            found._parts[name][: len(some)] = some
+        return found
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        """Return everything as arrays."""
+        return dict(self._parts)
+
+    @classmethod
+    def restored(cls, n: int, arrays: Mapping[str, NDArray[Any]], *, rounded: bool) -> Standing:
+        """Return that of n entries which :meth:`state` described."""
+        standing = cls(n, rounded=rounded)
+        for name in SHARED_PARTS:  # early versions did not know all
+            if name in arrays and (saved := arrays[name]).any():  # else there is room in name only
+                standing._parts[name][:] = saved
+        return standing
 
 
 def nearness(
@@ -168,12 +234,12 @@ class Held(NamedTuple):
     bonds: NDArray[np.float32]
 
     @classmethod
-    def of(cls, overlay: Overlay, weights: NDArray[np.float32], standing: Raw) -> Held:
+    def of(cls, overlay: Overlay, weights: NDArray[np.float32], standing: Standing) -> Held:
         """Return what is held, given its weight and its evidence by slot."""
         n = overlay.graph.n_slots + len(overlay.batch)
         held = np.flatnonzero(weights)
         bonds = np.zeros(n, dtype=np.float32)
-        bonds[held] = standing.tight[held, 0]
+        bonds[held] = standing.of("tight", (held, 0))
         later = np.zeros(n - len(weights), dtype=np.float32)
         return cls(np.concatenate([weights, later]), bonds)
 
@@ -243,7 +309,8 @@ class GroupEvidence:
         ``"cross"`` looks at edges between lineages, ``"same"`` at edges within one, ``"any"`` at
         both, those within one as ``kin`` has them.
     standing
-        Evidence of the graph's entries, by slot, for those that are not in the overlay.
+        Evidence of the graph's entries, by slot, for those that are not in the overlay; ``None``
+        where all are.
     exempt
         Lineage codes whose inner edges are not looked at.
     families
@@ -268,7 +335,7 @@ class GroupEvidence:
         self,
         overlay: Overlay,
         channel: Channel,
-        standing: Raw,
+        standing: Standing | Raw | None,
         exempt: NDArray[np.int64],
         *,
         families: bool = True,
@@ -347,11 +414,14 @@ class GroupEvidence:
                 axis=1
             )
             tight[same] = before.raw.tight[rows][same]
-        else:  # where no new entry is among the nearest, the tightness is what it was
+        elif self._standing is not None and len(overlay.batch):
+            # Where no new entry is among the nearest, the tightness is what it was.
             start = overlay.graph.n_slots
-            same = (own < start) & (group < start).all(axis=1) & (len(overlay.batch) > 0)
-            tight[same] = self._standing.tight[own[same]]
-        tight[~same] = self._tightness_of(group[~same], near[~same])
+            same = (own < start) & (group < start).all(axis=1)
+            tight[same] = self._standing.of("tight", own[same])
+        else:
+            same = np.zeros(len(own), dtype=np.bool_)
+        tight[~same] = self._kept(self._tightness_of(group[~same], near[~same]))
         self.raw.tight[rows] = tight
 
     def _near(self, rows: slice) -> NDArray[np.float32]:
@@ -403,8 +473,8 @@ class GroupEvidence:
             around = np.s_[size - 1 : size - 1 + SURROUNDINGS]
             theirs = self._of("tight", column, self.members[rows, around])
             reached = np.minimum(theirs, REACH * self.nearness[rows, around])
-            self.raw.near[rows, column] = tight[:, column] - reached.max(axis=1)
-            self.raw.far[rows, column] = tight[:, column] - theirs.max(axis=1)
+            self.raw.near[rows, column] = self._kept(tight[:, column] - reached.max(axis=1))
+            self.raw.far[rows, column] = self._kept(tight[:, column] - theirs.max(axis=1))
 
     def _seen(
         self, near: NDArray[np.float32], first: NDArray[np.int64], second: NDArray[np.int64]
@@ -427,12 +497,15 @@ class GroupEvidence:
         """Return evidence by entry number, shape as ``numbers``; 0 for none."""
         position = self._position[numbers]
         here = getattr(self.raw, part)[position, column]
-        standing = getattr(self._standing, part)
-        if len(standing):
+        if self._standing is not None:
             outside = (position < 0) & (numbers >= 0)
-            here[outside] = standing[numbers[outside], column]
+            here[outside] = self._standing.of(part, (numbers[outside], column))
         here[numbers < 0] = 0.0
         return np.asarray(here)
+
+    def _kept(self, figures: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return figures as the graph has them."""
+        return FIGURES.rounded(figures) if self._overlay.graph.rounded else figures
 
 
 def own_bond(vectors: NDArray[np.float32]) -> float:
