@@ -27,7 +27,6 @@ from ragshield_core.groups.evidence import (
     CROWD_DISCOUNT,
     DISCOUNTS,
     OWN_BOND,
-    SHARED_PARTS,
     SIZES,
     Channel,
     GroupEvidence,
@@ -204,7 +203,7 @@ class CliqueDetector(Detector, Lender, TableUser):
     def reset(self) -> None:
         """Forget everything."""
         self._graph: SimilarityGraph | None = None
-        self._raw = self._no_evidence(0)
+        self._standing = self._no_evidence(0)
         self._scores: NDArray[np.float64] = np.empty(0)  # by slot
         self._trusted: NDArray[np.bool_] = np.empty(0, dtype=np.bool_)  # by slot
         self._usual: Usual | None = None
@@ -542,15 +541,19 @@ class CliqueDetector(Detector, Lender, TableUser):
         if not self._ready:
             msg = f"{self.name} knows too few entries; fit it on the knowledge base."
             raise NotFittedError(msg)
-        known = {part: self._raw["cross"].of(part, slots) for part in SHARED_PARTS}
+        known = self._evidence(
+            self._fitted().part(slots),
+            "cross",
+            tightness=self._standing["cross"].of("tight", slots),
+        ).raw
         tight = float(nearness(np.array([similarity], dtype=np.float32))[0])
         columns = [column for column, scale in enumerate(SIZES) if scale <= size]
         group = Raw.empty(len(slots))
         for column in columns:
             group.tight[:, column] = tight
             # What the surroundings of each place take off the tightness there, they take off here.
-            group.near[:, column] = tight - (known["tight"] - known["near"])[:, column]
-            group.far[:, column] = tight - (known["tight"] - known["far"])[:, column]
+            group.near[:, column] = tight - (known.tight - known.near)[:, column]
+            group.far[:, column] = tight - (known.tight - known.far)[:, column]
         assert self._usual is not None  # noqa: S101 - there is one as soon as it is ready
         scores = self._usual.references["cross"].surprisals(group)[:, columns].max(axis=1)
         return float(np.mean(scores <= threshold))
@@ -567,7 +570,7 @@ class CliqueDetector(Detector, Lender, TableUser):
         arrays["scores"], arrays["trusted"] = self._scores[:n], self._trusted[:n]
         arrays["held_at"], arrays["measured"] = self._held_at[:n], self._measured
         for channel in CHANNELS:
-            for name, part in self._raw[channel].part(np.s_[:n]).state().items():
+            for name, part in self._standing[channel].part(np.s_[:n]).state().items():
                 arrays[f"raw.{channel}.{name}"] = part
         if self._kin is not None:
             arrays["kin"] = self._kin.state()
@@ -606,7 +609,7 @@ class CliqueDetector(Detector, Lender, TableUser):
         rounded, n = self._graph.rounded, len(self._scores)
         for channel in CHANNELS:  # early versions had two
             saved = part_of(arrays, f"raw.{channel}.")
-            self._raw[channel] = Standing.restored(n, saved, rounded=rounded)
+            self._standing[channel] = Standing.restored(n, saved, rounded=rounded)
         if "kin" in arrays:
             self._kin = Kin.restored(arrays["kin"])
         if words := part_of(arrays, "words."):
@@ -701,7 +704,7 @@ class CliqueDetector(Detector, Lender, TableUser):
             found[channel] = evidence = self._evidence(
                 overlay, channel, newcomers, tightness=known_tight
             )
-            self._raw[channel].put(overlay.numbers, evidence.raw)
+            self._standing[channel].put("tight", overlay.numbers, evidence.raw.tight)
         if self.rule == "cleanbase":
             judgement = self._judge_cliques(overlay)
         else:
@@ -740,9 +743,10 @@ class CliqueDetector(Detector, Lender, TableUser):
     def _measure_edges(self, overlay: Overlay, channels: Sequence[Channel] = CHANNELS) -> None:
         """Gather the evidence of entries of the graph anew."""
         for channel in channels:
-            self._raw[channel].put(overlay.numbers, Raw.empty(len(overlay.numbers)))
+            self._standing[channel].put("tight", overlay.numbers, 0.0)
         for channel in channels:
-            self._raw[channel].put(overlay.numbers, self._evidence(overlay, channel).raw)
+            tight = self._evidence(overlay, channel).raw.tight
+            self._standing[channel].put("tight", overlay.numbers, tight)
 
     def _insert(self, keys: Sequence[str], entries: Batch, *, held: bool = False) -> None:
         graph = self._fitted()
@@ -755,7 +759,7 @@ class CliqueDetector(Detector, Lender, TableUser):
         self._n_come += len(entries)
         self._held_at[start : graph.n_slots] = self._n_come if held else np.nan
         for channel, evidence in judgement.evidence.items():
-            self._raw[channel].put(overlay.numbers, evidence.raw)
+            self._standing[channel].put("tight", overlay.numbers, evidence.raw.tight)
         self._scores[overlay.numbers] = judgement.scores
         self._latest = None
 
@@ -772,7 +776,7 @@ class CliqueDetector(Detector, Lender, TableUser):
             overlay = graph.part(rows)
             judgement = self._judge(overlay)
             for channel, evidence in judgement.evidence.items():
-                self._raw[channel].put(rows, evidence.raw)
+                self._standing[channel].put("tight", rows, evidence.raw.tight)
             self._scores[rows] = judgement.scores
         if graph.index.sparse:
             self._compact()
@@ -784,7 +788,7 @@ class CliqueDetector(Detector, Lender, TableUser):
         self._scores, self._trusted = self._scores[before], self._trusted[before]
         self._held_at = self._held_at[before]
         self._measured = np.flatnonzero(np.isin(before, self._measured)).astype(np.int32)
-        self._raw = {channel: raw.part(before) for channel, raw in self._raw.items()}
+        self._standing = {channel: raw.part(before) for channel, raw in self._standing.items()}
 
     def _make_room(self) -> None:
         """Let the arrays by slot grow with the graph, by a half more at a time."""
@@ -797,8 +801,8 @@ class CliqueDetector(Detector, Lender, TableUser):
         scores[:have], trusted[:have] = self._scores, self._trusted
         held_at[:have] = self._held_at
         self._scores, self._trusted, self._held_at = scores, trusted, held_at
-        for channel, raw in self._raw.items():
-            self._raw[channel] = raw.part(np.s_[:have], room=size - have)
+        for channel, raw in self._standing.items():
+            self._standing[channel] = raw.part(np.s_[:have], room=size - have)
 
     def _judged(self, batch: Batch) -> tuple[Overlay, Judgement]:
         """Judge a batch, or recall it: scores, findings and retroactive ones ask for the same."""
@@ -844,7 +848,7 @@ class CliqueDetector(Detector, Lender, TableUser):
             newcomers = suspected[1].evidence["cross"].newcomers
             lineages = suspected[1].lineages
         for channel in CHANNELS:
-            held, before = Held.of(overlay, weights, self._raw[channel]), None
+            held, before = Held.of(overlay, weights, self._standing[channel]), None
             if suspected is not None:
                 before = suspected[1].evidence[channel]
                 held = held.suspecting(suspected[0], before)
@@ -929,11 +933,11 @@ class CliqueDetector(Detector, Lender, TableUser):
         tightness: NDArray[np.float32] | None = None,
     ) -> GroupEvidence:
         if held is None:
-            held = Held.of(overlay, self._held_weights(), self._raw[channel])
+            held = Held.of(overlay, self._held_weights(), self._standing[channel])
         return GroupEvidence(
             overlay,
             channel,
-            self._raw[channel],
+            self._standing[channel],
             overlay.lineage_codes(self.trusted_lineages),
             families=self._families,
             held=held,

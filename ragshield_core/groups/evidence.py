@@ -20,7 +20,7 @@ corpus in which resemblance is normal raises its own threshold.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -135,6 +135,10 @@ class Raw(NamedTuple):
         """Return some rows."""
         return Raw(*(part[rows] for part in self))
 
+    def keeps(self, name: str) -> bool:
+        """Return whether a part is here: all are."""
+        return name in self._fields
+
     def of(self, name: str, index: Any) -> NDArray[np.float32]:
         """Return values of one part."""
         return np.asarray(getattr(self, name)[index])
@@ -143,7 +147,8 @@ class Raw(NamedTuple):
 class Standing:
     """Evidence of the entries of a graph by slot, as far as others are held against it.
 
-    That on which an entry agrees with others counts for itself only, and is not kept.
+    A graph keeps how tight groups are; their contrast is told from that and its lists whenever it
+    is asked for. Where there are no lists, it is here too.
 
     Parameters
     ----------
@@ -152,29 +157,27 @@ class Standing:
     rounded
         Whether figures are rounded, as lists of the graph are; see
         :mod:`ragshield_core.groups.rounded`.
+    parts
+        What is kept of their evidence.
     """
 
-    def __init__(self, n: int, *, rounded: bool) -> None:
+    def __init__(self, n: int, *, rounded: bool, parts: Sequence[str] = ("tight",)) -> None:
         self.rounded = rounded
+        dtype = FIGURES.dtype if rounded else np.float32
         self._parts: dict[str, NDArray[Any]] = {
-            name: np.zeros((n, len(SIZES)), dtype=FIGURES.dtype if rounded else np.float32)
-            for name in SHARED_PARTS
+            name: np.zeros((n, len(SIZES)), dtype=dtype) for name in parts
         }
 
-    def __len__(self) -> int:
-        return len(self._parts["tight"])
+    def keeps(self, name: str) -> bool:
+        """Return whether a part is here."""
+        return name in self._parts
 
     def of(self, name: str, index: Any) -> NDArray[np.float32]:
         """Return values of one part."""
         found = self._parts[name][index]
         return FIGURES.values(found) if self.rounded else found
 
-    def put(self, rows: Any, raw: Raw) -> None:
-        """Replace the evidence of some entries."""
-        for name in SHARED_PARTS:
-            self.put_part(name, rows, getattr(raw, name))
-
-    def put_part(self, name: str, rows: Any, values: NDArray[np.float32]) -> None:
+    def put(self, name: str, rows: Any, values: NDArray[np.float32] | float) -> None:
         """Replace one part of the evidence of some entries."""
         self._parts[name][rows] = FIGURES.codes(values) if self.rounded else values
 
@@ -193,11 +196,12 @@ class Standing:
 
     @classmethod
     def restored(cls, n: int, arrays: Mapping[str, NDArray[Any]], *, rounded: bool) -> Standing:
-        """Return that of n entries which :meth:`state` described."""
+        """Return that of n entries which :meth:`state` described, or of none."""
         standing = cls(n, rounded=rounded)
-        for name in SHARED_PARTS:  # early versions did not know all
-            if name in arrays and (saved := arrays[name]).any():  # else there is room in name only
-                standing._parts[name][:] = saved
+        for name, values in standing._parts.items():
+            # Else there is room in name only, which takes no memory.
+            if name in arrays and (saved := arrays[name]).any():
+                values[:] = saved
         return standing
 
 
@@ -349,6 +353,7 @@ class GroupEvidence:
         self._standing, self._families, self._kin = standing, families, kin
         self._held = held if held is not None and held.weights.any() else None
         self.newcomers, self._known_tightness = newcomers, tightness
+        self._beyond: GroupEvidence | None = None
         n_numbers = overlay.graph.n_slots + len(overlay.batch)
         self._position = np.full(n_numbers, -1, dtype=np.int64)
         self._position[overlay.numbers] = np.arange(len(overlay.numbers))
@@ -371,6 +376,7 @@ class GroupEvidence:
     def tied(self, rows: slice | NDArray[np.int64]) -> Raw:
         """Return the evidence of rows as far as another member of the group shares it."""
         tied = self.raw.take(rows)
+        self._beyond = self._evidence_beyond(self.members[rows, : SIZES[-1] - 1])
         columns = []
         for mine, name in zip(tied, Raw._fields, strict=True):
             if name == "agreed":  # with others, by itself
@@ -378,10 +384,28 @@ class GroupEvidence:
                 continue
             shared = np.empty_like(mine)
             for column, size in enumerate(SIZES):
-                theirs = self._of(name, column, self.members[rows, : size - 1])
+                theirs = self.of(name, column, self.members[rows, : size - 1])
                 shared[:, column] = np.minimum(mine[:, column], theirs.max(axis=1))
             columns.append(shared)
         return Raw(*columns)
+
+    def _evidence_beyond(self, members: NDArray[np.int64]) -> GroupEvidence | None:
+        """Return the evidence of members that are not in the overlay, if it is not kept."""
+        if self._standing is None or self._standing.keeps("near"):
+            return None
+        beyond = np.unique(members[(members >= 0) & (self._position[members] < 0)])
+        if not beyond.size:
+            return None
+        return GroupEvidence(
+            self._overlay.graph.part(beyond),
+            self._channel,
+            self._standing,
+            self._exempt,
+            families=self._families,
+            held=self._held,
+            kin=self._kin,
+            tightness=self._standing.of("tight", beyond),
+        )
 
     def agreed(self, row: int, size: int) -> Agreed | None:
         """Return on what an entry agrees with the new ones of its group, if on anything."""
@@ -471,7 +495,7 @@ class GroupEvidence:
         tight = self.raw.tight[rows]
         for column, size in enumerate(SIZES):
             around = np.s_[size - 1 : size - 1 + SURROUNDINGS]
-            theirs = self._of("tight", column, self.members[rows, around])
+            theirs = self.of("tight", column, self.members[rows, around])
             reached = np.minimum(theirs, REACH * self.nearness[rows, around])
             self.raw.near[rows, column] = self._kept(tight[:, column] - reached.max(axis=1))
             self.raw.far[rows, column] = self._kept(tight[:, column] - theirs.max(axis=1))
@@ -493,13 +517,16 @@ class GroupEvidence:
         seen[trusted | (second < 0)] = 0.0
         return seen
 
-    def _of(self, part: str, column: int, numbers: NDArray[np.int64]) -> NDArray[np.float32]:
+    def of(self, part: str, column: int, numbers: NDArray[np.int64]) -> NDArray[np.float32]:
         """Return evidence by entry number, shape as ``numbers``; 0 for none."""
         position = self._position[numbers]
         here = getattr(self.raw, part)[position, column]
-        if self._standing is not None:
-            outside = (position < 0) & (numbers >= 0)
-            here[outside] = self._standing.of(part, (numbers[outside], column))
+        outside = (position < 0) & (numbers >= 0)
+        if self._standing is not None and outside.any():
+            if self._standing.keeps(part):
+                here[outside] = self._standing.of(part, (numbers[outside], column))
+            elif self._beyond is not None:
+                here[outside] = self._beyond.of(part, column, numbers[outside])
         here[numbers < 0] = 0.0
         return np.asarray(here)
 

@@ -34,7 +34,7 @@ class Scale(NamedTuple):
     steps: int
     down: bool = False
 
-    def codes(self, values: NDArray[Any]) -> NDArray[Any]:
+    def codes(self, values: NDArray[Any] | float) -> NDArray[Any]:
         """Return numbers of steps; what is out of reach is as far as they reach."""
         limits = np.iinfo(self.dtype)
         scaled = np.asarray(values, dtype=np.float32) * np.float32(self.steps)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from support import clones_of, group, join, passages
 
 from ragshield_core.detectors import CliqueDetector
-from ragshield_core.groups.evidence import CHANNELS, GroupEvidence, K, Kin, Standing
+from ragshield_core.groups.evidence import CHANNELS, SHARED_PARTS, GroupEvidence, K, Kin, Standing
 from ragshield_core.groups.graph import SimilarityGraph
 from ragshield_core.groups.rounded import COSINES, FIGURES, SHARES
 
@@ -78,9 +78,9 @@ def test_evidence_of_a_rounded_graph_is_what_is_kept_of_it(channel):
     overlay = graph.part(graph.present)
     kin = Kin(*np.tile(np.array([0.0, 10.0], np.float32), (2, 1)))
     raw = GroupEvidence(overlay, channel, None, overlay.lineage_codes(()), kin=kin).raw
-    standing = Standing(graph.n_slots, rounded=True)
-    standing.put(overlay.numbers, raw)
-    for name in ("near", "far", "tight"):
+    standing = Standing(graph.n_slots, rounded=True, parts=SHARED_PARTS)
+    for name in SHARED_PARTS:
+        standing.put(name, overlay.numbers, getattr(raw, name))
         np.testing.assert_array_equal(standing.of(name, overlay.numbers), getattr(raw, name))
     assert raw.tight.any()
 
@@ -90,3 +90,25 @@ def test_the_reference_rule_goes_by_all_digits():
         detector = CliqueDetector(rule=rule)
         detector.fit(KNOWN)
         assert f"graph.{kept}" in detector.state()[1]
+
+
+@pytest.mark.parametrize("channel", CHANNELS)
+def test_the_contrast_of_entries_beyond_an_overlay_is_told_from_their_lists(channel):
+    graph = grown(rounded=True, k=K)
+    kin = Kin(*np.tile(np.array([0.0, 10.0], np.float32), (2, 1)))
+    exempt = np.empty(0, dtype=np.int64)
+    whole = graph.part(graph.present)
+    raw = GroupEvidence(whole, channel, None, exempt, kin=kin).raw
+    kept = Standing(graph.n_slots, rounded=True)
+    kept.put("tight", whole.numbers, raw.tight)
+    everything = Standing(graph.n_slots, rounded=True, parts=SHARED_PARTS)
+    for name in SHARED_PARTS:
+        everything.put(name, whole.numbers, getattr(raw, name))
+    some = graph.present[::7]
+    told, looked_up = (
+        GroupEvidence(graph.part(some), channel, one, exempt, kin=kin).tied(np.s_[:])
+        for one in (kept, everything)
+    )
+    for name in SHARED_PARTS:
+        np.testing.assert_array_equal(getattr(told, name), getattr(looked_up, name))
+    assert told.tight.any()

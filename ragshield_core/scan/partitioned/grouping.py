@@ -80,7 +80,7 @@ def contrast(plan: Plan, partition: int) -> None:
     arrays: dict[str, NDArray[Any]] = {}
     for channel in CHANNELS:
         around = Standing(window.graph.n_slots, rounded=True)
-        around.put_part("tight", np.s_[len(own) :], _tight(partitions, window.others, channel))
+        around.put("tight", np.s_[len(own) :], _tight(partitions, window.others, channel))
         raw = _measured(plan, partitions, own, window, channel, around).raw
         arrays |= {f"{channel}.near": raw.near, f"{channel}.far": raw.far}
     plan.files.write(f"contrast/{partition}", arrays)
@@ -246,12 +246,12 @@ def _all_evidence(
     window = _window(partitions, own, vectors=ids, ids=ids)
     evidence = {}
     for channel in CHANNELS:
-        around = Standing(window.graph.n_slots, rounded=True)
+        around = Standing(window.graph.n_slots, rounded=True, parts=MEASURED)
         here = np.s_[len(own) :]
-        around.put_part("tight", here, _tight(partitions, window.others, channel))
+        around.put("tight", here, _tight(partitions, window.others, channel))
         for name in ("near", "far"):
             column = f"{channel}.{name}"
-            around.put_part(name, here, partitions.gather(window.others, column, "contrast"))
+            around.put(name, here, partitions.gather(window.others, column, "contrast"))
         evidence[channel] = _measured(plan, partitions, own, window, channel, around)
     return window, evidence
 
