@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from ragshield_core.calibration import rounded_up
 from ragshield_core.detectors.base import N_FOLDS, Detector, Evidence, Need, Scope
 from ragshield_core.entries import Batch
 from ragshield_core.errors import InvalidBatchError, NotFittedError
@@ -204,7 +205,7 @@ class CliqueDetector(Detector, Lender, TableUser):
         """Forget everything."""
         self._graph: SimilarityGraph | None = None
         self._standing = self._no_evidence(0)
-        self._scores: NDArray[np.float64] = np.empty(0)  # by slot
+        self._scores: NDArray[np.float32] = np.empty(0, dtype=np.float32)  # by slot, rounded up
         self._trusted: NDArray[np.bool_] = np.empty(0, dtype=np.bool_)  # by slot
         self._usual: Usual | None = None
         self._edge_threshold: tuple[float, bool] = (1.0, True)  # of the reference rule
@@ -215,9 +216,9 @@ class CliqueDetector(Detector, Lender, TableUser):
         self._audited: tuple[Overlay, Judgement] | None = None
         self._held: dict[str, list[str]] = {}  # id -> keys in the graph
         # By slot: how many had come when it was held; infinite if confirmed, NaN if it is not held.
-        self._held_at: NDArray[np.float64] = np.empty(0)
+        self._held_at: NDArray[np.float32] = np.empty(0, dtype=np.float32)
         self._n_come = 0  # entries learned and held since the fit
-        self._measured: NDArray[np.int32] = np.empty(0, dtype=np.int32)  # slots, latest measure
+        self._measured: NDArray[np.bool_] = np.empty(0, dtype=np.bool_)  # by slot, latest measure
         self._latest: tuple[Batch, Overlay, Judgement] | None = None
         self._overlooked: frozenset[str] = frozenset()
 
@@ -373,9 +374,9 @@ class CliqueDetector(Detector, Lender, TableUser):
         if not self._ready:
             return np.full(len(fitted), np.nan)
         slots = self._fitted().index.slots_of(fitted.ids)
-        scores = self._scores[slots]
+        scores = self._scores[slots].astype(np.float64)
         # What was left out when the usual was measured last was not scored by that yet.
-        stale = np.flatnonzero(~np.isin(slots, self._measured))
+        stale = np.flatnonzero(~self._measured[slots])
         if stale.size and self.rule == "groups":
             scores[stale] = self._judge(self._fitted().part(slots[stale])).scores
         return scores
@@ -568,7 +569,7 @@ class CliqueDetector(Detector, Lender, TableUser):
         arrays = {f"graph.{key}": array for key, array in arrays.items()}
         n = self._graph.n_slots  # there may be room for more
         arrays["scores"], arrays["trusted"] = self._scores[:n], self._trusted[:n]
-        arrays["held_at"], arrays["measured"] = self._held_at[:n], self._measured
+        arrays["held_at"], arrays["measured"] = self._held_at[:n], np.flatnonzero(self._measured)
         for channel in CHANNELS:
             for name, part in self._standing[channel].part(np.s_[:n]).state().items():
                 arrays[f"raw.{channel}.{name}"] = part
@@ -596,14 +597,16 @@ class CliqueDetector(Detector, Lender, TableUser):
         # Copies of arrays that are changed in place; each by itself, as they may be large.
         self._graph = SimilarityGraph.restored(values["graph"], part_of(arrays, "graph."))
         self._held = {entry_id: list(keys) for entry_id, keys in values["held"].items()}
-        self._scores, self._trusted = arrays["scores"].copy(), arrays["trusted"].copy()
+        self._scores = np.array(rounded_up(arrays["scores"]))
+        self._trusted = arrays["trusted"].copy()
         self._n_come = int(values.get("n_come", 0))
+        self._measured = np.zeros(len(self._scores), dtype=np.bool_)
         if "measured" in arrays:  # early versions did not say
-            self._measured = arrays["measured"].astype(np.int32)
+            self._measured[arrays["measured"]] = True
         if "held_at" in arrays:
-            self._held_at = arrays["held_at"].copy()
+            self._held_at = arrays["held_at"].astype(np.float32)
         else:  # saved by an early version: as if all of them were held just now
-            self._held_at = np.full(len(self._scores), np.nan)
+            self._held_at = np.full(len(self._scores), np.nan, dtype=np.float32)
             keys = [key for keys in self._held.values() for key in keys]
             self._held_at[self._graph.index.slots_of(keys)] = 0.0
         rounded, n = self._graph.rounded, len(self._scores)
@@ -673,7 +676,8 @@ class CliqueDetector(Detector, Lender, TableUser):
         graph = self._fitted()
         overlay = graph.part(slots)
         self._make_room()
-        self._measured = slots.astype(np.int32)
+        self._measured[:] = False
+        self._measured[slots] = True
         known_before, self._ready = self._ready, True
         if self.rule == "cleanbase":
             _, similarities = cleanbase.undirected(overlay.numbers, overlay.lists)
@@ -709,7 +713,7 @@ class CliqueDetector(Detector, Lender, TableUser):
             judgement = self._judge_cliques(overlay)
         else:
             judgement = self._measure_groups(overlay, found, audit=audit)
-        self._scores[overlay.numbers] = judgement.scores
+        self._scores[overlay.numbers] = rounded_up(judgement.scores)
         return judgement
 
     def _measure_groups(
@@ -760,7 +764,7 @@ class CliqueDetector(Detector, Lender, TableUser):
         self._held_at[start : graph.n_slots] = self._n_come if held else np.nan
         for channel, evidence in judgement.evidence.items():
             self._standing[channel].put("tight", overlay.numbers, evidence.raw.tight)
-        self._scores[overlay.numbers] = judgement.scores
+        self._scores[overlay.numbers] = rounded_up(judgement.scores)
         self._latest = None
 
     def _remove(self, keys: Sequence[str]) -> None:
@@ -777,7 +781,7 @@ class CliqueDetector(Detector, Lender, TableUser):
             judgement = self._judge(overlay)
             for channel, evidence in judgement.evidence.items():
                 self._standing[channel].put("tight", rows, evidence.raw.tight)
-            self._scores[rows] = judgement.scores
+            self._scores[rows] = rounded_up(judgement.scores)
         if graph.index.sparse:
             self._compact()
 
@@ -787,7 +791,7 @@ class CliqueDetector(Detector, Lender, TableUser):
         before = self._fitted().compact()
         self._scores, self._trusted = self._scores[before], self._trusted[before]
         self._held_at = self._held_at[before]
-        self._measured = np.flatnonzero(np.isin(before, self._measured)).astype(np.int32)
+        self._measured = self._measured[before]
         self._standing = {channel: raw.part(before) for channel, raw in self._standing.items()}
 
     def _make_room(self) -> None:
@@ -796,11 +800,12 @@ class CliqueDetector(Detector, Lender, TableUser):
         if need <= have:
             return
         size = max(need, have + have // 2)
-        scores, trusted = np.zeros(size), np.zeros(size, dtype=np.bool_)
-        held_at = np.full(size, np.nan)
-        scores[:have], trusted[:have] = self._scores, self._trusted
-        held_at[:have] = self._held_at
-        self._scores, self._trusted, self._held_at = scores, trusted, held_at
+        scores, held_at = np.zeros(size, dtype=np.float32), np.full(size, np.nan, dtype=np.float32)
+        trusted, measured = np.zeros((2, size), dtype=np.bool_)
+        scores[:have], held_at[:have] = self._scores, self._held_at
+        trusted[:have], measured[:have] = self._trusted, self._measured
+        self._scores, self._held_at = scores, held_at
+        self._trusted, self._measured = trusted, measured
         for channel, raw in self._standing.items():
             self._standing[channel] = raw.part(np.s_[:have], room=size - have)
 
