@@ -84,6 +84,8 @@ HELD_HALF_LIFE = 20_000
 # Where more than this share of the graph is held and not confirmed, each counts that much less.
 HELD_SHARE = 0.05
 TURNS = round(1 / ARRIVING)
+# Entries whose words are counted at once: a hundred bytes for each of their words.
+COUNTED = 2**16
 # Of a clean sample that nobody has vouched for, so small a share of the entries is expected to be
 # as suspicious as what does not count as clean there.
 EXTREME = 1e-4
@@ -694,7 +696,9 @@ class CliqueDetector(Detector, Lender, TableUser):
         newcomers = self._shares = None
         # An audit cannot tell new from old.
         if self.rule == "groups" and len(graph) >= MIN_WORDED and not audit:
-            self._shares = WordShares.of(graph.words.take(graph.present))
+            there = graph.present
+            parts = (there[start : start + COUNTED] for start in range(0, len(there), COUNTED))
+            self._shares = WordShares.of_all(map(graph.words.take, parts))
             newcomers = Newcomers(overlay, self._shares, self._turns(TURNS))
         for channel in CHANNELS if self.rule == "groups" else ():
             if channel == "any" and self._families:

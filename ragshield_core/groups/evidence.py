@@ -355,10 +355,11 @@ class GroupEvidence:
         self.newcomers, self._known_tightness = newcomers, tightness
         self._beyond: GroupEvidence | None = None
         n_numbers = overlay.graph.n_slots + len(overlay.batch)
-        self._position = np.full(n_numbers, -1, dtype=np.int64)
+        # There are fewer than 2^31 entries, and of a whole knowledge base these are large.
+        self._position = np.full(n_numbers, -1, dtype=np.int32)
         self._position[overlay.numbers] = np.arange(len(overlay.numbers))
         n = len(overlay.numbers)
-        self.members = np.full((n, K), -1, dtype=np.int64)  # nearest unexplained first
+        self.members = np.full((n, K), -1, dtype=np.int32)  # nearest unexplained first
         self.nearness = np.zeros((n, K), dtype=np.float32)
         self.raw = Raw.empty(n)
         if (channel != "cross" and not families) or (channel == "any" and kin is None):
@@ -389,11 +390,11 @@ class GroupEvidence:
             columns.append(shared)
         return Raw(*columns)
 
-    def _evidence_beyond(self, members: NDArray[np.int64]) -> GroupEvidence | None:
+    def _evidence_beyond(self, members: NDArray[np.integer[Any]]) -> GroupEvidence | None:
         """Return the evidence of members that are not in the overlay, if it is not kept."""
         if self._standing is None or self._standing.keeps("near"):
             return None
-        beyond = np.unique(members[(members >= 0) & (self._position[members] < 0)])
+        beyond = np.unique(members[(members >= 0) & (self._position[members] < 0)]).astype(np.int64)
         if not beyond.size:
             return None
         return GroupEvidence(
@@ -517,7 +518,7 @@ class GroupEvidence:
         seen[trusted | (second < 0)] = 0.0
         return seen
 
-    def of(self, part: str, column: int, numbers: NDArray[np.int64]) -> NDArray[np.float32]:
+    def of(self, part: str, column: int, numbers: NDArray[np.integer[Any]]) -> NDArray[np.float32]:
         """Return evidence by entry number, shape as ``numbers``; 0 for none."""
         position = self._position[numbers]
         here = getattr(self.raw, part)[position, column]
