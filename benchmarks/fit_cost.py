@@ -13,6 +13,7 @@ their texts are shuffled (see ``corpora.py``), which is harder to read than pros
 from __future__ import annotations
 
 import argparse
+import gc
 import logging
 import os
 import platform
@@ -45,6 +46,11 @@ TEXTS = (
     "disfluency",
 )
 
+COLUMNS = (
+    *("entries", "processes", "seconds", "of this process", "texts"),
+    *(*TEXTS, "clique", "grows by", "of vectors"),
+)
+
 
 def timed(call: Callable[..., Any], name: str, spent: Counter[str]) -> Callable[..., Any]:
     """Return a method that notes how long it took."""
@@ -66,8 +72,12 @@ def forget_readings() -> None:
         readings.forget()
 
 
-def fitted(entries: Batch, processes: int) -> tuple[Guard, float, float, Counter[str]]:
-    """Return a guard, the seconds it took, those of this process, and those by detector."""
+def fitted(entries: Batch, processes: int) -> tuple[Guard, float, float, Counter[str], float]:
+    """Return a guard, the seconds it took, of this process, by detector, and the GiB at the most.
+
+    Memory is what this process takes beyond what it had before, entries among it; processes that
+    read texts for it take some hundred MiB each, whatever there is to read.
+    """
     set_workers(processes)
     forget_readings()
     guard = Guard.default(quarantine=Quarantine("sqlite://"))
@@ -75,9 +85,20 @@ def fitted(entries: Batch, processes: int) -> tuple[Guard, float, float, Counter
     for detector in guard.detectors:
         for method in ("fit", "held_out_scores"):
             setattr(detector, method, timed(getattr(detector, method), detector.name, spent))
+    before = high_water(anew=True)
     start, here = time.perf_counter(), time.process_time()
     guard.fit(entries).calibrate()
-    return guard, time.perf_counter() - start, time.process_time() - here, spent
+    took = time.perf_counter() - start, time.process_time() - here
+    return guard, *took, spent, high_water() - before
+
+
+def high_water(*, anew: bool = False) -> float:
+    """Return the most memory that this process took, or from now on, in GiB; on Linux only."""
+    if anew:
+        gc.collect()
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+    told = Path("/proc/self/status").read_text(encoding="ascii")
+    return float(told.partition("VmHWM:")[2].split()[0]) / 2**20
 
 
 def screening(guard: Guard, new: Batch) -> float:
@@ -118,12 +139,13 @@ def main() -> None:
         for processes in (cores,) if given.size else dict.fromkeys((1, cores)):
             # A batch of its own: what was read of one is remembered as long as it is there.
             known = corpus.take(range(n_new, n_new + n))
-            guard, seconds, here, spent = fitted(known, processes)
+            guard, seconds, here, spent, grown = fitted(known, processes)
+            vectors = known.embeddings.nbytes / 2**30
             texts = sum(spent[name] for name in TEXTS)
             fits.append(
                 f"| {n:,} | {processes} | {seconds:.1f} | {here:.1f} | {texts:.1f} | "
                 + " | ".join(f"{spent[name]:.1f}" for name in (*TEXTS, "clique"))
-                + " |"
+                + f" | {grown:.2f} GiB | {grown / vectors:.1f} |"
             )
             print(fits[-1], flush=True)
         took = screening(guard, new)
@@ -135,10 +157,9 @@ def main() -> None:
     if given.size:
         name = f"fit_cost_{given.size}.md"
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-        vectors = corpus.embeddings.nbytes / 2**30
         memory = (
-            f"\nThe process took {peak:.1f} GiB at the most, texts of the corpus and the model "
-            f"that embeds among it; the vectors alone are {vectors:.1f} GiB.\n"
+            f"\nThe process took {peak:.1f} GiB at the most while it made the corpus, embedded and "
+            f"fitted; the vectors alone are {vectors:.1f} GiB.\n"
         )
         print(memory)
     words = sum(len(text.split()) for text in new.texts) / len(new)
@@ -148,11 +169,12 @@ def main() -> None:
 Written by `benchmarks/fit_cost.py`. The default guard, fitted and calibrated on entries of several
 corpora, vectors given, no labels. Seconds: of the whole; of processor time in the calling process;
 of the six text detectors together and each; of the search for groups (`clique`), which compares
-vectors. {cores} cores, `OMP_NUM_THREADS={os.environ.get("OMP_NUM_THREADS", "unset")}`, Python
-{platform.python_version()}.
+vectors. Memory: by how much the calling process grows at the most, entries, their vectors and the
+model that embeds being there before; and that as a multiple of the vectors. {cores} cores,
+`OMP_NUM_THREADS={os.environ.get("OMP_NUM_THREADS", "unset")}`, Python {platform.python_version()}.
 
-| entries | processes | seconds | of this process | texts | {" | ".join((*TEXTS, "clique"))} |
-{"|---" * (len(TEXTS) + 6)}|
+| {" | ".join(COLUMNS)} |
+{"|---" * len(COLUMNS)}|
 {chr(10).join(fits)}
 
 {n_new:,} new passages of {words:.0f} words on average, screened at once by the same guard, nothing

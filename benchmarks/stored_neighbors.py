@@ -51,6 +51,10 @@ GROUPS = (("text_blackbox", 5), ("text_blackbox", 3), ("text", 5), ("text", 3))
 N_CLEAN = 500
 # Of the entries of a guard, for a larger one.
 TIMES = 10
+# Entries for which memory is measured, and whether of all detectors.
+SIZES = ((100_000, False), (100_000, True))
+# What is written of it begins so.
+MEMORY = "By how much a process grows that opens a saved guard"
 # Bytes an entry that a table must take to be listed.
 LEAST_SHOWN = 1.0
 
@@ -288,10 +292,24 @@ def memory_rows(n: int, times: int, *, all_detectors: bool) -> tuple[list[str], 
     return rows, tables
 
 
+def measured_memory(sizes: Sequence[tuple[int, bool]]) -> str:
+    """Return what is written about memory, measured at numbers of entries, of all detectors."""
+    found = [memory_rows(n, TIMES, all_detectors=all_of_them) for n, all_of_them in sizes]
+    taken, tables = ([row for part in parts for row in part] for parts in zip(*found, strict=True))
+    return memory_section(taken, tables)
+
+
+def rewrite_memory() -> None:
+    """Write what is said of memory anew, and leave the rest of the results as it is."""
+    path = RESULTS / "stored_neighbors.md"
+    before = path.read_text(encoding="utf-8").partition(MEMORY)[0]
+    path.write_text(f"{before}{measured_memory(SIZES)}\n", encoding="utf-8")
+
+
 def memory_section(taken: list[str], tables: list[str]) -> str:
     """Return what is written about memory."""
     newline = "\n"
-    return f"""By how much a process grows that opens a saved guard, past what its packages take.
+    return f"""{MEMORY}, past what its packages take.
 The larger guards are the smaller ones with every entry {TIMES} times, under names of its own.
 
 | known | detectors | in memory | bytes an entry | from the store | bytes an entry |
@@ -315,18 +333,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="small, writes nothing")
     parser.add_argument("--memory", type=int, help="one size; printed only")
+    parser.add_argument(
+        "--only-memory", action="store_true", help="writes that part of the results anew"
+    )
     given = parser.parse_args()
     logging.getLogger("ragshield").setLevel(logging.ERROR)
     if given.memory:
         for all_detectors in (False, True):
             memory_rows(given.memory, TIMES, all_detectors=all_detectors)
         return
+    if given.only_memory:
+        rewrite_memory()
+        return
     vectors = real()[: N_QUERIES + 2_000] if given.quick else real()
     table, told = searches(vectors, 1 if given.quick else ROUNDS)
     decided = decisions(0.1 if given.quick else 1.0)
-    sizes = [(1_000, False)] if given.quick else [(100_000, False), (100_000, True)]
-    found = [memory_rows(n, TIMES, all_detectors=all_of_them) for n, all_of_them in sizes]
-    taken, tables = ([row for part in parts for row in part] for parts in zip(*found, strict=True))
+    section = measured_memory([(1_000, False)] if given.quick else SIZES)
     if given.quick:
         return
     newline = "\n"
@@ -352,7 +374,7 @@ poison among {N_CLEAN} clean ones, and how many decisions differ.
 |---|---|---|---|
 {newline.join(decided)}
 
-{memory_section(taken, tables)}
+{section}
 """,
         encoding="utf-8",
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -111,16 +111,35 @@ def false_positive_bound(n_clean: int, alpha: float, confidence: float = 0.95) -
     return float(betaincinv(rank, n_clean + 1 - rank, confidence))
 
 
+def rounded_up(scores: NDArray[np.floating[Any]]) -> NDArray[np.float32]:
+    """Return scores in float32, none of them lower than it was; what is that already as it is.
+
+    So that no clean entry is beyond what is taken from its own score.
+
+    >>> rounded_up(np.array([0.1, 0.5])).astype(np.float64) - [0.1, 0.5]
+    array([1.49011612e-09, 0.00000000e+00])
+    """
+    given = np.asarray(scores)
+    nearest = given.astype(np.float32, copy=False)
+    lower = nearest < given
+    return (
+        np.where(lower, np.nextafter(nearest, np.float32(np.inf)), nearest)
+        if lower.any()
+        else nearest
+    )
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Calibration:
     """Scores that one detector gave to known-clean entries it was not fitted on."""
 
-    clean_scores: NDArray[np.float64]  # (n_clean,), ascending
+    clean_scores: NDArray[np.floating[Any]]  # (n_clean,), ascending
 
     @classmethod
-    def of(cls, clean_scores: NDArray[np.float64]) -> Self:
-        """Build from scores in any order, shape (n_clean,)."""
-        ordered = np.sort(np.asarray(clean_scores, dtype=np.float64))
+    def of(cls, clean_scores: NDArray[np.floating[Any]]) -> Self:
+        """Build from scores in any order, shape (n_clean,); float32 stays what it is."""
+        given = np.asarray(clean_scores)
+        ordered = np.sort(given if given.dtype == np.float32 else given.astype(np.float64))
         if ordered.size == 0:
             msg = "clean_scores is empty, expected the scores of at least one clean entry."
             raise CalibrationError(msg)
@@ -132,9 +151,11 @@ class Calibration:
     def __len__(self) -> int:
         return len(self.clean_scores)
 
-    def as_high(self, scores: NDArray[np.float64]) -> NDArray[np.int64]:
+    def as_high(self, scores: NDArray[np.floating[Any]]) -> NDArray[np.int64]:
         """Return how many clean entries score as high, shape (n_entries,)."""
-        below = np.searchsorted(self.clean_scores, np.asarray(scores) - TIE, side="left")
+        # Of their type, or all clean ones would be copied.
+        given = (np.asarray(scores) - TIE).astype(self.clean_scores.dtype)
+        below = np.searchsorted(self.clean_scores, given, side="left")
         return np.asarray(len(self.clean_scores) - below, dtype=np.int64)
 
     def p_values(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -224,7 +245,7 @@ class JointCalibration:
 
     def __init__(
         self,
-        scores: Mapping[str, NDArray[np.float64]],
+        scores: Mapping[str, NDArray[np.floating[Any]]],
         floors: Mapping[str, float] | None = None,
         n_doubtful: int = 0,
         spent: NDArray[np.bool_] | None = None,
@@ -235,25 +256,33 @@ class JointCalibration:
         self._n_passed = n_passed
         self.calibrations: dict[str, Calibration] = {}
         self._floors = {name: (floors or {}).get(name, -math.inf) for name in self.scores}
-        shares = []
+        anywhere = np.zeros(max(map(len, self.scores.values()), default=0), dtype=np.bool_)
         for name, column in self.scores.items():
             judged = ~np.isnan(column)
             if judged.any():
-                calibration = Calibration.of(column[judged])
-                share = np.where(judged, 1.0, np.nan)
-                acted_on = judged & (column > self._floors[name])
-                share[acted_on] = calibration.as_high(column[acted_on]) / len(calibration)
-                self.calibrations[name] = calibration
-                shares.append(share)
-        if not shares:
+                self.calibrations[name] = Calibration.of(column[judged])
+                anywhere |= judged
+        if not self.calibrations:
             msg = "no detector judged any of the clean entries, expected at least one score."
             raise CalibrationError(msg)
-        rarest = np.fmin.reduce(shares)  # per entry, of all detectors that judged it
-        self.spent = np.zeros(len(rarest), dtype=np.bool_) if spent is None else spent
-        self._rarest = np.sort(rarest[~np.isnan(rarest)])
-        unspent = ~np.isnan(rarest) & ~self.spent
-        self._unspent = np.sort(rarest[unspent]) if self.spent.any() else self._rarest
+        self.spent = np.zeros(len(anywhere), dtype=np.bool_) if spent is None else spent
+        self._n_judged = int(np.count_nonzero(anywhere))
         self._most = max(len(calibration) for calibration in self.calibrations.values())
+
+    def _rarest(self, *, unspent: bool = False) -> NDArray[np.float64]:
+        """Return the share that reaches the rarest score of each clean entry, ascending.
+
+        Of a million entries it is as large as all scores of a detector, and asked for when
+        thresholds are taken: it is not kept.
+        """
+        rarest = np.full(len(self.spent), np.nan)  # of all detectors that judged an entry
+        for name, calibration in self.calibrations.items():
+            column = self.scores[name]
+            share = np.where(np.isnan(column), np.nan, 1.0)
+            acted_on = np.flatnonzero(column > self._floors[name])
+            share[acted_on] = calibration.as_high(column[acted_on]) / len(calibration)
+            np.fmin(rarest, share, out=rarest)
+        return np.sort(rarest[~np.isnan(rarest) & ~(self.spent & unspent)])
 
     def thresholds(self, alpha: float, confidence: float) -> dict[str, float]:
         """Return the score above which a detector acts, for each that judged enough entries.
@@ -281,10 +310,11 @@ class JointCalibration:
         """
         n = self._n_clean
         largest, sure = self._ranks(alpha, confidence)
-        shares, counts = np.unique(self._rarest, return_counts=True)
+        rarest = self._rarest()
+        shares, counts = np.unique(rarest, return_counts=True)
         reached = np.cumsum(counts)  # clean entries acted on at each share
         first = int(reached[0])
-        if largest < 1 or (first > largest and not self._tied):
+        if largest < 1 or (first > largest and not self._tied(rarest)):
             needed = clean_entries_needed(alpha / (1 if largest < 1 else first))
             msg = f"{n} clean entries can never justify p <= {alpha:g}; pass at least {needed}."
             raise CalibrationError(msg)
@@ -324,9 +354,10 @@ class JointCalibration:
             n = self._n_clean
             rank = math.floor(recalled * (n + 1) + 1e-9)
         rank = max(1, rank - int(np.count_nonzero(self.spent)))
-        if not len(self._unspent):
-            return self._at(float(self._rarest[0]))
-        return self._at(float(self._unspent[min(rank, len(self._unspent)) - 1]))
+        unspent = self._rarest(unspent=True)
+        if not len(unspent):
+            return self._at(float(self._rarest()[0]))
+        return self._at(float(unspent[min(rank, len(unspent)) - 1]))
 
     def beyond(self, thresholds: Mapping[str, float]) -> NDArray[np.bool_]:
         """Return which clean entries are beyond a threshold, shape (n_clean,)."""
@@ -356,7 +387,7 @@ class JointCalibration:
 
     @property
     def _n_clean(self) -> int:
-        return len(self._rarest) + self.n_doubtful + self._n_passed
+        return self._n_judged + self.n_doubtful + self._n_passed
 
     def _ranks(self, alpha: float, confidence: float) -> tuple[int, int]:
         """Return which of the largest values keeps the rate in expectation, and which surely."""
@@ -383,13 +414,13 @@ class JointCalibration:
     @property
     def smallest_rate(self) -> float:
         """The smallest share, accepted for all detectors together, that the sample can justify."""
-        first = 1 if self._tied else int(np.count_nonzero(self._rarest == self._rarest[0]))
-        return first / (len(self._rarest) + 1)
+        rarest = self._rarest()
+        first = 1 if self._tied(rarest) else int(np.count_nonzero(rarest == rarest[0]))
+        return first / (len(rarest) + 1)
 
-    @property
-    def _tied(self) -> bool:
-        """Whether many entries tie with the highest score: then one may stand above them all."""
-        return bool(self._rarest[0] * self._most >= 1.5)  # noqa: PLR2004 - one, or more than one
+    def _tied(self, rarest: NDArray[np.float64]) -> bool:
+        """Return whether many entries tie with the highest score: one may stand above them all."""
+        return bool(rarest[0] * self._most >= 1.5)  # noqa: PLR2004 - one, or more than one
 
     def _threshold(self, name: str, share: float) -> float | None:
         """Return the score that so large a share of a detector's clean scores reaches."""

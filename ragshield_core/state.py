@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from ragshield_core.errors import StateError
 
-FORMAT = 2  # 1 had its ids among the values
+FORMAT = 3  # 1 had its ids among the values, 2 its lists and figures of groups in float32
 MANIFEST = "ragshield.json"
 
 # What reading damaged files raises; RecursionError is JSON nested too deeply.

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from ragshield_core.calibration import rounded_up
 from ragshield_core.detectors.base import N_FOLDS, Detector, Evidence, Need, Scope
 from ragshield_core.entries import Batch
 from ragshield_core.errors import InvalidBatchError, NotFittedError
@@ -34,6 +35,7 @@ from ragshield_core.groups.evidence import (
     K,
     Kin,
     Raw,
+    Standing,
     cosine_of,
     nearness,
     own_bond,
@@ -82,6 +84,8 @@ HELD_HALF_LIFE = 20_000
 # Where more than this share of the graph is held and not confirmed, each counts that much less.
 HELD_SHARE = 0.05
 TURNS = round(1 / ARRIVING)
+# Entries whose words are counted at once: a hundred bytes for each of their words.
+COUNTED = 2**16
 # Of a clean sample that nobody has vouched for, so small a share of the entries is expected to be
 # as suspicious as what does not count as clean there.
 EXTREME = 1e-4
@@ -202,8 +206,8 @@ class CliqueDetector(Detector, Lender, TableUser):
     def reset(self) -> None:
         """Forget everything."""
         self._graph: SimilarityGraph | None = None
-        self._raw: dict[Channel, Raw] = {channel: Raw.empty(0) for channel in CHANNELS}
-        self._scores: NDArray[np.float64] = np.empty(0)  # by slot
+        self._standing = self._no_evidence(0)
+        self._scores: NDArray[np.float32] = np.empty(0, dtype=np.float32)  # by slot, rounded up
         self._trusted: NDArray[np.bool_] = np.empty(0, dtype=np.bool_)  # by slot
         self._usual: Usual | None = None
         self._edge_threshold: tuple[float, bool] = (1.0, True)  # of the reference rule
@@ -214,9 +218,9 @@ class CliqueDetector(Detector, Lender, TableUser):
         self._audited: tuple[Overlay, Judgement] | None = None
         self._held: dict[str, list[str]] = {}  # id -> keys in the graph
         # By slot: how many had come when it was held; infinite if confirmed, NaN if it is not held.
-        self._held_at: NDArray[np.float64] = np.empty(0)
+        self._held_at: NDArray[np.float32] = np.empty(0, dtype=np.float32)
         self._n_come = 0  # entries learned and held since the fit
-        self._measured: NDArray[np.int32] = np.empty(0, dtype=np.int32)  # slots, latest measure
+        self._measured: NDArray[np.bool_] = np.empty(0, dtype=np.bool_)  # by slot, latest measure
         self._latest: tuple[Batch, Overlay, Judgement] | None = None
         self._overlooked: frozenset[str] = frozenset()
 
@@ -372,9 +376,9 @@ class CliqueDetector(Detector, Lender, TableUser):
         if not self._ready:
             return np.full(len(fitted), np.nan)
         slots = self._fitted().index.slots_of(fitted.ids)
-        scores = self._scores[slots]
+        scores = self._scores[slots].astype(np.float64)
         # What was left out when the usual was measured last was not scored by that yet.
-        stale = np.flatnonzero(~np.isin(slots, self._measured))
+        stale = np.flatnonzero(~self._measured[slots])
         if stale.size and self.rule == "groups":
             scores[stale] = self._judge(self._fitted().part(slots[stale])).scores
         return scores
@@ -391,7 +395,9 @@ class CliqueDetector(Detector, Lender, TableUser):
         self.reset()
         if len(entries) < self.min_entries:
             return np.full(len(entries), np.nan)
-        self._graph = SimilarityGraph.fixed(entries, self._empty_graph(entries.dim).k)
+        self._graph = SimilarityGraph.fixed(
+            entries, self._empty_graph(entries.dim).k, rounded=self._rounded
+        )
         judgement = self._measure(self._graph.present, audit=True)
         self._audited = (self._graph.part(self._graph.present), judgement)
         return judgement.scores
@@ -538,7 +544,11 @@ class CliqueDetector(Detector, Lender, TableUser):
         if not self._ready:
             msg = f"{self.name} knows too few entries; fit it on the knowledge base."
             raise NotFittedError(msg)
-        known = self._raw["cross"].take(slots)
+        known = self._evidence(
+            self._fitted().part(slots),
+            "cross",
+            tightness=self._standing["cross"].of("tight", slots),
+        ).raw
         tight = float(nearness(np.array([similarity], dtype=np.float32))[0])
         columns = [column for column, scale in enumerate(SIZES) if scale <= size]
         group = Raw.empty(len(slots))
@@ -561,9 +571,9 @@ class CliqueDetector(Detector, Lender, TableUser):
         arrays = {f"graph.{key}": array for key, array in arrays.items()}
         n = self._graph.n_slots  # there may be room for more
         arrays["scores"], arrays["trusted"] = self._scores[:n], self._trusted[:n]
-        arrays["held_at"], arrays["measured"] = self._held_at[:n], self._measured
+        arrays["held_at"], arrays["measured"] = self._held_at[:n], np.flatnonzero(self._measured)
         for channel in CHANNELS:
-            for name, part in self._raw[channel].take(np.s_[:n])._asdict().items():
+            for name, part in self._standing[channel].part(np.s_[:n]).state().items():
                 arrays[f"raw.{channel}.{name}"] = part
         if self._kin is not None:
             arrays["kin"] = self._kin.state()
@@ -589,22 +599,22 @@ class CliqueDetector(Detector, Lender, TableUser):
         # Copies of arrays that are changed in place; each by itself, as they may be large.
         self._graph = SimilarityGraph.restored(values["graph"], part_of(arrays, "graph."))
         self._held = {entry_id: list(keys) for entry_id, keys in values["held"].items()}
-        self._scores, self._trusted = arrays["scores"].copy(), arrays["trusted"].copy()
+        self._scores = np.array(rounded_up(arrays["scores"]))
+        self._trusted = arrays["trusted"].copy()
         self._n_come = int(values.get("n_come", 0))
+        self._measured = np.zeros(len(self._scores), dtype=np.bool_)
         if "measured" in arrays:  # early versions did not say
-            self._measured = arrays["measured"].astype(np.int32)
+            self._measured[arrays["measured"]] = True
         if "held_at" in arrays:
-            self._held_at = arrays["held_at"].copy()
+            self._held_at = arrays["held_at"].astype(np.float32)
         else:  # saved by an early version: as if all of them were held just now
-            self._held_at = np.full(len(self._scores), np.nan)
+            self._held_at = np.full(len(self._scores), np.nan, dtype=np.float32)
             keys = [key for keys in self._held.values() for key in keys]
             self._held_at[self._graph.index.slots_of(keys)] = 0.0
-        for channel in CHANNELS:
-            self._raw[channel] = Raw.empty(len(self._scores))
-            # Early versions had two channels, and not all parts.
-            for name, saved in part_of(arrays, f"raw.{channel}.").items():
-                if saved.any():  # else there is room in name only, which takes no memory
-                    getattr(self._raw[channel], name)[:] = saved
+        rounded, n = self._graph.rounded, len(self._scores)
+        for channel in CHANNELS:  # early versions had two
+            saved = part_of(arrays, f"raw.{channel}.")
+            self._standing[channel] = Standing.restored(n, saved, rounded=rounded)
         if "kin" in arrays:
             self._kin = Kin.restored(arrays["kin"])
         if words := part_of(arrays, "words."):
@@ -623,9 +633,23 @@ class CliqueDetector(Detector, Lender, TableUser):
             raise NotFittedError(msg)
         return self._graph
 
+    @property
+    def _rounded(self) -> bool:
+        """Whether similarities are rounded where they are kept; the reference rule is exact."""
+        return self.rule == "groups"
+
     def _empty_graph(self, dim: int) -> SimilarityGraph:
-        k = K if self.rule == "groups" else cleanbase.K
-        return SimilarityGraph(dim, k, exact_up_to=self.exact_up_to, table=self._table)
+        return SimilarityGraph(
+            dim,
+            K if self.rule == "groups" else cleanbase.K,
+            exact_up_to=self.exact_up_to,
+            table=self._table,
+            rounded=self._rounded,
+        )
+
+    def _no_evidence(self, n: int) -> dict[Channel, Standing]:
+        rounded = self._rounded if self._graph is None else self._graph.rounded
+        return {channel: Standing(n, rounded=rounded) for channel in CHANNELS}
 
     def _learn_trusted(self, entries: Batch) -> None:
         """Take over a knowledge base, and measure what is usual in it once it is large enough."""
@@ -654,7 +678,8 @@ class CliqueDetector(Detector, Lender, TableUser):
         graph = self._fitted()
         overlay = graph.part(slots)
         self._make_room()
-        self._measured = slots.astype(np.int32)
+        self._measured[:] = False
+        self._measured[slots] = True
         known_before, self._ready = self._ready, True
         if self.rule == "cleanbase":
             _, similarities = cleanbase.undirected(overlay.numbers, overlay.lists)
@@ -671,7 +696,9 @@ class CliqueDetector(Detector, Lender, TableUser):
         newcomers = self._shares = None
         # An audit cannot tell new from old.
         if self.rule == "groups" and len(graph) >= MIN_WORDED and not audit:
-            self._shares = WordShares.of(graph.words.take(graph.present))
+            there = graph.present
+            parts = (there[start : start + COUNTED] for start in range(0, len(there), COUNTED))
+            self._shares = WordShares.of_all(map(graph.words.take, parts))
             newcomers = Newcomers(overlay, self._shares, self._turns(TURNS))
         for channel in CHANNELS if self.rule == "groups" else ():
             if channel == "any" and self._families:
@@ -685,12 +712,12 @@ class CliqueDetector(Detector, Lender, TableUser):
             found[channel] = evidence = self._evidence(
                 overlay, channel, newcomers, tightness=known_tight
             )
-            self._raw[channel].put(overlay.numbers, evidence.raw)
+            self._standing[channel].put("tight", overlay.numbers, evidence.raw.tight)
         if self.rule == "cleanbase":
             judgement = self._judge_cliques(overlay)
         else:
             judgement = self._measure_groups(overlay, found, audit=audit)
-        self._scores[overlay.numbers] = judgement.scores
+        self._scores[overlay.numbers] = rounded_up(judgement.scores)
         return judgement
 
     def _measure_groups(
@@ -724,9 +751,10 @@ class CliqueDetector(Detector, Lender, TableUser):
     def _measure_edges(self, overlay: Overlay, channels: Sequence[Channel] = CHANNELS) -> None:
         """Gather the evidence of entries of the graph anew."""
         for channel in channels:
-            self._raw[channel].put(overlay.numbers, Raw.empty(len(overlay.numbers)))
+            self._standing[channel].put("tight", overlay.numbers, 0.0)
         for channel in channels:
-            self._raw[channel].put(overlay.numbers, self._evidence(overlay, channel).raw)
+            tight = self._evidence(overlay, channel).raw.tight
+            self._standing[channel].put("tight", overlay.numbers, tight)
 
     def _insert(self, keys: Sequence[str], entries: Batch, *, held: bool = False) -> None:
         graph = self._fitted()
@@ -739,8 +767,8 @@ class CliqueDetector(Detector, Lender, TableUser):
         self._n_come += len(entries)
         self._held_at[start : graph.n_slots] = self._n_come if held else np.nan
         for channel, evidence in judgement.evidence.items():
-            self._raw[channel].put(overlay.numbers, evidence.raw)
-        self._scores[overlay.numbers] = judgement.scores
+            self._standing[channel].put("tight", overlay.numbers, evidence.raw.tight)
+        self._scores[overlay.numbers] = rounded_up(judgement.scores)
         self._latest = None
 
     def _remove(self, keys: Sequence[str]) -> None:
@@ -756,8 +784,8 @@ class CliqueDetector(Detector, Lender, TableUser):
             overlay = graph.part(rows)
             judgement = self._judge(overlay)
             for channel, evidence in judgement.evidence.items():
-                self._raw[channel].put(rows, evidence.raw)
-            self._scores[rows] = judgement.scores
+                self._standing[channel].put("tight", rows, evidence.raw.tight)
+            self._scores[rows] = rounded_up(judgement.scores)
         if graph.index.sparse:
             self._compact()
 
@@ -767,8 +795,8 @@ class CliqueDetector(Detector, Lender, TableUser):
         before = self._fitted().compact()
         self._scores, self._trusted = self._scores[before], self._trusted[before]
         self._held_at = self._held_at[before]
-        self._measured = np.flatnonzero(np.isin(before, self._measured)).astype(np.int32)
-        self._raw = {channel: raw.take(before) for channel, raw in self._raw.items()}
+        self._measured = self._measured[before]
+        self._standing = {channel: raw.part(before) for channel, raw in self._standing.items()}
 
     def _make_room(self) -> None:
         """Let the arrays by slot grow with the graph, by a half more at a time."""
@@ -776,15 +804,14 @@ class CliqueDetector(Detector, Lender, TableUser):
         if need <= have:
             return
         size = max(need, have + have // 2)
-        scores, trusted = np.zeros(size), np.zeros(size, dtype=np.bool_)
-        held_at = np.full(size, np.nan)
-        scores[:have], trusted[:have] = self._scores, self._trusted
-        held_at[:have] = self._held_at
-        self._scores, self._trusted, self._held_at = scores, trusted, held_at
-        for channel in CHANNELS:
-            room = Raw.empty(size)
-            room.put(np.s_[:have], self._raw[channel])
-            self._raw[channel] = room
+        scores, held_at = np.zeros(size, dtype=np.float32), np.full(size, np.nan, dtype=np.float32)
+        trusted, measured = np.zeros((2, size), dtype=np.bool_)
+        scores[:have], held_at[:have] = self._scores, self._held_at
+        trusted[:have], measured[:have] = self._trusted, self._measured
+        self._scores, self._held_at = scores, held_at
+        self._trusted, self._measured = trusted, measured
+        for channel, raw in self._standing.items():
+            self._standing[channel] = raw.part(np.s_[:have], room=size - have)
 
     def _judged(self, batch: Batch) -> tuple[Overlay, Judgement]:
         """Judge a batch, or recall it: scores, findings and retroactive ones ask for the same."""
@@ -830,7 +857,7 @@ class CliqueDetector(Detector, Lender, TableUser):
             newcomers = suspected[1].evidence["cross"].newcomers
             lineages = suspected[1].lineages
         for channel in CHANNELS:
-            held, before = Held.of(overlay, weights, self._raw[channel]), None
+            held, before = Held.of(overlay, weights, self._standing[channel]), None
             if suspected is not None:
                 before = suspected[1].evidence[channel]
                 held = held.suspecting(suspected[0], before)
@@ -915,11 +942,11 @@ class CliqueDetector(Detector, Lender, TableUser):
         tightness: NDArray[np.float32] | None = None,
     ) -> GroupEvidence:
         if held is None:
-            held = Held.of(overlay, self._held_weights(), self._raw[channel])
+            held = Held.of(overlay, self._held_weights(), self._standing[channel])
         return GroupEvidence(
             overlay,
             channel,
-            self._raw[channel],
+            self._standing[channel],
             overlay.lineage_codes(self.trusted_lineages),
             families=self._families,
             held=held,

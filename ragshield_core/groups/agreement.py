@@ -11,7 +11,7 @@ many words that are new here, a claim a few. How rare such agreement is, the kno
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -63,9 +63,21 @@ class WordShares:
     @classmethod
     def of(cls, entries: Sequence[NDArray[np.uint32]]) -> WordShares:
         """Count the words of entries, from :func:`ragshield_core.text.copies.word_hashes`."""
-        keys = _distinct(entries)
-        words, counts = np.unique((keys & _LOW).astype(np.uint32), return_counts=True)
-        return cls(words, counts, len(entries))
+        return cls.of_all([entries])
+
+    @classmethod
+    def of_all(cls, parts: Iterable[Sequence[NDArray[np.uint32]]]) -> WordShares:
+        """Count the words of entries that come part by part: their words are not kept."""
+        words, counts, n = np.empty(0, dtype=np.uint32), np.empty(0, dtype=np.int64), 0
+        for entries in parts:
+            keys = _distinct(entries)
+            found, times = np.unique((keys & _LOW).astype(np.uint32), return_counts=True)
+            words, place = np.unique(np.concatenate([words, found]), return_inverse=True)
+            counts = np.bincount(place, np.concatenate([counts, times]), len(words)).astype(
+                np.int64
+            )
+            n += len(entries)
+        return cls(words, counts, n)
 
     def __call__(self, words: NDArray[np.uint32]) -> NDArray[np.float64]:
         """Return the share of entries that have each word, shape as ``words``; never 0."""

@@ -20,6 +20,7 @@ corpus in which resemblance is normal raises its own threshold.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -27,6 +28,7 @@ from numpy.typing import NDArray
 
 from ragshield_core.groups.agreement import Agreed, Newcomers
 from ragshield_core.groups.graph import COMPARE_ABOVE, NO_LINEAGE, Overlay
+from ragshield_core.groups.rounded import FIGURES
 from ragshield_core.neighbors.threads import in_threads
 
 Channel = Literal["cross", "same", "any"]
@@ -69,6 +71,10 @@ WEIGHTS = {"near": 1.0, "far": 0.5, "tight": 0.5, "agreed": 2.0}
 
 
 PARTS = tuple(WEIGHTS)
+
+
+# Those that count only as far as another member of the group has them.
+SHARED_PARTS = tuple(name for name in PARTS if name != "agreed")
 
 
 # Groups across lineages get most of the error budget, those within one a quarter of that, mixed
@@ -129,10 +135,74 @@ class Raw(NamedTuple):
         """Return some rows."""
         return Raw(*(part[rows] for part in self))
 
-    def put(self, rows: Any, other: Raw) -> None:
-        """Replace some rows."""
-        for part, values in zip(self, other, strict=True):
-            part[rows] = values
+    def keeps(self, name: str) -> bool:
+        """Return whether a part is here: all are."""
+        return name in self._fields
+
+    def of(self, name: str, index: Any) -> NDArray[np.float32]:
+        """Return values of one part."""
+        return np.asarray(getattr(self, name)[index])
+
+
+class Standing:
+    """Evidence of the entries of a graph by slot, as far as others are held against it.
+
+    A graph keeps how tight groups are; their contrast is told from that and its lists whenever it
+    is asked for. Where there are no lists, it is here too.
+
+    Parameters
+    ----------
+    n
+        For how many entries there is room.
+    rounded
+        Whether figures are rounded, as lists of the graph are; see
+        :mod:`ragshield_core.groups.rounded`.
+    parts
+        What is kept of their evidence.
+    """
+
+    def __init__(self, n: int, *, rounded: bool, parts: Sequence[str] = ("tight",)) -> None:
+        self.rounded = rounded
+        dtype = FIGURES.dtype if rounded else np.float32
+        self._parts: dict[str, NDArray[Any]] = {
+            name: np.zeros((n, len(SIZES)), dtype=dtype) for name in parts
+        }
+
+    def keeps(self, name: str) -> bool:
+        """Return whether a part is here."""
+        return name in self._parts
+
+    def of(self, name: str, index: Any) -> NDArray[np.float32]:
+        """Return values of one part."""
+        found = self._parts[name][index]
+        return FIGURES.values(found) if self.rounded else found
+
+    def put(self, name: str, rows: Any, values: NDArray[np.float32] | float) -> None:
+        """Replace one part of the evidence of some entries."""
+        self._parts[name][rows] = FIGURES.codes(values) if self.rounded else values
+
+    def part(self, rows: Any, room: int = 0) -> Standing:
+        """Return that of some entries, and room for more."""
+        found = Standing(0, rounded=self.rounded)
+        for name, values in self._parts.items():
+            some = values[rows]
+            found._parts[name] = np.zeros((len(some) + room, len(SIZES)), dtype=values.dtype)
+            found._parts[name][: len(some)] = some
+        return found
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        """Return everything as arrays."""
+        return dict(self._parts)
+
+    @classmethod
+    def restored(cls, n: int, arrays: Mapping[str, NDArray[Any]], *, rounded: bool) -> Standing:
+        """Return that of n entries which :meth:`state` described, or of none."""
+        standing = cls(n, rounded=rounded)
+        for name, values in standing._parts.items():
+            # Else there is room in name only, which takes no memory.
+            if name in arrays and (saved := arrays[name]).any():
+                values[:] = saved
+        return standing
 
 
 def nearness(
@@ -168,12 +238,12 @@ class Held(NamedTuple):
     bonds: NDArray[np.float32]
 
     @classmethod
-    def of(cls, overlay: Overlay, weights: NDArray[np.float32], standing: Raw) -> Held:
+    def of(cls, overlay: Overlay, weights: NDArray[np.float32], standing: Standing) -> Held:
         """Return what is held, given its weight and its evidence by slot."""
         n = overlay.graph.n_slots + len(overlay.batch)
         held = np.flatnonzero(weights)
         bonds = np.zeros(n, dtype=np.float32)
-        bonds[held] = standing.tight[held, 0]
+        bonds[held] = standing.of("tight", (held, 0))
         later = np.zeros(n - len(weights), dtype=np.float32)
         return cls(np.concatenate([weights, later]), bonds)
 
@@ -243,7 +313,8 @@ class GroupEvidence:
         ``"cross"`` looks at edges between lineages, ``"same"`` at edges within one, ``"any"`` at
         both, those within one as ``kin`` has them.
     standing
-        Evidence of the graph's entries, by slot, for those that are not in the overlay.
+        Evidence of the graph's entries, by slot, for those that are not in the overlay; ``None``
+        where all are.
     exempt
         Lineage codes whose inner edges are not looked at.
     families
@@ -268,7 +339,7 @@ class GroupEvidence:
         self,
         overlay: Overlay,
         channel: Channel,
-        standing: Raw,
+        standing: Standing | Raw | None,
         exempt: NDArray[np.int64],
         *,
         families: bool = True,
@@ -282,11 +353,13 @@ class GroupEvidence:
         self._standing, self._families, self._kin = standing, families, kin
         self._held = held if held is not None and held.weights.any() else None
         self.newcomers, self._known_tightness = newcomers, tightness
+        self._beyond: GroupEvidence | None = None
         n_numbers = overlay.graph.n_slots + len(overlay.batch)
-        self._position = np.full(n_numbers, -1, dtype=np.int64)
+        # There are fewer than 2^31 entries, and of a whole knowledge base these are large.
+        self._position = np.full(n_numbers, -1, dtype=np.int32)
         self._position[overlay.numbers] = np.arange(len(overlay.numbers))
         n = len(overlay.numbers)
-        self.members = np.full((n, K), -1, dtype=np.int64)  # nearest unexplained first
+        self.members = np.full((n, K), -1, dtype=np.int32)  # nearest unexplained first
         self.nearness = np.zeros((n, K), dtype=np.float32)
         self.raw = Raw.empty(n)
         if (channel != "cross" and not families) or (channel == "any" and kin is None):
@@ -304,6 +377,7 @@ class GroupEvidence:
     def tied(self, rows: slice | NDArray[np.int64]) -> Raw:
         """Return the evidence of rows as far as another member of the group shares it."""
         tied = self.raw.take(rows)
+        self._beyond = self._evidence_beyond(self.members[rows, : SIZES[-1] - 1])
         columns = []
         for mine, name in zip(tied, Raw._fields, strict=True):
             if name == "agreed":  # with others, by itself
@@ -311,10 +385,28 @@ class GroupEvidence:
                 continue
             shared = np.empty_like(mine)
             for column, size in enumerate(SIZES):
-                theirs = self._of(name, column, self.members[rows, : size - 1])
+                theirs = self.of(name, column, self.members[rows, : size - 1])
                 shared[:, column] = np.minimum(mine[:, column], theirs.max(axis=1))
             columns.append(shared)
         return Raw(*columns)
+
+    def _evidence_beyond(self, members: NDArray[np.integer[Any]]) -> GroupEvidence | None:
+        """Return the evidence of members that are not in the overlay, if it is not kept."""
+        if self._standing is None or self._standing.keeps("near"):
+            return None
+        beyond = np.unique(members[(members >= 0) & (self._position[members] < 0)]).astype(np.int64)
+        if not beyond.size:
+            return None
+        return GroupEvidence(
+            self._overlay.graph.part(beyond),
+            self._channel,
+            self._standing,
+            self._exempt,
+            families=self._families,
+            held=self._held,
+            kin=self._kin,
+            tightness=self._standing.of("tight", beyond),
+        )
 
     def agreed(self, row: int, size: int) -> Agreed | None:
         """Return on what an entry agrees with the new ones of its group, if on anything."""
@@ -347,11 +439,14 @@ class GroupEvidence:
                 axis=1
             )
             tight[same] = before.raw.tight[rows][same]
-        else:  # where no new entry is among the nearest, the tightness is what it was
+        elif self._standing is not None and len(overlay.batch):
+            # Where no new entry is among the nearest, the tightness is what it was.
             start = overlay.graph.n_slots
-            same = (own < start) & (group < start).all(axis=1) & (len(overlay.batch) > 0)
-            tight[same] = self._standing.tight[own[same]]
-        tight[~same] = self._tightness_of(group[~same], near[~same])
+            same = (own < start) & (group < start).all(axis=1)
+            tight[same] = self._standing.of("tight", own[same])
+        else:
+            same = np.zeros(len(own), dtype=np.bool_)
+        tight[~same] = self._kept(self._tightness_of(group[~same], near[~same]))
         self.raw.tight[rows] = tight
 
     def _near(self, rows: slice) -> NDArray[np.float32]:
@@ -401,10 +496,10 @@ class GroupEvidence:
         tight = self.raw.tight[rows]
         for column, size in enumerate(SIZES):
             around = np.s_[size - 1 : size - 1 + SURROUNDINGS]
-            theirs = self._of("tight", column, self.members[rows, around])
+            theirs = self.of("tight", column, self.members[rows, around])
             reached = np.minimum(theirs, REACH * self.nearness[rows, around])
-            self.raw.near[rows, column] = tight[:, column] - reached.max(axis=1)
-            self.raw.far[rows, column] = tight[:, column] - theirs.max(axis=1)
+            self.raw.near[rows, column] = self._kept(tight[:, column] - reached.max(axis=1))
+            self.raw.far[rows, column] = self._kept(tight[:, column] - theirs.max(axis=1))
 
     def _seen(
         self, near: NDArray[np.float32], first: NDArray[np.int64], second: NDArray[np.int64]
@@ -423,16 +518,22 @@ class GroupEvidence:
         seen[trusted | (second < 0)] = 0.0
         return seen
 
-    def _of(self, part: str, column: int, numbers: NDArray[np.int64]) -> NDArray[np.float32]:
+    def of(self, part: str, column: int, numbers: NDArray[np.integer[Any]]) -> NDArray[np.float32]:
         """Return evidence by entry number, shape as ``numbers``; 0 for none."""
         position = self._position[numbers]
         here = getattr(self.raw, part)[position, column]
-        standing = getattr(self._standing, part)
-        if len(standing):
-            outside = (position < 0) & (numbers >= 0)
-            here[outside] = standing[numbers[outside], column]
+        outside = (position < 0) & (numbers >= 0)
+        if self._standing is not None and outside.any():
+            if self._standing.keeps(part):
+                here[outside] = self._standing.of(part, (numbers[outside], column))
+            elif self._beyond is not None:
+                here[outside] = self._beyond.of(part, column, numbers[outside])
         here[numbers < 0] = 0.0
         return np.asarray(here)
+
+    def _kept(self, figures: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return figures as the graph has them."""
+        return FIGURES.rounded(figures) if self._overlay.graph.rounded else figures
 
 
 def own_bond(vectors: NDArray[np.float32]) -> float:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ragshield_core.entries import Batch
+from ragshield_core.groups.rounded import COSINES, SHARES
 from ragshield_core.groups.words import EntryWords, FixedWords, Words
 from ragshield_core.neighbors.corpus import all_neighbors
 from ragshield_core.neighbors.index import EXACT_UP_TO, EntryIndex, FixedVectors, NeighborIndex
@@ -73,6 +74,8 @@ class Lists:
         """Return the lists of some rows."""
         return Lists(self.slots[rows], self.similarities[rows], self.copied[rows])
 
+    part = take
+
     def sorted(self) -> Lists:
         """Return the lists with the nearest first again."""
         order = np.argsort(-self.similarities, axis=1, kind="stable")
@@ -88,6 +91,73 @@ class Lists:
         self.similarities[rows] = other.similarities
         self.copied[rows] = other.copied
 
+    def grown(self, n: int) -> Lists:
+        """Return the same lists, with room for n in all."""
+        lists = Lists.empty(n, self.slots.shape[1], np.int32)
+        lists.put(np.s_[: len(self.slots)], self)
+        return lists
+
+    def rounded(self) -> Lists:
+        """Return the lists as :class:`RoundedLists` keep them, in the order that they have."""
+        there = self.slots >= 0
+        near = np.where(there, COSINES.rounded(self.similarities), np.float32(-np.inf))
+        return Lists(self.slots, near, SHARES.rounded(self.copied))
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        """Return everything as arrays."""
+        return {"slots": self.slots, "similarities": self.similarities, "copied": self.copied}
+
+
+class RoundedLists:
+    """The lists of many rows in seven bytes a neighbour, instead of twelve.
+
+    Parameters
+    ----------
+    slots
+        As of :class:`Lists`, int32.
+    cosines, shares
+        Its similarities and copied shares, as numbers of steps; see
+        :mod:`ragshield_core.groups.rounded`.
+    """
+
+    def __init__(
+        self, slots: NDArray[np.int32], cosines: NDArray[np.uint16], shares: NDArray[np.uint8]
+    ) -> None:
+        self.slots, self.cosines, self.shares = slots, cosines, shares
+
+    @classmethod
+    def empty(cls, n: int, k: int) -> RoundedLists:
+        """Return lists without an entry."""
+        slots = np.full((n, k), -1, dtype=np.int32)
+        return cls(slots, np.zeros((n, k), COSINES.dtype), np.zeros((n, k), SHARES.dtype))
+
+    def take(self, rows: Any) -> Lists:
+        """Return the lists of some rows."""
+        slots = self.slots[rows]
+        near = np.where(slots >= 0, COSINES.values(self.cosines[rows]), np.float32(-np.inf))
+        return Lists(slots, near, SHARES.values(self.shares[rows]))
+
+    def part(self, rows: Any) -> RoundedLists:
+        """Return the lists of some rows, as they are kept."""
+        return RoundedLists(self.slots[rows], self.cosines[rows], self.shares[rows])
+
+    def put(self, rows: Any, other: Lists) -> None:
+        """Replace the lists of some rows."""
+        self.slots[rows] = other.slots
+        self.cosines[rows] = COSINES.codes(other.similarities)
+        self.shares[rows] = SHARES.codes(other.copied)
+
+    def grown(self, n: int) -> RoundedLists:
+        """Return the same lists, with room for n in all."""
+        lists, have = RoundedLists.empty(n, self.slots.shape[1]), len(self.slots)
+        lists.slots[:have] = self.slots
+        lists.cosines[:have], lists.shares[:have] = self.cosines, self.shares
+        return lists
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        """Return everything as arrays."""
+        return {"slots": self.slots, "cosines": self.cosines, "shares": self.shares}
+
 
 class SimilarityGraph:
     """Neighbour lists of a growing knowledge base.
@@ -102,6 +172,9 @@ class SimilarityGraph:
         Size above which the index is approximate; ``None`` for the index's own default.
     table
         Of the store in which neighbours are found; ``None`` for an index in memory.
+    rounded
+        Whether similarities and shares are rounded to what a worker keeps in three bytes, the same
+        in all lists of the graph: good for groups, not for a rule that goes by the last digits.
     """
 
     def __init__(
@@ -111,6 +184,7 @@ class SimilarityGraph:
         *,
         exact_up_to: int | None = None,
         table: VectorTable | None = None,
+        rounded: bool = False,
     ) -> None:
         up_to = EXACT_UP_TO if exact_up_to is None else exact_up_to
         self.index: EntryIndex = (
@@ -118,10 +192,12 @@ class SimilarityGraph:
             if table is None
             else StoredIndex(dim, table, exact_up_to=up_to)
         )
-        self.k = k
+        self.k, self.rounded = k, rounded
         self.words = EntryWords()  # by slot
         self._lineages: dict[str, int] = {}
-        self._lists = Lists.empty(0, k, np.int32)
+        self._lists: Lists | RoundedLists = (
+            RoundedLists.empty(0, k) if rounded else Lists.empty(0, k, np.int32)
+        )
         self._lineage = np.empty(0, dtype=np.int32)
         self._gone = np.empty(0, dtype=np.bool_)
         self.version = 0  # grows with every change
@@ -151,12 +227,12 @@ class SimilarityGraph:
         return self._lists.take(np.s_[: self.n_slots])
 
     @classmethod
-    def fixed(cls, batch: Batch, k: int) -> SimilarityGraph:
+    def fixed(cls, batch: Batch, k: int, *, rounded: bool = False) -> SimilarityGraph:
         """Return the graph of a knowledge base that is only looked at: its vectors are not copied.
 
         Nothing can be searched, learned or removed.
         """
-        graph = cls(batch.dim, k)
+        graph = cls(batch.dim, k, rounded=rounded)
         graph.index = cast("NeighborIndex", FixedVectors(batch.ids, batch.embeddings))
         graph._connect(batch)
         return graph
@@ -169,7 +245,7 @@ class SimilarityGraph:
         lineage: NDArray[np.int64],
         lists: Lists,
     ) -> SimilarityGraph:
-        """Return a graph whose neighbours were found elsewhere; it is only looked at.
+        """Return a graph whose neighbours were found elsewhere, rounded; it is only looked at.
 
         Parameters
         ----------
@@ -183,7 +259,7 @@ class SimilarityGraph:
         lists
             Of the first ones of them, or of all.
         """
-        graph = cls(index.dim, lists.slots.shape[1])
+        graph = cls(index.dim, lists.slots.shape[1], rounded=True)
         graph.index = cast("NeighborIndex", index)
         graph.words = cast("EntryWords", FixedWords(words))
         graph._grow(len(words))
@@ -206,7 +282,11 @@ class SimilarityGraph:
 
         Only where vectors are more alike than :data:`COMPARE_ABOVE`, else 0.
         """
-        return _copied(slots, lists, Words(self.words))
+        return self.share(_copied(slots, lists, Words(self.words)))
+
+    def share(self, copied: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return shares of copied text as the graph has them."""
+        return SHARES.rounded(copied) if self.rounded else copied
 
     def fit(self, keys: Sequence[str], batch: Batch) -> None:
         """Take over a whole knowledge base at once.
@@ -253,6 +333,8 @@ class SimilarityGraph:
         width = found.slots.shape[1]
         lists.slots[:, :width] = found.slots
         lists.similarities[:, :width] = found.similarities
+        if self.rounded:
+            lists = lists.rounded()
         own = np.arange(len(batch), dtype=np.int64)
         lists.copied[:] = self.copied(own, lists)
         self._grow(len(batch))
@@ -276,8 +358,10 @@ class SimilarityGraph:
         standing = self._but(gone, batch) if len(self) else None
         inside = all_neighbors(batch.embeddings, min(self.k, m - 1)) if m > 1 else None
         new = self._merge(m, standing, inside, offset=n)
+        if self.rounded:
+            new = new.rounded()
         own = n + np.arange(m, dtype=np.int64)
-        new.copied[:] = _copied(own, new, Words(self.words, words))
+        new.copied[:] = self.share(_copied(own, new, Words(self.words, words)))
         touched, lists = self._touched(own, new, gone)
         lineage, lineages = self._codes(batch)
         return Overlay(
@@ -382,12 +466,12 @@ class SimilarityGraph:
         """Take entries out, and return the slots in whose lists they were."""
         self._changed()
         gone = self.index.remove(keys)
-        lists = self.lists
+        rows = np.flatnonzero(np.isin(self._lists.slots[: self.n_slots], gone).any(axis=1))
+        lists = self._lists.take(rows)
         left = np.isin(lists.slots, gone)
-        rows = np.flatnonzero(left.any(axis=1))
         lists.similarities[left] = -np.inf
         lists.slots[left] = -1
-        self._lists.put(rows, lists.take(rows).sorted())
+        self._lists.put(rows, lists.sorted())
         self.words.wipe(gone)
         self._gone[gone] = True
         self._lists.put(gone, Lists.empty(len(gone), self.k))
@@ -400,7 +484,7 @@ class SimilarityGraph:
         before = self.index.compact()
         numbers = np.full(n + 1, -1, dtype=np.int32)  # the last one stands for none
         numbers[before] = np.arange(len(before))
-        self._lists = self._lists.take(before)
+        self._lists = self._lists.part(before)
         self._lists.slots = numbers[self._lists.slots]
         self.words.keep(before)
         self._gone = np.zeros(len(before), dtype=np.bool_)
@@ -418,7 +502,7 @@ class SimilarityGraph:
     def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """Return everything, as JSON-ready values and arrays."""
         values, arrays = self.index.state()
-        lists, n = self.lists, self.n_slots
+        n = self.n_slots
         return (
             {
                 "index": values,
@@ -427,12 +511,8 @@ class SimilarityGraph:
                 "gone": np.flatnonzero(self.gone).tolist(),
             },
             {f"index.{key}": array for key, array in arrays.items()}
-            | {
-                "slots": lists.slots,
-                "similarities": lists.similarities,
-                "copied": lists.copied,
-                "lineage": self._lineage[:n],
-            }
+            | self._lists.part(np.s_[:n]).state()
+            | {"lineage": self._lineage[:n]}
             | {f"words.{key}": array for key, array in self.words.state().items()},
         )
 
@@ -443,11 +523,17 @@ class SimilarityGraph:
         """Return the graph that :meth:`state` described; it takes copies of the arrays."""
         kind = StoredIndex if "stored" in values["index"] else NeighborIndex
         index = kind.restored(values["index"], part_of(arrays, "index."))
-        graph = cls(index.dim, int(values["k"]))
+        rounded = "cosines" in arrays
+        graph = cls(index.dim, int(values["k"]), rounded=rounded)
         graph.index = index
         graph._lineages = {name: code for code, name in enumerate(values["lineages"])}
-        columns = (arrays[name].copy() for name in ("slots", "similarities", "copied"))
-        graph._lists = Lists(*columns)
+        if rounded:
+            graph._lists = RoundedLists(
+                *(arrays[name].copy() for name in ("slots", "cosines", "shares"))
+            )
+        else:  # of the reference rule, or saved by an early version
+            columns = (arrays[name].copy() for name in ("slots", "similarities", "copied"))
+            graph._lists = Lists(*columns)
         graph._lineage = arrays["lineage"].astype(np.int32)
         graph._gone = np.zeros(len(graph._lineage), dtype=np.bool_)
         graph._gone[values["gone"]] = True
@@ -467,13 +553,11 @@ class SimilarityGraph:
         if n <= have:
             return
         size = max(n, have + have // 2)
-        lists = Lists.empty(size, self.k, np.int32)
-        lists.put(np.s_[:have], self._lists)
         lineage = np.full(size, NO_LINEAGE, dtype=np.int32)
         lineage[:have] = self._lineage
         gone = np.zeros(size, dtype=np.bool_)
         gone[:have] = self._gone
-        self._lists, self._lineage, self._gone = lists, lineage, gone
+        self._lists, self._lineage, self._gone = self._lists.grown(size), lineage, gone
 
     def _codes(self, batch: Batch) -> tuple[NDArray[np.int64], dict[str, int]]:
         """Return one lineage code per entry, and all codes with the new ones."""
@@ -515,7 +599,7 @@ class SimilarityGraph:
         slot = np.concatenate([old.slots[there], own[row]])
         similarity = np.concatenate([old.similarities[there], new.similarities[row, column]])
         copied = np.concatenate([old.copied[there], new.copied[row, column]])
-        order = np.lexsort((slot, -similarity, group))
+        order = np.lexsort((-similarity, group))  # of equals, the old ones first
         group = group[order]
         rank = np.arange(len(group)) - np.searchsorted(group, group, side="left")
         best = rank < k
@@ -607,7 +691,7 @@ class Overlay:
 
     def copied(self, first: NDArray[np.int64], second: NDArray[np.int64]) -> NDArray[np.float32]:
         """Return how much of the shorter text of each pair is in the other."""
-        return self.all_words.copied(first, second)
+        return self.graph.share(self.all_words.copied(first, second))
 
 
 def _copied(numbers: NDArray[np.int64], lists: Lists, words: Words) -> NDArray[np.float32]:

@@ -50,7 +50,7 @@ class GraphNeighbors(KnownEntries):
         graph = self._graph()
         if k > graph.k or not len(ids):
             return super().standing_neighbors(ids, k)
-        slots = graph.lists.take(graph.index.slots_of(ids)).slots
+        slots = graph.part(graph.index.slots_of(ids)).lists.slots
         return self._ranked(ids, self.vectors(ids), self._live(slots), k)
 
     def _fitted(self) -> EntryIndex:

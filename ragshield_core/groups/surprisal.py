@@ -78,7 +78,7 @@ class Surprisal:
         self.tail_from, self.scale = float(start), max(float(scale), least_scale)
         if len(ordered) > MAX_POINTS:
             ordered = ordered[np.linspace(0, len(ordered) - 1, MAX_POINTS).round().astype(np.intp)]
-        self.points = ordered
+        self.points = _narrow(ordered)
 
     def __call__(self, values: NDArray[Any]) -> NDArray[np.float64]:
         """Return surprisals, shape as ``values``."""
@@ -97,8 +97,14 @@ class Surprisal:
         """Return what :meth:`state` described."""
         surprisal = cls.__new__(cls)
         surprisal.tail_from, surprisal.scale, surprisal.share = array[:3].tolist()
-        surprisal.points = array[3:]
+        surprisal.points = _narrow(array[3:])
         return surprisal
+
+
+def _narrow(points: NDArray[np.float64]) -> NDArray[Any]:
+    """Return points in float32 if that is what they were, else a copy."""
+    narrow = points.astype(np.float32)
+    return narrow if (narrow == points).all() else points.copy()
 
 
 class Reference:

@@ -8,7 +8,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.neighbors.chunks import Column
+from ragshield_core.neighbors.chunks import Column, Ends
 from ragshield_core.text.copies import containment
 
 # Common words have numbers of 16 bits. These two are those of words that are not common, and of
@@ -33,7 +33,7 @@ class EntryWords:
     def __init__(self) -> None:
         self._common: NDArray[np.uint32] = np.zeros(2, dtype=np.uint32)  # by number; ascending
         self._codes, self._rare = Column(np.uint16), Column(np.uint32)
-        self._ends, self._rare_ends = Column(np.int64), Column(np.int64)  # of each entry in them
+        self._ends, self._rare_ends = Ends(), Ends()  # of each entry in them
         self._n_told = 0  # words when it was told last which are common
 
     def __len__(self) -> int:
@@ -76,9 +76,9 @@ class EntryWords:
         return {
             "common": self._common[WIPED + 1 :],
             "codes": self._codes.values,
-            "ends": self._ends.values,
+            "ends": self._ends.values.astype(np.int64),
             "rare": self._rare.values,
-            "rare_ends": self._rare_ends.values,
+            "rare_ends": self._rare_ends.values.astype(np.int64),
             "n_told": np.array([self._n_told], dtype=np.int64),
         }
 
@@ -93,8 +93,8 @@ class EntryWords:
         """
         words = cls()
         words._common = np.concatenate([words._common, arrays["common"]])
-        columns = (Column.of(arrays[key].copy()) for key in ("codes", "ends", "rare", "rare_ends"))
-        words._codes, words._ends, words._rare, words._rare_ends = columns
+        words._codes, words._rare = (Column.of(arrays[key].copy()) for key in ("codes", "rare"))
+        words._ends, words._rare_ends = (Ends.of(arrays[key]) for key in ("ends", "rare_ends"))
         words._n_told = int(arrays["n_told"][0])
         codes, n_common = words._codes.values, len(words._common)
         fit = _fit(words._ends, words._codes) and _fit(words._rare_ends, words._rare)
@@ -202,25 +202,23 @@ class Words:
         return containment(self.take(named), place[:half], place[half:])[inverse]
 
 
-def _places(ends: Column, slots: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _places(ends: Ends, slots: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return where all that belongs to entries stands, and how much of it belongs to each."""
-    if not len(slots):
-        return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
-    until = ends.values[slots]
-    lengths = until - np.where(slots > 0, ends.values[slots - 1], 0)
+    begins, until = ends.at(slots)
+    lengths = until - begins
     before = np.cumsum(lengths) - lengths
-    return np.arange(lengths.sum()) + np.repeat(until - lengths - before, lengths), lengths
+    return np.arange(lengths.sum()) + np.repeat(begins - before, lengths), lengths
 
 
-def _fit(ends: Column, column: Column) -> bool:
+def _fit(ends: Ends, column: Column) -> bool:
     """Return whether ends of entries are those of parts of a column, one behind the other."""
-    borders = np.append(0, ends.values)
+    borders = np.append(0, ends.values.astype(np.int64))
     return bool((np.diff(borders) >= 0).all() and borders[-1] == len(column))
 
 
-def _kept(column: Column, ends: Column, slots: NDArray[np.int64]) -> tuple[Column, Column]:
+def _kept(column: Column, ends: Ends, slots: NDArray[np.int64]) -> tuple[Column, Ends]:
     """Return what belongs to some entries, and where it ends for each."""
-    kept, kept_ends = Column(column.values.dtype), Column(np.int64)
+    kept, kept_ends = Column(column.values.dtype), Ends()
     for start in range(0, len(slots), ENTRIES_AT_ONCE):
         places, lengths = _places(ends, slots[start : start + ENTRIES_AT_ONCE])
         kept_ends.append(len(kept) + np.cumsum(lengths))

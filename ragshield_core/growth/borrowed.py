@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,7 +41,7 @@ class Lent:
     """
 
     detectors: Mapping[str, str]
-    scores: Mapping[str, NDArray[np.float64]]
+    scores: Mapping[str, NDArray[np.floating[Any]]]
     spent: NDArray[np.bool_]
     n_doubtful: int
     dim: int

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.calibration import Calibration, JointCalibration, Released
+from ragshield_core.calibration import Calibration, JointCalibration, Released, rounded_up
 from ragshield_core.detectors.base import Detector, Scope
 from ragshield_core.entries import Batch
 from ragshield_core.errors import CalibrationError
@@ -74,7 +74,7 @@ class Calibrator:
         self.calibration: JointCalibration | None = None
         self.calibrated_at = 0
         self.borrowed: Borrowed | None = None
-        self.held_out: dict[str, NDArray[np.float64]] = {}
+        self.held_out: dict[str, NDArray[np.float32]] = {}
         self.sample: CleanSample | None = None
         self.sample_scores: dict[str, NDArray[np.float64]] = {}
         self.arrivals = Arrivals()
@@ -174,7 +174,8 @@ class Calibrator:
 
     def hold_out(self, fitted: Batch) -> None:
         """Score all fitted entries, each held out, for when thresholds are asked for."""
-        self.held_out = self._held_out_scores(fitted)
+        scores = self._held_out_scores(fitted)
+        self.held_out = {name: rounded_up(column) for name, column in scores.items()}
 
     def by_held_out(self, at_most: float | None = None) -> None:
         """Take thresholds from :attr:`held_out`."""
@@ -387,14 +388,18 @@ class Calibrator:
     def restore(self, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
         """Take over what :meth:`state` returned, once the detectors know what they learned."""
         numbers = {d.name: number for number, d in enumerate(self._knowledge.detectors)}
-        self.held_out = {name: arrays[f"held_out.{numbers[name]}"] for name in values["held_out"]}
+        self.held_out = {
+            name: rounded_up(arrays[f"held_out.{numbers[name]}"]) for name in values["held_out"]
+        }
         self.thresholds = self._rules()
         if "released" in values:
             said = values["released"]
             scores = {n: arrays[f"released.{i}"] for i, n in enumerate(said["detectors"])}
             self.released = Released(scores=scores, n_passed=said["n_passed"])
         if values["calibrated"]:
-            clean = {name: arrays[f"clean.{numbers[name]}"] for name in values["calibrated"]}
+            clean = {
+                name: rounded_up(arrays[f"clean.{numbers[name]}"]) for name in values["calibrated"]
+            }
             # Of a guard that goes by what was held out, both are the same, and large.
             for name in clean.keys() & self.held_out.keys():
                 if np.array_equal(clean[name], self.held_out[name], equal_nan=True):
@@ -418,14 +423,15 @@ class Calibrator:
 
     def _take(
         self,
-        scores: dict[str, NDArray[np.float64]],
+        scores: Mapping[str, NDArray[np.floating[Any]]],
         at_most: float | None,
         n_doubtful: int = 0,
         ids: Sequence[str] = (),
     ) -> None:
         """Take thresholds from scores of clean entries; with ids if they are looked at again."""
         spent = np.array([i in self._ever_beyond for i in ids], dtype=np.bool_) if ids else None
-        calibration = JointCalibration(scores, self._floors, n_doubtful, spent)
+        clean = {name: rounded_up(column) for name, column in scores.items()}
+        calibration = JointCalibration(clean, self._floors, n_doubtful, spent)
         before = self.policy
         try:
             smallest = calibration.smallest_rate
@@ -487,7 +493,7 @@ class Calibrator:
         }
 
     @staticmethod
-    def _check_judged(scores: Mapping[str, NDArray[np.float64]]) -> None:
+    def _check_judged(scores: Mapping[str, NDArray[np.floating[Any]]]) -> None:
         if all(np.isnan(column).all() for column in scores.values()):
             msg = (
                 f"none of the clean entries can be judged by {', '.join(scores)}; pass entries "

@@ -33,7 +33,7 @@ CHUNK = 2**23
 # Seconds after which one that is not complete, and is not being written to, is removed.
 GIVEN_UP = 600.0
 SHOWN = 60  # characters of a name
-FORMAT = 2  # 1 had its ids among the values
+FORMAT = 3  # 1 had its ids among the values, 2 its lists and figures of groups in float32
 
 
 class Write(Protocol):

@@ -164,3 +164,31 @@ class Column:
     def pop(self) -> None:
         """Take the last value away."""
         self._n -= 1
+
+
+class Ends(Column):
+    """Where parts of another column end, ascending: in four bytes each, as long as these do."""
+
+    def __init__(self) -> None:
+        super().__init__(np.uint32)
+
+    @classmethod
+    def of(cls, values: NDArray[Any]) -> Self:
+        """Return one that is filled with values, of which it takes a copy."""
+        ends = cls()
+        ends.append(values)
+        return ends
+
+    def append(self, values: NDArray[Any]) -> None:
+        """Add values behind the last one."""
+        if len(values) and values[-1] > np.iinfo(self._array.dtype).max:
+            self._array = self._array.astype(np.int64)
+        super().append(values)
+
+    def at(self, numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return where some parts begin, and where they end."""
+        if not len(numbers):
+            return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
+        ends = self.values
+        begins = np.where(numbers > 0, ends[numbers - 1], 0)
+        return begins.astype(np.int64), ends[numbers].astype(np.int64)

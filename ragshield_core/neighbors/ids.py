@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.neighbors.chunks import Column
+from ragshield_core.neighbors.chunks import Column, Ends
 
 # Ids may hold halves of surrogate pairs.
 ENCODING = ("utf-8", "surrogatepass")
@@ -26,7 +26,7 @@ class Ids:
 
     def __init__(self) -> None:
         self._text = Column(np.uint8)
-        self._ends = Column(np.int64)  # of each id; the first begins at 0
+        self._ends = Ends()  # of each id; the first begins at 0
 
     def __len__(self) -> int:
         return len(self._ends)
@@ -45,9 +45,8 @@ class Ids:
 
     def take(self, numbers: NDArray[np.int64]) -> list[str]:
         """Return ids by their numbers, each of which has one."""
-        text, ends = self._text.values.data, self._ends.values
-        starts = np.where(numbers > 0, ends[numbers - 1], 0).tolist() if len(numbers) else []
-        borders = zip(starts, ends[numbers].tolist(), strict=True)
+        text, (starts, ends) = self._text.values.data, self._ends.at(numbers)
+        borders = zip(starts.tolist(), ends.tolist(), strict=True)
         return [str(text[start:end], *ENCODING) for start, end in borders]
 
 
@@ -61,7 +60,7 @@ class Numbers:
     def __init__(self, ids: Ids) -> None:
         self._ids = ids
         self._latest: dict[str, int] = {}
-        self._hashes: NDArray[np.int64] = np.empty(0, dtype=np.int64)  # ascending
+        self._hashes: NDArray[np.uint32] = np.empty(0, dtype=np.uint32)  # ascending
         self._numbers: NDArray[np.int32] = np.empty(0, dtype=np.int32)  # GONE where removed
 
     @property
@@ -98,7 +97,7 @@ class Numbers:
         if not len(rows) or not len(self._hashes):
             return place
         names = [ids[row] for row in rows.tolist()]
-        hashes = np.fromiter(map(hash, names), np.int64, len(names))
+        hashes = _hashes(names)
         near = np.minimum(np.searchsorted(self._hashes, hashes), len(self._hashes) - 1)
         alike = np.flatnonzero((self._hashes[near] == hashes) & (self._numbers[near] >= 0))
         there = self._ids.take(self._numbers[near[alike]].astype(np.int64))
@@ -111,9 +110,7 @@ class Numbers:
         """Move the latest into the table, and more ids with them."""
         there = self._numbers >= 0
         names = [*self._latest, *ids]
-        hashes = np.concatenate(
-            [self._hashes[there], np.fromiter(map(hash, names), np.int64, len(names))]
-        )
+        hashes = np.concatenate([self._hashes[there], _hashes(names)])
         latest = np.fromiter(self._latest.values(), np.int32, len(self._latest))
         numbers = np.concatenate([self._numbers[there], latest, numbers.astype(np.int32)])
         order = np.argsort(hashes, kind="stable")
@@ -122,6 +119,11 @@ class Numbers:
         rest = numbers[~first].astype(np.int64)
         self._latest = dict(zip(self._ids.take(rest), rest.tolist(), strict=True))
         self._hashes, self._numbers = hashes[first], numbers[first]
+
+
+def _hashes(names: Sequence[Any]) -> NDArray[np.uint32]:
+    """Return half of the hash of each id: of a million ids, a hundred share it with another."""
+    return np.fromiter(map(hash, names), np.int64, len(names)).astype(np.uint32)
 
 
 def packed(ids: Sequence[str]) -> dict[str, NDArray[Any]]:

@@ -260,3 +260,13 @@ def test_few_entries_say_too_little_about_words():
     assert detector._shares is None
     _, arrays = detector.state()
     assert not any(key.startswith("words.") for key in arrays)
+
+
+def test_words_that_are_counted_part_by_part_are_those_counted_at_once():
+    texts = [word_hashes(text) for text in ("x x y", "x", "", "z y", "w")]
+    whole = WordShares.of(texts)
+    parts = WordShares.of_all([texts[:2], [], texts[2:3], texts[3:]])
+    for name, array in whole.state().items():
+        np.testing.assert_array_equal(parts.state()[name], array)
+        assert parts.state()[name].dtype == array.dtype
+    assert WordShares.of_all([]).n_entries == 0

@@ -18,11 +18,13 @@ from ragshield_core.detectors.clique import CliqueDetector
 from ragshield_core.groups.evidence import (
     CHANNELS,
     PARTS,
+    SHARED_PARTS,
     SIZES,
     Channel,
     GroupEvidence,
     Kin,
     Raw,
+    Standing,
 )
 from ragshield_core.groups.graph import Lists, Overlay
 from ragshield_core.groups.surprisal import ROBUST_TAIL, Reference, Surprisal, weighted
@@ -42,7 +44,7 @@ from ragshield_core.scan.partitioned.window import Window
 from ragshield_core.screening import explained
 
 # Evidence that is measured; agreement needs to know old from new, which an audit cannot.
-MEASURED = tuple(name for name in PARTS if name != "agreed")
+MEASURED = SHARED_PARTS
 COLUMNS = tuple(range(len(SIZES)))
 
 
@@ -77,8 +79,8 @@ def contrast(plan: Plan, partition: int) -> None:
     window = _window(partitions, own)
     arrays: dict[str, NDArray[Any]] = {}
     for channel in CHANNELS:
-        around = Raw.empty(window.graph.n_slots)
-        around.tight[len(own) :] = _tight(partitions, window.others, channel)
+        around = Standing(window.graph.n_slots, rounded=True)
+        around.put("tight", np.s_[len(own) :], _tight(partitions, window.others, channel))
         raw = _measured(plan, partitions, own, window, channel, around).raw
         arrays |= {f"{channel}.near": raw.near, f"{channel}.far": raw.far}
     plan.files.write(f"contrast/{partition}", arrays)
@@ -172,8 +174,8 @@ def _tighten(plan: Plan, partition: int, channels: Sequence[Channel], kind: str)
     window = _window(partitions, partitions.own(partition), vectors=True)
     arrays: dict[str, NDArray[Any]] = {}
     for channel in channels:
-        nothing, worth = Raw.empty(0), _kin(plan, channel)
-        evidence = _evidence(plan, window.overlay, channel, nothing, kin=worth)
+        worth = _kin(plan, channel)
+        evidence = _evidence(plan, window.overlay, channel, None, kin=worth)
         arrays[channel] = evidence.raw.tight
         arrays[f"{channel}.nearest"] = evidence.nearness[:, 0]
     plan.files.write(f"{kind}/{partition}", arrays)
@@ -200,7 +202,7 @@ def _evidence(
     plan: Plan,
     overlay: Overlay,
     channel: Channel,
-    standing: Raw,
+    standing: Standing | None,
     *,
     kin: Kin | None,
     tightness: NDArray[np.float32] | None = None,
@@ -224,7 +226,7 @@ def _measured(
     own: NDArray[np.int64],
     window: Window,
     channel: Channel,
-    around: Raw,
+    around: Standing,
 ) -> GroupEvidence:
     """Return evidence whose tightness was measured already."""
     return _evidence(
@@ -244,12 +246,12 @@ def _all_evidence(
     window = _window(partitions, own, vectors=ids, ids=ids)
     evidence = {}
     for channel in CHANNELS:
-        around = Raw.empty(window.graph.n_slots)
+        around = Standing(window.graph.n_slots, rounded=True, parts=MEASURED)
         here = np.s_[len(own) :]
-        around.tight[here] = _tight(partitions, window.others, channel)
+        around.put("tight", here, _tight(partitions, window.others, channel))
         for name in ("near", "far"):
             column = f"{channel}.{name}"
-            getattr(around, name)[here] = partitions.gather(window.others, column, "contrast")
+            around.put(name, here, partitions.gather(window.others, column, "contrast"))
         evidence[channel] = _measured(plan, partitions, own, window, channel, around)
     return window, evidence
 
