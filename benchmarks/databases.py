@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -66,16 +67,16 @@ def _file(url: str) -> str:
 
 
 @contextmanager
-def databases(kinds: Sequence[str] = KINDS) -> Iterator[dict[str, Databases]]:
-    """Yield databases by kind; all are gone in the end."""
+def databases(
+    kinds: Sequence[str] = KINDS, server: str = "pgserver"
+) -> Iterator[dict[str, Databases]]:
+    """Yield databases by kind, PostgreSQL by a package that has it; all are gone in the end."""
     with TemporaryDirectory(prefix="ragshield", ignore_cleanup_errors=True) as folder:
         found = {"SQLite": Databases(Path(folder))}
         if "PostgreSQL" not in kinds:
             yield found
             return
-        import pgserver  # noqa: PLC0415 - an extra of its own
-
-        running = pgserver.get_server(Path(folder) / "pg", cleanup_mode="stop")
+        running = import_module(server).get_server(Path(folder) / "pg", cleanup_mode="stop")
         url = running.get_uri().replace("postgresql://", "postgresql+psycopg://", 1)
         found["PostgreSQL"] = Databases(Path(folder), url)
         try:

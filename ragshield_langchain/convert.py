@@ -52,6 +52,8 @@ class MetadataKeys:
         return [self._context(metadata) for metadata in metadatas]
 
     def _context(self, metadata: Mapping[str, Any]) -> str | None:
+        if self.prompt is None and not any(map(_may_be_text, metadata.values())):  # mostly
+            return None
         # Sorted, since databases keep keys in an order of their own.
         keys = sorted(metadata, key=str) if self.prompt is None else self.prompt
         found = [
@@ -126,6 +128,11 @@ def _texts_in(value: Any, depth: int) -> Iterator[str]:
     elif isinstance(value, list | tuple) and depth:
         for item in value:
             yield from _texts_in(item, depth - 1)
+
+
+def _may_be_text(value: Any) -> bool:
+    """Return whether a value reads like a text, or may hold what does."""
+    return _reads_like_text(value) if type(value) is str else type(value) not in IMMUTABLE
 
 
 def _reads_like_text(value: str) -> bool:

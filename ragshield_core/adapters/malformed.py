@@ -227,11 +227,13 @@ def sift(columns: Columns, guard: Guard) -> Sifted:
         metadatas=[columns.metadatas[row] for row in rows],
         contexts=[columns.contexts[row] for row in rows],
     )
-    for found in (odd, odd_labels, odd_lineages, Quarantine.unkeepable(batch)):
+    odd_metadatas = Quarantine.unkeepable(batch)
+    for found in (odd, odd_labels, odd_lineages, odd_metadatas):
         for n, reason in found.items():
             reasons.setdefault(n, []).append(reason)
     why = {n: "; ".join(listed) for n, listed in reasons.items()}
-    batch = keepable(batch).entries
+    if odd_metadatas:
+        batch = keepable(batch).entries
     alien = set(odd) if _of_another_model(columns, rows, odd, guard.dim) else set()
     # What was released is, or will be, in the store with a vector that can be used.
     bare = sorted(odd)
@@ -264,6 +266,8 @@ def _of_another_model(
 
 def _claims(name: str, given: Sequence[str | None]) -> tuple[list[str | None], dict[int, str]]:
     """Return labels or lineages without those that a database cannot keep, and which they were."""
+    if not unfit("".join(filter(None, given))):  # nearly always
+        return list(given), {}
     odd = {
         row: f"its {name} {UNSTORABLE}"
         for row, claim in enumerate(given)
@@ -282,6 +286,8 @@ def unusable(ids: Sequence[Any], texts: Sequence[Any]) -> dict[int, str]:
     >>> unusable(["a", ""], ["text", "text"])
     {1: "its id is '', expected a non-empty str"}
     """
+    if _all_usable(ids, texts):
+        return {}
     reasons = {}
     seen: set[str] = set()
     for row, (entry_id, text) in enumerate(zip(ids, texts, strict=True)):
@@ -301,6 +307,13 @@ def unusable(ids: Sequence[Any], texts: Sequence[Any]) -> dict[int, str]:
         else:
             seen.add(entry_id)
     return reasons
+
+
+def _all_usable(ids: Sequence[Any], texts: Sequence[Any]) -> bool:
+    """Return whether nothing is wrong with any id or text: nearly always, without a loop."""
+    if len(ids) != len(texts) or not {*map(type, ids), *map(type, texts)} <= {str}:
+        return False
+    return all(ids) and len(set(ids)) == len(ids) and not unfit("".join(ids))
 
 
 class Keepable(NamedTuple):

@@ -453,11 +453,15 @@ class Arrivals:
         self._held = np.concatenate([self._held, counted.held])[-WINDOW:]
 
     def _count_sources(self, lineages: Iterable[str | None], held: NDArray[np.bool_]) -> None:
-        for lineage, out in zip(lineages, held.tolist(), strict=True):
-            if lineage is not None:
-                counts = self.sources.setdefault(lineage, Counter())
-                counts["judged"] += 1
-                counts["held"] += out
+        judged = zip(lineages, held.tolist(), strict=True)
+        named: list[tuple[str, bool]] = [
+            (lineage, is_held) for lineage, is_held in judged if lineage is not None
+        ]
+        out = Counter(lineage for lineage, is_held in named if is_held)
+        for lineage, n in Counter(lineage for lineage, _ in named).items():
+            counts = self.sources.setdefault(lineage, Counter())
+            counts["judged"] += n
+            counts["held"] += out[lineage]
         if len(self.sources) > 2 * MAX_SOURCES:  # those that brought least are forgotten
             most = sorted(self.sources, key=lambda s: -self.sources[s]["judged"])[:MAX_SOURCES]
             self.sources = {source: self.sources[source] for source in most}
@@ -476,8 +480,9 @@ class Arrivals:
         self._p_values[name] = _latest(self._p_values.get(name), p_values[known])
         by_source: dict[str, list[int]] = {}
         for row, lineage in enumerate(lineages):
-            counts = self.sources.get(lineage, Counter()) if lineage is not None else Counter()
-            if lineage is not None and known[row] and counts["judged"] >= FEWEST // 2:
+            if lineage is None or not known[row] or lineage not in self.sources:
+                continue
+            if self.sources[lineage]["judged"] >= FEWEST // 2:
                 by_source.setdefault(lineage, []).append(row)
         for lineage, rows in by_source.items():
             kept = self._by_source.setdefault(lineage, {})

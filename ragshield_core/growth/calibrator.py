@@ -465,7 +465,7 @@ class Calibrator:
         detectors = [d for d in self._knowledge.detectors if d.exchangeable and len(fitted)]
         revisions: list[tuple[str, str]] = []
         if any(not detector.learns for detector in detectors):
-            revisions = [(entry.id, entry.fingerprint) for entry in fitted]
+            revisions = list(zip(fitted.ids, fitted.fingerprints(), strict=True))
         return {  # one detector may look into what another has learned
             detector.name: detector.held_out_scores(fitted, self._seed)
             if detector.learns

@@ -69,7 +69,7 @@ class Knowledge:
         self._check_complete(batch)
         self.dim = batch.dim if len(batch) else None
         self.known = Revisions()
-        self.known.put(batch.ids, batch.labels, [entry.fingerprint for entry in batch])
+        self.known.put(batch.ids, batch.labels, batch.fingerprints())
         for detector in self.learners:
             detector.fit(batch)
 
@@ -129,7 +129,7 @@ class Knowledge:
             for detector in self.learners:
                 detector.learn_piece(piece)
             self.dim = piece.dim
-            self.known.put(piece.ids, piece.labels, [entry.fingerprint for entry in piece])
+            self.known.put(piece.ids, piece.labels, piece.fingerprints())
             lineages += piece.lineages
         draws = draw(lineages)
         rows = np.unique(np.concatenate(draws))
@@ -143,7 +143,7 @@ class Knowledge:
         """Learn entries that have come."""
         self.check_learnable(entries)
         self._tell(self.learners, "learn", entries)
-        self.known.put(entries.ids, entries.labels, [entry.fingerprint for entry in entries])
+        self.known.put(entries.ids, entries.labels, entries.fingerprints())
         self.dim = entries.dim
 
     def forget(self, entries: Batch) -> None:

@@ -78,10 +78,13 @@ def is_plain(metadata: Mapping[str, Any]) -> bool:
     """Return whether metadata holds nothing but short values that JSON has: most does."""
     if type(metadata) is not dict or TAG in metadata:  # mappings of other classes may do anything
         return False
-    return all(
-        type(key) is str
-        and (type(value) in _PLAIN or (type(value) is int and -LONGEST <= value <= LONGEST))
-        for key, value in metadata.items()
+    kinds = set(map(type, metadata.values())) - _PLAIN
+    return set(map(type, metadata)) <= {str} and (
+        not kinds
+        or (
+            kinds == {int}
+            and all(-LONGEST <= n <= LONGEST for n in metadata.values() if type(n) is int)
+        )
     )
 
 

@@ -860,7 +860,7 @@ class Quarantine:
         tuple[str, ...]
             The ids that are readmitted now.
         """
-        prints = dict(zip(batch.ids, (entry.fingerprint for entry in batch), strict=True))
+        prints = dict(zip(batch.ids, batch.fingerprints(), strict=True))
 
         def work(session: Session) -> tuple[str, ...]:
             found = self._find(session, batch.ids)

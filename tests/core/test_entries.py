@@ -210,3 +210,22 @@ def test_the_fingerprint_follows_text_label_and_lineage_only():
     ]
     assert len(same) == 1
     assert len({*same, *others}) == 1 + len(others)
+
+
+def test_fingerprints_of_a_batch_are_those_that_are_saved():
+    batch = Batch.of(
+        ids=["a", "b", "c"],
+        texts=["one", "tw\ud800ö", "one"],
+        embeddings=None,
+        labels=[None, "x", "x"],
+        lineages=["f", None, "f"],
+        contexts=[None, "title", None],
+    )
+    # As they stand in databases: of another digest, all that was decided would be forgotten.
+    saved = [
+        "27f1285f36f1161b948f3f846cf0f2d8",
+        "848f8774d195e501749ccc0799a0fdf1",
+        "3e0b826935cac1aa488238ecba1510fc",
+    ]
+    assert batch.fingerprints() == [entry.fingerprint for entry in batch] == saved
+    assert batch[1].text_fingerprint == "fd0cbcf848779c527bc504bacb3ec5c0"

@@ -110,3 +110,22 @@ def test_text_that_looks_like_a_tag_stays_text():
     assert metadata_json.loads(metadata_json.dumps({"n": Decimal("1.10")})) == {
         "n": Decimal("1.10")
     }
+
+
+@pytest.mark.parametrize(
+    ("metadata", "plain"),
+    [
+        ({}, True),
+        ({"a": "b", "n": 1, "f": 0.5, "t": True, "z": None}, True),
+        ({"n": 2**63 - 1}, True),
+        ({"n": 2**63, "a": "b"}, False),
+        ({"n": 1, "m": -(2**63)}, False),
+        ({"n": np.int64(1)}, False),
+        ({"n": 1, "day": dt.date(2026, 1, 2)}, False),
+        ({"list": []}, False),
+        ({1: "a"}, False),
+        ({metadata_json.TAG: "a"}, False),
+    ],
+)
+def test_only_short_values_that_json_has_are_plain(metadata, plain):
+    assert metadata_json.is_plain(metadata) is plain

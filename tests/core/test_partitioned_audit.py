@@ -28,8 +28,8 @@ from ragshield_core.findings import finding_to_dict
 from ragshield_core.scan import Parts, RayEngine, scan
 from ragshield_core.scan.partitioned.engines import engine_of
 from ragshield_core.scan.partitioned.files import Files, as_bytes, as_text, divided, joined
-from ragshield_core.scan.partitioned.plan import partitions_of
-from ragshield_core.scan.partitioned.rows import Partitions
+from ragshield_core.scan.partitioned.plan import PIECE_ROWS, partitions_of
+from ragshield_core.scan.partitioned.rows import Partitions, shards_of
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -331,6 +331,39 @@ def test_engines_that_are_none_are_refused(batch):
 # Going on
 
 
+def test_no_step_opens_a_file_for_every_two_partitions(folder, monkeypatch):
+    opened, steps, read = [], {}, Files.read
+    monkeypatch.setattr(Files, "read", lambda *what: opened.append(what[1]) or read(*what))
+
+    class Counting(Watching):
+        def run(self, function, tasks):
+            for task in tasks:
+                before = len(opened)
+                yield from super().run(function, [task])
+                steps.setdefault(function.func.__name__, []).append(opened[before:])
+
+    report = audited(folder, rows=40, engine=Counting())
+    n = report.n_partitions
+    # Everybody looks into eight of them, and no entry's neighbours are all in one.
+    assert n >= 50
+    merging = [[one for one in names if one.startswith("found/")] for names in steps["merge"]]
+    blocks = len(steps["search"])
+    assert len(merging) <= np.sqrt(n) + 1
+    assert max(map(len, merging)) <= n + blocks
+    assert max(map(len, steps["search"])) <= len(merging) + 5
+    assert len(steps["gather"]) == len(merging)
+
+
+def test_partitions_whose_entries_are_in_one_file():
+    sizes = np.full(100, 10)
+    assert shards_of(sizes).tolist() == list(range(0, 100, 11))
+    sizes[5] = PIECE_ROWS  # copies of one text, say
+    assert shards_of(sizes).tolist()[:4] == [0, 5, 6, 17]
+    assert shards_of(np.array([0, 0, 7, 0])).tolist() == [0]
+    assert shards_of(np.array([3, 0, 0, 7, 0])).tolist() == [0, 3]
+    assert shards_of(np.array([0])).tolist() == [0]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("stop", [("place", 1), ("gather", 2), ("search", 3), ("tie", 1)])
 def test_an_interrupted_audit_goes_on(folder, partitioned, tmp_path, stop):
@@ -348,7 +381,7 @@ def test_an_interrupted_audit_goes_on(folder, partitioned, tmp_path, stop):
     assert not (tmp_path / "partitions").exists()
 
 
-def test_a_folder_with_another_audit_is_refused(folder, batch, tmp_path):
+def test_a_folder_with_another_audit_is_refused(folder, batch, tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         audited(folder, engine=Watching(stop=("search", 1)), work_dir=tmp_path / "work")
     with pytest.raises(SourceError, match=r"other data, or with other settings.*remove"):
@@ -356,6 +389,11 @@ def test_a_folder_with_another_audit_is_refused(folder, batch, tmp_path):
     other = written(batch, tmp_path / "in")
     with pytest.raises(SourceError, match="other data"):
         audited(other, work_dir=tmp_path / "work")
+    # Files of another version may hold other things under the same names.
+    with monkeypatch.context() as patched:
+        patched.setattr("ragshield_core.scan.partitioned.plan.FORMAT", "ragshield partitions 1")
+        with pytest.raises(SourceError, match="another version"):
+            audited(folder, work_dir=tmp_path / "work")
     # Thresholds are applied at the end: they may differ.
     report = audited(folder, work_dir=tmp_path / "work", clean_ids=batch.ids[1100:2100])
     assert report.n_clean == 1000

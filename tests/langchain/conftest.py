@@ -8,14 +8,20 @@ import pytest
 from langchain_core.vectorstores import InMemoryVectorStore
 
 KINDS = ("memory", "faiss", "chroma", "qdrant", "postgres", "pgvectorstore")
+NEWER = "newer "
 
 
 @pytest.fixture
 def make_store(request):
-    """Return a function that makes an empty, bare store of a kind for vectors of a dimension."""
+    """Return a function that makes an empty, bare store of a kind for vectors of a dimension.
+
+    Those of PostgreSQL are on a newer server where the kind says so.
+    """
     undo = []
 
     def make(kind, embedding, dim, **options):
+        newer, kind = kind.startswith(NEWER), kind.removeprefix(NEWER)
+        server = "newer_postgres_url" if newer else "postgres_url"
         name = f"test-{uuid.uuid4().hex}"
         if kind == "memory":
             return InMemoryVectorStore(embedding)
@@ -48,12 +54,12 @@ def make_store(request):
                 client, name, embedding, distance=distance, validate_collection_config=False
             )
         if kind == "pgvectorstore":
-            return make_table(name, embedding, dim, **options)
+            return make_table(name, embedding, dim, server, **options)
         from langchain_postgres import PGVector  # noqa: PLC0415
         from sqlalchemy import NullPool  # noqa: PLC0415
 
         settings = {
-            "connection": request.getfixturevalue("postgres_url"),
+            "connection": request.getfixturevalue(server),
             "collection_name": name,
             "engine_args": {"poolclass": NullPool},
         }
@@ -61,12 +67,21 @@ def make_store(request):
         return PGVector(embedding, **settings, **options)
 
     def make_table(
-        name, embedding, dim, *, ids="TEXT", driver="psycopg", loop=True, columns=(), **options
+        name,
+        embedding,
+        dim,
+        server,
+        *,
+        ids="TEXT",
+        driver="psycopg",
+        loop=True,
+        columns=(),
+        **options,
     ):
         from langchain_postgres import Column, PGEngine, PGVectorStore  # noqa: PLC0415
         from sqlalchemy import NullPool  # noqa: PLC0415
 
-        url = request.getfixturevalue("postgres_url").replace("+psycopg", f"+{driver}")
+        url = request.getfixturevalue(server).replace("+psycopg", f"+{driver}")
         engine = PGEngine.from_connection_string(url, poolclass=NullPool)
         engine.init_vectorstore_table(
             name,

@@ -7,15 +7,17 @@ import pytest
 from langchain_core.documents import Document
 from langchain_core.embeddings import DeterministicFakeEmbedding
 from langchain_core.vectorstores import InMemoryVectorStore
+from packaging.version import Version
 from support import PASSAGE_DIM, group, passages
 
 from ragshield_core import Guard, Quarantine
+from ragshield_core.adapters import postgres_vectors
 from ragshield_core.detectors import CliqueDetector
 from ragshield_core.errors import NeighborsError
 from ragshield_langchain import GuardedVectorStore
 from ragshield_langchain.inner import access_to
 
-KINDS = ["postgres", "pgvectorstore", "qdrant"]
+KINDS = ["postgres", "pgvectorstore", "newer postgres", "newer pgvectorstore", "qdrant"]
 KNOWN = passages(240, 1)
 BAD = group(6, 3)
 MODEL = DeterministicFakeEmbedding(size=PASSAGE_DIM)
@@ -83,25 +85,35 @@ def test_an_empty_store_and_one_with_few(kind, make_store):
     assert sorted(found.ids) == sorted(KNOWN.ids[:2])
 
 
-def test_other_collections_of_a_table_are_not_seen_and_do_not_crowd_out(make_store, postgres_url):
+@pytest.mark.parametrize("newer", ["", "newer "])
+def test_other_collections_of_a_table_are_not_seen_and_do_not_crowd_out(
+    newer, make_store, request, monkeypatch
+):
     from langchain_postgres import PGVector  # noqa: PLC0415
     from sqlalchemy import NullPool, create_engine, text  # noqa: PLC0415
 
     # So that the index is used, small as the table is.
     options = {"poolclass": NullPool, "connect_args": {"options": "-c enable_seqscan=off"}}
-    mine = PGVector(MODEL, connection=postgres_url, collection_name="mine", engine_args=options)
+    url = request.getfixturevalue(f"{newer.strip()}_postgres_url".strip("_"))
+    mine = PGVector(MODEL, connection=url, collection_name="mine", engine_args=options)
     fill(mine, KNOWN.take(range(30)))
     near = BAD.embeddings[:1] + np.random.default_rng(0).normal(0, 1e-3, (300, PASSAGE_DIM))
     others = passages(300, 5, "other")
-    fill(make_store("postgres", MODEL, PASSAGE_DIM), type(others).of(
+    fill(make_store(f"{newer}postgres", MODEL, PASSAGE_DIM), type(others).of(
         ids=others.ids, texts=others.texts, embeddings=near, lineages=others.lineages))  # fmt: skip
-    engine = create_engine(postgres_url)
+    engine = create_engine(url)
     index = (
         "CREATE INDEX stored_neighbors ON langchain_pg_embedding USING hnsw "
         f"((embedding::vector({PASSAGE_DIM})) vector_cosine_ops)"
     )
     with engine.begin() as connection:
         connection.execute(text(index))
+        version = "SELECT extversion FROM pg_extension WHERE extname = 'vector'"
+        goes_on = Version(connection.scalar(text(version))) >= Version("0.8")
+    compared, joined = [], postgres_vectors._joined
+    monkeypatch.setattr(
+        postgres_vectors, "_joined", lambda *parts: compared.append(parts) or joined(*parts)
+    )
     try:
         found = access_to(mine).table.search(BAD.embeddings[:1], 12)
     finally:
@@ -111,6 +123,9 @@ def test_other_collections_of_a_table_are_not_seen_and_do_not_crowd_out(make_sto
         mine.delete_collection()
     best = np.argsort(-(KNOWN.embeddings[:30] @ BAD.embeddings[0]))[:12]
     assert {found.ids[row] for row in found.rows[0]} == {KNOWN.ids[row] for row in best}
+    # Where pgvector goes on searching, it finds what the filter leaves; else all are compared.
+    assert len(compared) == (0 if goes_on else 1)
+    assert goes_on or not newer
 
 
 @pytest.mark.parametrize("ids", ["TEXT", "UUID"])

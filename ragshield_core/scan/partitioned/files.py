@@ -147,6 +147,12 @@ def divided(flat: NDArray[Any], ends: NDArray[np.int64], rows: NDArray[Any]) -> 
     return [flat[a:b] for a, b in zip(starts.tolist(), ends[rows].tolist(), strict=True)]
 
 
+def stretch(ends: NDArray[np.int64], first: int, last: int) -> slice:
+    """Return where in one array those of some rows lie that were :func:`joined`."""
+    begin, end = (int(ends[row - 1]) if row else 0 for row in (first, last))
+    return slice(begin, end)
+
+
 def as_bytes(text: str) -> NDArray[np.uint8]:
     """Return a text as an array; lone surrogates stay what they are."""
     return np.frombuffer(text.encode("utf-8", "surrogatepass"), dtype=np.uint8)

@@ -19,7 +19,7 @@ from ragshield_core.groups.pieces import FoundGroups, Pieces, Progress
 from ragshield_core.scan.partitioned import placing, searching
 from ragshield_core.scan.partitioned.files import divided
 from ragshield_core.scan.partitioned.plan import LOOKED_INTO, Plan
-from ragshield_core.scan.partitioned.rows import Partitions
+from ragshield_core.scan.partitioned.rows import LISTS, Partitions
 from ragshield_core.scan.partitioned.steps import Steps
 
 logger = logging.getLogger("ragshield")  # ids and counts, never text
@@ -107,7 +107,7 @@ class PartitionedPieces(Pieces):
 
 def _named(partitions: Partitions, partition: int, places: NDArray[np.int64]) -> Lists:
     """Return the lists of a partition, which name entries by their place; of equals the oldest."""
-    found = partitions.rows(partition, "lists")
+    found = partitions.rows(partition, LISTS)
     slots = np.where(found["slots"] < 0, -1, places[found["slots"]])
     order = np.lexsort((slots, -found["similarities"]), axis=1)
     columns = (slots, found["similarities"], found["copied"])

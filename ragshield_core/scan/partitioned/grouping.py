@@ -39,7 +39,7 @@ from ragshield_core.groups.usual import (
 from ragshield_core.scan.partitioned.explaining import write_explained
 from ragshield_core.scan.partitioned.placing import lineage_code
 from ragshield_core.scan.partitioned.plan import Plan
-from ragshield_core.scan.partitioned.rows import Partitions
+from ragshield_core.scan.partitioned.rows import LISTS, Partitions
 from ragshield_core.scan.partitioned.window import Window
 from ragshield_core.screening import explained
 
@@ -51,7 +51,7 @@ COLUMNS = tuple(range(len(SIZES)))
 def families(plan: Plan) -> None:
     """Tell whether lineages of more than one entry are usual; on the driver."""
     partitions = Partitions(plan)
-    kin = sum(int(partitions.rows(p, "lists")["kin"]) for p in partitions.filled)
+    kin = sum(int(np.count_nonzero(partitions.rows(p, LISTS)["kin"])) for p in partitions.filled)
     plan.files.write("families", {"usual": np.array(kin >= MIN_FAMILY_ENTRIES)})
 
 
@@ -90,7 +90,7 @@ def tie(plan: Plan, partition: int) -> None:
     """Let entries count only as far as another of their group does."""
     partitions = Partitions(plan)
     _, evidence = _all_evidence(plan, partitions, partitions.own(partition))
-    lists = partitions.rows(partition, "lists")
+    lists = partitions.rows(partition, LISTS)
     tied = Tied.of(evidence, np.s_[:], {kind: lists[kind] for kind in COPIES})
     columns = {
         f"{channel}.{name}": getattr(raw, name)
@@ -154,7 +154,7 @@ def explain(plan: Plan, partition: int, rows: Sequence[int], name: str) -> None:
     partitions = Partitions(plan)
     own = partitions.own(partition)[list(rows)]
     window, evidence = _all_evidence(plan, partitions, own, ids=True)
-    scored, lists = (partitions.rows(partition, kind) for kind in ("scored", "lists"))
+    scored, lists = (partitions.rows(partition, kind) for kind in ("scored", LISTS))
     judgement = Judgement(
         scores=np.asarray(scored["scores"][list(rows)]),
         why=np.asarray(scored["why"][list(rows)], dtype=np.intp),
@@ -193,7 +193,7 @@ def _window(
 ) -> Window:
     """Return what is seen from some entries."""
     lists = Lists(
-        *(partitions.gather(own, name, "lists") for name in ("slots", "similarities", "copied"))
+        *(partitions.gather(own, name, LISTS) for name in ("slots", "similarities", "copied"))
     )
     return Window.around(partitions, own, lists, vectors=vectors, ids=ids)
 

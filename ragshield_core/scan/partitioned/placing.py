@@ -19,9 +19,9 @@ from ragshield_core.errors import InvalidBatchError, SourceError
 from ragshield_core.groups.graph import NO_LINEAGE
 from ragshield_core.neighbors.rows import load_faiss
 from ragshield_core.scan.knowledge_base import to_unit_length
-from ragshield_core.scan.partitioned.files import as_bytes, divided, joined
+from ragshield_core.scan.partitioned.files import as_bytes, joined, stretch
 from ragshield_core.scan.partitioned.plan import LOOKED_INTO, PIECE_ROWS, Piece, Plan
-from ragshield_core.scan.partitioned.rows import Partitions
+from ragshield_core.scan.partitioned.rows import RAGGED, ROWS, Partitions, Shard, shards_of
 from ragshield_core.scan.readers.parquet import Parquet
 from ragshield_core.scan.readers.source import Columns, Rows
 from ragshield_core.screening import checked, crash
@@ -157,56 +157,63 @@ def lay_out(plan: Plan) -> None:
             "slices": np.array(slices),
             "before": np.cumsum(sizes, axis=0) - sizes,
             "starts": np.concatenate([[0], np.cumsum(sizes.sum(axis=0))]),
+            "shards": shards_of(sizes.sum(axis=0)),
             "n_guests": np.sum(guests, axis=0),
             **failed,
         },
     )
 
 
-def gather(plan: Plan, partition: int) -> None:
-    """Bring the entries of a partition together, and the numbers of its guests."""
-    layout = plan.files.read("layout")
-    columns: dict[str, list[NDArray[Any]]] = {}
-    words: list[NDArray[Any]] = []
-    ids: list[NDArray[Any]] = []
-    guests = []
-    here = np.s_[partition : partition + 2]
-    opened: dict[int, dict[str, NDArray[Any]]] = {}
-    for place_of, (number, part) in enumerate(layout["slices"].tolist()):
-        if number not in opened:
-            opened = {number: plan.files.read(f"placed/{number}")}
-        prefix = f"{part}."
-        arrays = {
-            name.removeprefix(prefix): array
-            for name, array in opened[number].items()
-            if name.startswith(prefix)
-        }
-        start, stop = arrays["starts"][here].tolist()
-        rows = np.arange(start, stop)
-        words += divided(arrays["words"], arrays["word_ends"], rows)
-        ids += divided(arrays["ids"], arrays["id_ends"], rows)
-        for name in ("vectors", "id_hash", "lineage", "piece", "row", "others"):
-            columns.setdefault(name, []).append(arrays[name][start:stop])
-        for name in (f"score.{i}" for i in range(len(plan.by_text))):
-            columns.setdefault(name, []).append(arrays[name][start:stop])
-        first, last = arrays["guest_starts"][here].tolist()
-        position = arrays["guests"][first:last]
+def gather(plan: Plan, number: int) -> None:
+    """Bring the entries of a shard together, and the numbers of the guests of its partitions."""
+    layout, shard = plan.files.read("layout"), Partitions(plan).shards[number]
+    placed = [_placed(plan, *one) for one in layout["slices"].tolist()]
+    spans = [
+        (arrays, *arrays["starts"][partition : partition + 2].tolist())
+        for partition in shard.partitions
+        for arrays in placed
+    ]
+    scores = [f"score.{i}" for i in range(len(plan.by_text))]
+    columns = {
+        name: np.concatenate([arrays[name][first:last] for arrays, first, last in spans])
+        for name in ("vectors", "id_hash", "lineage", "piece", "row", "others", *scores)
+    }
+    for name, ends in RAGGED.items():
+        parts = [
+            (arrays, np.s_[first:last], stretch(arrays[ends], first, last))
+            for arrays, first, last in spans
+        ]
+        lengths = [np.diff(arrays[ends][rows], prepend=flat.start) for arrays, rows, flat in parts]
+        columns[name] = np.concatenate([arrays[name][flat] for arrays, _, flat in parts])
+        columns[ends] = np.cumsum(np.concatenate(lengths))
+    plan.files.write(f"{ROWS}/{number}", columns | _guests(layout, shard, placed))
+
+
+def _placed(plan: Plan, piece: int, part: int) -> dict[str, NDArray[Any]]:
+    """Return a slice of a piece as it was placed."""
+    prefix = f"{part}."
+    return {
+        name.removeprefix(prefix): array
+        for name, array in plan.files.read(f"placed/{piece}").items()
+        if name.startswith(prefix)
+    }
+
+
+def _guests(
+    layout: dict[str, NDArray[Any]], shard: Shard, placed: list[dict[str, NDArray[Any]]]
+) -> dict[str, NDArray[np.int64]]:
+    """Return the numbers of those that look into each partition of a shard."""
+    hosts, numbers = [], []
+    for place_of, arrays in enumerate(placed):
+        bounds = arrays["guest_starts"][shard.partitions[0] : shard.partitions[-1] + 2]
+        hosts.append(np.repeat(np.arange(len(shard.partitions)), np.diff(bounds)))
+        position = arrays["guests"][bounds[0] : bounds[-1]]
         home = np.searchsorted(arrays["starts"], position, side="right") - 1
         offset = layout["starts"][home] + layout["before"][place_of][home]
-        guests.append(offset + position - arrays["starts"][home])
-    joined_words, word_ends = joined(words, np.uint32)
-    names, name_ends = joined(ids, np.uint8)
-    plan.files.write(
-        f"rows/{partition}",
-        {
-            **{name: np.concatenate(parts) for name, parts in columns.items()},
-            "words": joined_words,
-            "word_ends": word_ends,
-            "ids": names,
-            "id_ends": name_ends,
-            "guests": np.sort(np.concatenate(guests)),
-        },
-    )
+        numbers.append(offset + position - arrays["starts"][home])
+    host, guests = np.concatenate(hosts), np.concatenate(numbers)
+    ends = np.cumsum(np.bincount(host, minlength=len(shard.partitions)))
+    return {"guests": guests[np.lexsort((guests, host))], "guest_ends": ends}
 
 
 def id_shares(plan: Plan) -> int:

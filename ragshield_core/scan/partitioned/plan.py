@@ -27,9 +27,10 @@ PARTITION_ROWS = 10_000
 # so. If every entry lay in two partitions, and were compared with all that lie there, it would take
 # a quarter more comparisons to find .942 and .919 (20 partitions).
 LOOKED_INTO = 8
-# Rows of a piece of the input, which one task reads at a time: 100 MB of 384 dimensions.
+# Rows of a piece of the input, which one task reads at a time, and of partitions whose entries are
+# in one file: 100 MB of 384 dimensions.
 PIECE_ROWS = 65_536
-FORMAT = "ragshield partitions 1"
+FORMAT = "ragshield partitions 2"
 
 
 class Piece(NamedTuple):
@@ -108,7 +109,7 @@ def settle(plan: Plan) -> None:
     Raises
     ------
     SourceError
-        If the folder holds work on other data, or with other settings.
+        If the folder holds work on other data, with other settings, or in another format.
     """
     files = {piece.path for piece in plan.pieces}
     settings = {
@@ -129,8 +130,9 @@ def settle(plan: Plan) -> None:
             known = None
         if known != digest:
             msg = (
-                f"{plan.files.folder} holds work on other data, or with other settings; go on "
-                "with those, name another --work-dir, or remove the folder."
+                f"{plan.files.folder} holds work on other data, or with other settings, or of "
+                "another version of RAGShield; go on with those, name another --work-dir, or "
+                "remove the folder."
             )
             raise SourceError(msg)
         return

@@ -12,7 +12,7 @@ from ragshield_core.groups.graph import ROUNDING, Lists
 from ragshield_core.groups.usual import COPIES, new_copies
 from ragshield_core.neighbors.rows import Neighbors, load_faiss, merged, none_found
 from ragshield_core.scan.partitioned.plan import LOOKED_INTO, Plan
-from ragshield_core.scan.partitioned.rows import Partitions
+from ragshield_core.scan.partitioned.rows import LISTS, Partitions, Shard
 from ragshield_core.scan.partitioned.window import Window
 
 # Entries whose neighbours are looked for everywhere, to tell what the partitions miss: the share
@@ -60,7 +60,7 @@ def search(plan: Plan, partition: int, number: int) -> None:
     """
     partitions, size = Partitions(plan), block_rows(plan)
     own = partitions.own(partition)
-    everybody = np.concatenate([own, partitions.rows(partition)["guests"]])
+    everybody = np.concatenate([own, partitions.guests(partition)])
     numbers = everybody[number * size : (number + 1) * size]
     queries = _vectors(partitions, partition, numbers)
     parts = []
@@ -71,41 +71,62 @@ def search(plan: Plan, partition: int, number: int) -> None:
     plan.files.write(Block(partition, number).name, merged(parts, K)._asdict())
 
 
-def merge(plan: Plan, partition: int) -> None:
-    """Join what was found of each entry in all partitions, and compare the texts along that."""
+def merge(plan: Plan, number: int) -> None:
+    """Join what was found of the entries of a shard everywhere, and compare texts along that."""
     partitions = Partitions(plan)
-    own, others = partitions.own(partition), np.asarray(partitions.rows(partition)["others"])
-    found = [_found(plan, partition, 0, len(own))]
-    there = none_found(len(own) * others.shape[1], K)
-    filled = np.intersect1d(others, partitions.filled)
-    for other in filled.tolist():
-        mine, column = np.nonzero(others == other)
-        guests = partitions.rows(other)["guests"]
-        start, stop = np.searchsorted(guests, [own[0], own[-1] + 1]).tolist()
-        behind = len(partitions.own(other))
-        lists = _found(plan, other, behind + start, behind + stop)
-        where = mine * others.shape[1] + column
-        there.slots[where], there.similarities[where] = lists
-    shape = (len(own), others.shape[1] * K)
-    found.append(Neighbors(there.slots.reshape(shape), there.similarities.reshape(shape)))
-    best = _best(found)
-    window = Window.around(
-        partitions, own, Lists(*best, np.zeros(best.slots.shape, dtype=np.float32)), vectors=False
-    )
+    shard = partitions.shards[number]
+    elsewhere = _found_elsewhere(plan, partitions, shard)
+    start = partitions.starts[shard.partitions[0]]
+    parts = []
+    for partition in shard.partitions:
+        own = partitions.own(partition)
+        if not len(own):
+            continue
+        here = np.s_[own - start]
+        at_home = _found(plan, partition, 0, len(own))
+        best = _best([at_home, Neighbors(elsewhere.slots[here], elsewhere.similarities[here])])
+        parts.append(_with_copies(partitions, own, best))
+    columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    plan.files.write(f"{LISTS}/{number}", columns)
+
+
+def _found_elsewhere(plan: Plan, partitions: Partitions, shard: Shard) -> Neighbors:
+    """Return what was found of the entries of a shard as guests, all that there is of each."""
+    first, last = partitions.starts[[shard.partitions[0], shard.partitions[-1] + 1]].tolist()
+    hosts = np.concatenate([partitions.rows(p)["others"] for p in shard.partitions])
+    order = np.argsort(hosts, axis=None, kind="stable")
+    bounds = np.searchsorted(hosts.ravel()[order], np.arange(partitions.n + 1)).tolist()
+    found = none_found(hosts.size, K)
+    for host in partitions.filled:
+        guests = order[bounds[host] : bounds[host + 1]]
+        if len(guests):
+            start, stop = np.searchsorted(partitions.guests(host), [first, last]).tolist()
+            behind = len(partitions.own(host))
+            lists = _found(plan, host, behind + start, behind + stop)
+            found.slots[guests], found.similarities[guests] = lists
+    shape = (len(hosts), hosts.shape[1] * K)
+    return Neighbors(found.slots.reshape(shape), found.similarities.reshape(shape))
+
+
+def _with_copies(
+    partitions: Partitions, own: NDArray[np.int64], best: Neighbors
+) -> dict[str, NDArray[Any]]:
+    """Return the lists of a partition's entries, and what their texts have of their neighbours'."""
+    nothing = np.zeros(best.slots.shape, dtype=np.float32)
+    window = Window.around(partitions, own, Lists(*best, nothing), vectors=False)
     graph, overlay = window.graph, window.overlay
     overlay.lists.copied[:] = graph.copied(overlay.numbers, overlay.lists)
     everything = np.ones(graph.n_slots, dtype=np.bool_)  # an audit cannot tell new from old
     copies = {kind: new_copies(overlay, everything, copy) for kind, copy in COPIES.items()}
-    kin = np.array(np.count_nonzero(overlay.with_kin()))
-    columns = {**best._asdict(), "copied": overlay.lists.copied, "kin": kin}
-    plan.files.write(f"lists/{partition}", {**columns, **copies})
+    kin = overlay.with_kin()
+    return {**best._asdict(), "copied": overlay.lists.copied, "kin": kin, **copies}
 
 
 def probes(plan: Plan) -> None:
     """Draw the entries whose neighbours are looked for everywhere; on the driver."""
     rng = np.random.default_rng(plan.seed)
     numbers = np.sort(rng.choice(plan.n_rows, min(PROBES, plan.n_rows), replace=False))
-    vectors = Partitions(plan).gather(numbers, "vectors")
+    vectors = Partitions(plan).vectors(numbers)
     plan.files.write("probes", {"numbers": numbers, "vectors": vectors})
 
 
@@ -131,7 +152,7 @@ def share_found(plan: Plan) -> dict[int, float]:
     for partition in partitions.filled:
         more = partitions.rows(partition, "probed")["similarities"]
         true = -np.sort(-np.concatenate([true, more], axis=1), axis=1)[:, :K]
-    found = partitions.gather(numbers, "similarities", "lists")
+    found = partitions.gather(numbers, "similarities", LISTS)
     shares = {}
     for k in TOLD:
         there = np.isfinite(true[:, :k]).sum(axis=1)
@@ -150,7 +171,7 @@ def _vectors(
     own = partitions.rows(partition)["vectors"]
     vectors = np.empty((len(numbers), own.shape[1]), dtype=np.float32)
     vectors[inside] = own[numbers[inside] - start]
-    vectors[~inside] = partitions.gather(numbers[~inside], "vectors")
+    vectors[~inside] = partitions.vectors(numbers[~inside])
     return vectors
 
 

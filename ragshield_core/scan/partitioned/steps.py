@@ -83,20 +83,21 @@ class Steps:
             self.once("centres", placing.train)
             self.each("placing", placing.place, numbers, "placed/{}")
             self.once("layout", placing.lay_out)
-        partitions = [(p,) for p in range(Partitions(plan).n)]
-        self.each("gathering", placing.gather, partitions, "rows/{}")
+        shards = [(shard.number,) for shard in Partitions(plan).shards]
+        self.each("gathering", placing.gather, shards, "rows/{}")
         plan.files.remove("placed")
         shares = [(share,) for share in range(placing.id_shares(plan))]
         self.each("comparing ids", placing.compare_ids, shares, "ids/{}")
 
     def find_neighbors(self) -> None:
         """Find the nearest of each entry, and on a sample how many of them are missed."""
-        plan, partitions = self._plan, [(p,) for p in Partitions(self._plan).filled]
+        plan, partitions = self._plan, Partitions(self._plan)
+        filled, shards = [(p,) for p in partitions.filled], [(s.number,) for s in partitions.shards]
         blocks = searching.blocks_of(plan)
         self.each("searching", searching.search, blocks, "found/{}.{}")
-        self.each("merging", searching.merge, partitions, "lists/{}")
+        self.each("merging", searching.merge, shards, "lists/{}")
         self.once("probes", searching.probes)
-        self.each("probing", searching.probe, partitions, "probed/{}")
+        self.each("probing", searching.probe, filled, "probed/{}")
 
     def measure_tightness(self) -> None:
         """Measure how tight groups are, which takes the vectors of their members."""

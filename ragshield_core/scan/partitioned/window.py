@@ -60,7 +60,7 @@ class Window:
         slots = np.where(lists.slots < 0, -1, place)
         matrix = np.zeros((len(everybody), 1), dtype=np.float32)  # a graph has some vectors
         if vectors:
-            matrix = np.concatenate([partitions.gather(part, "vectors") for part in (own, others)])
+            matrix = np.concatenate([partitions.vectors(part) for part in (own, others)])
         names = partitions.ids(everybody) if ids else []
         graph = SimilarityGraph.assembled(
             FixedVectors(names, matrix),
