@@ -88,9 +88,16 @@ class Square:
 
 @dataclass(frozen=True, kw_only=True)
 class CaseView:
-    """A page of a case."""
+    """A page of a case.
+
+    Attributes
+    ----------
+    last
+        Number of the entry that came last into the case: what comes later was not looked at.
+    """
 
     case: Case
+    last: int
     entries: Sequence[Shown]
     squares: Sequence[Square]
     n_drawn: int
@@ -139,6 +146,7 @@ def case_view(
     sources = dict.fromkeys(one.entry.lineage for one in held if one.entry.lineage is not None)
     return CaseView(
         case=case,
+        last=quarantine.cases.newest(case.number),
         entries=entries,
         squares=_squares(vectors),
         n_drawn=len(vectors),
