@@ -33,8 +33,9 @@ from ragshield_core.errors import (
 )
 from ragshield_core.feedback import apply, preview, reviewed
 from ragshield_core.findings import printable
-from ragshield_core.quarantine import Quarantine
+from ragshield_core.quarantine import HeldEntry, Quarantine
 from ragshield_core.quarantine.cases import LIMIT, Order
+from ragshield_core.review import picture
 from ragshield_core.review.access import Access, Authenticate, Reviewer, Role, SafeHeaders
 from ragshield_core.review.case_view import PAGE, case_view
 from ragshield_core.review.desk import (
@@ -149,6 +150,8 @@ def review_app(
             route("/cases/{number:int}", pages.case, "case"),
             route("/cases/{number:int}", pages.decide, "decide", "POST"),
             route("/entries/{number:int}/{start:int}", pages.text, "text"),
+            route("/entries/{number:int}/drawn", pages.drawn, "drawn"),
+            route("/entries/{number:int}/picture", pages.picture, "picture"),
             route("/undo", pages.undo, "undo", "POST"),
             route("/progress", pages.progress, "progress"),
             route("/progress", pages.go_on, "go_on", "POST"),
@@ -315,19 +318,23 @@ class _Pages:
         self._may_decide(visit)
         form = visit.form
         case = self._case(visit.request.path_params["number"])
-        if form.get("action") not in list(Action):
+        given = [value for value in form.getlist("entry") if str(value).isdecimal()]
+        whole, named = form.get("all") == "yes", form.get("action")
+        if reopened := str(form.get("reopen", "")):
+            whole, named = reopened == "all", Action.REOPEN
+            given = [reopened] if reopened.isdecimal() else []
+        if named not in list(Action):
             raise HTTPException(400, "Nothing was done: the form names no decision.")
         if _running(visit.session) is not None:
             return self.progress(visit, 409, FIRST)
-        action = Action(form["action"])
+        action = Action(named)
         note = str(form.get("note", "")).strip()[:LONGEST_NOTE] or None
         by = visit.reviewer.name
         try:
-            if form.get("all") == "yes":
+            if whole:
                 seen = str(form.get("last", ""))
                 last = int(seen) if seen.isdecimal() and len(seen) < DIGITS else None
                 return self._step(visit, self.desk.begin(action, case, last=last), note)
-            given = [value for value in form.getlist("entry") if str(value).isdecimal()]
             if not given:
                 return self._case_page(visit, case, 400, told="Choose at least one entry.")
             outcome = self.desk.decide(action, [int(v) for v in given], by=by, note=note)
@@ -428,11 +435,8 @@ class _Pages:
 
     def text(self, visit: _Visit) -> Response:
         """Show a later part of a long text."""
-        number = visit.request.path_params["number"]
         start = visit.request.path_params["start"]
-        held = self.desk.quarantine.cases.entries([number]).get(number)
-        if held is None:
-            raise HTTPException(404, "There is no such entry.")
+        held = self._entry(visit)
         text = held.entry.text
         return self.render(
             visit.request,
@@ -445,6 +449,17 @@ class _Pages:
             step=SHOWN,
             pieces=pieces(text, held.findings, start),
         )
+
+    def drawn(self, visit: _Visit) -> Response:
+        """Show the frame in which a text is drawn as a page, once somebody asks for it."""
+        return self.render(
+            visit.request, "drawn.html", reviewer=visit.reviewer, held=self._entry(visit)
+        )
+
+    def picture(self, visit: _Visit) -> Response:
+        """Answer with what is in that frame."""
+        page = picture.picture(self._entry(visit).entry.text)
+        return HTMLResponse(page, headers=picture.HEADERS)
 
     def rules(self, visit: _Visit, status: int = 200, why: str | None = None) -> Response:
         """Show the rules, and what they are worth."""
@@ -574,6 +589,13 @@ class _Pages:
         except QuarantineError:
             msg = f"There is no case {number} here; it may have been purged."
             raise HTTPException(404, msg) from None
+
+    def _entry(self, visit: _Visit) -> HeldEntry:
+        number = visit.request.path_params["number"]
+        held = self.desk.quarantine.cases.entries([number]).get(number)
+        if held is None:
+            raise HTTPException(404, "There is no such entry.")
+        return held
 
     def _case_page(self, visit: _Visit, case: Any, status: int = 200, **values: Any) -> Response:
         page = visit.number("page", 1) or 1

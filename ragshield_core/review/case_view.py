@@ -15,6 +15,7 @@ from ragshield_core.findings import Decision, Finding, Verdict, by_strength, pri
 from ragshield_core.quarantine import Case, HeldEntry, LogRecord, Quarantine, Status
 from ragshield_core.review.desk import LiveStore
 from ragshield_core.review.marking import SHOWN, Change, Piece, changes, pieces, rendered, visible
+from ragshield_core.review.picture import is_page
 from ragshield_core.review.takeovers import Takeover, takeovers
 
 # Entries of a case that are on one page.
@@ -47,6 +48,8 @@ class Shown:
         How its text begins; ``rest`` characters come after.
     rendered
         What a reader of the page would see, where that is something else.
+    drawable
+        Whether a browser would draw it as a page.
     findings
         The most convincing one first.
     diff
@@ -59,6 +62,7 @@ class Shown:
     pieces: Sequence[Piece]
     rest: int
     rendered: str | None
+    drawable: bool
     findings: Sequence[Finding]
     diff: Sequence[Change] = ()
     older: str = ""
@@ -173,6 +177,7 @@ def _shown(
         pieces=pieces(text, held.findings),
         rest=max(0, len(text) - SHOWN),
         rendered=rendered(text),
+        drawable=is_page(text),
         findings=by_strength(found),
         diff=diff,
         older="" if older is None else older[0],

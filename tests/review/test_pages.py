@@ -133,7 +133,8 @@ def flood(quarantine, start=0, end=45):
     held(quarantine, [f"leaflet {'x' * n}" for n in range(start, end)])
 
 
-def test_a_large_case_is_decided_in_requests_that_end_and_goes_on(quarantine, app, slow):
+@pytest.mark.usefixtures("slow")
+def test_a_large_case_is_decided_in_requests_that_end_and_goes_on(quarantine, app):
     flood(quarantine)
     anna = Browser(app)
     anna.get("/cases/1")
@@ -165,7 +166,8 @@ def test_a_large_case_is_decided_in_requests_that_end_and_goes_on(quarantine, ap
     quarantine.verify()
 
 
-def test_a_large_decision_is_stopped_and_taken_back(quarantine, app, slow):
+@pytest.mark.usefixtures("slow")
+def test_a_large_decision_is_stopped_and_taken_back(quarantine, app):
     flood(quarantine)
     anna = Browser(app)
     anna.get("/cases/1")
@@ -180,7 +182,8 @@ def test_a_large_decision_is_stopped_and_taken_back(quarantine, app, slow):
     assert anna.post("/progress").url.path == "/"  # there is nothing to carry on
 
 
-def test_what_nobody_has_looked_at_is_not_decided(quarantine, app, slow):
+@pytest.mark.usefixtures("slow")
+def test_what_nobody_has_looked_at_is_not_decided(quarantine, app):
     flood(quarantine)
     anna = Browser(app)
     anna.get("/cases/1")
@@ -194,7 +197,8 @@ def test_what_nobody_has_looked_at_is_not_decided(quarantine, app, slow):
     assert [one.id for one in quarantine.list()] == ["e45"]
 
 
-def test_others_that_become_a_part_of_a_case_are_not_decided_with_it(quarantine, app, slow):
+@pytest.mark.usefixtures("slow")
+def test_others_that_become_a_part_of_a_case_are_not_decided_with_it(quarantine, app):
     flood(quarantine, 0, 15)
     flood(quarantine, 20, 45)
     held(quarantine, ["leaflet xxx\n"])  # a copy, so that the last one of the case is behind
@@ -223,7 +227,8 @@ def test_others_that_become_a_part_of_a_case_are_not_decided_with_it(quarantine,
     assert quarantine.count() == 32
 
 
-def test_two_who_decide_of_a_large_case_lose_nothing(quarantine, app, slow):
+@pytest.mark.usefixtures("slow")
+def test_two_who_decide_of_a_large_case_lose_nothing(quarantine, app):
     flood(quarantine)
     anna, bert = Browser(app), Browser(app, "bert")
     for each, action in ((anna, "confirm"), (bert, "release")):
@@ -241,7 +246,8 @@ def test_two_who_decide_of_a_large_case_lose_nothing(quarantine, app, slow):
     assert len([one for one in quarantine.log() if one.action in ("confirm", "release")]) == 45
 
 
-def test_a_large_case_is_proposed_as_a_whole_and_agreed_with(quarantine, slow):
+@pytest.mark.usefixtures("slow")
+def test_a_large_case_is_proposed_as_a_whole_and_agreed_with(quarantine):
     app = review_app(quarantine, token=TOKEN, two_persons=True)
     flood(quarantine)
     anna, bert = Browser(app), Browser(app, "bert")
@@ -266,12 +272,17 @@ def test_what_was_decided_is_reopened(quarantine):
     anna.decide(1, "confirm", ["2"])
     assert store.get_by_ids([one])
     bert.get("/cases/1")
-    bert.post("/cases/1", action="reopen", entry=["1"], note="not ours")
+    bert.post("/cases/1", reopen="1", entry=["2"], note="not ours")
     assert "1 entry reopened, to be decided anew" in bert.told
     assert store.get_by_ids([one]) == []
     assert [(line.actor, line.note) for line in quarantine.log([one]) if line.action == "reopen"]
     assert quarantine.show(two).status is Status.CONFIRMED
-    assert bert.post("/cases/1", action="reopen", entry=["1"]).status_code == 409
+    assert bert.post("/cases/1", reopen="1").status_code == 409
+    bert.decide(1, "confirm")
+    assert "Reopen all 2" in bert.get("/cases/1").text
+    bert.post("/cases/1", reopen="all")
+    assert "2 entries reopened" in bert.told
+    assert quarantine.count() == 2
 
 
 def test_a_release_needs_a_second_person_where_that_is_asked(quarantine):

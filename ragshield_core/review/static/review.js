@@ -34,6 +34,7 @@
     r: () => ready("release"),
     c: () => ready("confirm"),
     w: () => ready("keep"),
+    o: () => document.querySelector("[data-row].current [name=reopen], [name=reopen]")?.focus(),
     u: () => ready("undo"),
     q: () => document.getElementById("back")?.click(),
     a: choose,
