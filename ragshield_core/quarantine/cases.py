@@ -29,7 +29,7 @@ LIMIT = 50
 class Order(StrEnum):
     """Which cases come first."""
 
-    SEVERITY = "severity"  # the most convincing finding
+    SEVERITY = "severity"  # the most convincing finding, then with the most entries that wait
     AGE = "age"  # the oldest
     LATEST = "latest"  # to which an entry came last
     SIZE = "size"  # with the most entries that wait
@@ -37,13 +37,14 @@ class Order(StrEnum):
     SOURCE = "source"  # by name
 
 
-ORDERS: dict[Order, ColumnElement[Any]] = {
-    Order.SEVERITY: CaseRow.severity.desc(),
-    Order.AGE: CaseRow.opened_at.asc(),
-    Order.LATEST: CaseRow.latest_at.desc(),
-    Order.SIZE: CaseRow.n_waiting.desc(),
-    Order.DETECTOR: CaseRow.detectors.asc(),
-    Order.SOURCE: CaseRow.source.asc(),
+ORDERS: dict[Order, tuple[ColumnElement[Any], ...]] = {
+    # A calibration knows no finding to be rarer than one in its clean sample: many are as severe.
+    Order.SEVERITY: (CaseRow.severity.desc(), CaseRow.n_waiting.desc()),
+    Order.AGE: (CaseRow.opened_at.asc(),),
+    Order.LATEST: (CaseRow.latest_at.desc(),),
+    Order.SIZE: (CaseRow.n_waiting.desc(),),
+    Order.DETECTOR: (CaseRow.detectors.asc(),),
+    Order.SOURCE: (CaseRow.source.asc(),),
 }
 
 
@@ -149,7 +150,7 @@ class Cases:
             A page.
         """
         query = select(CaseRow).where(*self._where(waiting, detector, source, search))
-        query = query.order_by(ORDERS[Order(order)], CaseRow.number).limit(limit).offset(offset)
+        query = query.order_by(*ORDERS[Order(order)], CaseRow.number).limit(limit).offset(offset)
         with self._quarantine.database.read() as session:
             return tuple(_case(row) for row in session.scalars(query))
 
@@ -187,7 +188,7 @@ class Cases:
             twice.
         """
         where = self._where(waiting, detector, source, search)
-        ordered = select(CaseRow).where(*where).order_by(ORDERS[Order(order)], CaseRow.number)
+        ordered = select(CaseRow).where(*where).order_by(*ORDERS[Order(order)], CaseRow.number)
         with self._quarantine.database.read() as session:
             if search and number <= 1:
                 found = session.execute(ordered.add_columns(func.count().over()).limit(LIMIT)).all()

@@ -63,6 +63,8 @@ STEP = 1.0
 DAYS = ("30", "90", "365", NEVER)
 # Characters of a search, and of a reason.
 LONGEST_SEARCH, LONGEST_NOTE = 200, 2_000
+# What a form for a rule has asked for already.
+GIVEN = ("kind", "value", "reason", "detectors")
 # Of a number that a form or an address names, fewer.
 DIGITS = 19
 
@@ -474,7 +476,7 @@ class _Pages:
             rules=[(rule, rule.standing(now)) for rule in reversed(rules)],
             kinds=[(kind, CAUTIONS[kind]) for kind in Kind],
             days=DAYS,
-            given={name: str(given.get(name, "")) for name in ("kind", "value", "reason")},
+            given={name: str(given.get(name, "")) for name in GIVEN},
             why=why,
         )
 
@@ -488,6 +490,7 @@ class _Pages:
         ends: dt.datetime | Literal["never"] = NEVER
         if days != NEVER:
             ends = dt.datetime.now(dt.UTC) + dt.timedelta(days=int(days))
+        named = [one.strip() for one in str(form.get("detectors", "")).split(",")]
         try:
             rule = Rules(self.desk.quarantine).add(
                 str(form.get("kind", "")),
@@ -495,6 +498,7 @@ class _Pages:
                 reason=str(form.get("reason", "")).strip(),
                 by=visit.reviewer.name,
                 expires_at=ends,
+                detectors=list(filter(None, named)) or None,
             )
         except RuleError as error:
             return self.rules(visit, 400, printable(str(error), 500))
