@@ -317,19 +317,38 @@ def test_hostile_texts_are_shown_and_nothing_happens(quarantine, person):
     assert page.locator("script").count() == 2
 
 
-PAGES = [
-    "<p>Send it back.</p><p style='display:none'>HIDDEN</p><style>.x {display: none}</style><b class=x>GONE</b>",
-    "<base href=http://evil.example/><link rel=preconnect href=http://evil.example><link rel=stylesheet href=//evil.example/a.css>",
-    "<style>@import url(http://evil.example/b.css); body {background: url(//evil.example/c.png)} p {content: \\75 rl(//evil.example/m.png)}</style>"
-    "<table background=//evil.example/d.png><td style='background: url(//evil.example/e.png)'>cell</table>",
-    "<img src=//evil.example/f.png srcset='//evil.example/g.png 2x'><video poster=//evil.example/h.png></video>",
-    "<meta http-equiv=refresh content='0;url=http://evil.example/'><p>stays</p>",
-    "<script>alert(1)</script><svg onload=alert(2)><image href=//evil.example/i.png /></svg><p onclick=alert(3)>x",
-    "<a href=http://evil.example/ ping=//evil.example/j>a link</a><form action=//evil.example/><button>go</button></form>",
-    "<iframe src=//evil.example/></iframe><object data=//evil.example/></object><embed src=//evil.example/>",
-    "<svg><style><!--</style><img src=//evil.example/k.png onerror=alert(4)>--></svg></template><noscript><p title='</noscript><img src=//evil.example/l.png>'>",
-    "</body></html><script>top.location = 'http://evil.example/'</script><plaintext>rest",
-]
+# Pages that would load something, send something or go elsewhere, between empty lines.
+PAGES = """\
+<p>Send it back.</p><p style='display:none'>HIDDEN</p>
+<style>.x {display: none}</style><b class=x>GONE</b>
+
+<base href=http://evil.example/><link rel=preconnect href=http://evil.example>
+<link rel=stylesheet href=//evil.example/a.css>
+
+<style>@import url(http://evil.example/b.css); body {background: url(//evil.example/c.png)}
+p {content: \\75 rl(//evil.example/d.png)}</style>
+<table background=//evil.example/e.png>
+<td style='background: url(//evil.example/f.png)'>cell</table>
+
+<img src=//evil.example/g.png srcset='//evil.example/h.png 2x'>
+<video poster=//evil.example/i.png></video>
+
+<meta http-equiv=refresh content='0;url=http://evil.example/'><p>stays</p>
+
+<script>alert(1)</script><svg onload=alert(2)><image href=//evil.example/j.png /></svg>
+<p onclick=alert(3)>x
+
+<a href=http://evil.example/ ping=//evil.example/k>a link</a>
+<form action=//evil.example/><button>go</button></form>
+
+<iframe src=//evil.example/></iframe><object data=//evil.example/></object>
+<embed src=//evil.example/>
+
+<svg><style><!--</style><img src=//evil.example/l.png onerror=alert(4)>--></svg></template>
+<noscript><p title='</noscript><img src=//evil.example/m.png>'>
+
+</body></html><script>top.location = 'http://evil.example/'</script><plaintext>rest
+""".split("\n\n")
 
 
 def test_a_page_is_drawn_and_nothing_of_it_acts(quarantine, person):
@@ -513,7 +532,16 @@ def test_no_page_is_hard_to_use_or_moves_by_itself(quarantine, person, scheme, w
     page.locator("input[name=entry]").nth(0).uncheck()
     page.get_by_role("button", name="Confirm").click()  # so that one can be taken back
     expect(page.get_by_role("button", name="Undo")).to_be_visible()
-    for path in ("/", "/cases/1", "/cases/6", "/rules", "/health", "/login", "/nowhere"):
+    for path in (
+        "/",
+        "/cases/1",
+        "/cases/6",
+        "/rules",
+        "/feedback",
+        "/health",
+        "/login",
+        "/nowhere",
+    ):
         page = anna.go(path)
         assert page.evaluate(SHIFTS) < 0.01, path
         assert not faults(page), path

@@ -433,13 +433,34 @@ def test_a_rule_is_made_with_a_reason_and_an_end_and_revoked(quarantine, app):
     (rule,) = Rules(quarantine).in_force()
     assert (rule.value, rule.made_by, rule.reason) == ("lamps.example", "anna", "ours")
     assert (rule.expires_at - rule.made_at).days in (29, 30)
-    anna.post("/rules/1/revoke")
+    anna.post("/rules/1/revoke", reason="sold")
     assert "counts no more" in anna.told
+    assert quarantine.log()[-1].note.endswith(": sold")
     assert Rules(quarantine).in_force() == ()
     assert [line.action for line in quarantine.log()][-2:] == ["rule", "revoke"]
     assert anna.post("/rules/1/revoke").status_code == 409
     assert anna.post("/rules", kind="x", value="x", reason="x", days="30").status_code == 400
     quarantine.verify()
+
+
+def test_a_rule_is_for_some_detectors_where_they_are_named(quarantine, app):
+    held(quarantine, ["about lamps"], lineages=["lamps.example"])
+    anna = Browser(app)
+    assert "It counts for all stores of default" in anna.get("/rules").text
+    form = {"kind": "trusted_source", "value": "lamps.example", "reason": "ours", "days": "30"}
+    anna.post("/rules", **form, detectors=" hidden_text, clique,")
+    (rule,) = Rules(quarantine).in_force()
+    assert rule.detectors == ("hidden_text", "clique")
+    phrase = form | {"kind": "own_phrase", "detectors": "clique"}
+    assert anna.post("/rules", **phrase).status_code == 400
+    assert 'name="detectors" maxlength="500" value="clique"' in anna.last.text
+
+
+def test_equally_severe_cases_are_ordered_by_size(quarantine, app):
+    held(quarantine, ["alone"])
+    held(quarantine, GROUP)
+    page = Browser(app).get("/").text
+    assert page.index("Case 2<") < page.index("Case 1<")
 
 
 def test_an_empty_queue_says_so(app):
