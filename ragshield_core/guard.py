@@ -525,6 +525,7 @@ class Guard(Writes):
                 by_source=arrivals.of_sources(arrivals.sources),
                 abstaining=dict(arrivals.abstaining),
                 shifts=tuple(arrivals.shifts()),
+                spread=arrivals.spread(),
                 topics=tuple(arrivals.topics()),
                 failing=self._knowledge.missed | self._failing,
                 unscreened=len(self._unscreened.among(self._knowledge.known)),

@@ -44,6 +44,8 @@ MOSTLY_USUAL = 0.6
 # what is called a shift, since thresholds move by no more than the band says, which is next to
 # nothing where chance was at work (once in seven hundred looks).
 BAND, HEAVIER = (LOWER, (LOWER * MIDDLE) ** 0.5), 3.0
+# Parts of [0, 1] in which p-values are counted, to be drawn.
+PARTS = 10
 # Of the clean scores of a detector, at least this share must differ for its p-values to be tested.
 DISTINCT = 0.25
 
@@ -390,6 +392,18 @@ class Arrivals:
                     )
                     found.append((abs(z), shift))
         return [shift for _, shift in sorted(found, key=lambda item: -item[0])]
+
+    def spread(self) -> dict[str, tuple[int, ...]]:
+        """Return how many of the latest p-values are in each tenth of [0, 1], by detector.
+
+        Of entries like those of the clean sample, about as many are in each.
+        """
+        edges = np.linspace(0.0, 1.0, PARTS + 1)
+        return {
+            name: tuple(np.histogram(values, edges)[0].tolist())
+            for name, values in sorted(self._p_values.items())
+            if len(values) >= FEWEST
+        }
 
     def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """Return everything, as JSON-ready values and arrays."""

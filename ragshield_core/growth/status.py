@@ -54,6 +54,9 @@ class Status:
         Detectors that hold nothing for now, and why.
     shifts
         Sources, and what came lately, as far as they are unlike the clean sample as a whole.
+    spread
+        By detector, how many p-values of the latest arrivals are in each tenth of [0, 1], as far as
+        they are enough to tell: about as many in each if they are like the clean sample.
     topics
         Topics of which nearly all that came lately was held. Detectors do not abstain for these:
         whoever floods a topic would switch them off there.
@@ -102,6 +105,7 @@ class Status:
     by_source: Mapping[str, Spent]
     abstaining: Mapping[str, str]
     shifts: tuple[Shift, ...]
+    spread: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     topics: tuple[Topic, ...] = ()
     failing: Mapping[str, str] = field(default_factory=dict)
     unscreened: int = 0

@@ -184,6 +184,7 @@ class _State:
             by_source=arrivals.of_sources(arrivals.sources),
             abstaining=dict(arrivals.abstaining),
             shifts=tuple(arrivals.shifts()),
+            spread=arrivals.spread(),
             detectors=tuple(
                 DetectorStanding(name=name, why_not=why, spent=arrivals.of(name))
                 for name, why in why_not.items()

@@ -16,6 +16,7 @@ from ragshield_core.quarantine import grouping
 from ragshield_core.quarantine.documents import document_key
 from ragshield_core.quarantine.entries import HeldEntry, Status
 from ragshield_core.quarantine.rows import to_held
+from ragshield_core.quarantine.searching import Contains
 from ragshield_core.quarantine.tables import ANY_STORE, CaseRow, HeldRow, MemberRow
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ LIMIT = 50
 class Order(StrEnum):
     """Which cases come first."""
 
-    SEVERITY = "severity"  # the most convincing finding
+    SEVERITY = "severity"  # the most convincing finding, then with the most entries that wait
     AGE = "age"  # the oldest
     LATEST = "latest"  # to which an entry came last
     SIZE = "size"  # with the most entries that wait
@@ -36,13 +37,14 @@ class Order(StrEnum):
     SOURCE = "source"  # by name
 
 
-ORDERS: dict[Order, ColumnElement[Any]] = {
-    Order.SEVERITY: CaseRow.severity.desc(),
-    Order.AGE: CaseRow.opened_at.asc(),
-    Order.LATEST: CaseRow.latest_at.desc(),
-    Order.SIZE: CaseRow.n_waiting.desc(),
-    Order.DETECTOR: CaseRow.detectors.asc(),
-    Order.SOURCE: CaseRow.source.asc(),
+ORDERS: dict[Order, tuple[ColumnElement[Any], ...]] = {
+    # A calibration knows no finding to be rarer than one in its clean sample: many are as severe.
+    Order.SEVERITY: (CaseRow.severity.desc(), CaseRow.n_waiting.desc()),
+    Order.AGE: (CaseRow.opened_at.asc(),),
+    Order.LATEST: (CaseRow.latest_at.desc(),),
+    Order.SIZE: (CaseRow.n_waiting.desc(),),
+    Order.DETECTOR: (CaseRow.detectors.asc(),),
+    Order.SOURCE: (CaseRow.source.asc(),),
 }
 
 
@@ -78,6 +80,15 @@ class Case:
     latest_at: dt.datetime
     detectors: tuple[str, ...]
     source: str | None
+
+
+class Place(NamedTuple):
+    """An entry of a case, without what it says."""
+
+    number: int
+    id: str
+    store: str | None  # None for whichever asks
+    status: Status
 
 
 class Page(NamedTuple):
@@ -139,7 +150,7 @@ class Cases:
             A page.
         """
         query = select(CaseRow).where(*self._where(waiting, detector, source, search))
-        query = query.order_by(ORDERS[Order(order)], CaseRow.number).limit(limit).offset(offset)
+        query = query.order_by(*ORDERS[Order(order)], CaseRow.number).limit(limit).offset(offset)
         with self._quarantine.database.read() as session:
             return tuple(_case(row) for row in session.scalars(query))
 
@@ -177,7 +188,7 @@ class Cases:
             twice.
         """
         where = self._where(waiting, detector, source, search)
-        ordered = select(CaseRow).where(*where).order_by(ORDERS[Order(order)], CaseRow.number)
+        ordered = select(CaseRow).where(*where).order_by(*ORDERS[Order(order)], CaseRow.number)
         with self._quarantine.database.read() as session:
             if search and number <= 1:
                 found = session.execute(ordered.add_columns(func.count().over()).limit(LIMIT)).all()
@@ -224,20 +235,63 @@ class Cases:
     ) -> tuple[HeldEntry, ...]:
         """Return a page of the entries of a case, those that wait first, then as they came."""
         case = self.show(number)
-        query = (
-            select(HeldRow)
-            .join(MemberRow, MemberRow.number == HeldRow.number)
-            .where(
-                MemberRow.case_number == case.number,
-                MemberRow.namespace == self._quarantine.namespace,
-            )
-            .order_by((HeldRow.status != Status.HELD), HeldRow.number)
-        )
+        query = select(MemberRow.number).where(*self._of(case.number)).order_by(MemberRow.number)
+        if status is not None or 0 < case.n_waiting < case.n_members:
+            query = query.join(HeldRow, HeldRow.number == MemberRow.number)
+            query = query.order_by(None).order_by((HeldRow.status != Status.HELD), MemberRow.number)
         if status is not None:
             query = query.where(HeldRow.status == Status(status))
         with self._quarantine.database.read() as session:
-            rows = session.scalars(query.limit(limit).offset(offset))
-            return tuple(to_held(row) for row in rows)
+            numbers = list(session.scalars(query.limit(limit).offset(offset)))
+        # Only now what is long: of a million that were sorted, twenty are shown.
+        return tuple(self.entries(numbers).values())
+
+    def places(
+        self, number: int, *, after: int = 0, until: int, limit: int = LIMIT
+    ) -> tuple[Place, ...]:
+        """Return entries of a case as they came, however they stand: as quick at any place of it.
+
+        Parameters
+        ----------
+        number
+            Of the case.
+        after, until
+            Numbers of entries: of those that came later than the one, up to the other.
+        limit
+            How many at the most.
+        """
+        query = select(MemberRow.number).where(
+            *self._of(number), MemberRow.number > after, MemberRow.number <= until
+        )
+        columns = (HeldRow.number, HeldRow.entry_id, HeldRow.store, HeldRow.status)
+        found: list[Place] = []
+        with self._quarantine.database.read() as session:
+            numbers = session.scalars(query.order_by(MemberRow.number).limit(limit)).all()
+            # By number: the index of the status would lead a planner through all that is held.
+            for some in grouping.chunks(numbers):
+                rows = select(*columns).where(HeldRow.number.in_(some)).order_by(HeldRow.number)
+                found += (
+                    Place(row, entry_id, None if store == ANY_STORE else store, Status(status))
+                    for row, entry_id, store, status in session.execute(rows)
+                )
+        return tuple(found)
+
+    def newest(self, number: int) -> int:
+        """Return the number of the entry that came last into a case; 0 if there is none."""
+        query = select(func.max(MemberRow.number)).where(*self._of(number))
+        with self._quarantine.database.read() as session:
+            return int(session.scalar(query) or 0)
+
+    def later(self, number: int, last: int) -> dict[Status, int]:
+        """Return how many entries of a case came later than one of them, by status."""
+        query = (
+            select(HeldRow.status, func.count())
+            .join(MemberRow, MemberRow.number == HeldRow.number)
+            .where(*self._of(number), MemberRow.number > last)
+            .group_by(HeldRow.status)
+        )
+        with self._quarantine.database.read() as session:
+            return {Status(status): int(count) for status, count in session.execute(query)}
 
     def of(self, ids: Sequence[str]) -> tuple[Case, ...]:
         """Return the cases of entries that wait, by their ids."""
@@ -335,6 +389,11 @@ class Cases:
 
     # Inside
 
+    def _of(self, number: int) -> tuple[ColumnElement[bool], ...]:
+        """Return conditions on the members of a case."""
+        tenant = MemberRow.namespace == self._quarantine.namespace
+        return MemberRow.case_number == number, tenant
+
     def _sees(self, row: CaseRow) -> bool:
         return self._quarantine.store is None or row.store in (self._quarantine.store, ANY_STORE)
 
@@ -371,11 +430,17 @@ class Cases:
         return where
 
     def _containing(self, search: str) -> Any:
-        """Return a query for the cases in whose entries something is found."""
-        return select(MemberRow.case_number).where(
+        """Return a query for the cases in whose entries something is found.
+
+        Materialised: PostgreSQL takes a third of all entries to hold any text, and would rather
+        look for the members of each case.
+        """
+        found = select(MemberRow.case_number).where(
             MemberRow.namespace == self._quarantine.namespace,
-            MemberRow.searched.contains(grouping.searched(search), autoescape=True),
+            Contains(MemberRow.searched, grouping.searched(search)),
         )
+        once = found.distinct().cte("found").prefix_with("MATERIALIZED", dialect="postgresql")
+        return select(once.c.case_number)
 
 
 def _case(row: CaseRow) -> Case:

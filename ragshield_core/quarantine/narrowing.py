@@ -9,6 +9,7 @@ from sqlalchemy import ColumnElement, or_, select
 
 from ragshield_core.quarantine import grouping
 from ragshield_core.quarantine.documents import document_key
+from ragshield_core.quarantine.searching import Contains
 from ragshield_core.quarantine.tables import HeldRow, MemberRow
 
 
@@ -52,7 +53,7 @@ class Narrowing:
             members.append(MemberRow.case_number == self.case)
         if self.search:
             sought = grouping.searched(self.search)
-            members.append(MemberRow.searched.contains(sought, autoescape=True))
+            members.append(Contains(MemberRow.searched, sought))
         if members:
             conditions.append(_of(namespace, *members))
         if self.source is not None:
@@ -64,4 +65,6 @@ class Narrowing:
 
 def _of(namespace: str, *members: ColumnElement[bool]) -> ColumnElement[bool]:
     numbers = select(MemberRow.number).where(MemberRow.namespace == namespace, *members)
-    return HeldRow.number.in_(numbers)
+    # Materialised as in Cases: else a planner may go through members one by one.
+    once = numbers.cte().prefix_with("MATERIALIZED", dialect="postgresql")
+    return HeldRow.number.in_(select(once.c.number))

@@ -921,22 +921,56 @@ class Quarantine:
         if ids:
             self._written(lambda session: self._drop_notes(session, ids, index), session)
 
-    def log(self, ids: Sequence[str] | None = None, *, since: int = 0) -> tuple[LogRecord, ...]:
+    def log(
+        self,
+        ids: Sequence[str] | None = None,
+        *,
+        since: int = 0,
+        until: int | None = None,
+        limit: int | None = None,
+    ) -> tuple[LogRecord, ...]:
         """Return who did what, in order.
 
         Parameters
         ----------
         ids
             Only lines that tell of these entries, at most some hundreds.
-        since
-            Only lines after this one.
+        since, until
+            Only lines after the one, up to the other; ``None`` for the last there is.
+        limit
+            How many at the most, the earliest; ``None`` for all.
         """
         query = select(LogRow).where(LogRow.namespace == self.namespace, LogRow.seq > since)
-        query = query.order_by(LogRow.seq)
+        query = query.order_by(LogRow.seq).limit(limit)
+        if until is not None:
+            query = query.where(LogRow.seq <= until)
         if ids is not None:
             query = query.where(LogRow.entry_id.in_(ids))
         with self._database.read() as session:
             return tuple(_record(row) for row in session.scalars(query))
+
+    def last_lines(self, ids: Sequence[str], actions: Collection[str]) -> dict[str, LogRecord]:
+        """Return the last line of the log about each entry that tells of one of some actions.
+
+        Whichever of its revisions it is about; by the index of revisions, however long the log is.
+        """
+        numbers: list[int] = []
+        latest: dict[str, LogRecord] = {}
+        with self._database.read() as session:
+            for start in range(0, len(ids), CHUNK):
+                some = HeldRow.entry_id.in_(ids[start : start + CHUNK])
+                numbers += session.scalars(select(HeldRow.number).where(*self._mine, some))
+            for start in range(0, len(numbers), CHUNK):
+                some = LogRow.held_number.in_(numbers[start : start + CHUNK])
+                last = select(func.max(LogRow.seq)).where(some, LogRow.action.in_(actions))
+                lines = select(LogRow).where(
+                    LogRow.seq.in_(last.group_by(LogRow.held_number).scalar_subquery())
+                )
+                for line in map(_record, session.scalars(lines)):
+                    before = latest.get(line.entry_id)
+                    if before is None or before.seq < line.seq:
+                        latest[line.entry_id] = line
+        return latest
 
     def verify_log(self) -> None:
         """Check that no line of the log was changed, removed from the middle or slipped in.

@@ -6,6 +6,7 @@ import datetime as dt
 import hmac
 import secrets
 from collections.abc import Callable
+from dataclasses import asdict
 from functools import partial
 from http import HTTPStatus
 from importlib.resources import files
@@ -32,11 +33,22 @@ from ragshield_core.errors import (
 )
 from ragshield_core.feedback import apply, preview, reviewed
 from ragshield_core.findings import printable
-from ragshield_core.quarantine import Quarantine
+from ragshield_core.quarantine import HeldEntry, Quarantine
 from ragshield_core.quarantine.cases import LIMIT, Order
+from ragshield_core.review import picture
 from ragshield_core.review.access import Access, Authenticate, Reviewer, Role, SafeHeaders
 from ragshield_core.review.case_view import PAGE, case_view
-from ragshield_core.review.desk import Action, ConflictError, Desk, LiveStore, Outcome
+from ragshield_core.review.desk import (
+    NOTHING_LEFT,
+    Action,
+    ConflictError,
+    Desk,
+    LiveStore,
+    Outcome,
+    TakenBack,
+    WholeCase,
+    outcome_of,
+)
 from ragshield_core.review.health_view import health_view
 from ragshield_core.review.marking import SHOWN, pieces, visible
 from ragshield_core.rules import CAUTIONS, NEVER, Kind, Rules
@@ -45,10 +57,16 @@ HOURS = 8.0
 SECRET_BYTES = 32
 # Decisions that can be taken back within a session.
 REMEMBERED = 10
+# Seconds of a request that decides of a whole case: what is left is for the next one.
+STEP = 1.0
 # For how long a rule may count, in days.
 DAYS = ("30", "90", "365", NEVER)
 # Characters of a search, and of a reason.
 LONGEST_SEARCH, LONGEST_NOTE = 200, 2_000
+# What a form for a rule has asked for already.
+GIVEN = ("kind", "value", "reason", "detectors")
+# Of a number that a form or an address names, fewer.
+DIGITS = 19
 
 Page = Callable[["_Visit"], Response]
 
@@ -134,7 +152,12 @@ def review_app(
             route("/cases/{number:int}", pages.case, "case"),
             route("/cases/{number:int}", pages.decide, "decide", "POST"),
             route("/entries/{number:int}/{start:int}", pages.text, "text"),
+            route("/entries/{number:int}/drawn", pages.drawn, "drawn"),
+            route("/entries/{number:int}/picture", pages.picture, "picture"),
             route("/undo", pages.undo, "undo", "POST"),
+            route("/progress", pages.progress, "progress"),
+            route("/progress", pages.go_on, "go_on", "POST"),
+            route("/progress/stop", pages.stop, "stop", "POST"),
             route("/rules", pages.rules, "rules"),
             route("/rules", pages.make_rule, "make_rule", "POST"),
             route("/rules/{number:int}/revoke", pages.revoke_rule, "revoke_rule", "POST"),
@@ -231,6 +254,7 @@ class _Pages:
             "csrf": session.get("csrf", ""),
             "told": session.pop("told", None),
             "undoable": session.get("undo", []),
+            "running": _running(session),
             "two_persons": self.desk.two_persons,
             "live": self.desk.store is not None,
             "quarantine": self.desk.quarantine,
@@ -296,25 +320,32 @@ class _Pages:
         self._may_decide(visit)
         form = visit.form
         case = self._case(visit.request.path_params["number"])
-        if form.get("action") not in list(Action):
+        given = [value for value in form.getlist("entry") if str(value).isdecimal()]
+        whole, named = form.get("all") == "yes", form.get("action")
+        if reopened := str(form.get("reopen", "")):
+            whole, named = reopened == "all", Action.REOPEN
+            given = [reopened] if reopened.isdecimal() else []
+        if named not in list(Action):
             raise HTTPException(400, "Nothing was done: the form names no decision.")
-        action = Action(form["action"])
+        if _running(visit.session) is not None:
+            return self.progress(visit, 409, FIRST)
+        action = Action(named)
         note = str(form.get("note", "")).strip()[:LONGEST_NOTE] or None
         by = visit.reviewer.name
         try:
-            if form.get("all") == "yes":
-                outcome = self.desk.decide_all(action, case, by=by, note=note)
-            else:
-                given = [value for value in form.getlist("entry") if str(value).isdecimal()]
-                if not given:
-                    return self._case_page(visit, case, 400, told="Choose at least one entry.")
-                outcome = self.desk.decide(action, [int(v) for v in given], by=by, note=note)
+            if whole:
+                seen = str(form.get("last", ""))
+                last = int(seen) if seen.isdecimal() and len(seen) < DIGITS else None
+                return self._step(visit, self.desk.begin(action, case, last=last), note)
+            if not given:
+                return self._case_page(visit, case, 400, told="Choose at least one entry.")
+            outcome = self.desk.decide(action, [int(v) for v in given], by=by, note=note)
         except ConflictError as conflict:
             return self._case_page(visit, case, 409, conflict=conflict)
         except QuarantineError as error:
             return self._case_page(visit, case, 409, told=printable(str(error), 500))
         self._remember(visit, outcome)
-        if action is Action.KEEP or outcome.n_proposed or form.get("all") == "yes":
+        if action in (Action.KEEP, Action.REOPEN) or outcome.n_proposed:
             return visit.to("case", number=case.number)
         waits = self._case(case.number).n_waiting
         return visit.to("case", number=case.number) if waits else visit.to("queue")
@@ -322,27 +353,92 @@ class _Pages:
     def undo(self, visit: _Visit) -> Response:
         """Take the latest decision back."""
         self._may_decide(visit)
+        if _running(visit.session) is not None:
+            return self.progress(visit, 409, FIRST)
         undoable = list(visit.session.get("undo", []))
         if not undoable:
             visit.session["told"] = "There is nothing to take back in this session."
             return visit.to("queue")
-        first, last = undoable.pop()
+        first, last = map(int, undoable.pop())
         visit.session["undo"] = undoable
         try:
-            count = self.desk.undo((int(first), int(last)), by=visit.reviewer.name)
-            waits = "waits" if count == 1 else "wait"
-            visit.session["told"] = f"Taken back: {_entries(count)} {waits} again."
+            return self._step(visit, TakenBack(lines=(first, last), at=first - 1), None)
         except QuarantineError as error:
             visit.session["told"] = printable(str(error), 300)
         return visit.to("queue")
 
+    # What takes longer than a request should
+
+    def progress(self, visit: _Visit, status: int = 200, why: str | None = None) -> Response:
+        """Show how far the decision of a whole case is."""
+        running = _running(visit.session)
+        if running is None:
+            return visit.to("queue")
+        return self.render(visit.request, "progress.html", status, reviewer=visit.reviewer, why=why)
+
+    def go_on(self, visit: _Visit) -> Response:
+        """Carry it on for a second."""
+        self._may_decide(visit)
+        running = _running(visit.session)
+        if running is None:
+            return self._onwards(visit, visit.to("queue"))
+        try:
+            note = None
+            if isinstance(running, WholeCase):
+                note = self.desk.reason(running, by=visit.reviewer.name)
+            return self._onwards(visit, self._step(visit, running, note))
+        except RAGShieldError as error:
+            return self.progress(visit, why=printable(str(error), 500))
+
+    def stop(self, visit: _Visit) -> Response:
+        """Leave the rest as it is."""
+        self._may_decide(visit)
+        running = _running(visit.session)
+        visit.session.pop("running", None)
+        if isinstance(running, WholeCase):
+            self._tell(visit, outcome_of(running), "Stopped: ")
+            return visit.to("case", number=running.case)
+        if isinstance(running, TakenBack):
+            undo = [*visit.session.get("undo", []), list(running.lines)]
+            visit.session["undo"] = undo[-REMEMBERED:]
+            visit.session["told"] = f"Stopped: {_waiting_again(running.n_done)}"
+        return visit.to("queue")
+
+    def _step(self, visit: _Visit, running: WholeCase | TakenBack, note: str | None) -> Response:
+        """Carry a decision on for a second; what is left is noted in the session."""
+        by, session = visit.reviewer.name, visit.session
+        if isinstance(running, TakenBack):
+            taken = self.desk.take_back(running, by=by, seconds=STEP)
+            if not taken.finished:
+                session["running"] = asdict(taken)
+                return visit.to("progress")
+            session.pop("running", None)
+            if not taken.n_done:
+                raise QuarantineError(NOTHING_LEFT)
+            session["told"] = _waiting_again(taken.n_done)
+            return visit.to("queue")
+        whole = self.desk.go_on(running, by=by, note=note, seconds=STEP)
+        self._can_undo(visit, outcome_of(whole))
+        if not whole.finished:
+            session["running"] = asdict(whole)
+            return visit.to("progress")
+        session.pop("running", None)
+        self._tell(visit, outcome_of(whole))
+        return visit.to("case", number=whole.case)
+
+    @staticmethod
+    def _onwards(visit: _Visit, answer: Response) -> Response:
+        """Return an answer that leads on, also from a part of a page that htmx has asked for."""
+        leads = answer.headers.get("location")
+        here = visit.request.url_for("progress").path
+        if leads is None or leads == here or "hx-request" not in visit.request.headers:
+            return answer
+        return Response(headers={"hx-redirect": leads})
+
     def text(self, visit: _Visit) -> Response:
         """Show a later part of a long text."""
-        number = visit.request.path_params["number"]
         start = visit.request.path_params["start"]
-        held = self.desk.quarantine.cases.entries([number]).get(number)
-        if held is None:
-            raise HTTPException(404, "There is no such entry.")
+        held = self._entry(visit)
         text = held.entry.text
         return self.render(
             visit.request,
@@ -355,6 +451,17 @@ class _Pages:
             step=SHOWN,
             pieces=pieces(text, held.findings, start),
         )
+
+    def drawn(self, visit: _Visit) -> Response:
+        """Show the frame in which a text is drawn as a page, once somebody asks for it."""
+        return self.render(
+            visit.request, "drawn.html", reviewer=visit.reviewer, held=self._entry(visit)
+        )
+
+    def picture(self, visit: _Visit) -> Response:
+        """Answer with what is in that frame."""
+        page = picture.picture(self._entry(visit).entry.text)
+        return HTMLResponse(page, headers=picture.HEADERS)
 
     def rules(self, visit: _Visit, status: int = 200, why: str | None = None) -> Response:
         """Show the rules, and what they are worth."""
@@ -369,7 +476,7 @@ class _Pages:
             rules=[(rule, rule.standing(now)) for rule in reversed(rules)],
             kinds=[(kind, CAUTIONS[kind]) for kind in Kind],
             days=DAYS,
-            given={name: str(given.get(name, "")) for name in ("kind", "value", "reason")},
+            given={name: str(given.get(name, "")) for name in GIVEN},
             why=why,
         )
 
@@ -383,6 +490,7 @@ class _Pages:
         ends: dt.datetime | Literal["never"] = NEVER
         if days != NEVER:
             ends = dt.datetime.now(dt.UTC) + dt.timedelta(days=int(days))
+        named = [one.strip() for one in str(form.get("detectors", "")).split(",")]
         try:
             rule = Rules(self.desk.quarantine).add(
                 str(form.get("kind", "")),
@@ -390,6 +498,7 @@ class _Pages:
                 reason=str(form.get("reason", "")).strip(),
                 by=visit.reviewer.name,
                 expires_at=ends,
+                detectors=list(filter(None, named)) or None,
             )
         except RuleError as error:
             return self.rules(visit, 400, printable(str(error), 500))
@@ -485,6 +594,13 @@ class _Pages:
             msg = f"There is no case {number} here; it may have been purged."
             raise HTTPException(404, msg) from None
 
+    def _entry(self, visit: _Visit) -> HeldEntry:
+        number = visit.request.path_params["number"]
+        held = self.desk.quarantine.cases.entries([number]).get(number)
+        if held is None:
+            raise HTTPException(404, "There is no such entry.")
+        return held
+
     def _case_page(self, visit: _Visit, case: Any, status: int = 200, **values: Any) -> Response:
         page = visit.number("page", 1) or 1
         n_pages = max(1, -(-case.n_members // PAGE))
@@ -506,20 +622,47 @@ class _Pages:
             raise HTTPException(403, "You may look, and not decide; nothing was done.")
 
     def _remember(self, visit: _Visit, outcome: Outcome) -> None:
-        done = {
-            Action.RELEASE: "released",
-            Action.CONFIRM: "confirmed as poisoned",
-            Action.KEEP: "kept waiting",
-        }[outcome.action]
-        told = f"{_entries(outcome.n_done)} {done}."
+        self._tell(visit, outcome)
+        self._can_undo(visit, outcome)
+
+    def _tell(self, visit: _Visit, outcome: Outcome, before: str = "") -> None:
+        told = f"{before}{_entries(outcome.n_done)} {DONE[outcome.action]}."
         if outcome.action is Action.RELEASE and outcome.n_done and self.desk.store is None:
             told += " No store is at hand: they are admitted when they are ingested again."
         if outcome.n_proposed:
             told += f" {outcome.n_proposed} wait for a second person to agree."
         visit.session["told"] = told
-        if outcome.n_done and outcome.action is not Action.KEEP:
-            undo = [*visit.session.get("undo", []), list(outcome.lines)]
-            visit.session["undo"] = undo[-REMEMBERED:]
+
+    @staticmethod
+    def _can_undo(visit: _Visit, outcome: Outcome) -> None:
+        """Note what can be taken back: of one decision, all that it has done so far."""
+        if outcome.n_done and outcome.action in (Action.RELEASE, Action.CONFIRM):
+            undo = [one for one in visit.session.get("undo", []) if one[0] != outcome.lines[0]]
+            visit.session["undo"] = [*undo, list(outcome.lines)][-REMEMBERED:]
+
+
+DONE = {
+    Action.RELEASE: "released",
+    Action.CONFIRM: "confirmed as poisoned",
+    Action.KEEP: "kept waiting",
+    Action.REOPEN: "reopened, to be decided anew",
+}
+FIRST = "Another decision of yours is still being carried out: let it come to its end, or stop it."
+
+
+def _running(session: dict[str, Any]) -> WholeCase | TakenBack | None:
+    """Return what somebody has begun and not ended."""
+    kept = session.get("running")
+    if kept is None:
+        return None
+    values = dict(kept) | {"lines": tuple(kept["lines"])}
+    if "action" not in values:
+        return TakenBack(**values)
+    return WholeCase(**values | {"action": Action(values["action"])})
+
+
+def _waiting_again(count: int) -> str:
+    return f"Taken back: {_entries(count)} {'waits' if count == 1 else 'wait'} again."
 
 
 def _narrowed(session: dict[str, Any]) -> dict[str, Any]:

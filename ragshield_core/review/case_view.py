@@ -15,6 +15,7 @@ from ragshield_core.findings import Decision, Finding, Verdict, by_strength, pri
 from ragshield_core.quarantine import Case, HeldEntry, LogRecord, Quarantine, Status
 from ragshield_core.review.desk import LiveStore
 from ragshield_core.review.marking import SHOWN, Change, Piece, changes, pieces, rendered, visible
+from ragshield_core.review.picture import is_page
 from ragshield_core.review.takeovers import Takeover, takeovers
 
 # Entries of a case that are on one page.
@@ -47,6 +48,8 @@ class Shown:
         How its text begins; ``rest`` characters come after.
     rendered
         What a reader of the page would see, where that is something else.
+    drawable
+        Whether a browser would draw it as a page.
     findings
         The most convincing one first.
     diff
@@ -59,6 +62,7 @@ class Shown:
     pieces: Sequence[Piece]
     rest: int
     rendered: str | None
+    drawable: bool
     findings: Sequence[Finding]
     diff: Sequence[Change] = ()
     older: str = ""
@@ -88,9 +92,16 @@ class Square:
 
 @dataclass(frozen=True, kw_only=True)
 class CaseView:
-    """A page of a case."""
+    """A page of a case.
+
+    Attributes
+    ----------
+    last
+        Number of the entry that came last into the case: what comes later was not looked at.
+    """
 
     case: Case
+    last: int
     entries: Sequence[Shown]
     squares: Sequence[Square]
     n_drawn: int
@@ -139,6 +150,7 @@ def case_view(
     sources = dict.fromkeys(one.entry.lineage for one in held if one.entry.lineage is not None)
     return CaseView(
         case=case,
+        last=quarantine.cases.newest(case.number),
         entries=entries,
         squares=_squares(vectors),
         n_drawn=len(vectors),
@@ -165,6 +177,7 @@ def _shown(
         pieces=pieces(text, held.findings),
         rest=max(0, len(text) - SHOWN),
         rendered=rendered(text),
+        drawable=is_page(text),
         findings=by_strength(found),
         diff=diff,
         older="" if older is None else older[0],

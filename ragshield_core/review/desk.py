@@ -2,27 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Protocol
 
 from ragshield_core.entries import Batch
-from ragshield_core.errors import QuarantineError
+from ragshield_core.errors import QuarantineError, RAGShieldError
 from ragshield_core.findings import Decision, Verdict
 from ragshield_core.guard import Guard
 from ragshield_core.quarantine import Case, HeldEntry, Quarantine, Status
+from ragshield_core.quarantine.cases import Place
 
 # Entries that are decided upon in one transaction: a case may have a million.
 AT_ONCE = 500
 
 
 class Action(StrEnum):
-    """What can be decided of an entry that waits."""
+    """What can be decided of an entry: of one that waits, or, to reopen it, of one that does not.
+
+    As the log calls it.
+    """
 
     RELEASE = "release"
     CONFIRM = "confirm"
     KEEP = "keep"
+    REOPEN = "reopen"
+
+    @property
+    def of(self) -> tuple[Status, ...]:
+        """How an entry stands of which it can be decided."""
+        if self is Action.REOPEN:
+            return Status.RELEASED, Status.CONFIRMED
+        return (Status.HELD,)
 
 
 class LiveStore(Protocol):
@@ -88,6 +101,63 @@ class Outcome:
     lines: tuple[int, int] = (0, 0)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WholeCase:
+    """A decision of all entries of a case, as far as it is carried out.
+
+    Attributes
+    ----------
+    action, case
+        What is decided, and the number of the case.
+    n_members, total, last
+        Of the case when it was decided: entries, those among them that it is of, and the number of
+        the one that came last. What comes later is not of it: nobody has seen that.
+    at
+        Number of the last entry that was dealt with.
+    n_done, n_proposed, lines
+        As of an :class:`Outcome`, so far.
+    """
+
+    action: Action
+    case: int
+    n_members: int
+    total: int
+    last: int
+    at: int = 0
+    n_done: int = 0
+    n_proposed: int = 0
+    lines: tuple[int, int] = (0, 0)
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing is left to do."""
+        return self.at >= self.last
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TakenBack:
+    """A decision that is taken back, as far as that is carried out.
+
+    Attributes
+    ----------
+    lines
+        Of the log, that tell of the decision.
+    at
+        The last of them that was dealt with.
+    n_done
+        Entries that wait again.
+    """
+
+    lines: tuple[int, int]
+    at: int
+    n_done: int = 0
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing is left to do."""
+        return self.at >= self.lines[1]
+
+
 class Desk:
     """Carries out what reviewers decide.
 
@@ -120,30 +190,91 @@ class Desk:
             If the store or the database refuses; what it says tells what was done.
         """
         found = self.quarantine.cases.entries(numbers)
-        late = [one for one in found.values() if one.status is not Status.HELD]
+        late = [one for one in found.values() if one.status not in action.of]
         missing = len(set(numbers)) - len(found)
         if late or missing:
             raise ConflictError(late, missing)
         return self._decide(action, list(found.values()), by, note)
 
+    def begin(self, action: Action, case: Case, *, last: int | None = None) -> WholeCase:
+        """Return a decision of a whole case, of which nothing is carried out; see :meth:`go_on`.
+
+        Parameters
+        ----------
+        action, case
+            What, and of which, as somebody has looked at it.
+        last
+            Number of the entry that was its last one then; ``None`` for that of now.
+        """
+        cases = self.quarantine.cases
+        case, newest = cases.show(case.number), cases.newest(case.number)
+        last = newest if last is None else min(last, newest)
+        later = cases.later(case.number, last)
+        counts = {
+            Status.HELD: case.n_waiting,
+            Status.RELEASED: case.n_released,
+            Status.CONFIRMED: case.n_confirmed,
+        }
+        return WholeCase(
+            action=action,
+            case=case.number,
+            n_members=case.n_members - sum(later.values()),
+            total=sum(counts[status] - later.get(status, 0) for status in action.of),
+            last=last,
+        )
+
+    def go_on(
+        self, whole: WholeCase, *, by: str, note: str | None, seconds: float | None = None
+    ) -> WholeCase:
+        """Carry a decision of a whole case on, some hundred entries at a time.
+
+        Whoever is cut off loses nothing: each some hundred are decided of, and logged, together,
+        and what is left waits. Returned is how far it has come.
+
+        Parameters
+        ----------
+        whole
+            As it has come so far.
+        by, note
+            Who decides, and why.
+        seconds
+            After which it is enough for now; ``None`` for the end.
+
+        Raises
+        ------
+        QuarantineError
+            If the case is not what somebody has looked at any more: a part of another one, or
+            others have become a part of it; and if the database refuses. Nothing is done then.
+        RAGShieldError
+            If the store refuses.
+        """
+        begun, before = time.monotonic(), whole
+        while not whole.finished:
+            try:
+                whole = self._go_on(whole, by, note)
+            except RAGShieldError:
+                if whole is before:
+                    raise
+                break  # what was done is told first, and the error when somebody goes on
+            some = whole.n_done + whole.n_proposed > 0
+            if seconds is not None and some and time.monotonic() - begun >= seconds:
+                break
+        return whole
+
     def decide_all(self, action: Action, case: Case, *, by: str, note: str | None) -> Outcome:
-        """Decide of all entries of a case that wait, some hundred at a time."""
-        before, done, proposed = self.quarantine.position(), 0, 0
-        while True:
-            # Those that were kept, or proposed, wait still.
-            offset = 0 if action is not Action.KEEP and not proposed else done + proposed
-            held = self.quarantine.cases.members(
-                case.number, status=Status.HELD, limit=AT_ONCE, offset=offset
-            )
-            if not held:
-                return Outcome(
-                    action=action,
-                    n_done=done,
-                    n_proposed=proposed,
-                    lines=(before + 1, self.quarantine.position()),
-                )
-            outcome = self._decide(action, held, by, note)
-            done, proposed = done + outcome.n_done, proposed + outcome.n_proposed
+        """Decide of all entries of a case."""
+        whole = self.begin(action, case)
+        while not whole.finished:
+            whole = self.go_on(whole, by=by, note=note)
+        return outcome_of(whole)
+
+    def reason(self, whole: WholeCase, *, by: str) -> str | None:
+        """Return why a whole case is decided of, as the log has it from the beginning on."""
+        first, last = whole.lines
+        lines = self.quarantine.log(since=first - 1, until=last, limit=AT_ONCE)
+        actions = (whole.action, "would release")
+        mine = (line.note for line in lines if line.actor == by and line.action in actions)
+        return next(mine, None)
 
     def undo(self, lines: tuple[int, int], *, by: str) -> int:
         """Take back what somebody has released or confirmed; return of how many entries.
@@ -162,37 +293,113 @@ class Desk:
         QuarantineError
             If nothing of it can be taken back any more.
         """
-        latest: dict[str, str] = {}
-        for line in self.quarantine.log(since=lines[0] - 1):
-            mine = line.seq <= lines[1] and line.actor == by
-            if mine and line.action in (Action.RELEASE, Action.CONFIRM):
-                latest[line.entry_id] = line.action
-            elif line.entry_id in latest and line.action in UNDOING:
-                del latest[line.entry_id]
-        if not latest:
-            msg = "there is nothing to take back: it was taken back, or decided anew, since."
-            raise QuarantineError(msg)
-        note = "taken back"
-        released = [i for i, action in latest.items() if action == Action.RELEASE]
-        held = [one for one in self.quarantine.list(None, ids=list(latest)) if one.decided]
-        because: dict[str, Decision] = {}
-        for quarantine, ids in self._by_store(list(latest), held):
-            for one in quarantine.reopen(ids, by=by, note=note):
-                because[one.id] = Decision(
-                    entry_id=one.id, verdict=Verdict.QUARANTINE, findings=one.findings
-                )
-        if self.store is not None and released:
-            # Hidden from readers since it was reopened; here it leaves the store as well.
-            self.store.recall(released, [because[i] for i in released], by=by, note=note)
-        return len(latest)
+        taken = self.take_back(TakenBack(lines=lines, at=lines[0] - 1), by=by)
+        if not taken.n_done:
+            raise QuarantineError(NOTHING_LEFT)
+        return taken.n_done
+
+    def take_back(self, taken: TakenBack, *, by: str, seconds: float | None = None) -> TakenBack:
+        """Carry :meth:`undo` on, some hundred lines of the log at a time.
+
+        Parameters
+        ----------
+        taken
+            How far it has come.
+        by
+            Who decided, and takes it back.
+        seconds
+            After which it is enough for now; ``None`` for the end.
+        """
+        begun = time.monotonic()
+        first, last = taken.lines
+        while not taken.finished:
+            lines = self.quarantine.log(since=taken.at, until=last, limit=AT_ONCE)
+            ids = [one.entry_id for one in lines if one.actor == by and one.action in DECIDING]
+            latest = self.quarantine.last_lines(list(dict.fromkeys(ids)), UNDOING)
+            mine = {
+                i: line.action
+                for i, line in latest.items()
+                if line.actor == by and line.action in DECIDING and first <= line.seq <= last
+            }
+            self._reopen(mine, by, "taken back")
+            at = lines[-1].seq if len(lines) == AT_ONCE else last
+            taken = replace(taken, at=at, n_done=taken.n_done + len(mine))
+            if seconds is not None and time.monotonic() - begun >= seconds:
+                break
+        return taken
 
     # Inside
 
+    def _go_on(self, whole: WholeCase, by: str, note: str | None) -> WholeCase:
+        """Carry a decision on by one step."""
+        self._check_same(whole)
+        places = self._next(whole)
+        waiting = [one for one in places if one.status in whole.action.of]
+        if whole.action is Action.REOPEN:  # not where another revision waits under the id
+            held = self.quarantine.held_ids([one.id for one in waiting])
+            waiting = [one for one in waiting if one.id not in held]
+        # The last entries of a case may be gone: there is nothing behind those that are.
+        at = places[-1].number if len(places) == AT_ONCE else whole.last
+        if not waiting:
+            return replace(whole, at=at)
+        try:
+            outcome = self._decide(whole.action, waiting, by, note)
+        except QuarantineError:
+            if self._next(whole) == places:
+                raise
+            return whole  # somebody else has decided of one just now; what is left is looked up
+        lines = (whole.lines[0] or outcome.lines[0], outcome.lines[1])
+        return replace(
+            whole,
+            at=at,
+            n_done=whole.n_done + outcome.n_done,
+            n_proposed=whole.n_proposed + outcome.n_proposed,
+            lines=lines,
+        )
+
+    def _next(self, whole: WholeCase) -> tuple[Place, ...]:
+        return self.quarantine.cases.places(
+            whole.case, after=whole.at, until=whole.last, limit=AT_ONCE
+        )
+
+    def _check_same(self, whole: WholeCase) -> None:
+        """Refuse to decide of entries that nobody has looked at."""
+        case = self.quarantine.cases.show(whole.case)
+        later = sum(self.quarantine.cases.later(whole.case, whole.last).values())
+        if case.number == whole.case and case.n_members - later <= whole.n_members:
+            return
+        what = f"case {whole.case} is a part of case {case.number} by now"
+        if case.number == whole.case:
+            what = f"entries of other cases have become a part of case {whole.case}"
+        msg = f"{what}, which nobody has looked at as it is: look at it, and decide of the rest."
+        raise QuarantineError(msg)
+
+    def _reopen(self, ids: Mapping[str, str], by: str, note: str | None) -> None:
+        """Let entries wait again, by their ids, each with what was decided of it."""
+        if not ids:
+            return
+        held = [one for one in self.quarantine.list(None, ids=list(ids)) if one.decided]
+        because: dict[str, Decision] = {}
+        for quarantine, some in self._by_store(list(ids), held):
+            for one in quarantine.reopen(some, by=by, note=note):
+                because[one.id] = Decision(
+                    entry_id=one.id, verdict=Verdict.QUARANTINE, findings=one.findings
+                )
+        released = [i for i, action in ids.items() if action == Action.RELEASE]
+        if self.store is not None and released:
+            # Hidden from readers since it was reopened; here it leaves the store as well.
+            self.store.recall(released, [because[i] for i in released], by=by, note=note)
+
     def _decide(
-        self, action: Action, held: Sequence[HeldEntry], by: str, note: str | None
+        self, action: Action, held: Sequence[HeldEntry | Place], by: str, note: str | None
     ) -> Outcome:
         before = self.quarantine.position()
         ids = [one.id for one in held]
+        if action is Action.REOPEN:
+            decided = {Status.RELEASED: Action.RELEASE, Status.CONFIRMED: Action.CONFIRM}
+            self._reopen({one.id: decided[one.status] for one in held}, by, note)
+            lines = (before + 1, self.quarantine.position())
+            return Outcome(action=action, n_done=len(ids), lines=lines)
         proposed: list[str] = []
         if action is Action.RELEASE and self.two_persons:
             agreed = self.quarantine.proposed(ids)
@@ -217,7 +424,7 @@ class Desk:
         return Outcome(action=action, n_done=len(ids), n_proposed=len(proposed), lines=lines)
 
     def _by_store(
-        self, ids: Sequence[str], held: Sequence[HeldEntry] = ()
+        self, ids: Sequence[str], held: Sequence[HeldEntry | Place] = ()
     ) -> list[tuple[Quarantine, list[str]]]:
         """Return ids with the quarantine of the store that each is of."""
         if not ids:
@@ -234,5 +441,18 @@ class Desk:
         ]
 
 
+# Lines of the log that tell of what can be taken back.
+DECIDING = frozenset({"release", "confirm"})
 # Lines of the log after which a decision is not that of before any more.
-UNDOING = frozenset({"reopen", "hold", "purge", "release", "confirm", "supersede", "readmit"})
+UNDOING = DECIDING | {"reopen", "hold", "purge", "supersede", "readmit"}
+NOTHING_LEFT = "there is nothing to take back: it was taken back, or decided anew, since."
+
+
+def outcome_of(whole: WholeCase) -> Outcome:
+    """Return what a decision of a whole case has done."""
+    return Outcome(
+        action=whole.action,
+        n_done=whole.n_done,
+        n_proposed=whole.n_proposed,
+        lines=whole.lines,
+    )

@@ -8,10 +8,11 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 from rich.console import Console
+from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
@@ -36,10 +37,20 @@ LIMIT = 50
 WHOLE_ID = 36
 # Of a text, as it begins in a table.
 BEGINNING = 160
+# Seconds between two signs of how far a whole case is decided of.
+BETWEEN = 0.5
+INTERRUPTED = 130
 DATES = ["%Y-%m-%d", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M:%S"]
 
 quarantine_app = typer.Typer(no_args_is_help=True, help="Look at held entries and judge them.")
 console = Console()
+
+
+class Looked(NamedTuple):
+    """A case as somebody has looked at it."""
+
+    case: Case
+    last: int  # number of the entry that was its last one then
 
 
 class Which(StrEnum):
@@ -81,7 +92,6 @@ Namespace = Annotated[
     typer.Option(help="Of the tenant.", autocompletion=_completed(lambda one: one.namespaces())),
 ]
 Store = Annotated[str | None, typer.Option(help="Only what is held for the store of that name.")]
-Ids = Annotated[list[str], typer.Argument(help="Ids of entries.")]
 IdsOrCase = Annotated[list[str] | None, typer.Argument(help="Ids of entries; or --case.")]
 OfCase = Annotated[int | None, typer.Option("--case", help="The whole case of that number.")]
 InCase = Annotated[int | None, typer.Option("--case", help="Only what is in that case.")]
@@ -273,7 +283,7 @@ def confirm(
     if (whole := _whole(quarantine, ids, case, "confirm", yes=yes)) is None:
         n_confirmed = len(quarantine.confirm(ids or [], by=by, note=note))
     else:
-        n_confirmed = Desk(quarantine).decide_all(Action.CONFIRM, whole, by=by, note=note).n_done
+        n_confirmed = _carried_out(Desk(quarantine), Action.CONFIRM, whole, by, note)
     console.print(f"confirmed {n_confirmed} entries")
 
 
@@ -307,22 +317,23 @@ def release(  # noqa: PLR0913 - options of a command
             if (whole := _whole(kept, ids, case, "release", yes=yes)) is None:
                 n_released = len(live.release(ids or [], by=by, note=note))
             else:
-                desk = Desk(kept, live)
-                n_released = desk.decide_all(Action.RELEASE, whole, by=by, note=note).n_done
+                n_released = _carried_out(Desk(kept, live), Action.RELEASE, whole, by, note)
             console.print(f"released {n_released} entries into the store")
             return
     quarantine = _opened(database, namespace, store)
     if (whole := _whole(quarantine, ids, case, "release", yes=yes)) is None:
         n_released = len(quarantine.release(ids or [], by=by, note=note))
     else:
-        n_released = Desk(quarantine).decide_all(Action.RELEASE, whole, by=by, note=note).n_done
+        n_released = _carried_out(Desk(quarantine), Action.RELEASE, whole, by, note)
     console.print(f"released {n_released} entries; the guard admits them at the next ingest")
 
 
 @quarantine_app.command()
 def reopen(
-    ids: Ids,
+    ids: IdsOrCase = None,
     *,
+    case: OfCase = None,
+    yes: Yes = False,
     by: By = "cli",
     note: Note = None,
     database: Database = DEFAULT_URL,
@@ -333,8 +344,12 @@ def reopen(
 
     What was released into a store is hidden from all who read it through a guard.
     """
-    reopened = _opened(database, namespace, store).reopen(ids, by=by, note=note)
-    console.print(f"reopened {len(reopened)} entries; they wait for a decision")
+    quarantine = _opened(database, namespace, store)
+    if (whole := _whole(quarantine, ids, case, "reopen", yes=yes)) is None:
+        n_reopened = len(quarantine.reopen(ids or [], by=by, note=note))
+    else:
+        n_reopened = _carried_out(Desk(quarantine), Action.REOPEN, whole, by, note)
+    console.print(f"reopened {n_reopened} entries; they wait for a decision")
 
 
 @quarantine_app.command()
@@ -471,7 +486,7 @@ def _quarantine_of(live: Any) -> Quarantine:
 
 def _whole(
     quarantine: Quarantine, ids: Sequence[str] | None, number: int | None, what: str, *, yes: bool
-) -> Case | None:
+) -> Looked | None:
     """Return the case that is to be decided as a whole, once somebody agrees; none if ids are.
 
     Raises
@@ -484,19 +499,44 @@ def _whole(
         raise QuarantineError(msg)
     if number is None:
         return None
-    case = quarantine.cases.show(number)
+    case, last = quarantine.cases.show(number), quarantine.cases.newest(number)
     if case.number != number:
         msg = (
             f"nothing was done: case {number} is a part of case {case.number} by now, which has "
             f"{case.n_members} entries; look at it (show-case), and name that."
         )
         raise QuarantineError(msg)
-    count = case.n_members if what == "delete for good" else case.n_waiting
+    counts = {
+        "delete for good": case.n_members,
+        "reopen": case.n_released + case.n_confirmed,
+    }
+    count = counts.get(what, case.n_waiting)
     found_by = printable(", ".join(case.detectors) or "a person", BEGINNING)
     if not yes and not _agreed(f"{what} {count} entries of case {number}, found by {found_by}?"):
         msg = "nothing was done: nobody has agreed; --yes does."
         raise QuarantineError(msg)
-    return case
+    return Looked(case, last)
+
+
+def _carried_out(desk: Desk, action: Action, looked: Looked, by: str, note: str | None) -> int:
+    """Decide of a whole case, and show how far that is; return of how many entries."""
+    whole = desk.begin(action, looked.case, last=looked.last)
+    done = 0
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(str(action), total=whole.total)
+        try:
+            while not whole.finished:
+                whole = desk.go_on(whole, by=by, note=note, seconds=BETWEEN)
+                done = whole.n_done
+                bar.update(task, completed=done)
+        except (RAGShieldError, KeyboardInterrupt) as error:
+            if done:
+                rest = "what is left is as it was, and the same command goes on with it"
+                bar.console.print(f"{action}: {done} of {whole.total} entries; {rest}")
+            if isinstance(error, KeyboardInterrupt):
+                raise typer.Exit(INTERRUPTED) from None
+            raise
+    return done
 
 
 def _agreed(question: str) -> bool:
@@ -506,12 +546,16 @@ def _agreed(question: str) -> bool:
         return False
 
 
-def _by_store(quarantine: Quarantine, case: Case) -> dict[str | None, list[str]]:
+def _by_store(quarantine: Quarantine, looked: Looked) -> dict[str | None, list[str]]:
     """Return the ids of a case's entries, by the store that they are of."""
     ids: dict[str | None, list[str]] = {}
-    for offset in range(0, case.n_members, AT_ONCE):
-        for held in quarantine.cases.members(case.number, limit=AT_ONCE, offset=offset):
-            ids.setdefault(held.store, []).append(held.id)
+    at = 0
+    while places := quarantine.cases.places(
+        looked.case.number, after=at, until=looked.last, limit=AT_ONCE
+    ):
+        for one in places:
+            ids.setdefault(one.store, []).append(one.id)
+        at = places[-1].number
     return ids
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from importlib.metadata import entry_points
@@ -24,12 +24,14 @@ from rich.progress import (
 )
 from rich.text import Text
 
+from ragshield_core.detectors.base import Detector
 from ragshield_core.detectors.registry import BUILT_IN, built_in_detectors, detector_class
 from ragshield_core.errors import RAGShieldError, SourceError
 from ragshield_core.findings import printable
 from ragshield_core.quarantine import Quarantine
 from ragshield_core.scan.audit import scan
 from ragshield_core.scan.embedding_cache import CachedEmbedder
+from ragshield_core.scan.excused import without_excused
 from ragshield_core.scan.knowledge_base import KnowledgeBase, load
 from ragshield_core.scan.output import findings_table, write_csv
 from ragshield_core.scan.partitioned.engines import engine_of
@@ -171,7 +173,7 @@ def scan_command(  # noqa: PLR0913 - options of a command line
             )
         report = replace(report, skipped=(*missing, *report.skipped))
         if store is not None and knowledge is not None:
-            report = _hold(report, knowledge, store)
+            report = _hold(report, detectors, knowledge, store)
         if json_file is not None:
             json_file.write_text(report.to_json(), encoding="utf-8")
         if csv_file is not None:
@@ -205,8 +207,14 @@ def _show(report: ScanReport, limit: int) -> None:
     console.print(Text(report.note, style="" if report.audited else "red"))
 
 
-def _hold(report: ScanReport, knowledge: KnowledgeBase, store: Quarantine) -> ScanReport:
-    """Put findings into quarantine; entries that people released before are none any more."""
+def _hold(
+    report: ScanReport, detectors: Sequence[Detector], knowledge: KnowledgeBase, store: Quarantine
+) -> ScanReport:
+    """Put findings into quarantine; what people released before, or rules excuse, is none."""
+    n_found = len(report.found)
+    report = without_excused(report, detectors, store)
+    if n_excused := n_found - len(report.found):
+        console.print(Text(f"{n_excused} entries are excused by rules, and stay where they are."))
     rows = [row for row in report.ranking if not report.admitted[row]]
     if not rows:
         return report

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sqlalchemy import select, text
+from sqlalchemy import event, select, text
 
 from ragshield_core import Batch, Quarantine
 from ragshield_core.errors import QuarantineError
@@ -338,3 +338,38 @@ def test_a_proposal_that_the_log_does_not_vouch_for_is_none(on_file):
             text("UPDATE ragshield_audit_log SET action = 'would release', actor = 'anna'")
         )
     assert quarantine.proposed(["a"]) == {}
+
+
+def test_a_text_is_sought_as_a_text_and_read_once(any_url):
+    """Not as a pattern, which takes servers twice as long, nor for each case by itself."""
+    quarantine = Quarantine(any_url)
+    hold(quarantine, *(found(f"e{n}", detector=f"d{n}") for n in range(30)))
+    with quarantine.database.engine() as engine:
+        sought: list[str] = []
+        event.listen(engine, "before_cursor_execute", lambda *given: sought.append(given[2]))
+    assert quarantine.cases.page(search="ABOUT E7 and").n_cases == 1
+    (query,) = (one for one in sought if "searched" in one)
+    assert ("strpos(" if "postgresql" in any_url else "instr(") in query
+    assert ("AS MATERIALIZED" in query) is ("postgresql" in any_url)
+
+
+def test_entries_of_a_case_are_gone_through_as_they_came(any_url):
+    quarantine = Quarantine(any_url)
+    hold(quarantine, *(found(f"m{n}", ["m0"]) for n in range(7)))
+    (case,) = quarantine.cases.list()
+    quarantine.confirm(["m1", "m4"])
+    last = quarantine.cases.newest(case.number)
+    seen, at = [], 0
+    while places := quarantine.cases.places(case.number, after=at, until=last, limit=3):
+        assert len(places) <= 3
+        seen += [(one.id, one.status) for one in places]
+        at = places[-1].number
+    assert seen == [(f"m{n}", "confirmed" if n in (1, 4) else "held") for n in range(7)]
+    hold(quarantine, found("m7", ["m0"]), found("m8", ["m0"]))
+    quarantine.release(["m8"])
+    later = quarantine.cases.later(case.number, last)
+    assert later == {Status.HELD: 1, Status.RELEASED: 1}
+    assert not quarantine.cases.places(case.number, after=last, until=last)
+    members = quarantine.cases.members(case.number, limit=20)
+    assert [one.id for one in members] == ["m0", "m2", "m3", "m5", "m6", "m7", "m1", "m4", "m8"]
+    assert quarantine.cases.newest(99) == 0

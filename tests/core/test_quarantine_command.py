@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from ragshield_core import Batch, Quarantine
 from ragshield_core.cli import app
+from ragshield_core.errors import QuarantineError
 from ragshield_core.findings import Decision, Finding, Verdict
 
 UUID = "0d706099-6dd9-412a-9df6-a71043e020de"
@@ -302,3 +303,59 @@ def test_names_are_completed_and_no_database_is_made_for_it(tmp_path, monkeypatc
     )
     assert "clique" not in completed("ragshield quarantine cases --detector cl", "mistyped")
     assert not missing.exists()
+
+
+def test_a_whole_case_is_reopened(ragshield, grouped):
+    number = case_of(grouped, "clique")
+    ragshield("quarantine", "confirm", "--case", number, "--yes")
+    grouped.reopen(["g1"])
+    code, out, _ = ragshield("quarantine", "reopen", "--case", number, "--yes", "--note", "wrong")
+    assert (code, "reopened 2 entries" in out) == (0, True)
+    assert grouped.count() == 4
+    assert {line.note for line in grouped.log()[-2:]} == {"wrong"}
+
+
+def test_a_case_is_decided_as_it_was_when_somebody_was_asked(ragshield, grouped, monkeypatch):
+    number = case_of(grouped, "clique")
+
+    def agreed(question):
+        batch = Batch.of(ids=["new"], texts=["all new"], embeddings=None)
+        tie = Finding(
+            detector="clique",
+            entry_id="new",
+            score=9.0,
+            threshold=6.9,
+            p_value=0.001,
+            evidence="because",
+            related_ids=("g1",),
+        )
+        decision = Decision(entry_id="new", verdict=Verdict.QUARANTINE, findings=(tie,))
+        grouped.hold(batch, [decision])
+        return "3 entries" in question
+
+    monkeypatch.setattr("ragshield_core.review.quarantine_command._agreed", agreed)
+    code, out, _ = ragshield("quarantine", "confirm", "--case", number)
+    assert (code, "confirmed 3 entries" in out) == (0, True)
+    assert [one.id for one in grouped.list() if one.id == "new"] == ["new"]
+
+
+def test_a_whole_case_that_is_cut_off_says_how_far_it_came(ragshield, grouped, monkeypatch):
+    number = case_of(grouped, "clique")
+    monkeypatch.setattr("ragshield_core.review.desk.AT_ONCE", 2)
+    confirm, calls = Quarantine.confirm, []
+
+    def fails(self, *given, **named):
+        calls.append(given)
+        if len(calls) > 1:
+            msg = "the database is gone."
+            raise QuarantineError(msg)
+        return confirm(self, *given, **named)
+
+    monkeypatch.setattr(Quarantine, "confirm", fails)
+    code, _, error = ragshield("quarantine", "confirm", "--case", number, "--yes")
+    assert code == 2
+    assert "2 of 3 entries; what is left is as it was" in error
+    assert grouped.count("confirmed") == 2
+    monkeypatch.setattr(Quarantine, "confirm", confirm)
+    code, out, _ = ragshield("quarantine", "confirm", "--case", number, "--yes")
+    assert (code, "confirmed 1 entries" in out) == (0, True)

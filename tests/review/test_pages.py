@@ -11,6 +11,7 @@ from langchain_core.vectorstores import InMemoryVectorStore
 from ragshield_core import Batch, Guard, Quarantine
 from ragshield_core.canary import CanaryMonitor
 from ragshield_core.detectors import CliqueDetector
+from ragshield_core.findings import Decision, Finding, Verdict
 from ragshield_core.quarantine import Status
 from ragshield_core.review import review_app
 from ragshield_core.rules import Rules
@@ -119,6 +120,169 @@ def test_a_whole_case_is_decided_at_once_page_by_page(quarantine, app, monkeypat
     anna.get("/")
     anna.post("/undo")
     assert quarantine.count() == 45
+
+
+@pytest.fixture
+def slow(monkeypatch):
+    """Let a request end after ten entries."""
+    monkeypatch.setattr("ragshield_core.review.desk.AT_ONCE", 10)
+    monkeypatch.setattr("ragshield_core.review.app.STEP", 0.0)
+
+
+def flood(quarantine, start=0, end=45):
+    held(quarantine, [f"leaflet {'x' * n}" for n in range(start, end)])
+
+
+@pytest.mark.usefixtures("slow")
+def test_a_large_case_is_decided_in_requests_that_end_and_goes_on(quarantine, app):
+    flood(quarantine)
+    anna = Browser(app)
+    anna.get("/cases/1")
+    anna.post("/cases/1", action="confirm", all="yes", note="a flood", last="45")
+    assert anna.last.url.path == "/progress"
+    assert "10 of 45 entries" in anna.last.text
+    assert 'hx-trigger="load"' in anna.last.text
+    assert quarantine.count() == 35  # nothing goes on by itself, and nothing is lost
+    assert "of case 1 is not carried out to its end" in anna.get("/").text
+    for action in ("decide", "undo"):
+        path = {"decide": "/cases/1", "undo": "/undo"}[action]
+        refused = anna.post(path, action="release", entry=["45"])
+        assert (refused.status_code, "still being carried out" in refused.text) == (409, True)
+    assert quarantine.count() == 35
+    for left in (25, 15, 5):
+        anna.post("/progress")
+        assert (anna.last.url.path, quarantine.count()) == ("/progress", left)
+    answer = anna.client.post("/progress", data={"csrf": anna.csrf}, headers={"hx-request": "true"})
+    assert answer.headers["hx-redirect"] == "/cases/1"
+    anna.get("/cases/1")
+    assert "45 entries confirmed as poisoned" in anna.told
+    assert {line.note for line in quarantine.log() if line.action == "confirm"} == {"a flood"}
+    anna.post("/undo")
+    assert "10 entries wait again; 35 lines of the log are left" in anna.last.text
+    for _ in range(4):
+        anna.post("/progress")
+    assert "45 entries wait again" in anna.told
+    assert quarantine.count() == 45
+    quarantine.verify()
+
+
+@pytest.mark.usefixtures("slow")
+def test_a_large_decision_is_stopped_and_taken_back(quarantine, app):
+    flood(quarantine)
+    anna = Browser(app)
+    anna.get("/cases/1")
+    anna.post("/cases/1", action="release", all="yes")
+    anna.post("/progress/stop")
+    assert anna.last.url.path == "/cases/1"
+    assert "Stopped: 10 entries released" in anna.told
+    assert quarantine.count() == 35
+    anna.post("/undo")
+    assert quarantine.count() == 45
+    assert "go on, or stop it" not in anna.get("/").text
+    assert anna.post("/progress").url.path == "/"  # there is nothing to carry on
+
+
+@pytest.mark.usefixtures("slow")
+def test_what_nobody_has_looked_at_is_not_decided(quarantine, app):
+    flood(quarantine)
+    anna = Browser(app)
+    anna.get("/cases/1")
+    held(quarantine, ["leaflet " + "x" * 4 + "\n"])  # a copy of one that comes later
+    assert quarantine.cases.show(1).n_members == 46
+    last = re.search(r'name="last" value="(\d+)"', anna.last.text).group(1)
+    anna.post("/cases/1", action="confirm", all="yes", last=last)
+    while anna.last.url.path == "/progress":
+        anna.post("/progress")
+    assert "45 entries confirmed" in anna.told
+    assert [one.id for one in quarantine.list()] == ["e45"]
+
+
+@pytest.mark.usefixtures("slow")
+def test_others_that_become_a_part_of_a_case_are_not_decided_with_it(quarantine, app):
+    flood(quarantine, 0, 15)
+    flood(quarantine, 20, 45)
+    held(quarantine, ["leaflet xxx\n"])  # a copy, so that the last one of the case is behind
+    anna = Browser(app)
+    anna.get("/cases/1")
+    anna.post("/cases/1", action="confirm", all="yes")
+    assert "10 of 16 entries" in anna.last.text
+    tie = Finding(
+        detector="clique",
+        entry_id="tie",
+        score=9.0,
+        threshold=6.9,
+        p_value=0.001,
+        evidence="one of a group",
+        related_ids=("e1", "e20"),
+    )
+    batch = Batch.of(ids=["tie"], texts=["a tie"], embeddings=None)
+    decision = Decision(entry_id="tie", verdict=Verdict.QUARANTINE, findings=(tie,))
+    quarantine.hold(batch, [decision])
+    for _ in range(2):
+        anna.post("/progress")
+        assert "have become a part of case 1, which nobody has looked at" in anna.last.text
+        assert "hx-trigger" not in anna.last.text  # a person goes on, or stops
+        assert quarantine.count("confirmed") == 10
+    anna.post("/progress/stop")
+    assert quarantine.count() == 32
+
+
+@pytest.mark.usefixtures("slow")
+def test_two_who_decide_of_a_large_case_lose_nothing(quarantine, app):
+    flood(quarantine)
+    anna, bert = Browser(app), Browser(app, "bert")
+    for each, action in ((anna, "confirm"), (bert, "release")):
+        each.get("/cases/1")
+        each.post("/cases/1", action=action, all="yes")
+    for _ in range(5):
+        for each in (anna, bert):
+            if each.last.url.path == "/progress":
+                each.post("/progress")
+    assert quarantine.count() == 0
+    n_confirmed, n_released = quarantine.count("confirmed"), quarantine.count("released")
+    assert n_confirmed + n_released == 45
+    assert f"{n_confirmed} entries confirmed" in anna.told
+    assert f"{n_released} entries released" in bert.told
+    assert len([one for one in quarantine.log() if one.action in ("confirm", "release")]) == 45
+
+
+@pytest.mark.usefixtures("slow")
+def test_a_large_case_is_proposed_as_a_whole_and_agreed_with(quarantine):
+    app = review_app(quarantine, token=TOKEN, two_persons=True)
+    flood(quarantine)
+    anna, bert = Browser(app), Browser(app, "bert")
+    for each in (anna, bert):
+        each.get("/cases/1")
+        each.post("/cases/1", action="release", all="yes", note="ours")
+        while each.last.url.path == "/progress":
+            each.post("/progress")
+    assert "45 wait for a second person" in anna.told
+    assert "45 entries released" in bert.told
+    assert {(one.actor, one.note) for one in quarantine.log() if one.action == "release"} == {
+        ("bert", "ours")
+    }
+
+
+def test_what_was_decided_is_reopened(quarantine):
+    store, _ = guarded(quarantine)
+    app = review_app(store, token=TOKEN)
+    one, two = held(store.quarantine, ["a page about 1, revised", "a page about 1, again"])
+    anna, bert = Browser(app), Browser(app, "bert")
+    anna.decide(1, "release", ["1"])
+    anna.decide(1, "confirm", ["2"])
+    assert store.get_by_ids([one])
+    bert.get("/cases/1")
+    bert.post("/cases/1", reopen="1", entry=["2"], note="not ours")
+    assert "1 entry reopened, to be decided anew" in bert.told
+    assert store.get_by_ids([one]) == []
+    assert [(line.actor, line.note) for line in quarantine.log([one]) if line.action == "reopen"]
+    assert quarantine.show(two).status is Status.CONFIRMED
+    assert bert.post("/cases/1", reopen="1").status_code == 409
+    bert.decide(1, "confirm")
+    assert "Reopen all 2" in bert.get("/cases/1").text
+    bert.post("/cases/1", reopen="all")
+    assert "2 entries reopened" in bert.told
+    assert quarantine.count() == 2
 
 
 def test_a_release_needs_a_second_person_where_that_is_asked(quarantine):
@@ -269,13 +433,34 @@ def test_a_rule_is_made_with_a_reason_and_an_end_and_revoked(quarantine, app):
     (rule,) = Rules(quarantine).in_force()
     assert (rule.value, rule.made_by, rule.reason) == ("lamps.example", "anna", "ours")
     assert (rule.expires_at - rule.made_at).days in (29, 30)
-    anna.post("/rules/1/revoke")
+    anna.post("/rules/1/revoke", reason="sold")
     assert "counts no more" in anna.told
+    assert quarantine.log()[-1].note.endswith(": sold")
     assert Rules(quarantine).in_force() == ()
     assert [line.action for line in quarantine.log()][-2:] == ["rule", "revoke"]
     assert anna.post("/rules/1/revoke").status_code == 409
     assert anna.post("/rules", kind="x", value="x", reason="x", days="30").status_code == 400
     quarantine.verify()
+
+
+def test_a_rule_is_for_some_detectors_where_they_are_named(quarantine, app):
+    held(quarantine, ["about lamps"], lineages=["lamps.example"])
+    anna = Browser(app)
+    assert "It counts for all stores of default" in anna.get("/rules").text
+    form = {"kind": "trusted_source", "value": "lamps.example", "reason": "ours", "days": "30"}
+    anna.post("/rules", **form, detectors=" hidden_text, clique,")
+    (rule,) = Rules(quarantine).in_force()
+    assert rule.detectors == ("hidden_text", "clique")
+    phrase = form | {"kind": "own_phrase", "detectors": "clique"}
+    assert anna.post("/rules", **phrase).status_code == 400
+    assert 'name="detectors" maxlength="500" value="clique"' in anna.last.text
+
+
+def test_equally_severe_cases_are_ordered_by_size(quarantine, app):
+    held(quarantine, ["alone"])
+    held(quarantine, GROUP)
+    page = Browser(app).get("/").text
+    assert page.index("Case 2<") < page.index("Case 1<")
 
 
 def test_an_empty_queue_says_so(app):
