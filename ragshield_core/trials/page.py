@@ -108,8 +108,8 @@ def html_page(found: Evaluation, worse: Sequence[str] = ()) -> str:
         "<h2>Recall against false positives</h2>",
         _paragraph(
             "In batches, each detector alone, at every threshold: what it finds of the attacks "
-            f"that it finds best, {CURVES} at most, by the share of clean entries that it holds with "
-            "them. The dashed line is the accepted rate."
+            f"that it finds best, {CURVES} at most, by the share of clean entries that it holds "
+            "with them. The dashed line is the accepted rate."
         ),
         _plots(_curve(found, name) for name in found.scores),
     ]
