@@ -21,6 +21,7 @@ from ragshield_core.attacks import (
     read_wordings,
 )
 from ragshield_core.attacks.wordings import mark_of
+from ragshield_core.calibration import clean_entries_needed
 from ragshield_core.errors import SourceError
 from ragshield_core.findings import printable
 from ragshield_core.logs import quiet
@@ -42,7 +43,7 @@ from ragshield_core.trials.page import html_page
 from ragshield_core.trials.sarif import to_sarif
 from ragshield_core.trials.streams import STREAM, STREAMS
 from ragshield_core.trials.targets import carriers_of
-from ragshield_core.trials.trial import N_TARGETS, SIZES, TOP_K, evaluate, halves
+from ragshield_core.trials.trial import N_TARGETS, SIZES, TOP_K, check_enough, evaluate, halves
 
 PASSED, WORSE = 0, 1
 NAMES = (*(attack.name for attack in ATTACKS), LABEL_FLIPS)
@@ -186,6 +187,9 @@ def evaluate_command(  # noqa: PLR0913 - options of a command line
         )
         with Bar() as bar, quiet():
             source = open_source(data, columns)
+            if len(source) // 2 < clean_entries_needed(fpr):  # else it is read once only
+                rows = source.chunks()
+                check_enough([each for part in rows for each in part.lineages], fpr, seed)
             corpus = load(source, embedder=lambda: model, progress=bar.tell).batch
             if LABEL_FLIPS in (attack or ()) and len({*corpus.labels} - {None}) < 2:  # noqa: PLR2004
                 msg = (

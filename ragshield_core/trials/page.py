@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ragshield_core.findings import printable
 from ragshield_core.trials.figures import CLEAN, REGIMES, Evaluation, Group, Rate
@@ -16,18 +17,22 @@ STYLE = """
   --clean: #2a78b5; --bad: #b3261e; --good: #14713d; }
 @media (prefers-color-scheme: dark) { :root { --ink: #dfe6ee; --paper: #14191f; --line: #3b4550;
   --clean: #6db3ea; --bad: #f08379; --good: #6fcf97; } }
-body { font: 15px/1.5 system-ui, sans-serif; margin: 1.5rem auto; max-width: 62rem; padding: 0 1rem;
+body { font: 15px/1.5 system-ui, sans-serif; margin: 1.5rem auto; max-width: 76rem; padding: 0 1rem;
   color: var(--ink); background: var(--paper); }
 .wide { overflow-x: auto; } table { border-collapse: collapse; margin: .5rem 0; }
 td, th { padding: .2rem .8rem .2rem 0; text-align: left; border-bottom: 1px solid var(--line);
-  white-space: nowrap; } td.text { white-space: normal; }
-.plots { display: flex; flex-wrap: wrap; gap: 1rem; } figure { margin: 0; max-width: 100%; }
+  white-space: nowrap; }
+.plots { display: flex; flex-wrap: wrap; gap: 1rem; }
+figure { margin: 0; width: 346px; max-width: 100%; }
 figcaption { font-size: 13px; } svg { max-width: 100%; height: auto; }
-p, li, figcaption { overflow-wrap: anywhere; }
+p, li { max-width: 62rem; } p, li, figcaption { overflow-wrap: anywhere; }
 svg text { font-size: 11px; fill: var(--ink); } .axis { stroke: var(--line); fill: none; }
 .clean { fill: var(--clean); stroke: var(--clean); } .bad { fill: var(--bad); stroke: var(--bad); }
 .bars .clean, .bars .bad { stroke: none; opacity: .65; } .curve { fill: none; stroke-width: 1.6; }
-.limit { stroke: var(--ink); stroke-dasharray: 4 3; } td.bad { color: var(--bad); fill: none; }
+.limit { stroke: var(--ink); stroke-dasharray: 4 3; }
+.kind-0 { stroke: var(--bad); } .kind-1 { stroke: var(--clean); stroke-dasharray: 7 3; }
+.kind-2 { stroke: var(--good); stroke-dasharray: 2 3; }
+.kind-3 { stroke: var(--ink); stroke-dasharray: 9 3 2 3; }
 """
 # No script runs, and nothing is loaded from anywhere, whatever a text says.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
@@ -35,8 +40,9 @@ WIDTH, HEIGHT, MARGIN = 290, 150, 28
 BINS = 30
 # Beyond this quantile of all scores, bars stand at the edge: a few extremes would hide the rest.
 EDGE = 0.98
-# Attacks of a plot of curves: the worst found ones.
-CURVES = 6
+# Attacks of a plot of curves, the best found ones; as many as there are strokes to tell them apart.
+CURVES = 4
+LEGEND = 15  # height of a line of it
 
 
 def html_page(found: Evaluation, worse: Sequence[str] = ()) -> str:
@@ -101,7 +107,9 @@ def html_page(found: Evaluation, worse: Sequence[str] = ()) -> str:
         _plots(_histogram(found, name) for name in found.scores),
         "<h2>Recall against false positives</h2>",
         _paragraph(
-            "In batches, each detector alone, at every threshold; the attacks with the most texts."
+            "In batches, each detector alone, at every threshold: what it finds of the attacks "
+            f"that it finds best, {CURVES} at most, by the share of clean entries that it holds "
+            "with them. The dashed line is the accepted rate."
         ),
         _plots(_curve(found, name) for name in found.scores),
     ]
@@ -203,7 +211,7 @@ def _histogram(found: Evaluation, name: str) -> str:
     line = ""
     if math.isfinite(threshold):
         x = MARGIN + (threshold - edges[0]) / (edges[-1] - edges[0]) * WIDTH
-        line = f'<line class="limit" x1="{x:.1f}" y1="6" x2="{x:.1f}" y2="{10 + HEIGHT}"/>'
+        line = _limit(x)
     return _figure(
         f'<g class="bars">{"".join(bars)}</g>{line}' + _ends(f"{edges[0]:.3g}", f"{edges[-1]:.3g}"),
         f"{name}: clean (blue) and poison (red), each of its own highest bar",
@@ -212,28 +220,58 @@ def _histogram(found: Evaluation, name: str) -> str:
 
 def _curve(found: Evaluation, name: str) -> str:
     clean = np.sort(np.array(found.scores[name].get(CLEAN, ())))[::-1]
-    kinds = sorted(
-        (kind for kind, each in found.scores[name].items() if kind != CLEAN and len(each)),
-        key=lambda kind: -len(found.scores[name][kind]),
-    )[:CURVES]
-    if not len(clean) or not kinds:
+    if not len(clean):
         return ""
-    rates = np.geomspace(1.0 / (len(clean) + 1), 1.0, 60)
-    at = clean[np.minimum((rates * len(clean)).astype(int), len(clean) - 1)]
-    lines = []
-    for kind in kinds:
-        scores = np.array(found.scores[name][kind])
-        recall = (scores[None, :] > at[:, None]).mean(axis=1)
-        x = MARGIN + WIDTH * (1.0 + np.log(rates) / -np.log(rates[0]))
+    lowest, accepted = 1.0 / (len(clean) + 1), float(found.settings["fpr"])
+    rates = np.geomspace(lowest, 1.0, 60)
+    curves = {
+        kind: _recalls(clean, np.array(scores), rates)
+        for kind, scores in found.scores[name].items()
+        if kind != CLEAN and len(scores)
+    }
+    place = min(int(np.searchsorted(rates, accepted)), len(rates) - 1)
+    best = sorted(curves, key=lambda kind: -curves[kind][place])
+    shown = [kind for kind in best if curves[kind][place] > 0.0][:CURVES]
+    if not shown:
+        return ""
+    across = MARGIN + WIDTH * (1.0 - np.log([*rates, max(accepted, lowest)]) / np.log(lowest))
+    drawn = [_limit(across[-1])]
+    for number, kind in enumerate(shown):
+        style = f'class="curve kind-{number}"'
         points = " ".join(
-            f"{a:.1f},{b:.1f}" for a, b in zip(x, 10 + HEIGHT * (1.0 - recall), strict=True)
+            f"{x:.1f},{10 + HEIGHT * (1.0 - y):.1f}"
+            for x, y in zip(across[:-1], curves[kind], strict=True)
         )
-        label = f"<title>{_escaped(kind)}</title>"
-        lines.append(f'<polyline class="curve bad" points="{points}">{label}</polyline>')
-    return _figure(
-        "".join(lines) + _ends(f"{rates[0]:.2g}", "1"),
-        f"{name}: share of poison above a threshold, by the share of clean entries above it",
+        drawn.append(f'<polyline {style} points="{points}"/>')
+        y = HEIGHT + 44 + number * LEGEND
+        drawn.append(f'<line {style} x1="{MARGIN}" y1="{y - 4}" x2="{MARGIN + 28}" y2="{y - 4}"/>')
+        drawn.append(f'<text x="{MARGIN + 34}" y="{y}">{_escaped(kind, 60)}</text>')
+    scale = (
+        f'<text x="{MARGIN - 12}" y="18">1</text><text x="{MARGIN - 12}" y="{HEIGHT + 10}">0</text>'
     )
+    return _figure(
+        "".join(drawn) + scale + _ends(f"{lowest:.2g}", "1"),
+        f"{name}: share of poison that is found, by the share of clean entries that is held",
+        below=LEGEND * len(shown) + 6,
+    )
+
+
+def _recalls(
+    clean: NDArray[np.float64], poison: NDArray[np.float64], rates: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Return the share of poison above the thresholds that hold such shares of clean scores.
+
+    Parameters
+    ----------
+    clean
+        Scores, highest first.
+    poison
+        Scores.
+    rates
+        Shares, (0, 1].
+    """
+    thresholds = clean[np.minimum((rates * len(clean)).astype(int), len(clean) - 1)]
+    return np.asarray((poison[None, :] > thresholds[:, None]).mean(axis=1))
 
 
 def _group(group: Group) -> str:
@@ -265,6 +303,10 @@ def _group(group: Group) -> str:
     )
 
 
+def _limit(x: float) -> str:
+    return f'<line class="limit" x1="{x:.1f}" y1="6" x2="{x:.1f}" y2="{10 + HEIGHT}"/>'
+
+
 def _ends(low: str, high: str) -> str:
     return (
         f'<path class="axis" d="M{MARGIN} 10 V{10 + HEIGHT} H{MARGIN + WIDTH}"/>'
@@ -273,8 +315,8 @@ def _ends(low: str, high: str) -> str:
     )
 
 
-def _figure(drawn: str, caption: str) -> str:
-    size = f"0 0 {WIDTH + 2 * MARGIN} {HEIGHT + 30}"
+def _figure(drawn: str, caption: str, below: int = 0) -> str:
+    size = f"0 0 {WIDTH + 2 * MARGIN} {HEIGHT + 30 + below}"
     return (
         f'<figure><svg viewBox="{size}" width="{WIDTH + 2 * MARGIN}" role="img" '
         f'aria-label="{_escaped(caption)}">{drawn}</svg>'

@@ -26,6 +26,7 @@ from ragshield_core.attacks.wordings import mark_of
 from ragshield_core.calibration import clean_entries_needed
 from ragshield_core.entries import Batch, together
 from ragshield_core.errors import CalibrationError, SourceError
+from ragshield_core.findings import Skipped
 from ragshield_core.guard import Guard
 from ragshield_core.quarantine import Quarantine
 from ragshield_core.trials.figures import (
@@ -168,7 +169,7 @@ def evaluate(  # noqa: PLR0913 - settings of an experiment
             "were cut from in lineages, or nothing."
         )
         raise SourceError(msg)
-    _check_enough(len(known), fpr)  # before texts are embedded
+    check_enough(entries.lineages, fpr, seed)  # before attacks are embedded
     if targets is None:
         targets = targets_of(known, n_targets, seed)
     targets = list(targets)[:n_targets]
@@ -279,9 +280,12 @@ def _place(poison: Poison, regime: Regime, name: str, size: int) -> tuple[int, i
 
 def halves(entries: Batch, seed: int = 0) -> tuple[Batch, Batch]:
     """Return two halves of a corpus, at random; chunks of one document are in the same."""
-    names = [
-        f"\0{row}" if lineage is None else lineage for row, lineage in enumerate(entries.lineages)
-    ]
+    mine = _first_half(entries.lineages, seed)
+    return entries.take(np.flatnonzero(mine)), entries.take(np.flatnonzero(~mine))
+
+
+def _first_half(lineages: Sequence[str | None], seed: int) -> NDArray[np.bool_]:
+    names = [f"\0{row}" if lineage is None else lineage for row, lineage in enumerate(lineages)]
     # By name, so that a corpus that grows keeps its halves.
     key = f"{seed}:".encode()
     marks = {
@@ -296,12 +300,27 @@ def halves(entries: Batch, seed: int = 0) -> tuple[Batch, Batch]:
             break
         first.add(name)
         n += sizes[name]
-    mine = np.array([name in first for name in names], dtype=np.bool_)
-    return entries.take(np.flatnonzero(mine)), entries.take(np.flatnonzero(~mine))
+    return np.array([name in first for name in names], dtype=np.bool_)
 
 
-def _check_enough(n_known: int, fpr: float) -> None:
-    """Refuse a rate that so few entries can in no case justify."""
+def check_enough(lineages: Sequence[str | None], fpr: float, seed: int = 0) -> None:
+    """Refuse a rate that half of so few entries can in no case justify; vectors are not needed.
+
+    Parameters
+    ----------
+    lineages
+        Of each entry of the corpus, the document that it was cut from, or ``None``.
+    fpr
+        Accepted false-positive rate, (0, 1).
+    seed
+        Of the halves.
+
+    Raises
+    ------
+    CalibrationError
+        Says what would do.
+    """
+    n_known = int(_first_half(lineages, seed).sum())
     if n_known >= clean_entries_needed(fpr):
         return
     msg = (
@@ -313,7 +332,7 @@ def _check_enough(n_known: int, fpr: float) -> None:
 
 
 def _ask_for(n_known: int) -> str:
-    rate = math.ceil(100 * ENOUGH / n_known) / 100
+    rate = math.ceil(100 * ENOUGH / max(1, n_known)) / 100
     if rate >= 1.0:
         return "Bring more entries."
     return f"Bring more entries, or accept a rate of {rate:g} (--fpr {rate:g})."
@@ -375,7 +394,7 @@ class _Trial:
             wrong |= objecting(report)
             for name, column in report.scores.items():
                 scores[name].append(column)
-            skipped = {item.detector: item.reason for item in report.skipped}
+            skipped = {item.detector: self._why(item) for item in report.skipped}
             unjudged = {item.detector: item.reason for item in report.unjudged}
             self.idle = unjudged | skipped | self.idle
             done += len(part)
@@ -386,6 +405,12 @@ class _Trial:
                 self.idle.pop(name, None)
         by = Counter(kind for kinds in wrong.values() for kind in kinds)
         return by, wrong, 1_000.0 * seconds / len(self._rest)
+
+    def _why(self, item: Skipped) -> str:
+        """Return why a detector is not in force, with what it says itself of clean entries."""
+        (detector,) = (each for each in self._guard.detectors if each.name == item.detector)
+        said = dict.fromkeys(detector.unjudged(self._rest).values())
+        return ": ".join([item.reason, *said])
 
     @property
     def groups(self) -> tuple[Group, ...]:

@@ -29,6 +29,7 @@ from ragshield_core.cli import app
 from ragshield_core.errors import CalibrationError, InvalidBatchError, SourceError
 from ragshield_core.help_desk import help_desk
 from ragshield_core.trials import Evaluation, Rate, evaluate, targets_of
+from ragshield_core.trials.figures import CLEAN
 from ragshield_core.trials.page import html_page
 from ragshield_core.trials.poison import PROBES
 from ragshield_core.trials.trial import halves
@@ -184,6 +185,7 @@ def test_detectors_that_judged_nothing_are_named(found):
         targets=[],
     )
     assert "it could judge none" in few.idle["clique"]
+    assert "100 are needed" in few.idle["clique"]  # what the detector says itself
     assert "it could judge none" in html_page(few)
 
 
@@ -414,6 +416,28 @@ def test_the_page_has_what_is_held_of_groups_by_size_and_what_was_planted(found)
         assert html.escape(f"{name}: {what}") in html_page(found)
 
 
+def test_a_plot_of_recall_names_the_attacks_that_the_detector_finds_best_and_no_others(found):
+    scores = {
+        "mine": {
+            CLEAN: tuple(n / 100 for n in range(100)),
+            "found by half": (0.2, 2.0),
+            "never found": (0.1, 0.2),
+            **{f"always found {n}": (3.0,) for n in range(3)},
+            "found <a little>": (0.1, 0.2, 2.0),
+            "found least": (*(0.1,) * 9, 2.0),
+        },
+        "idle": {CLEAN: (0.0,), "never found": (0.0,)},
+    }
+    page = html_page(replace(found, scores=scores, groups=(), recipes={}))
+    plots = page.partition("Recall against false positives")[2].split("<figure>")[1:]
+    (plot,) = plots  # none of a detector that finds nothing
+    order = [f"always found {n}" for n in range(3)] + ["found by half"]
+    assert re.findall(r"<text[^>]*>([^<]*found[^<]*)</text>", plot) == order
+    assert plot.count("<polyline") == 4
+    heights = [re.findall(r",([\d.]+)", points) for points in re.findall(r'points="(.*?)"', plot)]
+    assert [each[0] for each in heights] == ["10.0", "10.0", "10.0", "85.0"]
+
+
 def test_hostile_texts_are_escaped_on_the_page(found):
     group = replace(found.groups[0], texts=(HOSTILE,) * 10, question=HOSTILE, why=HOSTILE)
     recalls = (replace(found.recalls[0], attack=HOSTILE),)
@@ -572,6 +596,23 @@ def test_own_wordings_harder_steps_and_sizes_are_planted_and_sarif_is_written(
     refused = run("kb.jsonl", "--baseline", "out.json")
     assert refused.exit_code == 2
     assert "measured with wordings" in refused.output
+
+
+def test_a_folder_that_is_too_small_is_refused_before_anything_is_embedded(
+    own_model, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    for n, files in enumerate((1, 11)):
+        folder = tmp_path / f"docs{n}"
+        folder.mkdir()
+        for number in range(files):
+            (folder / f"p{number}.md").write_text(f"one of some texts, number {number}")
+        done = run(folder.name, "--seed", "3")  # 5 of 11 are known, 9 are needed at 0.1
+        assert done.exit_code == 2
+        assert "too few for a false-positive rate of 0.1: 30 or more" in " ".join(
+            done.output.split()
+        )
+    assert own_model == []
 
 
 @pytest.mark.parametrize(
