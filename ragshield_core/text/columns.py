@@ -250,8 +250,13 @@ class Dictionary:
             Of columns, shape (n_words,).
         """
         found = np.zeros(len(keys), dtype=np.int32)
+        left: NDArray[np.intp] | slice = slice(None)
         for odd, table in self._tables:
-            at = table[(keys * odd) >> self._shift]
-            at *= self._keys[at] == keys
-            found |= at
+            asked = keys[left]
+            at = table[(asked * odd) >> self._shift]
+            same = self._keys[at] == asked
+            found[left] = at * same
+            # Only where another word is may one of the next table be meant.
+            other = np.flatnonzero((at > 0) & ~same)
+            left = other if isinstance(left, slice) else left[other]
         return found

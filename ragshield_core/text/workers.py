@@ -29,7 +29,7 @@ ENVIRONMENT = "RAGSHIELD_WORKERS"
 LEAST = 4_000_000
 # Characters of the texts that are read together, which bounds the memory, and is a tenth of a
 # second of work for a process.
-SHARE = 1 << 18
+SHARE = 1 << 19
 # Seconds without work after which they end.
 IDLE = 60
 

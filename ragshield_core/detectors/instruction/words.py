@@ -121,9 +121,9 @@ def _candidates(
         same = text[:-behind] == text[behind:]
         near[:-behind][same] |= needs[behind:][same]
     has = np.ascontiguousarray(_unpacked(near).T)
-    anywhere: NDArray[np.bool_] = has.any(axis=1)
+    anywhere = np.asarray(has.any(axis=1))
     required = _needs().required
-    rules = np.flatnonzero(np.logical_and.reduce([anywhere[need] for need in required]))
+    rules = np.flatnonzero(anywhere[required].all(axis=0))
     rule, sentence = np.nonzero(np.logical_and.reduce([has[need[rules]] for need in required]))
     return rules[rule], sentence
 
