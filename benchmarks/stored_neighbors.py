@@ -5,6 +5,7 @@
     python benchmarks/stored_neighbors.py --servers  # searches alone, on an older and a newer
                                                      # pgvector: results/stored_neighbors_servers.md
     python benchmarks/stored_neighbors.py --memory 20000    # memory of one size; printed only
+    python benchmarks/stored_neighbors.py --only-memory     # writes that part of the results anew
 
 PostgreSQL is a server of its own (pgserver) on the same machine, its table and HNSW index in
 memory once they were read. Qdrant runs in its local mode, which compares with all in Python.
