@@ -16,7 +16,7 @@ from ragshield_core.quarantine import grouping
 from ragshield_core.quarantine.documents import document_key
 from ragshield_core.quarantine.entries import HeldEntry, Status
 from ragshield_core.quarantine.rows import to_held
-from ragshield_core.quarantine.searching import Contains
+from ragshield_core.quarantine.searching import contains
 from ragshield_core.quarantine.tables import ANY_STORE, CaseRow, HeldRow, MemberRow
 
 if TYPE_CHECKING:
@@ -437,7 +437,7 @@ class Cases:
         """
         found = select(MemberRow.case_number).where(
             MemberRow.namespace == self._quarantine.namespace,
-            Contains(MemberRow.searched, grouping.searched(search)),
+            contains(MemberRow.searched, grouping.searched(search)),
         )
         once = found.distinct().cte("found").prefix_with("MATERIALIZED", dialect="postgresql")
         return select(once.c.case_number)

@@ -9,7 +9,7 @@ from sqlalchemy import ColumnElement, or_, select
 
 from ragshield_core.quarantine import grouping
 from ragshield_core.quarantine.documents import document_key
-from ragshield_core.quarantine.searching import Contains
+from ragshield_core.quarantine.searching import contains
 from ragshield_core.quarantine.tables import HeldRow, MemberRow
 
 
@@ -53,7 +53,7 @@ class Narrowing:
             members.append(MemberRow.case_number == self.case)
         if self.search:
             sought = grouping.searched(self.search)
-            members.append(Contains(MemberRow.searched, sought))
+            members.append(contains(MemberRow.searched, sought))
         if members:
             conditions.append(_of(namespace, *members))
         if self.source is not None:

@@ -9,50 +9,51 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
 
+ESCAPE = "/"
 
-class Contains(FunctionElement[bool]):
-    """Whether a text contains another one, to the bit; neither is a pattern.
 
-    Servers match patterns character by character, and look for a plain text by Boyer and Moore's
-    way or in C's: half of the time in PostgreSQL, with 100,000 texts of 600 characters.
+def contains(text: Any, sought: str) -> ColumnElement[bool]:
+    """Return whether a text contains another one, which is no pattern.
+
+    PostgreSQL matches patterns character by character, and looks for a plain text by Boyer and
+    Moore's way: in half of the time, with 100,000 texts of 600 characters. SQLite is the other way
+    round: there, ``instr`` takes twice as long as ``LIKE``.
 
     Parameters
     ----------
-    text, sought
-        Columns, or values.
+    text
+        A column.
+    sought
+        In the same case.
 
     Examples
     --------
     >>> from sqlalchemy import column
     >>> from sqlalchemy.dialects import postgresql
-    >>> print(Contains(column("text"), "50 %").compile(dialect=postgresql.dialect()))
+    >>> print(contains(column("text"), "50 %").compile(dialect=postgresql.dialect()))
     (strpos(text, %(contains_1)s) > 0)
     """
+    pattern = sought
+    for special in (ESCAPE, "%", "_"):
+        pattern = pattern.replace(special, ESCAPE + special)
+    return _Contains(text, sought, f"%{pattern}%")
+
+
+class _Contains(FunctionElement[bool]):
+    """Of a text, what is sought in it, and that as a pattern."""
 
     name = "contains"
     type = Boolean()
     inherit_cache = True
 
 
-def _operands(element: Contains, compiler: SQLCompiler, **how: Any) -> tuple[str, str]:
-    text, sought = element.clauses
-    return compiler.process(text, **how), compiler.process(sought, **how)
+@compiles(_Contains)
+def _by_pattern(element: _Contains, compiler: SQLCompiler, **how: Any) -> str:
+    text, _, pattern = element.clauses
+    return compiler.process(text.like(pattern, escape=ESCAPE), **how)
 
 
-@compiles(Contains)
-def _by_pattern(element: Contains, compiler: SQLCompiler, **how: Any) -> str:
-    text, sought = element.clauses
-    pattern: ColumnElement[bool] = text.contains(sought.value, autoescape=True)
-    return compiler.process(pattern, **how)
-
-
-@compiles(Contains, "postgresql")
-def _by_strpos(element: Contains, compiler: SQLCompiler, **how: Any) -> str:
-    text, sought = _operands(element, compiler, **how)
+@compiles(_Contains, "postgresql")
+def _by_strpos(element: _Contains, compiler: SQLCompiler, **how: Any) -> str:
+    text, sought, _ = (compiler.process(one, **how) for one in element.clauses)
     return f"(strpos({text}, {sought}) > 0)"
-
-
-@compiles(Contains, "sqlite")
-def _by_instr(element: Contains, compiler: SQLCompiler, **how: Any) -> str:
-    text, sought = _operands(element, compiler, **how)
-    return f"(instr({text}, {sought}) > 0)"

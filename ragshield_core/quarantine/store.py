@@ -462,7 +462,13 @@ class Quarantine:
 
     def _latest(self, session: Session, entry_id: str, status: Status | str | None) -> HeldRow:
         wanted = None if status is None else Status(status)
-        rows = self._find(session, [entry_id], wanted).get(entry_id)
+        rows = self._find(session, [entry_id], wanted).get(entry_id, ())
+        return self._last_of(rows, entry_id, wanted)
+
+    def _last_of(
+        self, rows: Sequence[HeldRow], entry_id: str, wanted: Status | None = None
+    ) -> HeldRow:
+        """Return the latest of the revisions that are kept under an id."""
         if not rows:
             what = "" if wanted is None else f"{wanted} "
             msg = f"entry {entry_id!r} is not {what}in {self!r}; list() names what is."
@@ -621,9 +627,10 @@ class Quarantine:
         """
 
         def work(session: Session) -> tuple[HeldEntry, ...]:
-            rows = []
-            for entry_id in dict.fromkeys(ids):
-                row = self._latest(session, entry_id, None)
+            rows, named = [], list(dict.fromkeys(ids))
+            found = self._find(session, named)
+            for entry_id in named:
+                row = self._last_of(found.get(entry_id, ()), entry_id)
                 if row.status not in (Status.RELEASED, Status.CONFIRMED):
                     msg = (
                         f"entry {printable(entry_id, SHOWN_ID)!r} of {self!r} is {row.status}, "

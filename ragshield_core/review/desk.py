@@ -15,8 +15,9 @@ from ragshield_core.guard import Guard
 from ragshield_core.quarantine import Case, HeldEntry, Quarantine, Status
 from ragshield_core.quarantine.cases import Place
 
-# Entries that are decided upon in one transaction: a case may have a million.
-AT_ONCE = 500
+# Entries that are decided upon in one transaction: a case may have a million, and whoever waits for
+# a request, or for a write of theirs, shall not wait for long.
+AT_ONCE = 200
 
 
 class Action(StrEnum):

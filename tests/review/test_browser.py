@@ -318,7 +318,7 @@ def test_hostile_texts_are_shown_and_nothing_happens(quarantine, person):
 
 
 # Pages that would load something, send something or go elsewhere, between empty lines.
-PAGES = """\
+ACTING = """\
 <p>Send it back.</p><p style='display:none'>HIDDEN</p>
 <style>.x {display: none}</style><b class=x>GONE</b>
 
@@ -348,7 +348,8 @@ p {content: \\75 rl(//evil.example/d.png)}</style>
 <noscript><p title='</noscript><img src=//evil.example/m.png>'>
 
 </body></html><script>top.location = 'http://evil.example/'</script><plaintext>rest
-""".split("\n\n")
+"""
+PAGES = ACTING.split("\n\n")
 
 
 def test_a_page_is_drawn_and_nothing_of_it_acts(quarantine, person):
