@@ -26,6 +26,7 @@ SNIPPETS = {
     f"{name}-{number}": code
     for name, page in {"README": README, **PAGES, **SUBMITTED}.items()
     for number, code in enumerate(re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL))
+    if name != "start.md"  # whose blocks follow each other: test_commands.py
 }
 COMMANDS = re.findall(r"```bash\n(python3 -m venv .*?)\n```", README, flags=re.DOTALL)
 
