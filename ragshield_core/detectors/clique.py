@@ -753,7 +753,7 @@ class CliqueDetector(Detector, Lender, TableUser):
         some = self._fitted().part(overlay.numbers[rows])
         ordered = Tied.of(found, rows, self._lineages_by_turn(overlay, TURNS))
         self._shuffled = True  # for now
-        evidence = self._again(some, {c: found[c].raw.tight[rows] for c in CHANNELS})
+        evidence = self._again(some, tightness={c: found[c].raw.tight[rows] for c in CHANNELS})
         shuffled = Tied.of(evidence, np.s_[:], self._lineages_by_turn(some, TURNS))
         usual = Usual.of(shuffled, robust=False)
         together = came_together(
@@ -772,7 +772,8 @@ class CliqueDetector(Detector, Lender, TableUser):
             "(scan) says why; take out what is poisoned, and fit or adopt anew",
             *(self.name, len(self._together), n),
         )
-        evidence = self._again(overlay)  # what lies beside these groups no longer leans on them
+        # What lies beside these groups no longer leans on them.
+        evidence = self._again(overlay, before=found)
         for channel in CHANNELS:
             self._raw[channel].put(overlay.numbers, evidence[channel].raw)
         return evidence
@@ -799,14 +800,23 @@ class CliqueDetector(Detector, Lender, TableUser):
         return suspected
 
     def _again(
-        self, overlay: Overlay, tightness: Mapping[Channel, NDArray[np.float32]] | None = None
+        self,
+        overlay: Overlay,
+        *,
+        tightness: Mapping[Channel, NDArray[np.float32]] | None = None,
+        before: Mapping[Channel, GroupEvidence] | None = None,
     ) -> dict[Channel, GroupEvidence]:
-        """Gather evidence again, by turns of now; where given, groups are as tight as they were."""
+        """Gather evidence again by turns of now, of groups that are as tight as they were."""
         assert self._shares is not None  # noqa: S101 - without, there is no order to look at
         newcomers = Newcomers(overlay, self._shares, self._turns(TURNS))
-        known: Mapping[Channel, NDArray[np.float32]] = tightness or {}
         return {
-            channel: self._evidence(overlay, channel, newcomers, tightness=known.get(channel))
+            channel: self._evidence(
+                overlay,
+                channel,
+                newcomers,
+                before=None if before is None else before[channel],
+                tightness=None if tightness is None else tightness[channel],
+            )
             for channel in CHANNELS
         }
 

@@ -17,8 +17,12 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from ragshield_core.groups.evidence import SIZES
+
 # Accepted share of chance among what is named.
 FALSE_DISCOVERIES = 0.2
+# Members of a group are suspicious together: by chance, so many more than were seen to be.
+GROUP = SIZES[-1]
 # An entry counts as one about which the order says something from so many nats on, by chance as
 # often in one direction as in the other.
 SAYS_SOMETHING = 1.0
@@ -47,11 +51,11 @@ def came_together(
 
     Examples
     --------
-    >>> shuffled = np.zeros(100)
-    >>> ordered = np.where(np.arange(100) < 5, 9.0, 0.0)
+    >>> shuffled = np.zeros(1_000)
+    >>> ordered = np.where(np.arange(1_000) < 50, 9.0, 0.0)
     >>> int(came_together(ordered, shuffled, 3.0).sum())
-    5
-    >>> int(came_together(np.where(np.arange(100) < 40, 9.0, 0.0), shuffled, 3.0).sum())
+    50
+    >>> int(came_together(np.where(np.arange(1_000) < 400, 9.0, 0.0), shuffled, 3.0).sum())
     0
     """
     none = np.zeros(len(ordered), dtype=np.bool_)
@@ -64,6 +68,6 @@ def came_together(
     steps = np.unique(np.abs(more[more != 0.0]))
     upper, lower = np.sort(more[more > 0.0]), np.sort(-more[more < 0.0])
     found = len(upper) - np.searchsorted(upper, steps)
-    by_chance = 1 + len(lower) - np.searchsorted(lower, steps)
+    by_chance = GROUP + len(lower) - np.searchsorted(lower, steps)
     good = np.flatnonzero(by_chance <= FALSE_DISCOVERIES * found)
     return more >= steps[good[0]] if good.size else none

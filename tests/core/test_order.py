@@ -35,16 +35,24 @@ def test_what_is_suspicious_in_its_own_order_only_is_named_with_few_others(seed)
     assert named[200:].sum() <= 0.3 * named.sum()
 
 
+def of_the_first(n, score):
+    """Return scores of a thousand, all but the first of which are zero."""
+    return np.where(np.arange(1_000) < n, score, 0.0)
+
+
 def test_what_is_usual_in_both_orders_is_not_named():
-    ordered = np.where(np.arange(100) < 5, 2.9, 0.0)
-    assert not came_together(ordered, np.zeros(100), 3.0).any()
-    assert came_together(ordered + 0.2, np.zeros(100), 3.0)[:5].all()
+    assert not came_together(of_the_first(50, 2.9), np.zeros(1_000), 3.0).any()
+    assert came_together(of_the_first(50, 3.1), np.zeros(1_000), 3.0).sum() == 50
+
+
+def test_a_few_groups_are_chance():
+    assert not came_together(of_the_first(24, 9.0), np.zeros(1_000), 3.0).any()
+    assert came_together(of_the_first(25, 9.0), np.zeros(1_000), 3.0).sum() == 25
 
 
 def test_topics_that_came_together_are_no_poison():
-    shuffled = np.zeros(100)
-    assert came_together(np.where(np.arange(100) < 9, 8.0, 0.0), shuffled, 3.0).sum() == 9
-    assert not came_together(np.where(np.arange(100) < 11, 8.0, 0.0), shuffled, 3.0).any()
+    assert came_together(of_the_first(99, 8.0), np.zeros(1_000), 3.0).sum() == 99
+    assert not came_together(of_the_first(101, 8.0), np.zeros(1_000), 3.0).any()
 
 
 def entries(rng, topic, vectors, prefix, claims=None):
