@@ -1,7 +1,8 @@
 """What poison in the sample costs: a guard that has adopted it, and one that adopted a clean one.
 
     python benchmarks/poisoned_samples.py            # writes benchmarks/results/
-    python benchmarks/poisoned_samples.py --quick    # one split, one manner; writes nothing
+    python benchmarks/poisoned_samples.py --only "web + nq" --manner last
+    python benchmarks/poisoned_samples.py --quick    # writes nothing
 
 A random half of a corpus is adopted, as it is and with poison; the other half is new.
 """
@@ -9,8 +10,10 @@ A random half of a corpus is adopted, as it is and with poison; the other half i
 from __future__ import annotations
 
 import argparse
+import json
 import logging
 import platform
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +26,7 @@ from ragshield_core import Batch, Guard, Quarantine
 from ragshield_core.attacks import plant_phrase
 
 RESULTS = Path(__file__).parent / "results"
-SPLITS = 2
+SPLITS = 3
 # The corpus, and the attack texts: for questions about it, or about anything else.
 POISONED = {
     "web + nq": "poisonedrag_nq",
@@ -32,9 +35,10 @@ POISONED = {
     "near-duplicate docs": "poisonedrag_nq",
 }
 SHARE = 0.05
-PHRASE = "amber kettle northern"
-N_PHRASES = 60
+PHRASE, OTHER_PHRASE = "amber kettle northern", "copper lantern eastward"
+N_PHRASES, N_OTHER = 60, 20
 # How it lies in what is adopted: at its end; each group at a place of its own; each entry.
+CLEAN = "clean"
 MANNERS = ("last", "by groups", "scattered")
 COMING = (("text_blackbox", 5), ("text", 5), ("text", 3))
 
@@ -101,43 +105,58 @@ def measured(guard: Guard, new: Batch, source: str, used: set[str]) -> dict[str,
         out = held(guard, batch, len(batch))[0][: len(fresh)]
         name = "black-box" if column == "text_blackbox" else "raw"
         shares[f"{name}, {size} each"] = float(out.mean())
+    batch = new.take(range(500))
+    batch = replace(batch, texts=tuple(plant_phrase(batch, range(N_OTHER), OTHER_PHRASE)))
+    shares[f"another phrase, in {N_OTHER}"] = float(held(guard, batch, 500)[0][:N_OTHER].mean())
     return shares
 
 
-def table(names: list[str], manners: tuple[str, ...], splits: int) -> list[str]:
-    """Return the rows of the table."""
+def measure(name: str, manner: str, seed: int) -> dict[str, float]:
+    """Return the shares that are held after a sample was adopted, poisoned in a manner or clean."""
+    source = POISONED[name]
+    known, new = halves(knowledge_base(name), seed)
+    *poison, used = poison_for(known, source, seed)
+    sample = known if manner == CLEAN else poisoned(known, *poison, manner, seed)
+    return measured(adopting(sample), new, source, used)
+
+
+def table(figures: dict[str, dict[str, dict[str, float]]]) -> list[str]:
+    """Return the rows of the table, of what was measured."""
     rows = []
-    for name in names:
-        source, corpus = POISONED[name], knowledge_base(name)
-        found: dict[str, list[dict[str, float]]] = {}
-        for seed in track(range(splits), description=name):
-            known, new = halves(corpus, seed)
-            *poison, used = poison_for(known, source, seed)
-            samples = {m: poisoned(known, *poison, m, seed) for m in manners}
-            for manner, sample in ({"clean": known} | samples).items():
-                shares = measured(adopting(sample), new, source, used)
-                found.setdefault(manner, []).append(shares)
-        for manner in manners:
-            for what in found[manner][0]:
-                clean, bad = (np.mean([s[what] for s in found[m]]) for m in ("clean", manner))
+    for name, source in POISONED.items():
+        for manner in MANNERS:
+            clean, found = (figures.get(f"{name}, {m}", {}) for m in (CLEAN, manner))
+            seeds = sorted(clean.keys() & found.keys())
+            for what in found[seeds[0]] if seeds else ():
+                before, now = (np.mean([f[seed][what] for seed in seeds]) for f in (clean, found))
                 rows.append(
-                    f"| {name}, {source} | {manner} | {what} | {clean:.3f} | {bad:.3f} "
-                    f"| {bad - clean:+.3f} |"
+                    f"| {name}, {source} | {manner} | {len(seeds)} | {what} "
+                    f"| {before:.3f} | {now:.3f} | {now - before:+.3f} |"
                 )
-                print(rows[-1], flush=True)
     return rows
 
 
 def main() -> None:
     """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="small, writes nothing")
-    quick = parser.parse_args().quick
+    parser.add_argument("--quick", action="store_true", help="one sample; writes nothing")
+    parser.add_argument("--only", choices=POISONED, help="this knowledge base")
+    parser.add_argument("--manner", choices=(CLEAN, *MANNERS), help="only this one")
+    parser.add_argument("--splits", type=int, default=SPLITS)
+    given = parser.parse_args()
     logging.getLogger("ragshield").setLevel(logging.ERROR)
-    if quick:
-        table(["near-duplicate docs"], MANNERS[:1], 1)
+    if given.quick:
+        print(measure("web + nq", MANNERS[0], 0))
         return
-    rows = "\n".join(table(list(POISONED), MANNERS, SPLITS))
+    kept = RESULTS / "poisoned_samples.json"
+    figures = json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else {}
+    names = [given.only] if given.only else list(POISONED)
+    manners = [given.manner] if given.manner else [CLEAN, *MANNERS]
+    for name, manner in track([(name, manner) for name in names for manner in manners]):
+        found = {str(seed): measure(name, manner, seed) for seed in range(given.splits)}
+        figures[f"{name}, {manner}"] = found
+        kept.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+    rows = "\n".join(table(figures))
     RESULTS.joinpath("poisoned_samples.md").write_text(
         f"""# What poison in the sample costs
 
@@ -145,12 +164,12 @@ Written by `benchmarks/poisoned_samples.py`. The default guard at an accepted ra
 adopted a random half of a corpus, which nobody has vouched for: as it is, and with {SHARE:.0%} of
 poison. That is PoisonedRAG's texts, raw and black-box ones, five for a question, and {N_PHRASES}
 entries with a phrase planted; at the end of the store, each group at a place of its own, or each
-entry at one. Then texts for other questions come, all with 500 clean entries in one batch, and
-2,000 clean ones in batches of {TOGETHER}. Shares held, means of {SPLITS} splits. What limits it:
-docs/growth.md. Python {platform.python_version()}.
+entry at one. Then texts for other questions come, all with 500 clean entries in one batch,
+another phrase in {N_OTHER} of 500, and 2,000 clean ones in batches of {TOGETHER}. Shares held,
+means over splits. What limits it: docs/growth.md. Python {platform.python_version()}.
 
-| knowledge base, poison | it lies | what comes | clean sample | poisoned | difference |
-|---|---|---|---|---|---|
+| knowledge base, poison | it lies | splits | what comes | clean sample | poisoned | difference |
+|---|---|---|---|---|---|---|
 {rows}
 """,
         encoding="utf-8",
