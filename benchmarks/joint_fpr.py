@@ -1,4 +1,4 @@
-"""Whether the default guard keeps its rate on seven corpora, and with poison in its sample.
+"""Whether the default guard keeps its rate on seven corpora.
 
     python benchmarks/joint_fpr.py            # writes benchmarks/results/joint_fpr.md
     python benchmarks/joint_fpr.py --quick    # one split of a small corpus; writes nothing
@@ -18,14 +18,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-from cliques import attack, join, knowledge_base, renamed
-from corpora import load, read_rows
+from cliques import knowledge_base
+from corpora import load
 from growth import ham
 from rich.progress import track
 from templated import templated
 
 from ragshield_core import Batch, Guard, Quarantine
-from ragshield_core.attacks import plant_phrase
 from ragshield_core.evaluation import exact_interval
 
 RESULTS = Path(__file__).parent / "results"
@@ -41,21 +40,11 @@ CORPORA: dict[str, Callable[[], Batch]] = {
     "SMS, ham": lambda: ham("sms_spam"),
     "banking77": lambda: load("banking77"),
 }
-# Of those whose sample is poisoned: the corpus, and the attack texts for questions about it.
-POISONED = {"web + nq": "poisonedrag_nq", "web + hotpotqa": "poisonedrag_hotpotqa"}
-SHARE = 0.05
-PHRASE = "amber kettle northern"
-N_PHRASES = 60
 
 
 def guard_of(known: Batch) -> Guard:
     """Return the default guard, fitted and calibrated."""
     return Guard.default(FPR, quarantine=Quarantine("sqlite://")).fit(known).calibrate()
-
-
-def adopting(known: Batch) -> Guard:
-    """Return the default guard that has adopted a sample that nobody has vouched for."""
-    return Guard.default(FPR, quarantine=Quarantine("sqlite://")).adopt(known)
 
 
 def halves(corpus: Batch, seed: int) -> tuple[Batch, Batch]:
@@ -112,76 +101,6 @@ def with_rows(page: str, rows: list[str]) -> str:
     return head + line + "\n".join(ordered) + gap + rest
 
 
-def planted_into(known: Batch, source: str, seed: int) -> tuple[Batch, set[str]]:
-    """Return a sample with poison in it, and the questions that it is made for."""
-    rng = np.random.default_rng(seed)
-    fives = join(
-        *(
-            renamed(attack(source, column, 5, one_lineage=False), f"{column}-")
-            for column in ("text_blackbox", "text")
-        )
-    )
-    n_groups = len(fives) // 5
-    chosen = rng.permutation(n_groups)
-    wanted = int(SHARE * len(known)) - N_PHRASES
-    rows = (5 * chosen[:, None] + np.arange(5)).ravel()[:wanted]
-    carriers = known.take(rng.permutation(len(known))[:N_PHRASES])
-    phrased = Batch.of(
-        ids=[f"phrase-{i}" for i in carriers.ids],
-        texts=plant_phrase(carriers, range(N_PHRASES), PHRASE, seed=seed),
-        embeddings=carriers.embeddings,
-        lineages=[None] * N_PHRASES,
-    )
-    asked = questions_of(source)
-    used = {asked[fives.ids[row].split("poison-")[1]] for row in rows.tolist()}
-    return join(known, fives.take(rows), phrased), used
-
-
-def questions_of(source: str) -> dict[str, str]:
-    """Return the question of each attack text, by its id."""
-    return {row["id"]: row["target_question_id"] for row in read_rows(source)}
-
-
-def poisoned_samples(names: list[str], splits: int) -> list[str]:
-    """Return the table of guards whose sample was poisoned."""
-    rows = []
-    for name in names:
-        source = POISONED[name]
-        corpus, asked = knowledge_base(name), questions_of(source)
-        shares: dict[tuple[str, str], list[float]] = {}
-        n_poison = 0
-        for seed in track(range(splits), description=name):
-            known, new = halves(corpus, seed)
-            sample, used = planted_into(known, source, seed)
-            n_poison = len(sample) - len(known)
-            guards = {"clean": adopting(known), "poisoned": adopting(sample)}
-            for where, guard in guards.items():
-                out = held(guard, new.take(range(2_000)), TOGETHER)[0]
-                shares.setdefault(("clean entries", where), []).append(out.mean())
-            for column, size in (("text_blackbox", 5), ("text", 5), ("text", 3)):
-                texts = attack(source, column, 5, one_lineage=False)
-                fresh = [
-                    row
-                    for start in range(0, len(texts), 5)
-                    if asked[texts.ids[start].removeprefix("poison-")] not in used
-                    for row in range(start, start + size)
-                ]
-                bad = texts.take(fresh)
-                for where, guard in guards.items():
-                    batch = join(bad, new.take(range(500)))
-                    out = held(guard, batch, len(batch))[0][: len(bad)]
-                    what = f"{'black-box' if column == 'text_blackbox' else 'raw'}, {size} each"
-                    shares.setdefault((what, where), []).append(out.mean())
-        for what in dict.fromkeys(each for each, _ in shares):
-            clean, poisoned = (np.mean(shares[what, where]) for where in ("clean", "poisoned"))
-            rows.append(
-                f"| {name}, {n_poison} of {len(sample):,} | {what} | {clean:.3f} | {poisoned:.3f} "
-                f"| {poisoned - clean:+.3f} |"
-            )
-            print(rows[-1], flush=True)
-    return rows
-
-
 def main() -> None:
     """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -199,7 +118,6 @@ def main() -> None:
     rates = clean_rates(["SMS, ham"] if quick else list(CORPORA), 1 if quick else SPLITS)
     if quick:
         return
-    samples = poisoned_samples(list(POISONED), SPLITS)
     newline = "\n"
     RESULTS.joinpath("joint_fpr.md").write_text(
         f"""# Whether the rate is kept, by all detectors together
@@ -215,15 +133,6 @@ that does not exist, on five templates (`benchmarks/templated.py`). Python
 | corpus | new | held | 95 % | by split | one by one | by |
 |---|---|---|---|---|---|---|
 {newline.join(rates)}
-
-With {SHARE:.0%} of the sample poisoned: PoisonedRAG's texts, five for a question, and
-{N_PHRASES} entries with a phrase planted, adopted with the rest, which nobody has vouched for. Then
-texts for other questions come, all with 500 clean entries in one batch, and 2,000 clean ones in
-batches of {TOGETHER}. Shares held, means of {SPLITS} splits. What limits it: docs/growth.md.
-
-| knowledge base, poison in the sample | what comes | clean sample | poisoned | difference |
-|---|---|---|---|---|
-{newline.join(samples)}
 """,
         encoding="utf-8",
     )

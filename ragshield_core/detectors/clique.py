@@ -27,6 +27,7 @@ from ragshield_core.groups.evidence import (
     CROWD,
     CROWD_DISCOUNT,
     DISCOUNTS,
+    NEAREST_SUSPECTS,
     OWN_BOND,
     SIZES,
     Channel,
@@ -42,6 +43,7 @@ from ragshield_core.groups.evidence import (
 )
 from ragshield_core.groups.graph import Overlay, SimilarityGraph
 from ragshield_core.groups.neighbors import GraphNeighbors
+from ragshield_core.groups.order import came_together
 from ragshield_core.groups.pieces import Pieces
 from ragshield_core.groups.usual import (
     CHANNEL_OF,
@@ -91,8 +93,11 @@ COUNTED = 2**16
 EXTREME = 1e-4
 # As suspicious as one clean entry in a hundred is suspicious enough for others to be judged apart.
 SUSPICIOUS = 0.01
-# Up to this number of entries, what is usual is told each of them by the others only.
+# Up to this number of entries, what is usual is told each of them by the others only, and all are
+# looked at in a random order as well; of more, so many.
 CROSS_FITTED = 20_000
+# What one clean entry in twenty reaches is usual in any order.
+UNSUSPICIOUS = 0.05
 # Held neighbours on which a standing entry is condemned, at least: one is its imitator, for all
 # that anybody can tell.
 ACCOMPLICES = 2
@@ -221,6 +226,10 @@ class CliqueDetector(Detector, Lender, TableUser):
         self._held_at: NDArray[np.float32] = np.empty(0, dtype=np.float32)
         self._n_come = 0  # entries learned and held since the fit
         self._measured: NDArray[np.bool_] = np.empty(0, dtype=np.bool_)  # by slot, latest measure
+        # Slots of what was fitted and is suspicious for having come together; where there was any,
+        # what is usual is measured as if entries had come in a random order.
+        self._together: NDArray[np.int32] = np.empty(0, dtype=np.int32)
+        self._shuffled = False
         self._latest: tuple[Batch, Overlay, Judgement] | None = None
         self._overlooked: frozenset[str] = frozenset()
 
@@ -345,18 +354,22 @@ class CliqueDetector(Detector, Lender, TableUser):
         return np.asarray(older | (np.isin(group, slots).sum(axis=1) >= ACCOMPLICES))
 
     def outliers(self, reference: Batch) -> NDArray[np.bool_]:
-        """Return which entries are so suspicious that one clean one in ten thousand would be."""
+        """Return which entries are so suspicious that one clean one in ten thousand would be.
+
+        Those, too, that are suspicious for having come together; see
+        :mod:`ragshield_core.groups.order`.
+        """
         if not self._ready or self.rule != "groups":
             return super().outliers(reference)
         slots = self._fitted().index.slots_of(reference.ids)
         known = np.flatnonzero(slots >= 0)
-        found = np.zeros(len(reference), dtype=np.bool_)
+        found = np.isin(slots, self._together)
         if len(known) >= self.min_entries:
             overlay = self._fitted().part(slots[known])
             evidence = {channel: self._evidence(overlay, channel) for channel in CHANNELS}
             tied = Tied.of(evidence, np.s_[:], self._lineages_by_turn(overlay, TURNS))
             scores = tied.columns(Usual.of(tied, robust=True)).max(axis=1)
-            found[known] = scores > self.audit_threshold(EXTREME)
+            found[known] |= scores > self.audit_threshold(EXTREME)
         return found
 
     def held_outliers(self, entries: Batch, scores: NDArray[np.float64]) -> NDArray[np.bool_]:
@@ -370,6 +383,7 @@ class CliqueDetector(Detector, Lender, TableUser):
         if self._ready:  # before, all of them will be
             slots = self._fitted().index.slots_of(ids)
             self._trusted[slots[slots >= 0]] = True
+            self._together = self._together[~np.isin(self._together, slots)]
 
     def held_out_scores(self, fitted: Batch, seed: int) -> NDArray[np.float64]:  # noqa: ARG002
         """Return how each fitted entry scores among the others: none knows itself anyway."""
@@ -491,7 +505,8 @@ class CliqueDetector(Detector, Lender, TableUser):
         overlay, judgement = self._judged(batch)
         rows = self._watched_rows(overlay)
         if self.rule == "groups":
-            guilty = np.concatenate([self._held_weights() > 0.0, condemned])
+            held = ~np.isnan(self._held_at[: self._fitted().n_slots])
+            guilty = np.concatenate([held, condemned])
             rows = self._accused(overlay, judgement, rows, guilty)
         return self._fitted().index.ids_of(overlay.numbers[rows]), judgement.scores[rows]
 
@@ -572,6 +587,7 @@ class CliqueDetector(Detector, Lender, TableUser):
         n = self._graph.n_slots  # there may be room for more
         arrays["scores"], arrays["trusted"] = self._scores[:n], self._trusted[:n]
         arrays["held_at"], arrays["measured"] = self._held_at[:n], np.flatnonzero(self._measured)
+        arrays["together"] = self._together
         for channel in CHANNELS:
             for name, part in self._standing[channel].part(np.s_[:n]).state().items():
                 arrays[f"raw.{channel}.{name}"] = part
@@ -588,6 +604,7 @@ class CliqueDetector(Detector, Lender, TableUser):
             "ready": self._ready,
             "edge_threshold": list(self._edge_threshold),
             "families": self._families,
+            "shuffled": self._shuffled,
         }, arrays
 
     def restore(self, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
@@ -605,6 +622,8 @@ class CliqueDetector(Detector, Lender, TableUser):
         self._measured = np.zeros(len(self._scores), dtype=np.bool_)
         if "measured" in arrays:  # early versions did not say
             self._measured[arrays["measured"]] = True
+        self._together = arrays.get("together", self._together).astype(np.int32)
+        self._shuffled = bool(values.get("shuffled", False))
         if "held_at" in arrays:
             self._held_at = arrays["held_at"].astype(np.float32)
         else:  # saved by an early version: as if all of them were held just now
@@ -713,6 +732,8 @@ class CliqueDetector(Detector, Lender, TableUser):
                 overlay, channel, newcomers, tightness=known_tight
             )
             self._standing[channel].put("tight", overlay.numbers, evidence.raw.tight)
+        if newcomers is not None and not known_before:
+            found = self._without_order(overlay, found)
         if self.rule == "cleanbase":
             judgement = self._judge_cliques(overlay)
         else:
@@ -747,6 +768,84 @@ class CliqueDetector(Detector, Lender, TableUser):
             lineages=lineages,
             edges=NO_EDGES,
         )
+
+    def _without_order(
+        self, overlay: Overlay, found: dict[Channel, GroupEvidence]
+    ) -> dict[Channel, GroupEvidence]:
+        """Look for what came together; if there is any, return evidence of a random order."""
+        n = len(overlay.numbers)
+        rows = np.arange(n)
+        if n > CROSS_FITTED:
+            rows = np.sort(np.random.default_rng(0).choice(n, CROSS_FITTED, replace=False))
+        some = self._fitted().part(overlay.numbers[rows])
+        ordered = Tied.of(found, rows, self._lineages_by_turn(overlay, TURNS))
+        self._shuffled = True  # for now
+        evidence = self._again(some, tightness={c: found[c].raw.tight[rows] for c in CHANNELS})
+        shuffled = Tied.of(evidence, np.s_[:], self._lineages_by_turn(some, TURNS))
+        usual = Usual.of(shuffled, robust=False)
+        together = came_together(
+            ordered.columns(usual).max(axis=1),
+            shuffled.columns(usual).max(axis=1),
+            self.audit_threshold(UNSUSPICIOUS),
+        )
+        together = self._with_groups(some, evidence, together)
+        self._together = some.numbers[together].astype(np.int32)
+        self._shuffled = bool(together.any())
+        if not self._shuffled:
+            return found
+        logger.warning(
+            "%s: %d of %d entries agree with what came together with them as the texts of an "
+            "attack do; what is usual is measured as if all had come in a random order. An audit "
+            "(scan) says why; take out what is poisoned, and fit or adopt anew",
+            *(self.name, len(self._together), n),
+        )
+        # What lies beside these groups no longer leans on them.
+        evidence = self._again(overlay, before=found)
+        for channel in CHANNELS:
+            self._standing[channel].put("tight", overlay.numbers, evidence[channel].raw.tight)
+        return evidence
+
+    def _with_groups(
+        self,
+        overlay: Overlay,
+        evidence: Mapping[Channel, GroupEvidence],
+        suspected: NDArray[np.bool_],
+    ) -> NDArray[np.bool_]:
+        """Return which rows are suspected, or as near to two of these as their own groups are."""
+        weights = np.zeros(self._fitted().n_slots, dtype=np.float32)
+        while suspected.any():
+            joined = suspected.copy()
+            for channel, found in evidence.items():
+                held = Held.of(overlay, weights, self._standing[channel])
+                held = held.suspecting(np.flatnonzero(suspected), found)
+                theirs = (found.members >= 0) & (held.weights[found.members] > 0.0)
+                theirs &= found.nearness >= held.bonds[found.members]
+                joined |= theirs.sum(axis=1) >= NEAREST_SUSPECTS
+            if (joined == suspected).all():
+                break
+            suspected = joined
+        return suspected
+
+    def _again(
+        self,
+        overlay: Overlay,
+        *,
+        tightness: Mapping[Channel, NDArray[np.float32]] | None = None,
+        before: Mapping[Channel, GroupEvidence] | None = None,
+    ) -> dict[Channel, GroupEvidence]:
+        """Gather evidence again by turns of now, of groups that are as tight as they were."""
+        assert self._shares is not None  # noqa: S101 - without, there is no order to look at
+        newcomers = Newcomers(overlay, self._shares, self._turns(TURNS))
+        return {
+            channel: self._evidence(
+                overlay,
+                channel,
+                newcomers,
+                before=None if before is None else before[channel],
+                tightness=None if tightness is None else tightness[channel],
+            )
+            for channel in CHANNELS
+        }
 
     def _measure_edges(self, overlay: Overlay, channels: Sequence[Channel] = CHANNELS) -> None:
         """Gather the evidence of entries of the graph anew."""
@@ -796,6 +895,7 @@ class CliqueDetector(Detector, Lender, TableUser):
         self._scores, self._trusted = self._scores[before], self._trusted[before]
         self._held_at = self._held_at[before]
         self._measured = self._measured[before]
+        self._together = np.flatnonzero(np.isin(before, self._together)).astype(np.int32)
         self._standing = {channel: raw.part(before) for channel, raw in self._standing.items()}
 
     def _make_room(self) -> None:
@@ -883,8 +983,13 @@ class CliqueDetector(Detector, Lender, TableUser):
         return lineages
 
     def _turns(self, turns: int) -> NDArray[np.int64]:
-        """Return the part of the graph in which each entry is, in their own order."""
+        """Return the part of the graph in which each entry is, by slot, in their own order.
+
+        Or in a random one, where some of what was fitted is suspicious for its order.
+        """
         graph = self._fitted()
+        if self._shuffled:  # the same for the same slot, however many there are
+            return (np.random.default_rng(0).random(graph.n_slots) * turns).astype(np.int64)
         return np.asarray((np.cumsum(~graph.gone) - 1) * turns // max(1, len(graph)))
 
     def _newcomers(self, overlay: Overlay, recent: NDArray[np.bool_]) -> Newcomers | None:
@@ -957,10 +1062,15 @@ class CliqueDetector(Detector, Lender, TableUser):
         )
 
     def _held_weights(self) -> NDArray[np.float32]:
-        """Return how much each entry of the graph counts as a held one; 0 if it is none."""
+        """Return how much each entry of the graph counts as a held one; 0 if it is none.
+
+        What is suspicious for having come together counts as one: others are not suspicious for
+        lying beside it.
+        """
         graph = self._fitted()
         held_at = self._held_at[: graph.n_slots]
         weights = np.zeros(len(held_at), dtype=np.float32)
+        weights[self._together] = 1.0
         held = np.flatnonzero(~np.isnan(held_at))
         if not held.size:
             return weights

@@ -180,8 +180,9 @@ class Recalibration:
         for detector in self._knowledge.detectors:
             if detector.name in calibrator.sample_scores and detector.name in calibrator.thresholds:
                 threshold = calibrator.thresholds[detector.name].quarantine
-                high = np.flatnonzero(calibrator.sample_scores[detector.name] > threshold)
-                ids = [batch.ids[row] for row in high]
+                high = calibrator.sample_scores[detector.name] > threshold
+                high |= detector.outliers(batch)
+                ids = [batch.ids[row] for row in np.flatnonzero(high)]
                 detector.distrust(ids)
                 watched.update(ids)
         logger.info(

@@ -1,0 +1,180 @@
+"""What poison in the sample costs: a guard that has adopted it, and one that adopted a clean one.
+
+    python benchmarks/poisoned_samples.py            # writes benchmarks/results/
+    python benchmarks/poisoned_samples.py --only "web + nq" --manner last
+    python benchmarks/poisoned_samples.py --quick    # writes nothing
+
+A random half of a corpus is adopted, as it is and with poison; the other half is new.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import platform
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from cliques import attack, join, knowledge_base, renamed
+from corpora import read_rows
+from joint_fpr import FPR, TOGETHER, halves, held
+from rich.progress import track
+
+from ragshield_core import Batch, Guard, Quarantine
+from ragshield_core.attacks import plant_phrase
+
+RESULTS = Path(__file__).parent / "results"
+SPLITS = 3
+# The corpus, and the attack texts: for questions about it, or about anything else.
+POISONED = {
+    "web + nq": "poisonedrag_nq",
+    "web + hotpotqa": "poisonedrag_hotpotqa",
+    "wikipedia": "poisonedrag_nq",
+    "near-duplicate docs": "poisonedrag_nq",
+}
+SHARE = 0.05
+PHRASE, OTHER_PHRASE = "amber kettle northern", "copper lantern eastward"
+N_PHRASES, N_OTHER = 60, 20
+# How it lies in what is adopted: at its end; each group at a place of its own; each entry.
+CLEAN = "clean"
+MANNERS = ("last", "by groups", "scattered")
+COMING = (("text_blackbox", 5), ("text", 5), ("text", 3))
+
+
+def adopting(known: Batch) -> Guard:
+    """Return the default guard that has adopted a sample that nobody has vouched for."""
+    return Guard.default(FPR, quarantine=Quarantine("sqlite://")).adopt(known)
+
+
+def questions_of(source: str) -> dict[str, str]:
+    """Return the question of each attack text, by its id."""
+    return {row["id"]: row["target_question_id"] for row in read_rows(source)}
+
+
+def poison_for(known: Batch, source: str, seed: int) -> tuple[Batch, Batch, set[str]]:
+    """Return groups of five and entries with a phrase, and the questions that they are made for."""
+    rng = np.random.default_rng(seed)
+    fives = join(
+        *(
+            renamed(attack(source, column, 5, one_lineage=False), f"{column}-")
+            for column in ("text_blackbox", "text")
+        )
+    )
+    chosen = rng.permutation(len(fives) // 5)
+    wanted = int(SHARE * len(known)) - N_PHRASES
+    rows = (5 * chosen[:, None] + np.arange(5)).ravel()[:wanted]
+    carriers = known.take(rng.permutation(len(known))[:N_PHRASES])
+    phrased = Batch.of(
+        ids=[f"phrase-{i}" for i in carriers.ids],
+        texts=plant_phrase(carriers, range(N_PHRASES), PHRASE, seed=seed),
+        embeddings=carriers.embeddings,
+        lineages=[None] * N_PHRASES,
+    )
+    asked = questions_of(source)
+    used = {asked[fives.ids[row].split("poison-")[1]] for row in rows.tolist()}
+    return fives.take(rows), phrased, used
+
+
+def poisoned(known: Batch, grouped: Batch, single: Batch, manner: str, seed: int) -> Batch:
+    """Return what is adopted, with poison in it in a manner."""
+    rng = np.random.default_rng(seed)
+    size = 5 if manner == "by groups" else 1
+    places = np.repeat(rng.random(-(-len(grouped) // size)), size)[: len(grouped)]
+    places = np.concatenate([places, rng.random(len(single))])
+    if manner == "last":
+        places[:] = 1.0
+    places = np.concatenate([np.arange(len(known)) / len(known), places])
+    return join(known, grouped, single).take(np.argsort(places, kind="stable"))
+
+
+def measured(guard: Guard, new: Batch, source: str, used: set[str]) -> dict[str, float]:
+    """Return the share that is held of clean entries, and of texts for other questions."""
+    asked = questions_of(source)
+    shares = {"clean entries": float(held(guard, new.take(range(2_000)), TOGETHER)[0].mean())}
+    for column, size in COMING:
+        texts = attack(source, column, 5, one_lineage=False)
+        fresh = [
+            row
+            for start in range(0, len(texts), 5)
+            if asked[texts.ids[start].removeprefix("poison-")] not in used
+            for row in range(start, start + size)
+        ]
+        batch = join(texts.take(fresh), new.take(range(500)))
+        out = held(guard, batch, len(batch))[0][: len(fresh)]
+        name = "black-box" if column == "text_blackbox" else "raw"
+        shares[f"{name}, {size} each"] = float(out.mean())
+    batch = new.take(range(500))
+    batch = replace(batch, texts=tuple(plant_phrase(batch, range(N_OTHER), OTHER_PHRASE)))
+    shares[f"another phrase, in {N_OTHER}"] = float(held(guard, batch, 500)[0][:N_OTHER].mean())
+    return shares
+
+
+def measure(name: str, manner: str, seed: int) -> dict[str, float]:
+    """Return the shares that are held after a sample was adopted, poisoned in a manner or clean."""
+    source = POISONED[name]
+    known, new = halves(knowledge_base(name), seed)
+    *poison, used = poison_for(known, source, seed)
+    sample = known if manner == CLEAN else poisoned(known, *poison, manner, seed)
+    return measured(adopting(sample), new, source, used)
+
+
+def table(figures: dict[str, dict[str, dict[str, float]]]) -> list[str]:
+    """Return the rows of the table, of what was measured."""
+    rows = []
+    for name, source in POISONED.items():
+        for manner in MANNERS:
+            clean, found = (figures.get(f"{name}, {m}", {}) for m in (CLEAN, manner))
+            seeds = sorted(clean.keys() & found.keys())
+            for what in found[seeds[0]] if seeds else ():
+                before, now = (np.mean([f[seed][what] for seed in seeds]) for f in (clean, found))
+                rows.append(
+                    f"| {name}, {source} | {manner} | {len(seeds)} | {what} "
+                    f"| {before:.3f} | {now:.3f} | {now - before:+.3f} |"
+                )
+    return rows
+
+
+def main() -> None:
+    """Run the benchmark."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="one sample; writes nothing")
+    parser.add_argument("--only", choices=POISONED, help="this knowledge base")
+    parser.add_argument("--manner", choices=(CLEAN, *MANNERS), help="only this one")
+    parser.add_argument("--splits", type=int, default=SPLITS)
+    given = parser.parse_args()
+    logging.getLogger("ragshield").setLevel(logging.ERROR)
+    if given.quick:
+        print(measure("web + nq", MANNERS[0], 0))
+        return
+    kept = RESULTS / "poisoned_samples.json"
+    figures = json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else {}
+    names = [given.only] if given.only else list(POISONED)
+    manners = [given.manner] if given.manner else [CLEAN, *MANNERS]
+    for name, manner in track([(name, manner) for name in names for manner in manners]):
+        found = {str(seed): measure(name, manner, seed) for seed in range(given.splits)}
+        figures[f"{name}, {manner}"] = found
+        kept.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+    rows = "\n".join(table(figures))
+    RESULTS.joinpath("poisoned_samples.md").write_text(
+        f"""# What poison in the sample costs
+
+Written by `benchmarks/poisoned_samples.py`. The default guard at an accepted rate of {FPR:.0%} has
+adopted a random half of a corpus, which nobody has vouched for: as it is, and with {SHARE:.0%} of
+poison. That is PoisonedRAG's texts, raw and black-box ones, five for a question, and {N_PHRASES}
+entries with a phrase planted; at the end of the store, each group at a place of its own, or each
+entry at one. Then texts for other questions come, all with 500 clean entries in one batch,
+another phrase in {N_OTHER} of 500, and 2,000 clean ones in batches of {TOGETHER}. Shares held,
+means over splits. What limits it: docs/growth.md. Python {platform.python_version()}.
+
+| knowledge base, poison | it lies | splits | what comes | clean sample | poisoned | difference |
+|---|---|---|---|---|---|---|
+{rows}
+""",
+        encoding="utf-8",
+    )
+
+
+if __name__ == "__main__":
+    main()
