@@ -527,6 +527,7 @@ class Guard(Writes):
                 shifts=tuple(arrivals.shifts()),
                 spread=arrivals.spread(),
                 topics=tuple(arrivals.topics()),
+                doubted=self._doubted(),
                 failing=self._knowledge.missed | self._failing,
                 unscreened=len(self._unscreened.among(self._knowledge.known)),
                 borrowed=self._calibrator.borrowed is not None,
@@ -542,6 +543,11 @@ class Guard(Writes):
         """
         with self._lock:
             return dict(self._unscreened.among(self._knowledge.known))
+
+    def _doubted(self) -> dict[str, int]:
+        """Return, by detector, how many entries it takes for poison among what it has learned."""
+        doubted = {detector.name: detector.n_doubted() for detector in self.detectors}
+        return {name: n for name, n in doubted.items() if n}
 
     def _force(self) -> dict[str, str | None]:
         """Return, by detector, why it takes no part for now; ``None`` where it does."""
@@ -1321,6 +1327,7 @@ class Guard(Writes):
             "unscreened": self._unscreened.state(),
             # For who asks how the guard stands, and has not its detectors.
             "standing": self._force(),
+            "doubted": self._doubted(),
             "neighbors": self._neighbors_in(),
             "left_out": [[skipped.detector, skipped.reason] for skipped in self._left_out],
         }

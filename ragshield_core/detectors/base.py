@@ -278,6 +278,13 @@ class Detector(ABC):
         """
         return np.zeros(len(reference), dtype=np.bool_)
 
+    def n_doubted(self) -> int:
+        """Return how many entries it has learned that it takes for poison which came with them.
+
+        Where nobody has vouched for what was learned; none by default. Operators are told.
+        """
+        return 0
+
     def held_outliers(self, entries: Batch, scores: NDArray[np.float64]) -> NDArray[np.bool_]:
         """Return which entries of a sample are far from all that is usual, of those held since.
 

@@ -372,6 +372,12 @@ class CliqueDetector(Detector, Lender, TableUser):
             found[known] |= scores > self.audit_threshold(EXTREME)
         return found
 
+    def n_doubted(self) -> int:
+        """Return how many entries are suspicious for having come together, and still there."""
+        if not len(self._together):
+            return 0
+        return int((~self._fitted().gone[self._together]).sum())
+
     def held_outliers(self, entries: Batch, scores: NDArray[np.float64]) -> NDArray[np.bool_]:
         """Return which entries are so suspicious that one clean one in ten thousand would be."""
         if not self._ready or self.rule != "groups":

@@ -60,6 +60,9 @@ class Status:
     topics
         Topics of which nearly all that came lately was held. Detectors do not abstain for these:
         whoever floods a topic would switch them off there.
+    doubted
+        By detector, how many of the entries that it has learned it takes for poison which was among
+        them; those that doubt none are left out.
     failing
         Detectors that failed when this process asked them last, and how.
     unscreened
@@ -107,6 +110,7 @@ class Status:
     shifts: tuple[Shift, ...]
     spread: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     topics: tuple[Topic, ...] = ()
+    doubted: Mapping[str, int] = field(default_factory=dict)
     failing: Mapping[str, str] = field(default_factory=dict)
     unscreened: int = 0
     borrowed: bool = False
@@ -180,6 +184,11 @@ class Status:
                 f"{self.unscreened} entries were let in although a detector failed on them: "
                 "store.rescreen() judges them again"
             )
+        found += [
+            f"{name} takes {n} of the entries that it has learned for poison, which makes it "
+            "overlook more of it: scan() says which and why; take them out, and fit or adopt anew"
+            for name, n in self.doubted.items()
+        ]
         found += [f"shift: {shift}" for shift in self.shifts]
         found += [f"topic: {topic}" for topic in self.topics]
         return tuple(found)
@@ -205,10 +214,7 @@ class Status:
 
     def __str__(self) -> str:
         rows = self._rows()
-        rows += [
-            (f"detector {name}", f"in force: {state} ({spent})")
-            for name, state, spent in self._table()
-        ]
+        rows += [(f"detector {name}", f"{state} ({spent})") for name, state, spent in self._table()]
         width = max(len(name) for name, _ in rows)
         return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
 

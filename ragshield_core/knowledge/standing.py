@@ -198,6 +198,7 @@ class _State:
             snapshot=standing.snapshot,
             as_of=as_of,
             neighbors=str(self.values.get("neighbors", "memory")),
+            doubted=dict(self.values.get("doubted", {})),
         )
 
 

@@ -119,6 +119,8 @@ def test_poison_that_came_together_in_what_is_adopted_costs_little(manner, caplo
     assert before > 0.9
     assert caught(guard).mean() >= before - 0.1
     assert "came together" in caplog.text
+    (told,) = [one for one in guard.status().concerns() if "for poison" in one]
+    assert told.startswith(f"clique takes {guard.status().doubted['clique']} of the entries")
     assert (~guard.screen(clean(1_000, 5, "fresh")).admitted).mean() <= RATE
 
 
@@ -133,6 +135,7 @@ def test_of_a_clean_store_nothing_is_taken_for_a_campaign(caplog):
     with caplog.at_level(logging.WARNING, logger="ragshield"):
         detector = CliqueDetector().fit(KNOWN)
     assert "came together" not in caplog.text
+    assert detector.n_doubted() == 0
     assert not detector.outliers(KNOWN).any()
 
 
@@ -141,7 +144,11 @@ def test_what_a_person_has_judged_good_is_doubted_no_longer():
     detector = CliqueDetector().fit(store)
     named = np.flatnonzero(detector.outliers(store)[: len(KNOWN)])
     assert named.size  # by mistake: they lie where a campaign does
+    before = detector.n_doubted()
     detector.trust([store.ids[row] for row in named.tolist()])
+    assert detector.n_doubted() == before - len(named)
+    detector.forget(store.take(np.arange(len(KNOWN), len(store))))
+    assert detector.n_doubted() == 0
     assert not detector.outliers(store)[named].any()
 
 
@@ -149,6 +156,7 @@ def test_it_is_remembered_by_what_is_saved():
     store = placed("by groups")
     detector, again = CliqueDetector().fit(store), CliqueDetector()
     again.restore(*detector.state())
+    assert again.n_doubted() == detector.n_doubted() > 0
     np.testing.assert_array_equal(again.outliers(store), detector.outliers(store))
     again.refresh(store)
     detector.refresh(store)
