@@ -128,7 +128,7 @@ class Worker:
 
 def work(store: GuardedVectorStore, worker: Worker, until: float, count: Counter[str]) -> None:
     """Write and read in a thread."""
-    while time.monotonic() < until:
+    while True:  # once at least, however busy the machine is
         ids, texts = worker.texts()
         store.add_texts(texts, [{"label": "l"}] * len(ids), ids=ids)
         worker.wrote(ids, texts)
@@ -139,13 +139,15 @@ def work(store: GuardedVectorStore, worker: Worker, until: float, count: Counter
             store.delete(old)
             worker.deleted(old)
         count["thread rounds"] += 1
+        if time.monotonic() >= until:
+            return
 
 
 async def awork(
     store: GuardedVectorStore, worker: Worker, until: float, count: Counter[str]
 ) -> None:
     """Write and read in a task."""
-    while time.monotonic() < until:
+    while True:  # once at least, however busy the machine is
         ids, texts = worker.texts()
         await store.aadd_texts(texts, [{"label": "l"}] * len(ids), ids=ids)
         worker.wrote(ids, texts)
@@ -157,6 +159,8 @@ async def awork(
             await store.adelete(old)
             worker.deleted(old)
         count["task rounds"] += 1
+        if time.monotonic() >= until:
+            return
 
 
 def run(
