@@ -116,8 +116,8 @@ def rounded_up(scores: NDArray[np.floating[Any]]) -> NDArray[np.float32]:
 
     So that no clean entry is beyond what is taken from its own score.
 
-    >>> rounded_up(np.array([0.1, 0.5])).astype(np.float64) >= [0.1, 0.5]
-    array([ True,  True])
+    >>> rounded_up(np.array([0.1, 0.3, 0.5])).tolist()
+    [0.10000000149011612, 0.30000001192092896, 0.5]
     """
     given = np.asarray(scores)
     nearest = given.astype(np.float32, copy=False)
