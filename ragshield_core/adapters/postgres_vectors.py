@@ -16,8 +16,14 @@ T = TypeVar("T")
 # Candidates that HNSW keeps, at least: of 16 neighbours it misses about one in a hundred then
 # (benchmarks/results/stored_neighbors.md).
 EF_SEARCH, MOST_EF = 100, 1_000
-# From this version on, an index goes on searching where a filter left too few.
+# From this version on, an index goes on searching where a filter left too few. It may hand out what
+# it finds later in any order: in the order of distance it would leave out what it came by too late,
+# a twentieth of the neighbours in a collection of one in a hundred rows.
 ITERATIVE = (0, 8)
+# Up to so many rows all are compared, in less time than an index takes that others share.
+FEW = 1_000
+# More than these are counted again after so many searches: most may have been deleted.
+RECOUNT = 1_000
 # Of what pgvector sends: the dimension and a reserved number, of two bytes each.
 HEAD = 4
 
@@ -56,7 +62,8 @@ class PostgresVectors(VectorTable):
     """Vectors in a table of PostgreSQL.
 
     Neighbours are found by cosine distance: an index for another operator is not used, and without
-    one the whole table is compared, which is exact and slow.
+    one the whole table is compared, which is exact and slow. So are the rows of a store that has
+    few, up to :data:`FEW`: behind an index that it shares with others it would find too little.
 
     Parameters
     ----------
@@ -85,6 +92,7 @@ class PostgresVectors(VectorTable):
         self.ef_search = ef_search
         self._version: tuple[int, ...] | None = None  # of pgvector
         self._columns: Columns | None = None
+        self._recount = 0  # searches until it is counted whether there are few rows
 
     @property
     def name(self) -> str:
@@ -101,9 +109,12 @@ class PostgresVectors(VectorTable):
             place = self._place(session)
             self._prepare(session, k)
             columns = self._columns_of(session, place)
+            if self._has_few(session, place):
+                return _searched(session, place, columns, embeddings, k, exact=True)
             found = _searched(session, place, columns, embeddings, k)
             short = np.flatnonzero((found.rows < 0).any(axis=1))
-            if not short.size or not self._has_more(session, place, k, found, short):
+            n_found = (found.rows[short] >= 0).sum(axis=1)
+            if not short.size or n_found.min() >= _count(session, place, k):
                 return found
             self._set(session, "enable_seqscan", "on")
             self._set(session, "enable_indexscan", "off")
@@ -142,8 +153,17 @@ class PostgresVectors(VectorTable):
         self._set(session, "jit", "off")
         self._set(session, "hnsw.ef_search", str(min(MOST_EF, max(self.ef_search, k))))
         if self._version >= ITERATIVE:
-            self._set(session, "hnsw.iterative_scan", "strict_order")
+            self._set(session, "hnsw.iterative_scan", "relaxed_order")
             self._set(session, "ivfflat.iterative_scan", "relaxed_order")
+
+    def _has_few(self, session: Any, place: Place) -> bool:
+        """Return whether there are so few rows that all are compared."""
+        if self._recount:
+            self._recount -= 1
+            return False
+        few = _count(session, place, FEW + 1) <= FEW
+        self._recount = 0 if few else RECOUNT
+        return few
 
     def _columns_of(self, session: Any, place: Place) -> Columns:
         """Return the types of the columns, asked once."""
@@ -171,39 +191,50 @@ class PostgresVectors(VectorTable):
 
         session.execute(text(f"SET LOCAL {name} = {value}"))
 
-    @staticmethod
-    def _has_more(
-        session: Any, place: Place, k: int, found: FoundEntries, short: NDArray[np.intp]
-    ) -> bool:
-        """Return whether there are more rows than were found for some queries."""
-        from sqlalchemy import text  # noqa: PLC0415
 
-        query = text(
-            f"SELECT count(*) FROM (SELECT 1 FROM {place.table} AS e "
-            f"WHERE {place.condition} LIMIT :k) AS few"
-        )
-        there = int(session.scalar(query, place.values | {"k": k}))
-        return bool(((found.rows[short] >= 0).sum(axis=1) < there).any())
+def _count(session: Any, place: Place, most: int) -> int:
+    """Return how many rows there are; not counted beyond the most."""
+    from sqlalchemy import text  # noqa: PLC0415
+
+    query = text(
+        f"SELECT count(*) FROM (SELECT 1 FROM {place.table} AS e "
+        f"WHERE {place.condition} LIMIT :most) AS few"
+    )
+    return int(session.scalar(query, place.values | {"most": most}))
 
 
 def _searched(
-    session: Any, place: Place, columns: Columns, queries: NDArray[np.float32], k: int
+    session: Any,
+    place: Place,
+    columns: Columns,
+    queries: NDArray[np.float32],
+    k: int,
+    *,
+    exact: bool = False,
 ) -> FoundEntries:
-    """Return what one statement finds; each vector is sent once."""
+    """Return what one statement finds; each vector is sent once.
+
+    Exact are comparisons with all rows, read once for all queries: no index is of use then.
+    """
     from sqlalchemy import ARRAY, Text, bindparam, text  # noqa: PLC0415
 
     dim = queries.shape[1]
     vector = f"e.{place.vector_column}"
     if not columns.sized:  # such a column can have an index on this expression only
         vector = f"CAST({vector} AS {columns.kind}({dim}))"
+    all_rows = (
+        f"SELECT e.{place.key_column} AS key, {vector} AS vector "
+        f"FROM {place.table} AS e WHERE {place.condition}"
+    )
+    few, source = (f"few AS MATERIALIZED ({all_rows}), ", "few") if exact else ("", f"({all_rows})")
     statement = text(
-        "WITH query AS MATERIALIZED ("
+        f"WITH {few}query AS MATERIALIZED ("
         f"  SELECT number, CAST(given AS {columns.kind}({dim})) AS vector"
         "  FROM unnest(:queries) WITH ORDINALITY AS q(given, number)"
         "), hit AS MATERIALIZED ("
         "  SELECT query.number, near.key FROM query CROSS JOIN LATERAL ("
-        f"    SELECT e.{place.key_column} AS key FROM {place.table} AS e WHERE {place.condition}"
-        f"    ORDER BY {vector} <=> query.vector LIMIT :k) AS near"
+        f"    SELECT one.key FROM {source} AS one ORDER BY one.vector <=> query.vector LIMIT :k"
+        "  ) AS near"
         ") "
         f"SELECT CAST(e.{place.id_column} AS text), {_sent(place)}, h.numbers "
         "FROM (SELECT key, array_agg(number) AS numbers FROM hit GROUP BY key) AS h "

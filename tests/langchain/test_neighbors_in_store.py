@@ -110,6 +110,7 @@ def test_other_collections_of_a_table_are_not_seen_and_do_not_crowd_out(
         connection.execute(text(index))
         version = "SELECT extversion FROM pg_extension WHERE extname = 'vector'"
         goes_on = Version(connection.scalar(text(version))) >= Version("0.8")
+    monkeypatch.setattr(postgres_vectors, "FEW", 0)  # as if there were many rows
     compared, joined = [], postgres_vectors._joined
     monkeypatch.setattr(
         postgres_vectors, "_joined", lambda *parts: compared.append(parts) or joined(*parts)
@@ -126,6 +127,78 @@ def test_other_collections_of_a_table_are_not_seen_and_do_not_crowd_out(
     # Where pgvector goes on searching, it finds what the filter leaves; else all are compared.
     assert len(compared) == (0 if goes_on else 1)
     assert goes_on or not newer
+
+
+def test_few_rows_behind_an_index_that_others_share_are_all_compared(
+    make_store, newer_postgres_url, monkeypatch
+):
+    from langchain_postgres import PGVector  # noqa: PLC0415
+    from sqlalchemy import NullPool, create_engine, text  # noqa: PLC0415
+
+    # So that the index is used for all that it can be used for, small as the table is.
+    forced = "-c enable_seqscan=off -c enable_sort=off"
+    options = {"poolclass": NullPool, "connect_args": {"options": forced}}
+    url = newer_postgres_url
+    mine = PGVector(MODEL, connection=url, collection_name="few", engine_args=options)
+    rng = np.random.default_rng(0)
+    few, many, queries = (
+        unit(rng.standard_normal((n, PASSAGE_DIM))).astype(np.float32) for n in (100, 2_000, 50)
+    )
+    for store, prefix, rows in (
+        (mine, "few", few),
+        (make_store("newer postgres", MODEL, PASSAGE_DIM), "many", many),
+    ):
+        ids = [f"{prefix}-{row}" for row in range(len(rows))]
+        access_to(store).write(
+            type(KNOWN).of(ids=ids, texts=ids, embeddings=rows), [{} for _ in ids]
+        )
+    engine = create_engine(url)
+    with engine.begin() as connection:
+        connection.execute(
+            text(
+                "CREATE INDEX few_and_many ON langchain_pg_embedding USING hnsw "
+                f"((embedding::vector({PASSAGE_DIM})) vector_cosine_ops) "
+                "WITH (m = 2, ef_construction = 4)"  # misses much, as if there were a million rows
+            )
+        )
+    best = np.argsort(-(queries @ few.T))[:, :16]
+
+    def recall(table):
+        table.ef_search = 16
+        found = table.search(queries, 16)
+        names = [{found.ids[row] for row in rows if row >= 0} for rows in found.rows]
+        right = [{f"few-{row}" for row in rows} for rows in best.tolist()]
+        return np.mean([len(a & b) / 16 for a, b in zip(names, right, strict=True)])
+
+    try:
+        exact = recall(access_to(mine).table)
+        monkeypatch.setattr(postgres_vectors, "FEW", 0)
+        by_index = recall(access_to(mine).table)
+    finally:
+        with engine.begin() as connection:
+            connection.execute(text("DROP INDEX few_and_many"))
+        engine.dispose()
+        mine.delete_collection()
+    assert exact == 1.0
+    assert by_index < 0.9  # what the index finds, where it goes on searching
+
+
+def test_rows_are_counted_until_there_are_many_and_again_much_later(make_store, monkeypatch):
+    monkeypatch.setattr(postgres_vectors, "FEW", 100)
+    monkeypatch.setattr(postgres_vectors, "RECOUNT", 3)
+    counted, count = [], postgres_vectors._count
+    monkeypatch.setattr(
+        postgres_vectors, "_count", lambda *asked: counted.append(count(*asked)) or counted[-1]
+    )
+    inner = make_store("postgres", MODEL, PASSAGE_DIM)
+    table = access_to(fill(inner, KNOWN.take(range(90)))).table
+    for _ in range(3):
+        table.search(BAD.embeddings, 4)
+    assert counted == [90, 90, 90]
+    fill(inner, KNOWN.take(range(90, 240)))
+    for _ in range(5):
+        assert (table.search(BAD.embeddings, 4).rows >= 0).all()
+    assert counted == [90, 90, 90, 101, 101]
 
 
 @pytest.mark.parametrize("ids", ["TEXT", "UUID"])

@@ -6,19 +6,19 @@ import pytest
 from llama_support import TopicEmbedding
 from support import DIM
 
-
-@pytest.fixture(scope="session")
-def llama_postgres_url(postgres_url):
-    """URL of a server with pgvector, without a driver."""
-    return postgres_url.replace("postgresql+psycopg://", "postgresql://", 1)
+NEWER = "newer "
 
 
 @pytest.fixture
 def make_store(request):
-    """Return a function that makes an empty, bare store of a kind."""
+    """Return a function that makes an empty, bare store of a kind.
+
+    Those of PostgreSQL are on a newer server where the kind says so.
+    """
     undo = []
 
     def make(kind, dim=DIM):
+        server = "newer_postgres_url" if kind.startswith(NEWER) else "postgres_url"
         name = f"test_{uuid.uuid4().hex}"
         if kind == "simple":
             from llama_index.core.vector_stores import SimpleVectorStore  # noqa: PLC0415
@@ -46,7 +46,7 @@ def make_store(request):
         from llama_index.vector_stores.postgres import PGVectorStore  # noqa: PLC0415
         from sqlalchemy import NullPool, make_url  # noqa: PLC0415
 
-        url = make_url(request.getfixturevalue("llama_postgres_url"))
+        url = make_url(request.getfixturevalue(server))
         store = PGVectorStore(
             connection_string=url.set(drivername="postgresql+psycopg2"),
             async_connection_string=url.set(drivername="postgresql+asyncpg"),

@@ -16,7 +16,7 @@ from ragshield_core.findings import Verdict
 from ragshield_llamaindex import GuardedVectorStore, GuardedVectorStoreIndex
 from ragshield_llamaindex.inner import access_to
 
-KINDS = ["postgres", "qdrant"]
+KINDS = ["postgres", "newer postgres", "qdrant"]
 
 
 def named(batch):
@@ -235,7 +235,7 @@ def test_a_store_that_does_not_answer_is_a_failing_detector(kind, make, monkeypa
         raise ConnectionError
 
     with monkeypatch.context() as patched:
-        if kind == "postgres":
+        if "postgres" in kind:
             patched.setattr(store.inner, "_session", down)
         else:
             patched.setattr(type(store.inner.client), "query_batch_points", down)
