@@ -41,7 +41,6 @@ from ragshield_core.growth.events import Change, Event
 from ragshield_core.growth.knowledge import Knowledge
 from ragshield_core.growth.recalibration import Recalibration
 from ragshield_core.growth.recorder import Hands, Recorder
-from ragshield_core.growth.revisions import Revisions
 from ragshield_core.growth.status import DetectorStanding, Status
 from ragshield_core.growth.unscreened import Unscreened, failing, let_in
 from ragshield_core.growth.writes import Writes
@@ -1386,12 +1385,13 @@ class Guard(Writes):
             quarantine=quarantine,
             seed=values["seed"],
         )
+        # First, so that entries come in the order in which they came to be known.
+        guard._knowledge.known.restore(values, arrays)
         for detector in guard._knowledge.learners:
             number = detectors.index(detector)
             learned = learned_of(number, arrays)
             detector.restore(values["detectors"][number]["learned"], learned)
         guard._knowledge.dim = values["dim"]
-        guard._knowledge.known = Revisions.restored(values, arrays)
         guard._left_out = tuple(
             Skipped(detector=name, reason=why) for name, why in values.get("left_out", ())
         )

@@ -24,7 +24,14 @@ from ragshield_core.detectors.label_neighbors import (
 )
 from ragshield_core.entries import Batch
 from ragshield_core.groups.pieces import Pieces
-from ragshield_core.neighbors.known import Borrower, KnownNeighbors, LabelledEntries, NeighborSource
+from ragshield_core.neighbors.known import (
+    Borrower,
+    KnownNeighbors,
+    LabelledEntries,
+    NeighborSource,
+    RosterUser,
+)
+from ragshield_core.neighbors.roster import Roster
 
 # Neighbours whose votes are evidence beside the regression: the nearest few are the better judges
 # of near-duplicates, many of them of what is rare. Two votes together did better than either on
@@ -75,7 +82,7 @@ class _Model:
         )
 
 
-class LabelModelDetector(Detector, Borrower):
+class LabelModelDetector(Detector, Borrower, RosterUser):
     """Judge each label by a model of what carries which label in the knowledge base.
 
     The score is the log-odds of the most plausible other label against the entry's own, under
@@ -178,6 +185,10 @@ class LabelModelDetector(Detector, Borrower):
     def borrow(self, source: NeighborSource | None) -> None:
         """Ask another's index for neighbours and vectors, and keep labels only; before fitting."""
         self._known.borrow(source)
+
+    def share_ids(self, roster: Roster) -> None:
+        """Keep ids where others keep theirs."""
+        self._known.share(roster)
 
     def reset(self) -> None:
         """Forget everything."""

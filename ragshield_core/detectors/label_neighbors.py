@@ -12,7 +12,14 @@ from ragshield_core.detectors.base import Detector, Evidence, Need
 from ragshield_core.entries import Batch
 from ragshield_core.errors import InvalidBatchError, NotFittedError
 from ragshield_core.findings import printable
-from ragshield_core.neighbors.known import Borrower, KnownNeighbors, LabelledEntries, NeighborSource
+from ragshield_core.neighbors.known import (
+    Borrower,
+    KnownNeighbors,
+    LabelledEntries,
+    NeighborSource,
+    RosterUser,
+)
+from ragshield_core.neighbors.roster import Roster
 
 VOTES = ("majority", "distance", "threshold")
 # A vote loses a factor e with each fifth of the distance at which the last of the k usually is:
@@ -28,7 +35,7 @@ TIE_BREAK = 0.25
 RELATED, LABEL_SHOWN = 5, 60
 
 
-class LabelNeighborDetector(Detector, Borrower):
+class LabelNeighborDetector(Detector, Borrower, RosterUser):
     """Let the nearest known entries vote on the label of each new one.
 
     The score is the logarithm of the votes for the best other label over the votes for the entry's
@@ -121,6 +128,10 @@ class LabelNeighborDetector(Detector, Borrower):
     def borrow(self, source: NeighborSource | None) -> None:
         """Ask another's index for neighbours and keep labels only; before fitting."""
         self._known.borrow(source)
+
+    def share_ids(self, roster: Roster) -> None:
+        """Keep ids where others keep theirs."""
+        self._known.share(roster)
 
     def reset(self) -> None:
         """Forget everything."""

@@ -16,7 +16,8 @@ from ragshield_core.entries import Batch, together
 from ragshield_core.errors import InvalidBatchError
 from ragshield_core.groups.pieces import Pieces
 from ragshield_core.growth.revisions import Revisions
-from ragshield_core.neighbors.known import Borrower, Lender
+from ragshield_core.neighbors.known import Borrower, Lender, RosterUser
+from ragshield_core.neighbors.roster import Roster
 from ragshield_core.screening import crash
 
 logger = logging.getLogger("ragshield")  # ids and counts, never text
@@ -50,7 +51,12 @@ class Knowledge:
             for detector in self.learners[1:]:
                 if isinstance(detector, Borrower):
                     detector.borrow(lender.neighbors())
-        self.known = Revisions()
+        # One table of ids for all that is kept of an entry.
+        roster = Roster()
+        self.known = Revisions(roster)
+        for detector in self.detectors:
+            if isinstance(detector, RosterUser):
+                detector.share_ids(roster)
         self.dim: int | None = None
         self.missed: dict[str, str] = {}
 
@@ -68,7 +74,7 @@ class Knowledge:
         """Learn a knowledge base and nothing else."""
         self._check_complete(batch)
         self.dim = batch.dim if len(batch) else None
-        self.known = Revisions()
+        self._forget_all()
         self.known.put(batch.ids, batch.labels, batch.fingerprints())
         for detector in self.learners:
             detector.fit(batch)
@@ -117,9 +123,8 @@ class Knowledge:
         InvalidBatchError
             If an id repeats, vectors are missing, or of another dimension.
         """
-        self.known, self.dim = Revisions(), None
-        for detector in self.learners:
-            detector.reset()
+        self.dim = None
+        self._forget_all()
         lineages: list[str | None] = []
         for piece in pieces.batches("learning"):
             self.check_learnable(piece)
@@ -138,6 +143,12 @@ class Knowledge:
         for detector in self.learners:
             detector.pieces_learned(pieces, drawn[-1])
         return drawn
+
+    def _forget_all(self) -> None:
+        """Know nothing: rows of the roster are then handed out in the order of what comes."""
+        self.known.reset()
+        for detector in self.learners:
+            detector.reset()
 
     def learn(self, entries: Batch) -> None:
         """Learn entries that have come."""

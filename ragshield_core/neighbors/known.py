@@ -11,10 +11,9 @@ from numpy.typing import NDArray
 
 from ragshield_core.entries import Batch
 from ragshield_core.errors import InvalidBatchError, NotFittedError
-from ragshield_core.neighbors.chunks import Column
 from ragshield_core.neighbors.ids import packed, unpacked
 from ragshield_core.neighbors.index import EXACT_UP_TO, EntryIndex, NeighborIndex
-from ragshield_core.neighbors.slots import Slots
+from ragshield_core.neighbors.roster import Labels, Roster
 from ragshield_core.state import part_of
 
 # Neighbours that a search fetches at least: as many as any detector asks for by default, so that
@@ -93,6 +92,14 @@ class Borrower(ABC):
     @abstractmethod
     def borrow(self, source: NeighborSource | None) -> None:
         """Use another's index from now on; None for one's own again."""
+
+
+class RosterUser(ABC):
+    """Base class of a detector that keeps something of each entry, by its id."""
+
+    @abstractmethod
+    def share_ids(self, roster: Roster) -> None:
+        """Keep ids where other detectors, and the guard, keep theirs."""
 
 
 class KnownEntries:
@@ -259,25 +266,39 @@ class LabelledEntries:
     def __init__(self, *, exact_up_to: int | None = None) -> None:
         self._own = KnownEntries(exact_up_to=exact_up_to)
         self._borrowed: NeighborSource | None = None
-        self.reset()
+        self._labels = Labels()
 
     def __len__(self) -> int:
-        return len(self._slots)
+        return len(self._labels)
 
     @property
     def ids(self) -> list[str]:
         """The ids of all entries, in the order in which they came."""
-        return self._slots.ids(self._slots.present)
+        return self._labels.ids
 
     @property
     def all_codes(self) -> NDArray[np.int64]:
         """The label code of every entry, in the order of :attr:`ids`; -1 where it has none."""
-        return self._code_of.values[self._slots.present].astype(np.int64)
+        return self._labels.codes.astype(np.int64)
+
+    @property
+    def labels(self) -> list[str]:
+        """The labels, by code."""
+        return self._labels.names
+
+    @property
+    def counts(self) -> NDArray[np.int64]:
+        """How many entries have each label, shape (n_labels,)."""
+        return self._labels.counts
 
     @property
     def source(self) -> NeighborSource:
         """Where to ask for neighbours and vectors."""
         return self._own if self._borrowed is None else self._borrowed
+
+    def share(self, roster: Roster) -> None:
+        """Keep ids where others keep theirs."""
+        self._labels.move(roster)
 
     def borrow(self, source: NeighborSource | None) -> None:
         """Use another's index from now on; None for one's own again.
@@ -302,57 +323,45 @@ class LabelledEntries:
     def reset(self) -> None:
         """Forget everything, but not whose index is used."""
         self._own.reset()
-        self.labels: list[str] = []
-        self._slots = Slots()
-        self._code_of = Column(np.int32)  # by slot: of its label, -1 where it has none
-        self.counts: NDArray[np.int64] = np.empty(0, dtype=np.int64)  # by code
-        self._codes: dict[str, int] = {}
+        self._labels.reset()
 
     def learn(self, entries: Batch) -> None:
         """Add entries; a known id gets the new label and vector."""
-        self._drop(entries.ids)
-        codes = np.array([self._code(label) for label in entries.labels], dtype=np.int64)
-        self._slots.add(entries.ids)
-        self._code_of.append(codes)
-        self._count(codes, 1)
+        self._labels.drop(entries.ids)
+        self._labels.put(entries.ids, entries.labels)
         if self._borrowed is None:
             self._own.learn(entries)
 
     def forget(self, ids: Sequence[str]) -> None:
         """Take entries out; ids that are not known are ignored."""
-        self._drop(ids)
+        self._labels.drop(ids)
         if self._borrowed is None:
             self._own.forget(ids)
 
     def count(self, label: str | None) -> int:
         """Return how many known entries have a label."""
-        code = self._codes.get(label, -1) if label is not None else -1
+        code = int(self._labels.codes_of_labels([label])[0])
         return 0 if code < 0 else int(self.counts[code])
 
     def label_codes(self, labels: Sequence[str | None]) -> NDArray[np.int64]:
         """Return the code of each label, -1 where it is unknown or None."""
-        get = self._codes.get
-        return np.array([-1 if i is None else get(i, -1) for i in labels], dtype=np.int64)
+        return self._labels.codes_of_labels(labels)
 
     def codes(self, ids: Sequence[str | None] | NDArray[np.object_]) -> NDArray[np.int64]:
         """Return the label code of each known entry, -1 where it has none; shape as ``ids``."""
         names = np.asarray(ids, dtype=np.object_)
-        slots = self._slots.of(names.ravel().tolist())
-        codes = np.full(len(slots), -1, dtype=np.int64)
-        codes[slots >= 0] = self._code_of.values[slots[slots >= 0]]
-        return codes.reshape(names.shape)
+        return self._labels.codes_of(names.ravel().tolist()).reshape(names.shape)
 
     def usual_distance(self, k: int, seed: int = 0) -> float:
         """Return the usual cosine distance of an entry's k-th neighbour: the scale of nearness.
 
         The median over a sample; not below :data:`LEAST_DISTANCE`.
         """
-        present = self._slots.present
         rng = np.random.default_rng(seed)
-        chosen = np.sort(rng.permutation(len(present))[:SCALE_SAMPLE])
-        if len(present) < 2:  # noqa: PLR2004
+        chosen = np.sort(rng.permutation(len(self))[:SCALE_SAMPLE])
+        if len(self) < 2:  # noqa: PLR2004
             return 1.0
-        found = self.source.standing_neighbors(self._slots.ids(present[chosen]), k)
+        found = self.source.standing_neighbors(self._labels.ids_at(chosen), k)
         last = np.where(np.isfinite(found.similarities), found.similarities, np.inf).min(axis=1)
         return float(max(LEAST_DISTANCE, 1.0 - np.median(last)))
 
@@ -362,42 +371,16 @@ class LabelledEntries:
         return (
             {"labels": list(self.labels), "own": values},
             {f"own.{key}": array for key, array in arrays.items()}
-            | {"codes": self.all_codes.astype(np.int32)}
+            | {"codes": self._labels.codes}
             | packed(self.ids),
         )
 
     def restore(self, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
         """Take over what :meth:`state` returned."""
-        self.reset()
-        self.labels = list(values["labels"])
-        self._codes = {label: code for code, label in enumerate(self.labels)}
         ids = values["ids"] if "ids" in values else unpacked(arrays)  # early versions: a list
-        self._slots.check_new(ids)
-        self._slots.add(ids)
-        self._code_of.append(arrays["codes"])
-        self._count(self.all_codes, 1)
+        self.reset()
+        self._labels.take(ids, np.asarray(arrays["codes"], dtype=np.int32), values["labels"])
         self._own.restore(values["own"], part_of(arrays, "own."))
-
-    def _code(self, label: str | None) -> int:
-        if label is None:
-            return -1
-        code = self._codes.setdefault(label, len(self.labels))
-        if code == len(self.labels):
-            self.labels.append(label)
-        return code
-
-    def _drop(self, ids: Sequence[str]) -> None:
-        slots = self._slots.remove(self._slots.among(ids))
-        self._count(self._code_of.values[slots].astype(np.int64), -1)
-        if self._slots.sparse:
-            codes = self._code_of.values[self._slots.compact()]
-            self._code_of = Column(np.int32)
-            self._code_of.append(codes)
-
-    def _count(self, codes: NDArray[np.int64], sign: int) -> None:
-        counts = np.zeros(len(self.labels), dtype=np.int64)
-        counts[: len(self.counts)] = self.counts
-        self.counts = counts + sign * np.bincount(codes[codes >= 0], minlength=len(counts))
 
 
 def rows_within(part: Batch, whole: Batch) -> NDArray[np.intp] | None:

@@ -1,0 +1,126 @@
+"""Ids that several users have in common, against dicts."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support import passages
+
+from ragshield_core import Guard, Quarantine
+from ragshield_core.neighbors.known import LabelledEntries
+from ragshield_core.neighbors.roster import Labels, Roster
+
+NAMES = [f"e{number}" for number in range(12)]
+LABELS = st.sampled_from([None, "x", "y", "z"])
+
+
+@settings(max_examples=200)
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 2),
+            st.sampled_from("pppdr"),
+            st.dictionaries(st.sampled_from(NAMES), LABELS, max_size=6),
+        )
+    )
+)
+def test_each_user_knows_its_own_entries_whatever_others_do(steps):
+    roster = Roster()
+    users = [Labels(roster) for _ in range(3)]
+    expected = [{} for _ in users]
+    for number, step, entries in steps:
+        user, known = users[number], expected[number]
+        if step == "p":
+            user.put(list(entries), list(entries.values()))
+            known |= entries
+        elif step == "d":
+            user.drop(list(entries))
+            for name in entries:
+                known.pop(name, None)
+        else:
+            user.reset()
+            known.clear()
+        for one, there in zip(users, expected, strict=True):
+            assert sorted(one.ids) == sorted(there)
+            assert len(one) == len(there)
+            names = [*one.names, None]
+            assert [names[code] for code in one.codes_of(NAMES)] == [there.get(i) for i in NAMES]
+            labels = list(there.values())
+            assert one.counts.tolist() == [labels.count(name) for name in one.names]
+        wanted = set().union(*expected)
+        assert {i for i, row in zip(NAMES, roster.of(NAMES), strict=True) if row >= 0} == wanted
+        assert roster.n_rows <= 2 * max(1, len(wanted))  # those that left leave little behind
+
+
+def test_entries_stand_in_the_order_in_which_the_first_user_met_them():
+    roster = Roster()
+    one, other = Labels(roster), Labels(roster)
+    one.put(["a", "b", "c"], [None] * 3)
+    other.put(["c", "d", "a"], [None] * 3)
+    assert other.ids == ["a", "c", "d"]
+    one.drop(["a"])
+    one.put(["a"], [None])
+    assert one.ids == ["a", "b", "c"]
+
+
+def test_what_is_kept_beside_labels_moves_with_them():
+    roster = Roster()
+    labels, other = Labels(roster, [np.dtype(np.float32)]), Labels(roster)
+    other.put(NAMES, [None] * 12)
+    rows = labels.put(NAMES[6:], [None] * 6)
+    labels.beside[0].values[rows] = np.arange(6)
+    other.drop(NAMES)  # enough to renumber the others
+    assert roster.n_rows == 6
+    assert labels.beside[0].values[labels.rows(NAMES[6:])].tolist() == list(range(6))
+
+
+def test_who_moves_to_another_roster_takes_its_entries_along():
+    one, other = Labels(), Roster()
+    one.put(["a", "b"], ["x", "y"])
+    first = Labels(other)
+    first.put(["b", "c"], [None, "z"])
+    one.move(other)
+    assert one.ids == ["b", "a"]
+    assert [one.names[code] for code in one.codes_of(["a", "b"])] == ["x", "y"]
+    assert one.counts.tolist() == [1, 1]
+    first.reset()
+    assert other.of(["a", "b", "c"]).min() == -1
+    assert (other.of(["a", "b"]) >= 0).all()
+
+
+@pytest.mark.parametrize(
+    ("ids", "codes", "message"),
+    [
+        (["a", "a"], [0, 0], "stands in it more than once"),
+        (["a", "b"], [0], "not as many labels as ids"),
+        (["a", "b"], [0, 1], "out of range"),
+        (["a", "b"], [0, -2], "out of range"),
+    ],
+)
+def test_what_does_not_fit_together_is_refused(ids, codes, message):
+    with pytest.raises(ValueError, match=message):
+        Labels().take(ids, np.array(codes, dtype=np.int32), ["x"])
+
+
+def test_a_guard_keeps_each_id_once_for_what_it_knows_and_all_detectors_of_labels():
+    known = passages(300, 1)
+    labelled = type(known).of(
+        ids=known.ids,
+        texts=known.texts,
+        embeddings=known.embeddings,
+        labels=["x", "y", None] * 100,
+    )
+    guard = Guard.default(quarantine=Quarantine("sqlite://")).fit(labelled)
+    revisions = guard._knowledge.known
+    users = revisions._labels._roster._users
+    kept = [
+        d._known for d in guard.detectors if isinstance(getattr(d, "_known", None), LabelledEntries)
+    ]
+    assert len(kept) == 2
+    assert [user for user in users if user is not revisions._labels] == [
+        one._labels for one in kept
+    ]
+    assert revisions._labels._roster.n_rows == 300
+    assert all(one.ids == list(revisions) == list(known.ids) for one in kept)
+    guard.fit(labelled.take(range(299, 99, -1)))  # another knowledge base: in its own order
+    assert all(one.ids == list(revisions) == list(known.ids[:99:-1]) for one in kept)
