@@ -42,6 +42,7 @@ from sqlalchemy import text as sql
 from ragshield_core import Batch, Guard, Quarantine, state
 from ragshield_core.adapters.postgres_vectors import FEW
 from ragshield_core.detectors import CliqueDetector
+from ragshield_core.growth.calibrator import MOST_SCORED
 from ragshield_core.neighbors.ids import packed
 from ragshield_core.neighbors.index import NeighborIndex
 from ragshield_core.neighbors.table import FoundEntries, VectorTable
@@ -303,8 +304,8 @@ def opened(folder: Path) -> dict[str, Any]:
 def repeated(source: Path, target: Path, times: int) -> None:
     """Save a guard, whose neighbours are in the store, that knows every entry several times.
 
-    Each time its neighbours are those of the same time. What all of that is usual to, and what was
-    counted in it, is not larger for it; those are tables of a bounded size.
+    Each time its neighbours are those of the same time. What all of that is usual to, what was
+    counted in it, and how many were scored to calibrate is not larger for it, or bounded.
     """
     values, arrays = state.read(source)
     n = len(arrays["known.labels"])
@@ -313,21 +314,29 @@ def repeated(source: Path, target: Path, times: int) -> None:
         column = key.rpartition(".")[2]
         if column in names:
             arrays[key] = names[column] if len(array) else array
-        elif "local." in key or key.startswith("sample."):
-            continue
-        elif column in ("ends", "rare_ends"):
-            arrays[key] = (array + array[-1] * np.arange(times)[:, None]).ravel()
-        elif column in ("codes", "rare") and ".words." in key:
-            arrays[key] = np.tile(array, times)
-        elif column in ("slots", "measured") and len(array) == n:
-            lifted = n * np.arange(times, dtype=array.dtype)
-            arrays[key] = np.concatenate([array + lift for lift in lifted])
-        elif len(array) == n:
-            arrays[key] = np.tile(array, (times, *[1] * (array.ndim - 1)))
+        elif key.startswith(("clean.", "held_out.")) or key == "spent":  # scores of some, drawn
+            arrays[key] = np.tile(array, times)[:MOST_SCORED]
+        elif "local." not in key and not key.startswith("sample."):
+            arrays[key] = _times(key, array, n, times)
     for form in values["detectors"]:
         if graph := form["learned"].get("graph"):
             graph["index"]["capacity"] = n * times
     state.write(target, values, arrays)
+
+
+def _times(key: str, array: NDArray[Any], n: int, times: int) -> NDArray[Any]:
+    """Return a column of a saved guard of n entries as it is when each is known several times."""
+    column = key.rpartition(".")[2]
+    if column in ("ends", "rare_ends"):
+        return np.asarray((array + array[-1] * np.arange(times)[:, None]).ravel())
+    if column in ("codes", "rare") and ".words." in key:
+        return np.tile(array, times)
+    if len(array) != n:
+        return array
+    if column in ("slots", "measured"):
+        lifted = n * np.arange(times, dtype=array.dtype)
+        return np.concatenate([array + lift for lift in lifted])
+    return np.tile(array, (times, *[1] * (array.ndim - 1)))
 
 
 def memory_rows(n: int, times: int, *, all_detectors: bool) -> tuple[list[str], list[str]]:

@@ -28,6 +28,10 @@ logger = logging.getLogger("ragshield")
 # Entries that are held out of a knowledge base that no memory holds: 50 MB of texts and vectors. A
 # rate of one in a hundred is known to a fourteenth then.
 MOST_HELD_OUT = 20_000
+# Entries of a knowledge base in memory that are scored, each held out: a rate of one in a hundred
+# is known to a thirtieth then. More would take time, and eight bytes each for every detector in
+# every worker ever after, and move thresholds by less than that.
+MOST_SCORED = 100_000
 
 
 class Calibrator:
@@ -53,7 +57,8 @@ class Calibrator:
     calibrated_at
         How many entries were known then.
     held_out
-        Scores of all fitted entries, each while it was held out, until a calibration asks.
+        Scores of fitted entries, each while it was held out, until a calibration asks: of all, up
+        to :data:`MOST_SCORED`.
     sample
         What thresholds are taken from whenever the knowledge base has grown. ``None`` if they are
         not, because nobody has asked for a calibration, or none was possible.
@@ -168,14 +173,22 @@ class Calibrator:
             Rows of the sample, as of :meth:`draw`, and of those that are held out: all of them, up
             to :data:`MOST_HELD_OUT`. Ascending.
         """
-        held_out = np.random.default_rng(self._seed).permutation(len(lineages))[:MOST_HELD_OUT]
         sample = drawn_rows(lineages, self.policy.quarantine_at, self._seed)
-        return sample, np.sort(held_out)
+        return sample, self._some(len(lineages), MOST_HELD_OUT)
 
     def hold_out(self, fitted: Batch) -> None:
-        """Score all fitted entries, each held out, for when thresholds are asked for."""
+        """Score fitted entries, each held out, for when thresholds are asked for.
+
+        Of more than :data:`MOST_SCORED` so many are drawn at random.
+        """
+        if len(fitted) > MOST_SCORED:
+            fitted = fitted.take(self._some(len(fitted), MOST_SCORED))
         scores = self._held_out_scores(fitted)
         self.held_out = {name: rounded_up(column) for name, column in scores.items()}
+
+    def _some(self, n: int, most: int) -> NDArray[np.int64]:
+        """Return which of n entries are drawn, if there are more than so many; ascending."""
+        return np.sort(np.random.default_rng(self._seed).permutation(n)[:most])
 
     def by_held_out(self, at_most: float | None = None) -> None:
         """Take thresholds from :attr:`held_out`."""

@@ -67,7 +67,7 @@ class Roster:
 
 
 class Labels:
-    """Which entries are there, and the label of each, in four bytes beside the roster.
+    """Which entries are there, and the label of each, in a byte or a few beside the roster.
 
     Labels get codes in the order in which they are met; a code stays with its label.
 
@@ -104,7 +104,7 @@ class Labels:
         self.counts: NDArray[np.int64] = np.empty(0, dtype=np.int64)
         self.beside: list[Column] = []
         self._codes: dict[str, int] = {}
-        self._code_of = Column(np.int32)  # by row
+        self._code_of = Column(np.int8)  # by row; of a larger type once there are many labels
         self._n = 0
         self._forget_all()
 
@@ -124,7 +124,7 @@ class Labels:
     @property
     def codes(self) -> NDArray[np.int32]:
         """The label code of every entry, in the order of :attr:`ids`; -1 where it has none."""
-        return self._code_of.values[self.present]
+        return self._code_of.values[self.present].astype(np.int32)
 
     def ids_at(self, places: NDArray[np.int64]) -> list[str]:
         """Return some of :attr:`ids`."""
@@ -217,7 +217,7 @@ class Labels:
     def _forget_all(self) -> None:
         self.names, self._codes = [], {}
         self.counts = np.empty(0, dtype=np.int64)
-        self._code_of = Column(np.int32)
+        self._code_of = Column(np.int8)
         self.beside = [Column(dtype) for dtype in self._types]
         self._n = 0
 
@@ -228,6 +228,9 @@ class Labels:
         self._n += int(np.count_nonzero(old == ABSENT))
         self._count(old, -1)
         self._count(codes, 1)
+        smallest = np.min_scalar_type(-len(self.names))
+        if smallest.itemsize > old.itemsize:  # another label than its type can tell
+            self._code_of = Column.of(self._code_of.values.astype(smallest))
         self._code_of.values[rows] = codes
         return rows
 
@@ -235,11 +238,11 @@ class Labels:
         """Have room for so many rows."""
         more = n_rows - len(self._code_of)
         if more > 0:
-            self._code_of.append(np.full(more, ABSENT, dtype=np.int32))
+            self._code_of.append(np.full(more, ABSENT, dtype=self._code_of.values.dtype))
             for column, dtype in zip(self.beside, self._types, strict=True):
                 column.append(np.zeros(more, dtype=dtype))
 
-    def _count(self, codes: NDArray[np.int32], sign: int) -> None:
+    def _count(self, codes: NDArray[np.signedinteger[Any]], sign: int) -> None:
         counts = np.zeros(len(self.names), dtype=np.int64)
         counts[: len(self.counts)] = self.counts
         self.counts = counts + sign * np.bincount(codes[codes >= 0], minlength=len(counts))

@@ -13,6 +13,7 @@ from support import join, knowledge_base, saved, topical
 from ragshield_core import Guard, Policy, Quarantine, state
 from ragshield_core.detectors import CliqueDetector, LabelCentroidDetector
 from ragshield_core.errors import StateError
+from ragshield_core.growth import calibrator
 
 KNOWN = knowledge_base(20)
 NEW = join(
@@ -90,12 +91,29 @@ def test_a_loaded_guard_can_still_be_calibrated_on_what_was_fitted(tmp_path):
     assert again.screen(NEW).decisions == guard.calibrate(fpr=0.1).screen(NEW).decisions
 
 
+def test_of_many_fitted_entries_some_are_scored_and_calibrated_by(monkeypatch):
+    known, scored = knowledge_base(80), []
+    take = calibrator.Calibrator._held_out_scores
+    monkeypatch.setattr(
+        calibrator.Calibrator,
+        "_held_out_scores",
+        lambda self, part: (scored.append(list(part.ids)), take(self, part))[1],
+    )
+    guard_of().fit(known)
+    monkeypatch.setattr(calibrator, "MOST_SCORED", 50)
+    guard = guard_of().fit(known).calibrate(fpr=0.1)
+    whole, drawn = scored
+    assert whole == list(known.ids)
+    assert drawn == [i for i in known.ids if i in set(drawn)] != list(known.ids[:50])
+    assert {len(scores) for scores in guard._calibrator.calibration.scores.values()} == {50}
+
+
 def test_scores_that_were_held_out_and_calibrated_by_are_in_memory_once(tmp_path):
     guard_of().fit(KNOWN).calibrate(fpr=0.1).save(tmp_path)
-    calibrator = load(tmp_path)._calibrator
-    assert calibrator.held_out
-    for name, scores in calibrator.held_out.items():
-        assert calibrator.calibration.scores[name] is scores
+    loaded = load(tmp_path)._calibrator
+    assert loaded.held_out
+    for name, scores in loaded.held_out.items():
+        assert loaded.calibration.scores[name] is scores
 
 
 def test_arrays_of_a_saved_guard_are_read_one_by_one(tmp_path, monkeypatch):

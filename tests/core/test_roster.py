@@ -74,6 +74,20 @@ def test_what_is_kept_beside_labels_moves_with_them():
     assert labels.beside[0].values[labels.rows(NAMES[6:])].tolist() == list(range(6))
 
 
+@pytest.mark.parametrize("n_labels", [127, 128, 129, 32_769])
+def test_labels_may_be_few_or_many(n_labels):
+    labels, given = Labels(), [f"label {number}" for number in range(n_labels)]
+    labels.put(given, given)  # ids like labels
+    labels.put(["none"], [None])
+    assert labels.codes.tolist() == [*range(n_labels), -1]
+    again = Labels()
+    again.take(labels.ids, labels.codes, labels.names)
+    assert [again.names[code] for code in again.codes_of(given)] == given
+    assert again.counts.tolist() == [1] * n_labels
+    again.drop([given[-1]])
+    assert again.codes_of([given[-1], "none", given[0]]).tolist() == [-1, -1, 0]
+
+
 def test_who_moves_to_another_roster_takes_its_entries_along():
     one, other = Labels(), Roster()
     one.put(["a", "b"], ["x", "y"])
