@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 
 from ragshield_core.entries import Batch
 from ragshield_core.groups.rounded import COSINES, SHARES
-from ragshield_core.groups.words import EntryWords, FixedWords, Words
-from ragshield_core.neighbors.corpus import all_neighbors
+from ragshield_core.groups.words import ENTRIES_AT_ONCE, EntryWords, FixedWords, Words
+from ragshield_core.neighbors.corpus import all_neighbors, neighbors_in_turn
 from ragshield_core.neighbors.index import EXACT_UP_TO, EntryIndex, FixedVectors, NeighborIndex
 from ragshield_core.neighbors.known import cosines, rows_within
+from ragshield_core.neighbors.listed import ListedRows
 from ragshield_core.neighbors.rows import Neighbors
 from ragshield_core.neighbors.stored import StoredIndex
 from ragshield_core.neighbors.table import VectorTable, Where
@@ -234,6 +235,7 @@ class SimilarityGraph:
         """
         graph = cls(batch.dim, k, rounded=rounded)
         graph.index = cast("NeighborIndex", FixedVectors(batch.ids, batch.embeddings))
+        graph.words = cast("EntryWords", FixedWords(map(word_hashes, batch.texts)))
         graph._connect(batch)
         return graph
 
@@ -300,7 +302,10 @@ class SimilarityGraph:
         """
         self._changed()
         self.index.add(keys, batch.embeddings)
-        self._connect(batch)
+        for start in range(0, len(batch), ENTRIES_AT_ONCE):
+            texts = batch.texts[start : start + ENTRIES_AT_ONCE]
+            self.words.append([word_hashes(text) for text in texts])
+        self._connect(batch, self.index.rows if isinstance(self.index, NeighborIndex) else None)
 
     def extend(self, keys: Sequence[str], batch: Batch) -> None:
         """Take over a part of a knowledge base; :meth:`take_lists` follows once all is there."""
@@ -325,21 +330,23 @@ class SimilarityGraph:
         self.words.append(words)
         self._lists.put(np.s_[: len(words)], lists)
 
-    def _connect(self, batch: Batch) -> None:
-        """Find the neighbours of a whole knowledge base."""
-        self.words.append([word_hashes(text) for text in batch.texts])
-        found = all_neighbors(batch.embeddings, min(self.k, max(1, len(batch) - 1)))
-        lists = Lists.empty(len(batch), self.k)
-        width = found.slots.shape[1]
-        lists.slots[:, :width] = found.slots
-        lists.similarities[:, :width] = found.similarities
-        if self.rounded:
-            lists = lists.rounded()
-        own = np.arange(len(batch), dtype=np.int64)
-        lists.copied[:] = self.copied(own, lists)
-        self._grow(len(batch))
-        self._lists.put(own, lists)
-        self._lineage[: len(batch)], self._lineages = self._codes(batch)
+    def _connect(self, batch: Batch, listed: ListedRows | None = None) -> None:
+        """Find the neighbours of a whole knowledge base, whose words are here, by its own slots.
+
+        Part by part, so that what is needed beside does not grow with it.
+        """
+        n = len(batch)
+        self._grow(n)
+        for own, found in neighbors_in_turn(batch.embeddings, min(self.k, max(1, n - 1)), listed):
+            lists = Lists.empty(len(own), self.k)
+            width = found.slots.shape[1]
+            lists.slots[:, :width] = found.slots
+            lists.similarities[:, :width] = found.similarities
+            if self.rounded:
+                lists = lists.rounded()
+            lists.copied[:] = self.copied(own, lists)
+            self._lists.put(own, lists)
+        self._lineage[:n], self._lineages = self._codes(batch)
 
     def overlay(self, batch: Batch, replaced: Sequence[str] = ()) -> Overlay:
         """Return what the graph would be with the batch in it; changes nothing.

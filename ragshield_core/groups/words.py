@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,8 @@ SAMPLE = 2_500_000
 TOLD_AGAIN, FEW_RARE = 2.0, 0.1
 # Entries that are worked on at once, to bound the memory that is needed beside.
 ENTRIES_AT_ONCE = 2**14
+# Words of texts that are compared with each other at once: in 60 MB.
+WORDS_AT_ONCE = 2**20
 
 
 class EntryWords:
@@ -59,6 +61,11 @@ class EntryWords:
         ends = np.cumsum(lengths)
         borders = zip((ends - lengths).tolist(), ends.tolist(), strict=True)
         return [words[start:end] for start, end in borders]
+
+    def lengths(self, slots: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return how many words entries have, shape (n,)."""
+        begins, ends = self._ends.at(slots)
+        return ends - begins
 
     def wipe(self, slots: NDArray[np.int64]) -> None:
         """Leave nothing of the words of entries but how many there were."""
@@ -162,6 +169,10 @@ class EntryWords:
 class FixedWords(list[NDArray[np.uint32]]):
     """Words that stay as they are: what an audit needs of :class:`EntryWords`, without a copy."""
 
+    def lengths(self, slots: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return how many words entries have, shape (n,)."""
+        return np.fromiter((len(self[slot]) for slot in slots.tolist()), np.int64, len(slots))
+
     def take(self, slots: NDArray[np.int64]) -> list[NDArray[np.uint32]]:
         """Return the words of entries."""
         return [self[slot] for slot in slots.tolist()]
@@ -196,10 +207,36 @@ class Words:
         n = len(self)
         low, high = np.minimum(first, second), np.maximum(first, second)
         pairs, inverse = np.unique(low.astype(np.int64) * n + high, return_inverse=True)
-        ends = np.concatenate([pairs // n, pairs % n])
-        named, place = np.unique(ends, return_inverse=True)
-        half = len(pairs)
-        return containment(self.take(named), place[:half], place[half:])[inverse]
+        copied = np.empty(len(pairs), dtype=np.float32)
+        for part in self._parts(np.stack([pairs // n, pairs % n]), 0):
+            copied[part.where] = containment(self.take(part.named), *part.places)
+        return copied[inverse]
+
+    def _parts(self, pairs: NDArray[np.int64], start: int) -> Iterator[_Part]:
+        """Yield pairs of numbers, shape (2, n), in parts that do not hold too many words."""
+        named, places = np.unique(pairs, return_inverse=True)
+        n = pairs.shape[1]
+        if n > 1 and self._lengths(named).sum() > WORDS_AT_ONCE:
+            yield from self._parts(pairs[:, : n // 2], start)
+            yield from self._parts(pairs[:, n // 2 :], start + n // 2)
+        else:
+            yield _Part(slice(start, start + n), named, places.reshape(pairs.shape))
+
+    def _lengths(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        standing = numbers < self._start
+        new = (len(self._new[number]) for number in (numbers[~standing] - self._start).tolist())
+        lengths = np.empty(len(numbers), dtype=np.int64)
+        lengths[standing] = self._standing.lengths(numbers[standing])
+        lengths[~standing] = np.fromiter(new, np.int64)
+        return lengths
+
+
+class _Part(NamedTuple):
+    """Some of many pairs: where they are, which entries they name, and these in their places."""
+
+    where: slice
+    named: NDArray[np.int64]
+    places: NDArray[np.intp]
 
 
 def _places(ends: Ends, slots: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -183,7 +183,7 @@ class Calibrator:
         """
         if len(fitted) > MOST_SCORED:
             fitted = fitted.take(self._some(len(fitted), MOST_SCORED))
-        scores = self._held_out_scores(fitted)
+        scores = self._held_out_scores(fitted, None if self.sample is None else self.sample.inside)
         self.held_out = {name: rounded_up(column) for name, column in scores.items()}
 
     def _some(self, n: int, most: int) -> NDArray[np.int64]:
@@ -474,28 +474,36 @@ class Calibrator:
             "calibrated at %d entries, on %d of them", self.calibrated_at, len(self.sample or ())
         )
 
-    def _held_out_scores(self, fitted: Batch) -> dict[str, NDArray[np.float64]]:
+    def _held_out_scores(
+        self, fitted: Batch, again: Batch | None = None
+    ) -> dict[str, NDArray[np.float64]]:
+        """Return scores of entries that were held out; of which some, or all, come again."""
         detectors = [d for d in self._knowledge.detectors if d.exchangeable and len(fitted)]
-        revisions: list[tuple[str, str]] = []
-        if any(not detector.learns for detector in detectors):
-            revisions = list(zip(fitted.ids, fitted.fingerprints(), strict=True))
         return {  # one detector may look into what another has learned
             detector.name: detector.held_out_scores(fitted, self._seed)
             if detector.learns
-            else self._unchanging(detector, fitted, revisions)
+            else self._unchanging(detector, fitted, fitted if again is None else again)
             for detector in detectors
         }
 
-    def _unchanging(
-        self, detector: Detector, fitted: Batch, revisions: Sequence[tuple[str, str]]
-    ) -> NDArray[np.float64]:
-        """Return scores that do not depend on the knowledge base, each taken once."""
+    def _unchanging(self, detector: Detector, fitted: Batch, again: Batch) -> NDArray[np.float64]:
+        """Return scores that do not depend on the knowledge base, each taken once if it is again.
+
+        Those of the others are not remembered: they would take more than their vectors.
+        """
         known = self._fixed.get(detector.name, {})
-        new = [row for row, revision in enumerate(revisions) if revision not in known]
-        scores = detector.held_out_scores(fitted.take(new), self._seed) if new else np.empty(0)
-        known = known | {revisions[row]: float(s) for row, s in zip(new, scores, strict=True)}
-        self._fixed[detector.name] = {revision: known[revision] for revision in revisions}
-        return np.array([known[revision] for revision in revisions], dtype=np.float64)
+        scores = np.full(len(fitted), np.nan)
+        new = np.ones(len(fitted), dtype=np.bool_)
+        for row, revision in enumerate(_revisions(fitted) if known else ()):
+            if revision in known:
+                scores[row], new[row] = known[revision], False
+        if new.any():
+            scores[new] = detector.held_out_scores(fitted.take(new), self._seed)
+        wanted = set(again.ids)
+        rows = [row for row, entry_id in enumerate(fitted.ids) if entry_id in wanted]
+        revisions = _revisions(fitted.take(rows))
+        self._fixed[detector.name] = dict(zip(revisions, scores[rows].tolist(), strict=True))
+        return scores
 
     def _clean_scores(self, clean: Batch) -> dict[str, NDArray[np.float64]]:
         self._knowledge.check_dim(clean)
@@ -541,3 +549,8 @@ class Calibrator:
                 for name, threshold in thresholds.items()
             }
         return thresholds
+
+
+def _revisions(entries: Batch) -> Iterator[tuple[str, str]]:
+    """Return the id and the fingerprint of each entry."""
+    return zip(entries.ids, entries.fingerprints(), strict=True)

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ragshield_core.errors import InvalidBatchError, TooManyPairsError
+from ragshield_core.neighbors.listed import ListedRows
 from ragshield_core.neighbors.lists import (
     MEASURED_ROWS,
     TOGETHER,
@@ -85,34 +86,66 @@ def all_neighbors(
     InvalidBatchError
         A :class:`ValueError`, if a row is not a unit vector or k is below 1.
     """
+    result = none_found(len(embeddings), k)
+    width = min(k, max(0, len(embeddings) - 1))
+    for asking, found in neighbors_in_turn(embeddings, k):
+        result.slots[asking, :width] = found.slots
+        result.similarities[asking, :width] = found.similarities
+        if progress is not None:
+            progress(len(asking))
+    return result
+
+
+def neighbors_in_turn(
+    embeddings: NDArray[np.float32], k: int, listed: ListedRows | None = None
+) -> Iterator[tuple[NDArray[np.int64], Neighbors]]:
+    """Yield some thousand rows after the other with the nearest other rows of each.
+
+    As :func:`all_neighbors`, of which never more than a part is in memory so. Where there are
+    lists, rows that lie near each other come together.
+
+    Parameters
+    ----------
+    embeddings, k
+        As of :func:`all_neighbors`.
+    listed
+        The same rows, under their numbers, if they are sorted into lists already.
+
+    Yields
+    ------
+    tuple[NDArray[np.int64], Neighbors]
+        Numbers of rows, shape (n_asking,), each row once in all; and the nearest others of these,
+        shape (n_asking, k), fewer columns if there are not as many others.
+    """
     check_k(k)
     check_rows("embeddings", embeddings)
     rows = np.ascontiguousarray(embeddings)
-    result = none_found(len(rows), k)
     fetched = min(k + 1, len(rows))
-    for asking, found in _searched(rows, fetched):
+    for asking, found in _searched(rows, fetched, listed):
         itself = found.slots == asking[:, None]
         # Where more than k others are as near as the row itself, it may be missing from the list;
         # then the last one is too many.
         surplus = np.where(itself.any(axis=1), itself.argmax(axis=1), fetched - 1)
         kept = np.arange(fetched) != surplus[:, None]
         shape = (len(asking), fetched - 1)
-        result.slots[asking, : fetched - 1] = found.slots[kept].reshape(shape)
-        result.similarities[asking, : fetched - 1] = found.similarities[kept].reshape(shape)
-        if progress is not None:
-            progress(len(asking))
-    return result
+        yield (
+            asking,
+            Neighbors(found.slots[kept].reshape(shape), found.similarities[kept].reshape(shape)),
+        )
 
 
-def _searched(rows: NDArray[np.float32], k: int) -> Iterator[tuple[NDArray[np.int64], Neighbors]]:
+def _searched(
+    rows: NDArray[np.float32], k: int, listed: ListedRows | None
+) -> Iterator[tuple[NDArray[np.int64], Neighbors]]:
     """Yield numbers of rows and the k nearest of each, all rows in turn."""
     faiss = load_faiss()
     n = len(rows)
-    sorted_rows = _Sorted.if_worth_it(rows)
+    sorted_rows = _Sorted.if_worth_it(rows, listed)
     if sorted_rows is not None:
         # Rows of one list look into the same others, so that few are visited for all of them.
+        order = sorted_rows.order
         for start in range(0, n, TOGETHER):
-            asking = sorted_rows.order[start : start + TOGETHER]
+            asking = order[start : start + TOGETHER]
             yield asking, sorted_rows.search(rows[asking], k)
         return
     for start in range(0, n, QUERY_ROWS):
@@ -130,18 +163,30 @@ class _Sorted:
         self.order = np.argsort(self._list, kind="stable")
         self.sizes = np.bincount(self._list, minlength=len(lists))
         self._starts = np.concatenate([[0], np.cumsum(self.sizes)])
+        self.share = 1.0  # of all that a row is compared with
 
     @classmethod
-    def if_worth_it(cls, rows: NDArray[np.float32]) -> Self | None:
-        """Return sorted rows, or None where comparing all pairs is not much more work."""
+    def if_worth_it(
+        cls, rows: NDArray[np.float32], listed: ListedRows | None = None
+    ) -> Self | ListedRows | None:
+        """Return sorted rows, or None where comparing all pairs is not much more work.
+
+        Of rows that are in lists already, these; else in lists that are made for them.
+        """
         n = len(rows)
         before = training_work(n) / max(1, n) + n_lists_for(n) + MEASURED_ROWS
         if WORTH * (before + LIKELY_SHARE * n) >= n:
             return None
+        found = listed if listed is not None and listed.lists is not None else cls._made(rows)
+        return found if WORTH * (before + found.share * n) < n else None
+
+    @classmethod
+    def _made(cls, rows: NDArray[np.float32]) -> Self:
+        n = len(rows)
         found = cls(rows, InvertedLists.trained(n, lambda some: rows[some], seed=0))
         sample = np.random.default_rng(0).choice(n, min(n, MEASURED_ROWS), replace=False)
-        share = found._lists.measure(rows[sample], found)
-        return found if WORTH * (before + share * n) < n else None
+        found.share = found._lists.measure(rows[sample], found)
+        return found
 
     def search(self, queries: NDArray[np.float32], k: int) -> Neighbors:
         """Return the k nearest rows of each query."""

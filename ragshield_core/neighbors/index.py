@@ -218,6 +218,11 @@ class NeighborIndex(EntryIndex):
         return self._rows.lists is None
 
     @property
+    def rows(self) -> ListedRows:
+        """The vectors by slot, as they are kept."""
+        return self._rows
+
+    @property
     def bytes_per_entry(self) -> float:
         """Memory per entry present, in bytes: vectors, lists and tables; 0.0 if there is none.
 

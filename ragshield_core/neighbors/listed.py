@@ -32,6 +32,7 @@ class ListedRows:
     def __init__(self, dim: int, seed: int) -> None:
         self.dim, self.seed = dim, seed
         self.lists: InvertedLists | None = None
+        self.share = 1.0  # of all rows that one is compared with, when the lists were made
         # By list. The last row of a list moves into the gap of one that is removed.
         self._rows = [Chunks(dim)]
         self._slots = [Column(np.int64)]
@@ -53,6 +54,11 @@ class ListedRows:
     def present(self) -> NDArray[np.bool_]:
         """By slot: whether there is a row."""
         return np.asarray(self._list.values >= 0)
+
+    @property
+    def order(self) -> NDArray[np.int64]:
+        """All slots, shape (n,), those of one list together."""
+        return np.concatenate([members.values for members in self._slots])
 
     @property
     def nbytes(self) -> int:
@@ -141,7 +147,7 @@ class ListedRows:
         self._move(lists, [lists.nearest(rows) for _, rows in self.filled()])
         rng = np.random.default_rng(self.seed)
         sample = rng.choice(slots, min(len(slots), MEASURED_ROWS), replace=False)
-        lists.measure(self.take(sample), self)
+        self.share = lists.measure(self.take(sample), self)
 
     def unsort(self) -> None:
         """Put all rows into one list again."""

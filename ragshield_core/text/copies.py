@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import zlib
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
@@ -19,8 +20,8 @@ FEW_GRAMS = 6
 DENSE = 1 << 18
 # So many bits of a hash tell items apart.
 COLUMN_BITS = 24
-# Pairs that are compared together: of passages, in 100 MB.
-PAIRS = 1 << 16
+# Pairs that are compared together: of passages, in 20 MB.
+PAIRS = 1 << 14
 
 _WORD, _OTHER = re.compile(r"\w+"), re.compile(r"\W+")
 # Every ASCII character that is no part of a word becomes a space.
@@ -97,16 +98,13 @@ def containment(
     rows, positions = np.unique(np.concatenate([first, second]), return_inverse=True)
     a, b = positions[: len(first)], positions[len(first) :]
     chosen = [words[row] for row in rows.tolist()]
-    lengths = np.array([len(row) for row in chosen])
-    sequence = np.concatenate(chosen).astype(np.uint64)
-    owner = np.repeat(np.arange(len(chosen)), lengths)
-    # A gram starts at every word that has two more of its own text behind it.
-    starts = np.flatnonzero(owner[: -GRAM + 1] == owner[GRAM - 1 :])
-    grams = sequence[starts] * _FIRST + sequence[starts + 1] * _SECOND + sequence[starts + 2]
-    shared, smaller = _shared(grams, owner[starts], len(chosen), a, b)
-    few = smaller < FEW_GRAMS
-    if few.any():
-        shared[few], smaller[few] = _shared(sequence, owner, len(chosen), a[few], b[few])
+    shared, smaller = _shared(*_grams(chosen), a, b)
+    few = np.flatnonzero(smaller < FEW_GRAMS)
+    if few.size:
+        short, places = np.unique(np.concatenate([a[few], b[few]]), return_inverse=True)
+        sequence, lengths = _joined([chosen[row] for row in short.tolist()])
+        alike = _shared(sequence, lengths, places[: few.size], places[few.size :])
+        shared[few], smaller[few] = alike
     return (shared / np.maximum(smaller, 1)).astype(np.float32)
 
 
@@ -127,17 +125,43 @@ def borrowed(text: NDArray[np.uint32], model: NDArray[np.uint32]) -> float:
     return float(np.isin(distinct, model).mean()) if distinct.size else 0.0
 
 
+def _joined(
+    texts: Sequence[NDArray[np.uint32]],
+) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+    """Return the words of texts, one text behind the other, and how many each has."""
+    lengths = np.fromiter(map(len, texts), np.int64, len(texts))
+    return np.concatenate(texts, dtype=np.uint64), lengths
+
+
+def _grams(
+    texts: Sequence[NDArray[np.uint32]],
+) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+    """Return the grams of texts, one text behind the other, and how many each has."""
+    sequence, lengths = _joined(texts)
+    grams = sequence[: 1 - GRAM] * _FIRST
+    grams += sequence[1 : 2 - GRAM] * _SECOND
+    grams += sequence[2:]
+    # A gram starts at every word that has two more of its own text behind it.
+    owner = np.repeat(np.arange(len(texts), dtype=np.int32), lengths)
+    inside = owner[: 1 - GRAM] == owner[GRAM - 1 :]
+    return grams[inside], np.maximum(lengths - (GRAM - 1), 0)
+
+
 def _shared(
     items: NDArray[np.uint64],
-    owner: NDArray[np.intp],
-    n_owners: int,
+    lengths: NDArray[np.int64],
     a: NDArray[np.intp],
     b: NDArray[np.intp],
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return, per pair of owners, the number of distinct shared items and the smaller number."""
+    """Return, per pair of owners, the number of distinct shared items and the smaller number.
+
+    Each owner has so many items, one owner's behind the other's.
+    """
+    n_owners = len(lengths)
+    owner = np.repeat(np.arange(n_owners, dtype=np.uint32), lengths)
     if n_owners * max(n_owners, len(items)) <= DENSE:
-        distinct, place = np.unique(items, return_inverse=True)
-        present = np.zeros((n_owners, len(distinct)), dtype=np.float32)
+        kinds, place = np.unique(items, return_inverse=True)
+        present = np.zeros((n_owners, len(kinds)), dtype=np.float32)
         present[owner, place] = 1.0
         few = present.sum(axis=1, dtype=np.float64)
         return (present @ present.T)[a, b].astype(np.float64), np.minimum(few[a], few[b])
@@ -145,17 +169,23 @@ def _shared(
 
     # Columns by the upper bits of a product, instead of sorting a million items to number them:
     # two items share a column by chance once in 2 ** 24.
-    column = (items * _FIRST) >> np.uint64(64 - COLUMN_BITS)
-    starts = np.searchsorted(owner, np.arange(n_owners + 1))
+    cells = items * _FIRST
+    cells >>= np.uint64(64 - COLUMN_BITS)
+    cells |= owner.astype(np.uint64) << np.uint64(COLUMN_BITS)
+    # Sorted here: NumPy sorts numbers many times as fast as a sparse matrix does its rows.
+    cells.sort()
+    distinct = np.ones(len(cells), dtype=np.bool_)
+    np.not_equal(cells[1:], cells[:-1], out=distinct[1:])
+    cells = cells[distinct]
+    ends = np.searchsorted(cells, np.arange(n_owners + 1, dtype=np.uint64) << COLUMN_BITS)
+    column = (cells & np.uint64((1 << COLUMN_BITS) - 1)).astype(np.int32)
     matrix = csr_array(
-        (np.ones(len(items), dtype=np.float32), column.astype(np.int32), starts),
-        shape=(n_owners, 1 << COLUMN_BITS),
+        (np.ones(len(column), dtype=np.int8), column, ends), shape=(n_owners, 1 << COLUMN_BITS)
     )
-    matrix.sum_duplicates()
-    matrix.data[:] = 1.0
-    sizes = np.diff(matrix.indptr).astype(np.float64)
+    sizes = np.diff(ends).astype(np.float64)
     shared = np.empty(len(a))
     for start in range(0, len(a), PAIRS):
         part = slice(start, start + PAIRS)
-        shared[part] = matrix[a[part]].multiply(matrix[b[part]]).sum(axis=1).ravel()
+        # Of two that are one where there is an item, the product has an item where both have it.
+        shared[part] = np.diff(matrix[a[part]].multiply(matrix[b[part]]).indptr)
     return shared, np.minimum(sizes[a], sizes[b])
