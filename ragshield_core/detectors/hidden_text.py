@@ -19,7 +19,7 @@ from ragshield_core.detectors.base import (
 from ragshield_core.entries import Batch
 from ragshield_core.findings import printable
 from ragshield_core.text.hidden.payload import COMMENT, HTML, Payload
-from ragshield_core.text.hidden.payloads import payloads
+from ragshield_core.text.hidden.payloads import payloads_in
 
 
 class HiddenTextDetector(Detector):
@@ -97,11 +97,11 @@ class HiddenTextDetector(Detector):
 
 
 def _scores(texts: Sequence[str]) -> NDArray[np.float64]:
-    return np.fromiter((_score(payloads(text)) for text in texts), np.float64, len(texts))
+    return np.fromiter(map(_score, payloads_in(texts)), np.float64, len(texts))
 
 
 def _explained(texts: Sequence[str]) -> list[Evidence]:
-    return [_evidence(payloads(text)) for text in texts]
+    return list(map(_evidence, payloads_in(texts)))
 
 
 def _score(found: Sequence[Payload]) -> float:

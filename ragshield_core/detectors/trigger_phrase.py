@@ -686,8 +686,10 @@ class TriggerPhraseDetector(Detector):
         def cells(of: NDArray[np.uint32]) -> NDArray[np.uint32]:
             return np.asarray((of * np.uint32(0x85EBCA6B)) >> np.uint32(32 - bits))
 
-        here = np.bincount(cells(grams.hashes), minlength=1 << bits)
-        counts = here[cells(hashes)] + self._recent.at_most(hashes)
+        mine = cells(grams.hashes)
+        here = np.bincount(mine, minlength=1 << bits)
+        counts = here[mine if hashes is grams.hashes else cells(hashes)]
+        counts += self._recent.at_most(hashes)
         several = np.flatnonzero(counts > 1)
         tests = _Tests(hashes[several], background, share)
         upper = tests.scores(counts[several].astype(np.float64))
@@ -777,15 +779,16 @@ class _Tests:
         self.hashes = hashes
         self.orders = order_of(hashes)
         self.known = background.of(hashes)
-        self.share = share[self.orders]
+        self.share, self.odds = share[self.orders], (share / (1.0 - share))[self.orders]
         # How many n-grams are tested at once, as a logarithm, by order and number of holders.
         self._log_tests = np.log10(background.tail * N_ORDERS)
         self._log_parts = np.full(len(hashes), np.inf)  # less for parts of a known phrase
 
     def scores(self, recent: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the corrected surprisal for weights of recent entries, shape (n_hashes,)."""
-        usual = self.known * (self.share / (1.0 - self.share))
-        more = np.flatnonzero((recent > MIN_LIFT * usual) & (recent > self.known))
+        more = np.flatnonzero(recent > self.known)
+        usual = self.known[more] * self.odds[more]
+        more = more[recent[more] > MIN_LIFT * usual]
         surprisal = np.zeros(len(recent))
         held, known, share = recent[more], self.known[more], self.share[more]
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -794,8 +797,9 @@ class _Tests:
             rest = known * np.log((1.0 - part) / (1.0 - share))
             surprisal[more] = np.where(known > 0, tail + rest, tail) / math.log(10.0)
         frequent = np.minimum(recent + self.known, TAIL - 1).astype(np.int64)
-        log_tests = np.minimum(self._log_tests[self.orders, frequent], self._log_parts)
-        return np.asarray(surprisal - log_tests, dtype=np.float64)
+        frequent += self.orders * TAIL
+        surprisal -= np.minimum(self._log_tests.ravel()[frequent], self._log_parts)
+        return surprisal
 
     def relate(self, parts: NDArray[np.int64]) -> None:
         """Test n-grams only among each other from now on: they are parts of one phrase."""

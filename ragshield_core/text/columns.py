@@ -21,7 +21,9 @@ LONGEST = 64
 _AT_A_TIME = 1 << 16
 _N_CODES = 0x110000
 
-_EIGHT = 8  # letters in a number of 64 bits
+# A word of so few letters has a key that no other word has.
+EXACT = 8
+_EIGHT = EXACT  # letters in a number of 64 bits
 _MASKS = np.array([(1 << 8 * n) - 1 for n in range(_EIGHT + 1)], dtype=np.uint64)
 _ONE, _63 = np.uint64(1), np.uint64(63)
 _MIX, _ODD = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xD6E8FEB86659FD93)

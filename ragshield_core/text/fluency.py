@@ -7,7 +7,7 @@ import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,7 +59,10 @@ _M1, _M2, _M3, _M4 = (
     np.uint64(m)
     for m in (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0xD6E8FEB86659FD93)
 )
+_29, _32 = np.uint64(29), np.uint64(32)
 _PRIME = 0x100000001B3
+
+Value = TypeVar("Value", np.uint64, np.float64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -152,15 +155,17 @@ class Fluency:
             return np.empty(0)
         n = float(max(1, self.n_tokens))
         words, kinds, word_pairs, kind_pairs = (self._counts[slots] for slots in _slots(tokens))
-        paired = _paired(tokens)
+        alone = np.flatnonzero(~_paired(tokens))
         kind = (kind_pairs + 1.0) / (_expected(kinds, n) + 1.0)
-        kind[~paired] = 1.0
+        kind[alone] = 1.0
         word = (word_pairs + kind) / (_expected(words, n) + 1.0)
-        word[~paired] = 1.0
-        association = np.maximum(0.5 * np.log2(kind * word), -ESTRANGED)
+        word[alone] = 1.0
+        word *= kind
+        association = np.maximum(0.5 * np.log2(word), -ESTRANGED)
         # A pair that the entry has again (list items, table cells) is no accident of order.
         low = np.flatnonzero(association < 0.0)
-        again = low[_recurrences(_word_pair(tokens)[low], tokens.owner[low]) > 0]
+        pairs = _pair(tokens.word[low - 1], tokens.word[low], _M2)
+        again = low[_recurrences(pairs, tokens.owner[low]) > 0]
         association[again] = 0.0
         seen = words + 1.0
         rare = np.flatnonzero(words < FREQUENT * n)
@@ -293,19 +298,18 @@ def _tokens(pieces: tuple[tuple[int, int, str], ...]) -> Tokens:
     owners, offsets, texts = zip(*pieces, strict=True)
     joined = "\n".join(texts)
     characters = np.frombuffer(joined.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
-    packed = _characters()[np.minimum(characters, _BMP)]
+    packed = np.take(_characters(), characters, mode="clip")  # what is beyond is the last
     low = packed & np.uint32(_LOWERED)
     classes = (packed >> np.uint32(_CLASS)).astype(np.uint8)
     _join_apostrophes(characters, classes)
-    groups = np.where(classes == _UPPER, np.uint8(_LOWER), classes)
-    black = classes != _SPACE
+    groups = classes - (classes == _UPPER)  # which then are lower case
     # Where a token begins, or white space.
     edge = np.ones(len(classes), dtype=np.bool_)
     edge[1:] = (groups[1:] != groups[:-1]) | (groups[1:] == _IDEOGRAPH)
     edge[1:] |= (groups[1:] == _MARK) & (characters[1:] != characters[:-1])
     edge[1:] |= (classes[1:] == _UPPER) & (classes[:-1] == _LOWER)
     edges = np.flatnonzero(edge)
-    is_token = black[edges]
+    is_token = np.flatnonzero(classes[edges])  # other than white space
     start = edges[is_token]
     if not len(start):
         none = np.empty(0, dtype=np.intp)
@@ -349,7 +353,8 @@ def _sums(
     powers, inverse = _powers()
     # Of all letters so far, as if they were one token: what each adds is shifted back.
     so_far = np.zeros(len(low) + 1, dtype=np.uint64)
-    np.cumsum(low * powers[: len(low)], out=so_far[1:])
+    np.multiply(low, powers[: len(low)], out=so_far[1:])
+    np.cumsum(so_far, out=so_far)
     sums: NDArray[np.uint64] = (so_far[end] - so_far[start]) * inverse[start]
     long = np.flatnonzero(end - start > _LONGEST)
     if len(long):
@@ -381,9 +386,9 @@ def _join_apostrophes(characters: NDArray[np.uint32], classes: NDArray[np.uint8]
 def _mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Return values whose every bit depends on every bit of the given ones."""
     values = values * _M1
-    values ^= values >> np.uint64(29)
+    values ^= values >> _29
     values *= _M4
-    values ^= values >> np.uint64(32)
+    values ^= values >> _32
     return values
 
 
@@ -396,14 +401,26 @@ def _slots(tokens: Tokens) -> tuple[NDArray[np.intp], ...]:
 
     A pair is the token and the one before it, which for the first of a text is of another text.
     """
-    kind_pair = _mixed(np.roll(tokens.kind, 1) * _M3 + tokens.kind)
     singles = _slot(tokens.word, SINGLES), _slot(tokens.kind, SINGLES)
-    pairs = _slot(_word_pair(tokens), PAIRS), _slot(kind_pair, PAIRS)
+    pairs = (
+        _slot(_pair(_before(hashes), hashes, odd), PAIRS)
+        for hashes, odd in ((tokens.word, _M2), (tokens.kind, _M3))
+    )
     return *singles, *(SINGLES + pair for pair in pairs)
 
 
-def _word_pair(tokens: Tokens) -> NDArray[np.uint64]:
-    return _mixed(np.roll(tokens.word, 1) * _M2 + tokens.word)
+def _pair(
+    first: NDArray[np.uint64], second: NDArray[np.uint64], odd: np.uint64
+) -> NDArray[np.uint64]:
+    """Return hashes of pairs."""
+    return _mixed(first * odd + second)
+
+
+def _before(values: NDArray[Value]) -> NDArray[Value]:
+    """Return what stands before each value; before the first, the last."""
+    before = np.empty_like(values)
+    before[1:], before[:1] = values[:-1], values[-1:]
+    return before
 
 
 def _used(tokens: Tokens) -> tuple[NDArray[np.intp], ...]:
@@ -423,7 +440,10 @@ def _paired(tokens: Tokens) -> NDArray[np.bool_]:
 def _expected(counts: NDArray[np.int32], n: float) -> NDArray[np.float64]:
     """Return how often each token would follow the one before it by chance."""
     counted = counts.astype(np.float64)
-    return np.roll(counted, 1) * counted / n
+    expected = _before(counted)
+    expected *= counted
+    expected /= n
+    return expected
 
 
 def recurrences(tokens: Tokens) -> NDArray[np.intp]:
@@ -433,5 +453,11 @@ def recurrences(tokens: Tokens) -> NDArray[np.intp]:
 
 def _recurrences(hashes: NDArray[np.uint64], owner: NDArray[np.intp]) -> NDArray[np.intp]:
     keys = _mixed(hashes + owner.astype(np.uint64) * _M2)
-    _, inverse, counts = np.unique(keys, return_inverse=True, return_counts=True)
-    return np.asarray(counts[inverse] - 1, dtype=np.intp)
+    found = np.zeros(len(keys), dtype=np.intp)
+    # Most stand there once, which cells tell that none shares with them.
+    cells = keys >> np.uint64(64 - (8 * len(keys)).bit_length())
+    cells = cells.astype(np.intp)
+    several = np.flatnonzero(np.bincount(cells)[cells] > 1) if len(cells) else cells
+    _, inverse, counts = np.unique(keys[several], return_inverse=True, return_counts=True)
+    found[several] = counts[inverse] - 1
+    return found

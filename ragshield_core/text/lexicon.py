@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import product
@@ -10,10 +11,13 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.text.columns import Dictionary, Words, key
+from ragshield_core.text.columns import EXACT, Dictionary, Words, key
 
 # Words whose ideas are remembered.
 MAX_KNOWN = 50_000
+# Places for words of many texts that are remembered, 20 bytes each: more than are common.
+LATELY = 1 << 15
+_SHIFT, _ODD = np.uint64(64 - 15), np.uint64(0x9E3779B97F4A7C15)
 
 _CHOICE = re.compile(r"\{([^{}]*)\}")
 _BETWEEN = re.compile(r"\|(?![^{]*\})")
@@ -159,9 +163,40 @@ class _Listed:
             for place, word in enumerate(rest):
                 self.keys[n, place] = key(word.rstrip("*").encode())
                 self.letters[n, place] = len(word) - 1 if word.endswith("*") else 0
+        # Of words that were met lately, by a hash of their keys: their numbers and ideas.
+        self._lock = threading.Lock()
+        self._keys = np.zeros(LATELY, dtype=np.uint64)
+        self._numbers = np.zeros(LATELY, dtype=np.int32)
+        self._ideas = np.zeros(LATELY, dtype=np.uint64)
 
     def found(self, words: Words, behind: NDArray[np.intp]) -> NDArray[np.uint64]:
         """Return what :meth:`Lexicon.found` does."""
+        numbers, found = self._told(words)
+        if len(self.bits):
+            at, phrase = self._begun(numbers, behind)
+            at, phrase = self._ended(words, behind, at, phrase)
+            np.bitwise_or.at(found, at, self.bits[phrase])
+        return found
+
+    def _told(self, words: Words) -> tuple[NDArray[np.int32], NDArray[np.uint64]]:
+        """Return the number of each word, and its own ideas."""
+        place = ((words.keys * _ODD) >> _SHIFT).astype(np.intp)
+        # A key tells all letters of a short word, and only of these no other one can be taken for.
+        short = words.length <= EXACT
+        with self._lock:
+            numbers, found = self._numbers[place], self._ideas[place]
+            new = np.flatnonzero((self._keys[place] != words.keys) | ~short)
+        if len(new):
+            some = words.only(new)
+            numbers[new], found[new] = self._looked_up(some)
+            new = new[short[new]]
+            place = place[new]
+            with self._lock:
+                self._keys[place] = words.keys[new]
+                self._numbers[place], self._ideas[place] = numbers[new], found[new]
+        return numbers, found
+
+    def _looked_up(self, words: Words) -> tuple[NDArray[np.int32], NDArray[np.uint64]]:
         numbers = self.dictionary(words.keys)
         found = self.single[numbers]
         if len(self.lengths):
@@ -173,11 +208,7 @@ class _Listed:
             other, n = other[enough], n[enough]
             begun = self.beginnings(words.beginnings(other, n))
             np.bitwise_or.at(found, other, self.of_beginning[begun])
-        if len(self.bits):
-            at, phrase = self._begun(numbers, behind)
-            at, phrase = self._ended(words, behind, at, phrase)
-            np.bitwise_or.at(found, at, self.bits[phrase])
-        return found
+        return numbers, found
 
     def _begun(
         self, numbers: NDArray[np.int32], behind: NDArray[np.intp]

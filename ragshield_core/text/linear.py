@@ -20,7 +20,9 @@ from __future__ import annotations
 
 import codecs
 import re
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 
 import re2
 
@@ -89,11 +91,11 @@ class LinearPattern:
     def likely(self, parts: Sequence[bytes]) -> list[int]:
         """Return which of some parts of narrowed texts may match, by number; no others do.
 
-        They are looked through together, and where something is found, by halves.
+        They are looked through together.
         """
         if self._ideographs:
             return list(range(len(parts)))
-        return _halved(self._endless, parts, 0)
+        return _found_in(self._endless, parts)
 
     def _found(self, text: str, narrowed: bytes, start: int, end: int) -> Iterator[tuple[int, int]]:
         if self._ideographs:
@@ -139,24 +141,29 @@ class Hint:
     def likely(self, texts: Sequence[bytes]) -> list[int]:
         """Return which of some texts, in UTF-8, may have it, by number; no others do.
 
-        They are looked through together, a line each, and where something is found, by halves.
+        They are looked through together, a line each.
         """
-        return _halved(self._compiled, texts, 0)
+        return _found_in(self._compiled, texts)
 
 
 # Between two parts that are looked through as one: hardly a pattern goes on behind it.
 _BETWEEN = b"\n.\n"
 
 
-def _halved(compiled: re2._Regexp, parts: Sequence[bytes], first: int) -> list[int]:
-    """Return which parts a pattern of lines finds something in, or across the ends of."""
-    if not parts or not compiled.search(_BETWEEN.join(parts)):
+def _found_in(compiled: re2._Regexp, parts: Sequence[bytes]) -> list[int]:
+    """Return in which parts a match of a pattern of lines begins, by number."""
+    joined = _BETWEEN.join(parts)
+    match = compiled.search(joined)
+    if not match:
         return []
-    if len(parts) == 1:
-        return [first]
-    half = len(parts) // 2
-    found = _halved(compiled, parts[:half], first)
-    return found + _halved(compiled, parts[half:], first + half)
+    begins = list(accumulate((len(part) + len(_BETWEEN) for part in parts), initial=0))
+    found: list[int] = []
+    while match:
+        found.append(bisect_right(begins, match.start()) - 1)
+        if found[-1] == len(parts) - 1:
+            break
+        match = compiled.search(joined, begins[found[-1] + 1])  # one in a part is enough
+    return found
 
 
 def latin(pattern: str) -> re2._Regexp:

@@ -8,6 +8,7 @@ set apart by spaces. :func:`readable` undoes all that and remembers where everyt
 from __future__ import annotations
 
 import re
+import threading
 import unicodedata
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ragshield_core.text.characters import CJK, IGNORABLE, MARKS
+from ragshield_core.text.columns import Alphabet
 from ragshield_core.text.linear import Hint
 
 # Small capitals and phonetic letters: Latin letters themselves, in no alphabet.
@@ -68,12 +70,18 @@ _LATIN_WITH_MARKS = re.compile(f"(?<=[A-Za-z{''.join(map(chr, _CONFUSABLE))}])[{
 _SPACED = re.compile(r"(?<!\w)[^\W\d_]([ .*_\-|/])[^\W\d_](?:\1[^\W\d_]){2,}(?!\w)")
 # Where there is one such word, the short words around it are written the same way.
 _SPACED_SHORT = re.compile(r"(?<!\w)[^\W\d_]([ .*_\-|/])[^\W\d_](?:\1[^\W\d_])*(?!\w)")
-_SPACED_HINT = Hint(r"[A-Za-z\x{80}-\x{10FFFF}](?:[ .*_\-|/][A-Za-z\x{80}-\x{10FFFF}]){3}")
+_SPACED_SIGN = r"[A-Za-z\x{80}-\x{10FFFF}](?:[ .*_\-|/][A-Za-z\x{80}-\x{10FFFF}]){3}"
+_SPACED_HINT = Hint(_SPACED_SIGN)
 # Runs of white space, any but a plain space or line break, and control characters.
 # One class in front, because that is what the engine looks for quickly.
 _BLANKS = r"[\s\x00-\x08\x0e-\x1b\x7f-\x9f]"
 _BLANK = re.compile(rf"{_BLANKS}(?:(?<![ \n])|(?={_BLANKS})){_BLANKS}*")
 
+# Any of these, and blanks that are not single spaces or ends of lines.
+_CHANGES_HINT = Hint(
+    rf"{_SPACED_SIGN}|[ \n][ \n]|[\x00-\x09\x0b-\x1f\x7f-\x{{a0}}\x{{1680}}\x{{2000}}-\x{{200a}}"
+    r"\x{2028}\x{2029}\x{202f}\x{205f}\x{3000}]"
+)
 _BLANK_LETTER = re.compile(_BLANKS)
 _LAST_BLANK = 0x3000  # the ideographic space
 _RANGE = re.compile(r"(.)-(.)", re.DOTALL)
@@ -174,14 +182,15 @@ class Readable:
             new = replacement(match)
             if new == match.group():
                 continue
-            pieces += text[end : match.start()], new
-            length += match.start() - end
+            first, last = match.span()
+            pieces += text[end:first], new
+            length += first - end
             step.starts.append(length)
             length += len(new)
             step.ends.append(length)
-            end = match.end()
-            step.old_starts.append(match.start())
-            step.old_ends.append(end)
+            step.old_starts.append(first)
+            step.old_ends.append(last)
+            end = last
         if not step.starts:
             return self
         pieces.append(text[end:])
@@ -223,34 +232,79 @@ def readable(text: str) -> Readable:
     >>> text[start:end] == "IGN\u039fRE"
     True
     """
-    return _remembered(text) if len(text) <= REMEMBERED_LENGTH else _remembered_long(text)
+    return _remembered([text])[0]
 
 
-@lru_cache(maxsize=REMEMBERED)
-def _remembered(text: str) -> Readable:
-    return _readable(text)
+def readables(texts: Sequence[str]) -> list[Readable]:
+    """Return what :func:`readable` does of each text, in order: quicker than one by one."""
+    return _remembered(texts)
 
 
-@lru_cache(maxsize=1)
-def _remembered_long(text: str) -> Readable:
-    return _readable(text)
+class _Remembered:
+    """Readable texts: the latest short ones, and the latest one that is longer."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.cache_clear()
+
+    def cache_clear(self) -> None:
+        """Remember nothing any more."""
+        self._short: dict[str, Readable] = {}
+        self._long: dict[str, Readable] = {}
+
+    def __call__(self, texts: Sequence[str]) -> list[Readable]:
+        short, long = self._short, self._long
+        remembered = {text: short.get(text) or long.get(text) for text in texts}
+        found = {text: view for text, view in remembered.items() if view is not None}
+        new = [text for text, view in remembered.items() if view is None]
+        if new:
+            found.update(zip(new, _read(new), strict=True))
+            with self._lock:
+                for text in new:
+                    known, most = (short, REMEMBERED) if _is_short(text) else (long, 1)
+                    known[text] = found[text]
+                    while len(known) > most:
+                        del known[next(iter(known))]
+        return [found[text] for text in texts]
 
 
-@lru_cache(maxsize=4096)
-def _is_odd(character: str) -> bool:
-    """Return whether a character beyond ASCII may be read as another one, or not at all."""
-    return bool(
+_remembered = _Remembered()
+
+
+def _is_short(text: str) -> bool:
+    return len(text) <= REMEMBERED_LENGTH
+
+
+def _oddity(character: str) -> int:
+    """Return 2 of a character beyond ASCII that may be read as another one or not, 1 of others."""
+    odd = not character.isascii() and (
         _nfkc(character) != character
         or _DROPPED.match(character)
         or _MARK.match(character)
         or _CONFUSABLE_LETTER.match(character)
     )
+    return 2 if odd else 1
+
+
+_oddities = Alphabet(_oddity)
+_ODD = b"\2"
+
+
+def _read(texts: Sequence[str]) -> list[Readable]:
+    """Return what readers see of texts: of most, the text as it is."""
+    beyond = [text for text in texts if not text.isascii()]
+    odd = {text for text, found in zip(beyond, _oddities(beyond), strict=True) if _ODD in found}
+    encoded = [text.encode("utf-8", "replace") for text in texts]
+    respaced = {texts[n] for n in _CHANGES_HINT.likely(encoded)}
+    respaced -= odd  # which are read from the start on
+    views = (_readable(text) if text in odd else Readable(text, text) for text in texts)
+    return [_respaced(view) if view.original in respaced else view for view in views]
 
 
 def _readable(text: str) -> Readable:
     view = Readable(text, text)
     # Dashes and quotation marks are most of what most texts have beyond ASCII.
-    if not text.isascii() and any(map(_is_odd, beyond := beyond_ascii(text))):
+    if not text.isascii() and _ODD in _oddities([beyond := beyond_ascii(text)])[0]:
         if _DROPPED.search(beyond):
             view = view.replaced(_DROPPED, _nothing, _starts(view.text, _is_dropped))
         forms = list(map(_nfkc, beyond))
@@ -268,6 +322,11 @@ def _readable(text: str) -> Readable:
                 view = view.replaced(_LETTER_BEYOND_ASCII, _composed, starts)
             if _CONFUSABLE_LETTER.search(folded):
                 view = _fold_confusables(view)
+    return _respaced(view)
+
+
+def _respaced(view: Readable) -> Readable:
+    """Return a text with letters that were set apart put together, and no more blanks than one."""
     if _SPACED_HINT(view.text):
         starts = _starts_of_spaced(view.text)
         if any(_found(_SPACED, view.text, starts)):
@@ -530,7 +589,11 @@ def _joined(match: re.Match[str]) -> str:
 
 
 def _one_blank(match: re.Match[str]) -> str:
-    blank = match.group()
+    return _shortened(match.group())
+
+
+@lru_cache(maxsize=4096)
+def _shortened(blank: str) -> str:
     if "\n" in blank or "\r" in blank or "\u2028" in blank or "\u2029" in blank:
         return "\n"
     return " " if any(map(str.isspace, blank)) else ""

@@ -19,7 +19,7 @@ from ragshield_core.entries import Batch
 from ragshield_core.text.characters import CJK
 from ragshield_core.text.checksums import checksums
 from ragshield_core.text.columns import columns_of
-from ragshield_core.text.normalized import readable
+from ragshield_core.text.normalized import readables
 
 # By order: how far behind the first word the further words of an n-gram stand.
 PATTERNS: tuple[tuple[int, tuple[int, ...]], ...] = (
@@ -66,7 +66,7 @@ class Grams(NamedTuple):
     @classmethod
     def of(cls, texts: Sequence[str]) -> Grams:
         """Return the distinct n-grams of each text, at most :data:`MAX_GRAMS` of each."""
-        words, owners = _words_of([readable(text).text for text in texts])
+        words, owners = _words_of([view.text for view in readables(texts)])
         upper = owners.astype(np.uint64) << np.uint64(32)
         keys = np.concatenate([upper[at] | hashes for *_, at, hashes in _grams_of(words, owners)])
         # So many at the most, those counted several times that stand there several times.
@@ -134,7 +134,9 @@ def _words_of(texts: Sequence[str]) -> tuple[NDArray[np.uint32], NDArray[np.int6
     if runs.joined.isascii() or not len(runs):
         return hashes, owners
     # What is beyond ASCII may be a mark, or several words.
-    beyond = np.maximum.reduceat(runs.letters, runs.start) >= 0x80  # noqa: PLR2004
+    beyond = np.zeros(len(runs), dtype=np.bool_)
+    high = np.flatnonzero(runs.letters >= 0x80)  # noqa: PLR2004
+    beyond[np.searchsorted(runs.start, high, side="right") - 1] = True
     places = zip(runs.start[beyond].tolist(), runs.end[beyond].tolist(), strict=True)
     pieces = b"\n".join([*(runs.joined[start:end] for start, end in places), b""])
     found = _TOKEN_OR_END.findall(pieces.decode("utf-8", "surrogatepass"))

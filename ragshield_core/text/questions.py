@@ -413,15 +413,17 @@ def _end_of_piece(text: str, begin: int, place: int | None) -> int:
 
 def _pieces_at(text: str, places: Sequence[int]) -> Iterator[tuple[int, int, bool]]:
     """Yield, of what :func:`_pieces` does, the sentences in which some places lie; ascending."""
-    known = -1
+    begin, end = -1, 0  # of the last one
     for place in places:
         if place >= len(text):
             break
+        if begin <= place < end - 1:
+            continue
         back = _LOOKED_BACK
         while (found := _piece_at(text, place, max(0, place - back))) is None and back < place:
             back *= 4
-        if found is not None and found[0] > known:
-            known = found[0]
+        if found is not None and found[0] > begin:
+            begin, end, _ = found
             yield found
 
 
@@ -626,18 +628,22 @@ class _Words:
         self._lower = text.lower()
         # Of some letters the small one is two, or another one in the middle of a word.
         self._few = few and len(self._lower) == len(text) and "\u03a3" not in text
-        self._places: dict[str, list[int]] = {}
+        self._places: dict[str, list[int]] = {}  # sentences, by word
         if not self._few:
-            for number, start in enumerate(self._starts):
+            for number in range(len(self._starts)):
                 for word in self._stems_of(number):
-                    self._places.setdefault(word, []).append(start)
+                    self._places.setdefault(word, []).append(number)
 
     def come_back(self, asked: set[str], start: int, end: int) -> tuple[int, int]:
         """Return how many words are asked about, and how many of them stand around a span."""
+        around = self._sentences(start - _AROUND, start), self._sentences(end, end + _AROUND)
         return len(asked), sum(
-            self._stands(word, start - _AROUND, start) or self._stands(word, end, end + _AROUND)
-            for word in asked
+            self._stands(word, *around[0]) or self._stands(word, *around[1]) for word in asked
         )
+
+    def _sentences(self, low: int, high: int) -> tuple[int, int]:
+        """Return which sentences start between two places: the first, and the first behind."""
+        return bisect_left(self._starts, low), bisect_left(self._starts, high)
 
     def _stems_of(self, number: int) -> set[str]:
         if number not in self._stems:
@@ -645,14 +651,13 @@ class _Words:
             self._stems[number] = _stems(self._text[part])
         return self._stems[number]
 
-    def _stands(self, word: str, low: int, high: int) -> bool:
-        """Return whether a word stands in a sentence that starts between two places."""
-        if not self._few:
-            places = self._places.get(word, [])
-            return bisect_left(places, low) < bisect_left(places, high)
-        first, behind = bisect_left(self._starts, low), bisect_left(self._starts, high)
+    def _stands(self, word: str, first: int, behind: int) -> bool:
+        """Return whether a word stands in one of some sentences."""
         if first == behind:
             return False
+        if not self._few:
+            places = self._places.get(word, [])
+            return bisect_left(places, first) < bisect_left(places, behind)
         place, end = self._starts[first], self._ends[behind - 1]
         while (place := self._lower.find(word, place, end)) >= 0:
             number = bisect_right(self._starts, place) - 1

@@ -13,7 +13,8 @@ from urllib.parse import unquote
 import numpy as np
 
 from ragshield_core.text.columns import columns_of
-from ragshield_core.text.hidden.payloads import payloads
+from ragshield_core.text.hidden.payload import Payload
+from ragshield_core.text.hidden.payloads import payloads_in
 from ragshield_core.text.linear import Hint
 
 # Blobs decoded in one text, and characters of each.
@@ -55,7 +56,8 @@ def concealed(
     tuple
         The place of the text, and, one by one: how it is hidden, what it says, and where it lies.
     """
-    marked = {n for n, text in enumerate(texts) if not text.isascii() or "<" in text}
+    marked = [n for n, text in enumerate(texts) if not text.isascii() or "<" in text]
+    payloads = dict(zip(marked, payloads_in([texts[n] for n in marked]), strict=True))
     # Most texts have no word so long; looking for blobs costs more.
     runs = _runs(texts)
     long = list(runs)
@@ -65,8 +67,8 @@ def concealed(
         rows = encoding.hint.likely(encoded) if encoding.hint else range(len(long))
         for row in rows:
             found.setdefault(long[row], []).append(encoding)
-    for n in sorted(marked | found.keys()):
-        hidden = _hidden(texts[n]) if n in marked else ()
+    for n in sorted({n for n in marked if payloads[n]} | found.keys()):
+        hidden = _hidden(payloads.get(n, ()))
         blobs = _encoded(texts[n], found[n], runs[n]) if n in found else ()
         yield n, chain(hidden, blobs)
 
@@ -93,8 +95,8 @@ def _runs(texts: Sequence[str]) -> dict[int, list[tuple[int, int]]]:
     }
 
 
-def _hidden(text: str) -> Iterator[tuple[str, str, tuple[int, int]]]:
-    for payload in payloads(text):
+def _hidden(payloads: Sequence[Payload]) -> Iterator[tuple[str, str, tuple[int, int]]]:
+    for payload in payloads:
         if payload.decoded:
             yield payload.kind, payload.decoded, payload.span
 

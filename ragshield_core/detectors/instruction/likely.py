@@ -258,9 +258,11 @@ def _ideas(
     Shapes (n,), (n, n_ideas) and (n, n_signs).
     """
     letters = page.letters
-    rare = np.isin(
-        number, page.sentences_with(np.flatnonzero((letters == IDEOGRAPH) | (letters == OTHER)))
-    )
+    is_rare = np.zeros(len(page.start), dtype=np.bool_)
+    if IDEOGRAPH in page.words.joined or OTHER in page.words.joined:
+        places = np.flatnonzero((letters == IDEOGRAPH) | (letters == OTHER))
+        is_rare[page.sentences_with(places)] = True
+    rare = is_rare[number]
     usual = _usual(tables, page, np.unique(page.text[number]))
     chosen = _some(page, number[~rare])
     language = _languages(
@@ -344,14 +346,17 @@ def _languages(
         found[settled] = english
     open_ = np.flatnonzero((near.sum(axis=1) > 1) & ~settled)
     if len(open_):
-        place = np.full(n, -1)
-        place[open_] = np.arange(len(open_))
-        at = np.flatnonzero(place[owner] >= 0)
-        row = place[owner[at]]
-        behind, some = np.searchsorted(row, row, side="right"), words.only(at)
         rank = weighed[open_]
+        place = np.full(n, -1)
         for column, lexicon in enumerate(tables.lexicons):
-            with_ideas = row[lexicon.found(some, behind) > 0]
+            rows = np.flatnonzero(near[open_, column])
+            place[...] = -1
+            place[open_[rows]] = rows
+            row = place[owner]
+            at = np.flatnonzero(row >= 0)
+            row = row[at]
+            behind = np.searchsorted(row, row, side="right")
+            with_ideas = row[lexicon.found(words.only(at), behind) > 0]
             rank[:, column] += _MOST_WORDS * np.bincount(with_ideas, minlength=len(open_))
         rank[~near[open_]] = -1
         found[open_] = np.argmax(rank, axis=1)

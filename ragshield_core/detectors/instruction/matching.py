@@ -17,7 +17,7 @@ from ragshield_core.detectors.instruction.likely import strongest_of
 from ragshield_core.detectors.instruction.rules import Rule, masks
 from ragshield_core.detectors.instruction.sentences import Page, page_of
 from ragshield_core.detectors.instruction.words import stretches_of
-from ragshield_core.text.normalized import Readable, readable
+from ragshield_core.text.normalized import Readable, readable, readables
 from ragshield_core.text.readings import Readings
 
 # How fast hits saturate: one of weight 1 gives .36, two .59, three .74.
@@ -118,7 +118,7 @@ def suspicion(text: str) -> Suspicion:
 
 def judged(texts: Sequence[str]) -> list[Suspicion]:
     """Return what :func:`suspicion` does, of texts that are looked at together."""
-    verdicts = [found for found, _ in _read(list(map(readable, texts)))]
+    verdicts = [found for found, _ in _read(readables(texts))]
     for row, hidden in concealed(texts):
         for concealing, decoded, span in hidden:
             [(inner, weight)] = _read([readable(decoded)])

@@ -120,12 +120,17 @@ def _candidates(
     for behind in range(1, REACH):
         same = text[:-behind] == text[behind:]
         near[:-behind][same] |= needs[behind:][same]
-    has = np.ascontiguousarray(_unpacked(near).T)
-    anywhere = np.asarray(has.any(axis=1))
+    # Eight sentences in a byte.
+    has = np.packbits(np.ascontiguousarray(_unpacked(near).T), axis=1)
     required = _needs().required
+    anywhere = np.asarray(has.any(axis=1))
     rules = np.flatnonzero(anywhere[required].all(axis=0))
-    rule, sentence = np.nonzero(np.logical_and.reduce([has[need[rules]] for need in required]))
-    return rules[rule], sentence
+    if not len(rules):
+        return rules, rules
+    held = np.bitwise_and.reduce([has[need[rules]] for need in required])
+    some = np.flatnonzero(held.any(axis=1))
+    rule, sentence = np.nonzero(np.unpackbits(held[some], axis=1, count=len(text)).view(np.bool_))
+    return rules[some[rule]], sentence
 
 
 def _unpacked(needs: NDArray[np.uint64]) -> NDArray[np.bool_]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -24,6 +23,7 @@ from ragshield_core.detectors.meta_claim.roles import (
     passages,
     roles,
     said_in,
+    stretches_of,
 )
 from ragshield_core.entries import Batch
 from ragshield_core.errors import NotFittedError
@@ -35,6 +35,8 @@ PLAYED = 0.5
 # that assumption is worth.
 USUAL, WORTH = (0.05, 0.2), 10.0
 QUOTED = 40
+# Combinations of roles of which it is remembered what they add.
+KNOWN = 1 << 16
 
 
 class MetaClaimDetector(Detector):
@@ -100,6 +102,7 @@ class MetaClaimDetector(Detector):
         """Forget every entry."""
         self._n = 0
         self._known: dict[str, Passage] = {}  # while all are held out in turn
+        self._added: _Bits | None = None
         self._counts = np.zeros((len(roles().says), len(TIERS)), dtype=np.int64)
 
     def fit(self, reference: Batch) -> Self:
@@ -175,35 +178,25 @@ class MetaClaimDetector(Detector):
         shares = (self._counts + WORTH * np.array(USUAL)) / (self._n + WORTH)
         return np.maximum(0.0, np.log2(PLAYED / shares))
 
-    def _bits(self) -> Callable[[int], float]:
-        """Return a function from roles that are played to what they add; of each, its rarer."""
-        weights = self._weights().ravel().tolist()
-
-        @cache
-        def added(mask: int) -> float:
-            best: dict[int, float] = {}
-            for number in _numbers(mask):
-                role = number // len(TIERS)
-                best[role] = max(best.get(role, 0.0), weights[number])
-            return sum(best.values())
-
-        return added
+    def _bits(self) -> _Bits:
+        """Return what combinations of roles add; remembered until other counts are there."""
+        if self._added is None or self._added.counts is not self._counts:
+            self._added = _Bits(self._counts, self._weights())
+        return self._added
 
     def _scores(self, texts: Sequence[str]) -> NDArray[np.float64]:
-        added = self._bits()
-        scores = (_score(passage, added) for passage in self._read(texts))
-        return np.fromiter(scores, np.float64, len(texts))
+        return _scored(self._read(texts), self._bits())
 
     def _explained(self, texts: Sequence[str]) -> list[Evidence]:
         added = self._bits()
         return [self._evidence(text, added) for text in texts]
 
-    def _evidence(self, text: str, added: Callable[[int], float]) -> Evidence:
+    def _evidence(self, text: str, added: _Bits) -> Evidence:
         passage = passage_of(text)
         stretches = passage.stretches()
         if not stretches:
             return Evidence(sentence="speaks of no other source, score 0.0 bits")
-        best = max(range(len(stretches)), key=lambda n: added(stretches[n]))
+        best = max(range(len(stretches)), key=lambda n: added[stretches[n]])
         start = passage.played[best][0]
         weights = self._weights().ravel()
         # Of each role, the word that adds most, and how many known entries play it so.
@@ -229,15 +222,44 @@ class MetaClaimDetector(Detector):
         n_words = max(at for at, _ in places) - min(at for at, _ in places) + 1
         sentence = (
             f"within {n_words} words it speaks of {', '.join(told)} of the {self._n:,} "
-            f"known entries do; score {_score(passage, added):.1f} bits"
+            f"known entries do; score {_scored([passage], added)[0]:.1f} bits"
         )
         span = view.original_span(min(s for s, _ in spans), max(e for _, e in spans))
         return Evidence(sentence=sentence, span=span)
 
 
-def _score(passage: Passage, added: Callable[[int], float]) -> float:
-    most = max(map(added, passage.stretches()), default=0.0)
-    return max(0.0, most - float(np.log2(1.0 + passage.n_words / REACH)))
+class _Bits(dict[int, float]):
+    """What roles that are played together add, of each role its rarer words.
+
+    Parameters
+    ----------
+    counts, weights
+        What is known, which is replaced and not changed, and what each role adds by it.
+    """
+
+    def __init__(self, counts: NDArray[np.int64], weights: NDArray[np.float64]) -> None:
+        self.counts, self._weights = counts, weights.ravel().tolist()
+
+    def __missing__(self, mask: int) -> float:
+        if len(self) >= KNOWN:
+            self.clear()
+        best: dict[int, float] = {}
+        for number in _numbers(mask):
+            role = number // len(TIERS)
+            best[role] = max(best.get(role, 0.0), self._weights[number])
+        self[mask] = bits = sum(best.values())
+        return bits
+
+
+def _scored(read: Sequence[Passage], added: _Bits) -> NDArray[np.float64]:
+    """Return the score of each passage, shape (n_passages,)."""
+    bits = np.array([added[mask] for mask in stretches_of(read).tolist()], dtype=np.float64)
+    n_played = np.array([len(passage.played) for passage in read], dtype=np.intp)
+    most, some = np.zeros(len(read)), np.flatnonzero(n_played)
+    if len(some):
+        most[some] = np.maximum.reduceat(bits, (np.cumsum(n_played) - n_played)[some])
+    n_words = np.array([passage.n_words for passage in read], dtype=np.float64)
+    return np.maximum(0.0, most - np.log2(1.0 + n_words / REACH))
 
 
 def _numbers(mask: int) -> list[int]:

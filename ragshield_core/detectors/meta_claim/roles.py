@@ -14,14 +14,15 @@ import unicodedata
 from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ragshield_core.text.columns import Alphabet, columns_of
 from ragshield_core.text.lexicon import Lexicon, phrases_of
-from ragshield_core.text.normalized import Readable, readable
+from ragshield_core.text.normalized import Readable, readable, readables
 from ragshield_core.text.readings import Readings
 
 # Words that mostly play a role, and words that also do otherwise.
@@ -66,15 +67,25 @@ class Passage(NamedTuple):
 
     def stretches(self) -> list[int]:
         """Return the roles that are played within reach of each place where one is, as bits."""
-        found = []
-        for first, (position, bits) in enumerate(self.played):
-            mask = bits
-            for later, more in self.played[first + 1 : first + REACH]:  # one place a word
-                if later - position >= REACH:
-                    break
-                mask |= more
-            found.append(mask)
+        found: list[int] = stretches_of([self]).tolist()
         return found
+
+
+def stretches_of(read: Sequence[Passage]) -> NDArray[np.int64]:
+    """Return what :meth:`Passage.stretches` does of several, one behind the other."""
+    n_played = [len(passage.played) for passage in read]
+    flat = chain.from_iterable(chain.from_iterable(passage.played for passage in read))
+    position, bits = np.fromiter(flat, np.int64, 2 * sum(n_played)).reshape(-1, 2).T
+    # As if all stood in one text, each out of reach of the one before.
+    n_words = np.array([passage.n_words + REACH for passage in read], dtype=np.int64)
+    position = position + np.repeat(np.cumsum(n_words) - n_words, n_played)
+    masks = bits.copy()
+    for later in range(1, min(REACH, len(bits))):  # one place a word
+        near = position[later:] - position[:-later] < REACH
+        if not near.any():
+            break
+        masks[:-later] |= bits[later:] * near
+    return masks
 
 
 @cache
@@ -101,7 +112,7 @@ def passage_of(text: str) -> Passage:
 
 def passages_of(texts: Sequence[str]) -> list[Passage]:
     """Return what :func:`passage_of` does, of texts that are looked at together."""
-    words = columns_of(_letters([readable(text).text for text in texts]), _WORDS)
+    words = columns_of(_letters([view.text for view in readables(texts)]), _WORDS)
     bits = roles().lexicon.found(words, np.repeat(words.first[1:], np.diff(words.first)))
     for match in _DENIED.finditer(words.joined):  # the comma is of no word
         bits[np.searchsorted(words.start, match.start())] |= np.uint64(roles().denied)

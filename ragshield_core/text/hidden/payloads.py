@@ -8,6 +8,7 @@ whatever it holds. Look-alike letters are a table of our own rather than the one
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import lru_cache
 
 from ragshield_core.text.hidden.letters import (
@@ -27,6 +28,7 @@ from ragshield_core.text.hidden.symbols import (
     zero_width_symbols,
 )
 from ragshield_core.text.hidden.terminal import CONTROL_CHARACTER, control_characters
+from ragshield_core.text.linear import Hint
 from ragshield_core.text.normalized import REMEMBERED_LENGTH, beyond_ascii
 
 
@@ -55,6 +57,14 @@ def payloads(text: str) -> list[Payload]:
     """
     # Who looks for hidden text and who reads it look at the same text one after the other.
     return list(_remembered_long(text) if len(text) > REMEMBERED_LENGTH else _payloads(text))
+
+
+def payloads_in(texts: Sequence[str]) -> list[list[Payload]]:
+    """Return what :func:`payloads` does of each text: in most, one look at all finds nothing."""
+    found: list[list[Payload]] = [[] for _ in texts]
+    for n in _HINT.likely([text.encode("utf-8", "replace") for text in texts]):
+        found[n] = payloads(texts[n])
+    return found
 
 
 @lru_cache(maxsize=1)
@@ -94,3 +104,5 @@ _FINDERS = tuple(
 )
 # Any of these; most texts hold none of them.
 _ODD = re.compile("|".join(needed.pattern for _, needed in _FINDERS))
+# Any of these, and what else is asked for above.
+_HINT = Hint(rf"{_ODD.pattern}|[\x00-\x08\x0b-\x1f\x7f\x{{9b}}]|<|\]:|\{{white\}}|phantom")
