@@ -55,6 +55,7 @@ from ragshield_core.quarantine.evidence import (
 )
 from ragshield_core.quarantine.narrowing import Narrowing
 from ragshield_core.quarantine.rows import encoded, findings_of, to_held
+from ragshield_core.quarantine.searching import checked
 from ragshield_core.quarantine.tables import (
     ANY_STORE,
     JUDGED,
@@ -307,23 +308,27 @@ class Quarantine:
         ValueError
             If entries are both narrowed and named.
         """
-        query = select(HeldRow).where(*self._mine).order_by(HeldRow.number)
+        named = ids is not None or documents is not None
+        query = select(HeldRow).order_by(HeldRow.number)
         if narrowing is not None:
-            if ids is not None or documents is not None:
+            if named:
                 msg = "narrowing came with ids or documents, expected one of them: narrow or name."
                 raise ValueError(msg)
             query = query.where(*narrowing.where(self.namespace))
-        if status is not None:
-            query = query.where(HeldRow.status == Status(status))
-        pages = [query.limit(limit).offset(offset)]
-        if ids is not None or documents is not None:
+        if named:
             some = self.prints(ids=ids, documents=documents)
             numbers = [one.number for one in some if status in (None, one.status)][offset:]
             numbers = numbers[:limit]
+            query = query.where(checked(HeldRow.namespace) == self.namespace)
             pages = [
                 query.where(HeldRow.number.in_(numbers[start : start + CHUNK]))
                 for start in range(0, len(numbers), CHUNK)
             ]
+        else:
+            query = query.where(*self._mine)
+            if status is not None:
+                query = query.where(HeldRow.status == Status(status))
+            pages = [query.limit(limit).offset(offset)]
         with self._database.read() as session:
             return tuple(to_held(row) for page in pages for row in session.scalars(page))
 
@@ -401,7 +406,7 @@ class Quarantine:
         query = (
             select(LogRow.entry_id)
             .where(LogRow.seq > position, LogRow.seq <= latest)
-            .where(LogRow.namespace == self.namespace)
+            .where(checked(LogRow.namespace) == self.namespace)
         )
         with self._database.connection() as connection:
             return latest, frozenset(connection.scalars(query).all())
@@ -947,12 +952,13 @@ class Quarantine:
         limit
             How many at the most, the earliest; ``None`` for all.
         """
-        query = select(LogRow).where(LogRow.namespace == self.namespace, LogRow.seq > since)
-        query = query.order_by(LogRow.seq).limit(limit)
+        query = select(LogRow).where(LogRow.seq > since).order_by(LogRow.seq).limit(limit)
         if until is not None:
             query = query.where(LogRow.seq <= until)
-        if ids is not None:
-            query = query.where(LogRow.entry_id.in_(ids))
+        if ids is None:
+            query = query.where(checked(LogRow.namespace) == self.namespace)
+        else:
+            query = query.where(LogRow.namespace == self.namespace, LogRow.entry_id.in_(ids))
         with self._database.read() as session:
             return tuple(_record(row) for row in session.scalars(query))
 
