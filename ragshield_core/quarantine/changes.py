@@ -118,9 +118,11 @@ class Changes:
         # One revision under an id is held: an older one makes room before the later one comes.
         self._updates.sort(key=lambda update: update[1].get("status") == Status.HELD)
         moved = [Moved(row, row.status) for row, _ in self._updates]
+        room = False
         for row, values in self._updates:
-            if values.get("status") == Status.HELD:
+            if values.get("status") == Status.HELD and not room:
                 self._session.flush()
+                room = True
             for column, value in values.items():
                 setattr(row, column, value)
             row.digest = self._digests.of_row(row)

@@ -21,7 +21,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import Row, Select, delete, insert, select, update
+from sqlalchemy import Row, Select, bindparam, delete, insert, select, update
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from ragshield_core.database import table_of
@@ -157,7 +157,7 @@ def _follow(
             tally.move(member, before, row.status)
         if row.status == Status.HELD:
             (coming if member is None else again).append(_values(row))
-    tally.judge(_changed(session, again))
+    tally.judge(_changed(session, again, known))
     _take_in(session, tally, [_entry(row) for row in coming])
     _tie(session, tally, [_entry(row) for row in again])
     tally.write()
@@ -424,16 +424,23 @@ def _entry(row: Values) -> Entry:
     }
 
 
-def _changed(session: Session, rows: Sequence[Values]) -> list[Entry]:
+def _changed(session: Session, rows: Sequence[Values], known: Mapping[int, Values]) -> list[Entry]:
     """Describe entries anew that were held again; return in which case they are."""
-    table, entries = table_of(MemberRow), []
-    for row in rows:
-        entry = _entry(row)
-        where = (table.c.number == row["number"], table.c.namespace == row["namespace"])
-        values = {column: entry[column] for column in MEMBER}
-        session.execute(update(table).where(*where).values(**values))
-        entry["case_number"] = session.scalar(select(table.c.case_number).where(*where))
-        entries.append(entry)
+    table = table_of(MemberRow)
+    entries = [_entry(row) | {"case_number": known[row["number"]]["case_number"]} for row in rows]
+    if entries:
+        change = update(table).where(
+            table.c.number == bindparam("of"), checked(table.c.namespace) == bindparam("tenant")
+        )
+        described = [column for column in MEMBER if column not in ("number", "namespace")]
+        session.execute(
+            change.values({column: bindparam(f"new_{column}") for column in described}),
+            [
+                {"of": entry["number"], "tenant": entry["namespace"]}
+                | {f"new_{column}": entry[column] for column in described}
+                for entry in entries
+            ],
+        )
     return entries
 
 

@@ -47,11 +47,11 @@ from ragshield_core.quarantine.entries import (
 )
 from ragshield_core.quarantine.evidence import (
     head_of,
-    last_line_of,
+    last_lines_of,
     tampered,
     verify_lines,
-    verify_row,
     verify_rows,
+    verify_some,
 )
 from ragshield_core.quarantine.narrowing import Narrowing
 from ragshield_core.quarantine.rows import encoded, findings_of, to_held
@@ -439,7 +439,8 @@ class Quarantine:
             If there is none.
         """
         with self._database.read() as session:
-            return to_held(self._latest(session, entry_id, status))
+            found = self._find(session, [entry_id]).get(entry_id, ())
+            return to_held(self._last_of(found, entry_id, status))
 
     def vouched(
         self, ids: Sequence[str], status: Status | str | None = None
@@ -458,22 +459,21 @@ class Quarantine:
             it was written: it was changed past ragshield, by SQL say.
         """
         with self._database.read() as session:
-            rows = [self._latest(session, entry_id, status) for entry_id in dict.fromkeys(ids)]
-            for row in rows:
-                self._check_one_store(self._find(session, [row.entry_id])[row.entry_id])
-                if not self._database.older:
-                    verify_row(session, self._digests, row)
+            named = list(dict.fromkeys(ids))
+            found = self._find(session, named)
+            rows = [self._last_of(found.get(name, ()), name, status) for name in named]
+            for some in found.values():
+                self._check_one_store(some)
+            if not self._database.older:
+                verify_some(session, self._digests, rows)
             return tuple(map(to_held, rows))
 
-    def _latest(self, session: Session, entry_id: str, status: Status | str | None) -> HeldRow:
-        wanted = None if status is None else Status(status)
-        rows = self._find(session, [entry_id], wanted).get(entry_id, ())
-        return self._last_of(rows, entry_id, wanted)
-
     def _last_of(
-        self, rows: Sequence[HeldRow], entry_id: str, wanted: Status | None = None
+        self, rows: Sequence[HeldRow], entry_id: str, status: Status | str | None = None
     ) -> HeldRow:
-        """Return the latest of the revisions that are kept under an id."""
+        """Return the latest of the revisions that are kept under an id, of a status or of any."""
+        wanted = None if status is None else Status(status)
+        rows = [row for row in rows if wanted in (None, row.status)]
         if not rows:
             what = "" if wanted is None else f"{wanted} "
             msg = f"entry {entry_id!r} is not {what}in {self!r}; list() names what is."
@@ -643,8 +643,8 @@ class Quarantine:
                     )
                     raise QuarantineError(msg)
                 self._check_one_store([row])
-                verify_row(session, self._digests, row)
                 rows.append(row)
+            verify_some(session, self._digests, rows)
             changes = Changes(session, self._digests)
             waiting = {"status": Status.HELD, "reviewed_at": None, "reviewed_by": None}
             for row in rows:
@@ -703,13 +703,14 @@ class Quarantine:
 
         Only what the log says, and nothing that was decided of them since.
         """
-        latest: dict[str, LogRecord] = {}
         with self._database.read() as session:
-            for entry_id, rows in self._find(session, ids, Status.HELD).items():
-                line = last_line_of(session, self._digests, rows[-1])
-                if line is not None and line.action in PROPOSALS.values():
-                    latest[entry_id] = _record(line)
-        return latest
+            held = [rows[-1] for rows in self._find(session, ids, Status.HELD).values()]
+            told = last_lines_of(session, self._digests, held)
+            return {
+                row.entry_id: _record(told[row.number])
+                for row in held
+                if row.number in told and told[row.number].action in PROPOSALS.values()
+            }
 
     @property
     def cases(self) -> Cases:
@@ -1168,8 +1169,7 @@ class Quarantine:
                 self._check_one_store(some)
             rows = [max(found[i], key=lambda r: (r.held_at, r.number)) for i in dict.fromkeys(ids)]
             if status is Status.RELEASED:  # what is put back must be what was held
-                for row in rows:
-                    verify_row(session, self._digests, row)
+                verify_some(session, self._digests, rows)
             held = tuple(to_held(row) for row in rows)
             action = "release" if status is Status.RELEASED else "confirm"
             changes = Changes(session, self._digests)

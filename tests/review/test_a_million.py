@@ -12,6 +12,7 @@ from sqlalchemy import event
 from ragshield_core import Quarantine
 from ragshield_core.review import review_app
 from ragshield_core.review.case_view import PAGE
+from ragshield_core.review.desk import Action, Desk
 
 # A server is filled many times as slowly: what is asked of it is the same, of fewer members.
 MEMBERS = {"sqlite": 1_000_000, "postgresql": 20_000}
@@ -87,6 +88,24 @@ def test_what_is_written_at_once_is_what_would_be_held(url, tmp_path, monkeypatc
     assert flood.rows(written) == flood.rows(held)
     written.verify()
     written.close()
+
+
+@pytest.mark.parametrize("action", ["confirm", "release"])
+def test_what_is_decided_and_taken_back_takes_statements_of_many_entries(url, action):
+    quarantine = Quarantine(url)
+    flood.fill(quarantine, 3 * STEP)
+    desk, sent = Desk(quarantine), []
+    with quarantine.database.engine() as engine:
+        event.listen(engine, "before_cursor_execute", lambda *given: sent.append(given[2]))
+    whole = desk.begin(Action(action), quarantine.cases.show(1))
+    lines = desk.go_on(whole, by="anna", note=None).lines
+    assert len(sent) < 40 * 3
+    sent.clear()
+    assert desk.undo(lines, by="anna") == 3 * STEP
+    assert len(sent) < 40 * 3
+    assert len(quarantine.vouched([f"e{k}" for k in range(3 * STEP)])) == 3 * STEP
+    quarantine.verify()
+    quarantine.close()
 
 
 @pytest.mark.slow
