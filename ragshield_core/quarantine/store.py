@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import logging
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -44,9 +45,11 @@ from ragshield_core.quarantine.entries import (
     LogRecord,
     Print,
     Status,
+    Verified,
 )
 from ragshield_core.quarantine.evidence import (
     head_of,
+    is_line,
     last_lines_of,
     tampered,
     verify_lines,
@@ -79,6 +82,11 @@ SHOWN_IDS = 5
 
 # What is in the log of what a person would decide.
 PROPOSALS = {"release": "would release", "confirm": "would confirm"}
+# What a line of the log says of a verification.
+VERIFY, WHOLE, BROKEN = "verify", "whole", "broken"
+VERIFIED = re.compile(
+    rf"(?P<outcome>{WHOLE}|{BROKEN}) up to line (?P<line>\d{{1,19}})(?:: (?P<said>.*))?", re.DOTALL
+)
 # Quicker than the enum's own.
 STATUSES = {str(status): status for status in Status}
 
@@ -1000,7 +1008,7 @@ class Quarantine:
         with self._database.read() as session:
             verify_lines(session, self._digests)
 
-    def verify(self, anchor: str | None = None) -> None:
+    def verify(self, anchor: str | None = None, *, by: str | None = None) -> None:
         """Check that log, entries and rules, of all namespaces, are as they were written.
 
         The log is replayed against the tables. Without a key, somebody who may write to the
@@ -1011,6 +1019,9 @@ class Quarantine:
         ----------
         anchor
             What :meth:`head` said at some time, kept where the database's writers cannot write.
+        by
+            Who verifies: the log gets a line with the outcome, for :meth:`verified`, where it can
+            be written. ``None`` writes nothing.
 
         Raises
         ------
@@ -1018,9 +1029,47 @@ class Quarantine:
             Names the first line or row that is broken, and what was expected; the entry only if it
             is of this namespace.
         """
+        up_to = self.position()
+        try:
+            with self._database.read() as session:
+                told = verify_lines(session, self._digests, anchor)
+                verify_rows(session, self._digests, told, self.namespace)
+        except QuarantineError as error:
+            self._note_verified(by, f"{BROKEN} up to line {up_to}: {error}")
+            raise
+        self._note_verified(by, f"{WHOLE} up to line {up_to}")
+
+    def _note_verified(self, by: str | None, note: str) -> None:
+        if by is None:
+            return
+        try:
+            self.record(VERIFY, by=by, note=note)
+        except QuarantineError as error:  # of another key, or it may only be read
+            logger.error("the log could not be told that it was verified: %s", error)  # noqa: TRY400
+
+    def verified(self) -> Verified | None:
+        """Return when log and entries were last verified by somebody, and what came out.
+
+        As the log of this namespace has it, with :meth:`verify`'s ``by``; ``None`` if it has
+        nothing of it, or its line is not as it was written.
+        """
+        query = select(LogRow).where(LogRow.namespace == self.namespace, LogRow.entry_id == "")
+        query = query.where(checked(LogRow.action) == VERIFY).order_by(LogRow.seq.desc())
         with self._database.read() as session:
-            told = verify_lines(session, self._digests, anchor)
-            verify_rows(session, self._digests, told, self.namespace)
+            line = session.scalars(query.limit(1)).first()
+            said = None if line is None else VERIFIED.fullmatch(line.note or "")
+            if line is None or said is None:
+                return None
+            if not is_line(session, self._digests, line):
+                logger.error("line %d of the log, of a verification, was changed", line.seq)
+                return None
+            return Verified(
+                at=dt.datetime.fromisoformat(line.at),
+                by=line.actor,
+                whole=said["outcome"] == WHOLE,
+                up_to=int(said["line"]),
+                said=said["said"] or "",
+            )
 
     def head(self) -> str:
         """Return the number and the digest of the log's last line: it vouches for all before it.

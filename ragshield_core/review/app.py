@@ -565,7 +565,7 @@ class _Pages:
     def verify(self, visit: _Visit) -> Response:
         """Check log and entries, and show what came out."""
         try:
-            self.desk.quarantine.verify()
+            self.desk.quarantine.verify(by=visit.reviewer.name)
             verified = f"Log and entries are whole; the head is {self.desk.quarantine.head()}"
         except QuarantineError as error:
             verified = f"BROKEN: {error}"
