@@ -2,6 +2,7 @@
 
     python benchmarks/review_queue.py            # writes benchmarks/results/review_queue.md
     python benchmarks/review_queue.py --quick    # 10 groups among 500 clean entries, writes nothing
+    python benchmarks/review_queue.py --kept FILE    # goes on where a run with it was cut off
 
 The guard adopts clean passages. Then other clean ones come in batches, and groups of five texts
 with them, each group at once or its texts in batches far apart. What is held is told in cases.
@@ -165,9 +166,14 @@ def cells_of(queue: Queue) -> str:
 
 
 def measured(
-    names: list[str], n_clean: int = CLEAN, n_groups: int = GROUPS, n_known: int | None = None
+    names: list[str],
+    n_clean: int = CLEAN,
+    n_groups: int = GROUPS,
+    n_known: int | None = None,
+    kept: Path | None = None,
 ) -> list[str]:
-    """Return the table."""
+    """Return the table; lines that a file keeps of an earlier run are not measured again."""
+    there = kept.read_text(encoding="utf-8").splitlines() if kept and kept.exists() else []
     lines = []
     for name in names:
         corpus = knowledge_base(name)
@@ -178,9 +184,15 @@ def measured(
                 bad, group_of = poison(name, text, n_groups)
                 how = "scattered" if scattered else "each at once"
                 what = f"{name}, {len(known):,} known | {title}, {how}"
+                if known_line := next((one for one in there if what in one), None):
+                    lines.append(known_line)
+                    continue
                 queue = reviewed(known, stream(clean, bad, group_of, scattered=scattered), what)
                 lines.append(f"| {what} | {cells_of(queue)} |")
                 print(lines[-1], flush=True)
+                if kept:
+                    with kept.open("a", encoding="utf-8") as file:
+                        print(lines[-1], file=file)
     return lines
 
 
@@ -188,9 +200,10 @@ def main() -> None:
     """Run, and write the results."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="small, writes nothing")
-    quick = parser.parse_args().quick
+    parser.add_argument("--kept", type=Path, help="file of lines, to go on if it is cut off")
+    args = parser.parse_args()
     logging.getLogger("ragshield").setLevel(logging.ERROR)
-    if quick:
+    if args.quick:
         measured(["wikipedia"], n_clean=500, n_groups=10, n_known=1_500)
         return
     newline = "\n"
@@ -212,7 +225,7 @@ spread that are held, on average.
 
 | knowledge base | groups | poisoned, held | clean, held | cases | with poison | decisions | clean in poisoned cases | cases of a group | cases of several groups | largest case |
 |---|---|---|---|---|---|---|---|---|---|---|
-{newline.join(measured(list(TARGETS)))}
+{newline.join(measured(list(TARGETS), kept=args.kept))}
 """,  # noqa: E501 - a table's head
         encoding="utf-8",
     )

@@ -152,10 +152,20 @@ class Notifier:
         data = {"suite": printable(report.suite, 80), "canaries": names, "n": len(report.flagged)}
         self.tell(Notice(id=_id(key), kind=Kind.CANARY_DRIFTED, namespace="", data=data))
 
-    def verify(self, quarantine: Quarantine, anchor: str | None = None) -> bool:
-        """Check log and entries, and tell if they are broken; return whether they are whole."""
+    def verify(
+        self, quarantine: Quarantine, anchor: str | None = None, *, by: str | None = None
+    ) -> bool:
+        """Check log and entries, and tell if they are broken; return whether they are whole.
+
+        Parameters
+        ----------
+        quarantine, anchor
+            Of which, and up to where at the least.
+        by
+            Who does, such as the name of a job: the log, and the health page, say so then.
+        """
         try:
-            quarantine.verify(anchor)
+            quarantine.verify(anchor, by=by)
         except QuarantineError as error:
             data = {"said": printable(str(error), 500)}  # it names rows, and quotes no text
             self.tell(_notice(Kind.LOG_BROKEN, quarantine, str(error), data))

@@ -9,6 +9,7 @@ from ragshield_core.quarantine.entries import (
     LogRecord,
     Print,
     Status,
+    Verified,
     batches_of,
 )
 from ragshield_core.quarantine.narrowing import Narrowing
@@ -27,5 +28,6 @@ __all__ = [
     "Print",
     "Quarantine",
     "Status",
+    "Verified",
     "batches_of",
 ]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sqlalchemy import ColumnElement, func, select
+from sqlalchemy import ColumnElement, Select, exists, func, select
 from sqlalchemy.orm import Session
 
 from ragshield_core.errors import QuarantineError
@@ -16,7 +16,7 @@ from ragshield_core.quarantine import grouping
 from ragshield_core.quarantine.documents import document_key
 from ragshield_core.quarantine.entries import HeldEntry, Status
 from ragshield_core.quarantine.rows import to_held
-from ragshield_core.quarantine.searching import contains
+from ragshield_core.quarantine.searching import checked, contains
 from ragshield_core.quarantine.tables import ANY_STORE, CaseRow, HeldRow, MemberRow
 
 if TYPE_CHECKING:
@@ -235,15 +235,21 @@ class Cases:
     ) -> tuple[HeldEntry, ...]:
         """Return a page of the entries of a case, those that wait first, then as they came."""
         case = self.show(number)
-        query = select(MemberRow.number).where(*self._of(case.number)).order_by(MemberRow.number)
-        if status is not None or 0 < case.n_waiting < case.n_members:
-            query = query.join(HeldRow, HeldRow.number == MemberRow.number)
-            query = query.order_by(None).order_by((HeldRow.status != Status.HELD), MemberRow.number)
-        if status is not None:
-            query = query.where(HeldRow.status == Status(status))
+        n_waiting = 0 if status not in (None, Status.HELD) else case.n_waiting
         with self._quarantine.database.read() as session:
-            numbers = list(session.scalars(query.limit(limit).offset(offset)))
-        # Only now what is long: of a million that were sorted, twenty are shown.
+            numbers: list[int] = []
+            if offset < n_waiting:
+                waiting = self._waiting(case).limit(min(limit, n_waiting - offset)).offset(offset)
+                numbers += session.scalars(waiting)
+            if status != Status.HELD and len(numbers) < limit:
+                others = select(MemberRow.number).where(*self._of(case.number))
+                if status is not None:
+                    others = others.where(self._stands((Status(status),)))
+                elif n_waiting:
+                    others = others.where(~self._stands((Status.HELD,)))
+                others = others.order_by(MemberRow.number).limit(limit - len(numbers))
+                numbers += session.scalars(others.offset(max(0, offset - n_waiting)))
+        # Only now what is long.
         return tuple(self.entries(numbers).values())
 
     def places(
@@ -267,7 +273,6 @@ class Cases:
         found: list[Place] = []
         with self._quarantine.database.read() as session:
             numbers = session.scalars(query.order_by(MemberRow.number).limit(limit)).all()
-            # By number: the index of the status would lead a planner through all that is held.
             for some in grouping.chunks(numbers):
                 rows = select(*columns).where(HeldRow.number.in_(some)).order_by(HeldRow.number)
                 found += (
@@ -307,17 +312,15 @@ class Cases:
                 numbers |= {number for number, status in rows if status == Status.HELD}
             found: list[CaseRow] = []
             for some in grouping.chunks(sorted(numbers)):
-                found += session.scalars(
-                    select(CaseRow).where(
-                        CaseRow.number.in_(some), CaseRow.namespace == self._quarantine.namespace
-                    )
-                )
+                query_cases = select(CaseRow).where(CaseRow.number.in_(some))
+                tenant = checked(CaseRow.namespace) == self._quarantine.namespace
+                found += session.scalars(query_cases.where(tenant))
             return tuple(_case(row) for row in found if self._sees(row))
 
     def entries(self, numbers: Sequence[int]) -> dict[int, HeldEntry]:
         """Return entries by their numbers; those that are not here are left out."""
         quarantine = self._quarantine
-        query = select(HeldRow).where(HeldRow.namespace == quarantine.namespace)
+        query = select(HeldRow).where(checked(HeldRow.namespace) == quarantine.namespace)
         if quarantine.store is not None:
             query = query.where(HeldRow.store.in_((quarantine.store, ANY_STORE)))
         found: dict[int, HeldEntry] = {}
@@ -333,7 +336,7 @@ class Cases:
         What was replaced or readmitted, and never held, is in none.
         """
         query = select(MemberRow.number, MemberRow.case_number)
-        query = query.where(MemberRow.namespace == self._quarantine.namespace)
+        query = query.where(checked(MemberRow.namespace) == self._quarantine.namespace)
         found: dict[int, int] = {}
         with self._quarantine.database.read() as session:
             for some in grouping.chunks([one.number for one in held]):
@@ -345,19 +348,32 @@ class Cases:
         """Return how the texts of entries begin, by their numbers; much quicker than whole ones."""
         begins = func.substr(HeldRow.text, 1, n_bytes)
         query = select(HeldRow.number, begins).where(HeldRow.number.in_(numbers))
-        query = query.where(HeldRow.namespace == self._quarantine.namespace)
+        query = query.where(checked(HeldRow.namespace) == self._quarantine.namespace)
         with self._quarantine.database.connection() as connection:
             found = {number: bytes(data) for number, data in connection.execute(query)}
         return {number: data.decode("utf-8", "replace") for number, data in found.items()}
 
-    def by_source(self, source: str) -> dict[str, int]:
-        """Return how many revisions a source has brought that are or were held, by status."""
-        query = (
-            select(HeldRow.status, func.count())
-            .join(MemberRow, MemberRow.number == HeldRow.number)
+    def by_source(self, source: str, *, limit: int | None = None) -> dict[str, int]:
+        """Return how many revisions a source has brought that are or were held, by status.
+
+        Parameters
+        ----------
+        source
+            As entries claim.
+        limit
+            Of how many at the most it is looked at how they stand; ``None`` for all.
+        """
+        brought = (
+            select(MemberRow.number)
             .where(MemberRow.namespace == self._quarantine.namespace)
             .where(MemberRow.source == document_key(source))
-            .group_by(HeldRow.status)
+            .limit(limit)
+            .subquery()
+        )
+        query = (
+            select(HeldRow.status, func.count())
+            .join(brought, brought.c.number == HeldRow.number)
+            .group_by(checked(HeldRow.status))
         )
         with self._quarantine.database.read() as session:
             return {status: int(count) for status, count in session.execute(query)}
@@ -376,12 +392,15 @@ class Cases:
         with self._quarantine.database.read() as session:
             return {name: int(count) for name, count in session.execute(query)}
 
-    def whole(self) -> bool:
-        """Whether cases count as many waiting entries as there are; else :meth:`regroup`."""
+    def n_waiting(self) -> int:
+        """Return how many entries wait, as cases count them: quick, however many there are."""
         query = select(func.sum(CaseRow.n_waiting)).where(*self._where(True, None, None, None))  # noqa: FBT003
         with self._quarantine.database.read() as session:
-            counted = int(session.scalar(query) or 0)
-        return counted == self._quarantine.count()
+            return int(session.scalar(query) or 0)
+
+    def whole(self) -> bool:
+        """Whether cases count as many waiting entries as there are; else :meth:`regroup`."""
+        return self.n_waiting() == self._quarantine.count()
 
     def regroup(self) -> int:
         """Tell the cases of all namespaces anew, from the entries; return how many there are."""
@@ -393,6 +412,31 @@ class Cases:
         """Return conditions on the members of a case."""
         tenant = MemberRow.namespace == self._quarantine.namespace
         return MemberRow.case_number == number, tenant
+
+    def _waiting(self, case: Case) -> Select[Any]:
+        """Return a query for the entries of a case that wait, as they came.
+
+        Goes through what is fewer: the members of the case, or all that waits. Those of a flood
+        are decided of from the first one on, and where half are, the next ones are found at once.
+        """
+        of_case = MemberRow.number == HeldRow.number, *self._of(case.number)
+        members = select(MemberRow.number).where(*self._of(case.number))
+        members = members.order_by(MemberRow.number)
+        if case.n_waiting == case.n_members:
+            return members
+        if case.n_members <= self.n_waiting():
+            return members.where(self._stands((Status.HELD,)))
+        query = select(HeldRow.number).where(
+            HeldRow.namespace == self._quarantine.namespace, HeldRow.status == Status.HELD
+        )
+        query = query.where(exists().where(*of_case))
+        return query.order_by(HeldRow.number)
+
+    @staticmethod
+    def _stands(statuses: Collection[Status]) -> ColumnElement[bool]:
+        """Return the condition that a member stands so."""
+        standing = checked(HeldRow.status).in_(statuses)
+        return exists().where(HeldRow.number == MemberRow.number, standing)
 
     def _sees(self, row: CaseRow) -> bool:
         return self._quarantine.store is None or row.store in (self._quarantine.store, ANY_STORE)

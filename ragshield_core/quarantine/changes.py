@@ -22,7 +22,7 @@ from ragshield_core.quarantine.evidence import (
     verify_rows,
 )
 from ragshield_core.quarantine.grouping import Gone, Moved, follow, regroup
-from ragshield_core.quarantine.tables import HeldRow, IndexedRow, LogRow, RuleRow
+from ragshield_core.quarantine.tables import CaseRow, HeldRow, IndexedRow, LogRow, RuleRow
 
 SEALED = "every row has a digest from here on; what was before is taken as it was found"
 REKEYED = "all digests, those of earlier lines as well, are by another key; the head was"
@@ -118,9 +118,11 @@ class Changes:
         # One revision under an id is held: an older one makes room before the later one comes.
         self._updates.sort(key=lambda update: update[1].get("status") == Status.HELD)
         moved = [Moved(row, row.status) for row, _ in self._updates]
+        room = False
         for row, values in self._updates:
-            if values.get("status") == Status.HELD:
+            if values.get("status") == Status.HELD and not room:
                 self._session.flush()
+                room = True
             for column, value in values.items():
                 setattr(row, column, value)
             row.digest = self._digests.of_row(row)
@@ -135,7 +137,8 @@ class Changes:
 
 def settle(session: Session, digests: Digests) -> None:
     """Seal what was written before rows had digests, once, and tell cases where there were none."""
-    regroup(session)
+    if session.scalar(select(CaseRow.number).limit(1)) is None:
+        regroup(session)
     last = last_line(session)
     if last is not None and last.form is None:
         _seal(session, digests, "migration")

@@ -103,6 +103,29 @@ class LogRecord:
     note: str | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verified:
+    """What came out when somebody last verified log and entries.
+
+    Attributes
+    ----------
+    at, by
+        When, and who.
+    whole
+        Whether all was as it was written.
+    up_to
+        The last line of the log then; what came later was not looked at.
+    said
+        What was broken; empty if nothing was.
+    """
+
+    at: dt.datetime
+    by: str
+    whole: bool
+    up_to: int
+    said: str = ""
+
+
 def batch_of(held: Sequence[HeldEntry]) -> Batch:
     """Return held entries as a batch, as they came."""
     return Batch.of(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
 from sqlalchemy import func, inspect, select
@@ -13,6 +13,7 @@ from ragshield_core.errors import QuarantineError
 from ragshield_core.findings import printable
 from ragshield_core.quarantine.digests import FORM, KEY_VARIABLE, PLAIN, SINCE_FORM_2, Digests
 from ragshield_core.quarantine.entries import SHOWN_ID
+from ragshield_core.quarantine.grouping import chunks
 from ragshield_core.quarantine.tables import HeldRow, IndexedRow, LogRow, RuleRow
 
 Row = TypeVar("Row", bound=TableBase)
@@ -112,16 +113,18 @@ def verify_rows(session: Session, digests: Digests, told: Told, namespace: str) 
             raise _changed(note, why, namespace)
 
 
-def verify_row(session: Session, digests: Digests, row: HeldRow) -> None:
-    """Compare one row with its digest, and that with the last line of the log that tells of it.
+def verify_some(session: Session, digests: Digests, rows: Sequence[HeldRow]) -> None:
+    """Compare rows with their digests, and those with the last lines of the log that tell of them.
 
     Raises
     ------
     QuarantineError
-        If it was changed behind the quarantine's back; names the entry.
+        If one was changed behind the quarantine's back; names the entry.
     """
-    if not is_vouched(session, digests, row):
-        raise tampered(row)
+    told = last_lines_of(session, digests, rows)
+    for row in rows:
+        if row.number not in told:
+            raise tampered(row)
 
 
 def log_is_complete(session: Session) -> bool:
@@ -135,23 +138,43 @@ def log_is_complete(session: Session) -> bool:
 
 def is_vouched(session: Session, digests: Digests, row: HeldRow | RuleRow) -> bool:
     """Return whether a row has its digest, and the last line of the log that tells of it, too."""
-    return last_line_of(session, digests, row) is not None
+    return row.number in last_lines_of(session, digests, [row])
 
 
-def last_line_of(session: Session, digests: Digests, row: HeldRow | RuleRow) -> LogRow | None:
-    """Return the last line of the log that tells of a row; ``None`` if they do not fit."""
-    of_rule = isinstance(row, RuleRow)
-    number = LogRow.rule_number if of_rule else LogRow.held_number
-    told = select(LogRow).where(number == row.number).order_by(LogRow.seq.desc()).limit(1)
-    line = session.scalars(told).first()
-    if line is None or not digests.matches(row):
-        return None
+def is_line(session: Session, digests: Digests, line: LogRow) -> bool:
+    """Return whether a line is as it was written, after the one before it."""
     earlier = session.get(LogRow, line.seq - 1)
-    before = "" if earlier is None else earlier.digest
-    wanted = line.rule_digest if of_rule else line.held_digest
-    if wanted != row.digest or line.digest != digests.of_line(line, before):
-        return None
-    return line
+    maker = digests if line.key_name is not None else PLAIN
+    return line.digest == maker.of_line(line, "" if earlier is None else earlier.digest)
+
+
+def last_lines_of(
+    session: Session, digests: Digests, rows: Sequence[HeldRow | RuleRow]
+) -> dict[int, LogRow]:
+    """Return the last line of the log that tells of each row, by the row's number.
+
+    Those of rows that are not as their lines say are left out, and those of forged lines.
+    """
+    found: dict[int, LogRow] = {}
+    of_rules = any(isinstance(row, RuleRow) for row in rows)
+    number, told = LogRow.held_number, LogRow.held_digest
+    if of_rules:
+        number, told = LogRow.rule_number, LogRow.rule_digest
+    for some in chunks([row for row in rows if digests.matches(row)]):
+        wanted = {row.number: row.digest for row in some}
+        last = select(func.max(LogRow.seq)).where(number.in_(wanted)).group_by(number)
+        seqs = list(session.scalars(last))
+        lines: dict[int, LogRow] = {}
+        for part in chunks(sorted({n for seq in seqs for n in (seq - 1, seq)})):
+            query = select(LogRow).where(LogRow.seq.in_(part))
+            lines |= {line.seq: line for line in session.scalars(query)}
+        for line in map(lines.__getitem__, seqs):
+            earlier = lines.get(line.seq - 1)
+            before = "" if earlier is None else earlier.digest
+            row, digest = getattr(line, number.key), getattr(line, told.key)
+            if digest == wanted[row] and line.digest == digests.of_line(line, before):
+                found[row] = line
+    return found
 
 
 def tampered(row: HeldRow) -> QuarantineError:

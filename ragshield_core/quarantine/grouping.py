@@ -21,13 +21,14 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import Select, delete, insert, select, update
+from sqlalchemy import Row, Select, bindparam, delete, insert, select, update
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from ragshield_core.database import table_of
 from ragshield_core.quarantine.documents import document_key
 from ragshield_core.quarantine.entries import Status
 from ragshield_core.quarantine.rows import decoded, encoded
+from ragshield_core.quarantine.searching import checked
 from ragshield_core.quarantine.tables import CaseRow, HeldRow, MemberRow
 
 logger = logging.getLogger("ragshield")  # ids and counts, never text
@@ -36,6 +37,8 @@ logger = logging.getLogger("ragshield")  # ids and counts, never text
 CHUNK = 500
 # Rows that are read at a time.
 PAGE = 1_000
+# Entries of a mark, on average of some hundred, from which on each mark is looked up by itself.
+CROWD = 10
 # Entries with one of these are a reason for others to join their case.
 TELLING = (Status.HELD, Status.CONFIRMED)
 COUNTED = {
@@ -154,7 +157,7 @@ def _follow(
             tally.move(member, before, row.status)
         if row.status == Status.HELD:
             (coming if member is None else again).append(_values(row))
-    tally.judge(_changed(session, again))
+    tally.judge(_changed(session, again, known))
     _take_in(session, tally, [_entry(row) for row in coming])
     _tie(session, tally, [_entry(row) for row in again])
     tally.write()
@@ -223,7 +226,7 @@ class _Tally:
         table = table_of(CaseRow)
         for some in chunks([n for n in dict.fromkeys(numbers) if n not in self._cases]):
             query = select(table).where(table.c.number.in_(some))
-            query = query.where(table.c.namespace == self.namespace)
+            query = query.where(checked(table.c.namespace) == self.namespace)
             for row in self._session.execute(query).mappings():
                 self._cases[row["number"]] = dict(row)
                 self._were.add(row["number"])
@@ -298,7 +301,7 @@ class _Tally:
         for target, numbers in _by_value(into).items():
             for some in chunks([number for number in numbers if number not in fresh]):
                 change = update(table).where(table.c.case_number.in_(some))
-                change = change.where(table.c.namespace == self.namespace)
+                change = change.where(checked(table.c.namespace) == self.namespace)
                 self._session.execute(change.values(case_number=target))
             for number in numbers:
                 other = self._cases.pop(number)
@@ -317,7 +320,7 @@ class _Tally:
         table = table_of(CaseRow)
         for some in chunks(sorted((self._gone | empty) & self._were)):
             gone = delete(table).where(table.c.number.in_(some))
-            self._session.execute(gone.where(table.c.namespace == self.namespace))
+            self._session.execute(gone.where(checked(table.c.namespace) == self.namespace))
         new = []
         for number, case in self._cases.items():
             case["is_open"] = int(case["n_waiting"] > 0)
@@ -325,7 +328,7 @@ class _Tally:
                 continue
             if number in self._were:
                 change = update(table).where(table.c.number == number)
-                change = change.where(table.c.namespace == self.namespace)
+                change = change.where(checked(table.c.namespace) == self.namespace)
                 self._session.execute(change.values(**case))
             else:
                 new.append(case)
@@ -421,16 +424,23 @@ def _entry(row: Values) -> Entry:
     }
 
 
-def _changed(session: Session, rows: Sequence[Values]) -> list[Entry]:
+def _changed(session: Session, rows: Sequence[Values], known: Mapping[int, Values]) -> list[Entry]:
     """Describe entries anew that were held again; return in which case they are."""
-    table, entries = table_of(MemberRow), []
-    for row in rows:
-        entry = _entry(row)
-        where = (table.c.number == row["number"], table.c.namespace == row["namespace"])
-        values = {column: entry[column] for column in MEMBER}
-        session.execute(update(table).where(*where).values(**values))
-        entry["case_number"] = session.scalar(select(table.c.case_number).where(*where))
-        entries.append(entry)
+    table = table_of(MemberRow)
+    entries = [_entry(row) | {"case_number": known[row["number"]]["case_number"]} for row in rows]
+    if entries:
+        change = update(table).where(
+            table.c.number == bindparam("of"), checked(table.c.namespace) == bindparam("tenant")
+        )
+        described = [column for column in MEMBER if column not in ("number", "namespace")]
+        session.execute(
+            change.values({column: bindparam(f"new_{column}") for column in described}),
+            [
+                {"of": entry["number"], "tenant": entry["namespace"]}
+                | {f"new_{column}": entry[column] for column in described}
+                for entry in entries
+            ],
+        )
     return entries
 
 
@@ -488,13 +498,31 @@ def _by_mark(
     mark: InstrumentedAttribute[Any],
     marked: Mapping[tuple[str, str], Sequence[int]],
 ) -> Iterator[tuple[int, int]]:
-    """Yield the cases of entries that have a mark in common."""
-    query = _placed(namespace, mark).distinct()
+    """Yield the cases of entries that have a mark in common.
+
+    A flood has a million copies, and all of them that tell are of one case: where there are many
+    of a mark, one of each store is enough.
+    """
+    query = _placed(namespace, mark)
     for marks in chunks(sorted({one for one, _ in marked})):
-        for store, case, one in _telling(session.execute(query.where(mark.in_(marks)))):
+        limit = CROWD * len(marks)
+        rows = session.execute(query.where(mark.in_(marks)).limit(limit)).all()
+        if len(rows) == limit:
+            places = [place for place in sorted(marked) if place[0] in set(marks)]
+            found = (_first(session, query, mark, *place) for place in places)
+            rows = [row for row in found if row is not None]
+        for store, case, one in _telling(rows):
             for other in marked.get((one, store), ()):
                 if case != other:
                     yield other, case
+
+
+def _first(
+    session: Session, query: Select[Any], mark: InstrumentedAttribute[Any], value: str, store: str
+) -> Row[Any] | None:
+    """Return an entry of a store with a mark, of those that tell a case; ``None`` if none does."""
+    telling = checked(HeldRow.status).in_(TELLING), checked(HeldRow.store) == store
+    return session.execute(query.where(mark == value, *telling).limit(1)).first()
 
 
 def _placed(namespace: str, *columns: Any) -> Select[Any]:
@@ -515,7 +543,8 @@ def _telling(rows: Iterable[Sequence[Any]]) -> Iterator[Sequence[Any]]:
 def _members(session: Session, namespace: str, numbers: Sequence[int]) -> dict[int, Values]:
     """Return in which cases entries are, by their numbers."""
     member = table_of(MemberRow)
-    query = select(member.c.number, member.c.case_number).where(member.c.namespace == namespace)
+    query = select(member.c.number, member.c.case_number)
+    query = query.where(checked(member.c.namespace) == namespace)
     found: dict[int, Values] = {}
     for some in chunks(numbers):
         for row in session.execute(query.where(member.c.number.in_(some))).mappings():
@@ -527,7 +556,7 @@ def _delete(session: Session, namespace: str, numbers: Sequence[int]) -> None:
     member = table_of(MemberRow)
     for some in chunks(numbers):
         gone = delete(member).where(member.c.number.in_(some))
-        session.execute(gone.where(member.c.namespace == namespace))
+        session.execute(gone.where(checked(member.c.namespace) == namespace))
 
 
 def _by_value(mapping: Mapping[int, int]) -> dict[int, list[int]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import logging
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -44,17 +45,20 @@ from ragshield_core.quarantine.entries import (
     LogRecord,
     Print,
     Status,
+    Verified,
 )
 from ragshield_core.quarantine.evidence import (
     head_of,
-    last_line_of,
+    is_line,
+    last_lines_of,
     tampered,
     verify_lines,
-    verify_row,
     verify_rows,
+    verify_some,
 )
 from ragshield_core.quarantine.narrowing import Narrowing
 from ragshield_core.quarantine.rows import encoded, findings_of, to_held
+from ragshield_core.quarantine.searching import checked
 from ragshield_core.quarantine.tables import (
     ANY_STORE,
     JUDGED,
@@ -78,6 +82,11 @@ SHOWN_IDS = 5
 
 # What is in the log of what a person would decide.
 PROPOSALS = {"release": "would release", "confirm": "would confirm"}
+# What a line of the log says of a verification.
+VERIFY, WHOLE, BROKEN = "verify", "whole", "broken"
+VERIFIED = re.compile(
+    rf"(?P<outcome>{WHOLE}|{BROKEN}) up to line (?P<line>\d{{1,19}})(?:: (?P<said>.*))?", re.DOTALL
+)
 # Quicker than the enum's own.
 STATUSES = {str(status): status for status in Status}
 
@@ -307,23 +316,27 @@ class Quarantine:
         ValueError
             If entries are both narrowed and named.
         """
-        query = select(HeldRow).where(*self._mine).order_by(HeldRow.number)
+        named = ids is not None or documents is not None
+        query = select(HeldRow).order_by(HeldRow.number)
         if narrowing is not None:
-            if ids is not None or documents is not None:
+            if named:
                 msg = "narrowing came with ids or documents, expected one of them: narrow or name."
                 raise ValueError(msg)
             query = query.where(*narrowing.where(self.namespace))
-        if status is not None:
-            query = query.where(HeldRow.status == Status(status))
-        pages = [query.limit(limit).offset(offset)]
-        if ids is not None or documents is not None:
+        if named:
             some = self.prints(ids=ids, documents=documents)
             numbers = [one.number for one in some if status in (None, one.status)][offset:]
             numbers = numbers[:limit]
+            query = query.where(checked(HeldRow.namespace) == self.namespace)
             pages = [
                 query.where(HeldRow.number.in_(numbers[start : start + CHUNK]))
                 for start in range(0, len(numbers), CHUNK)
             ]
+        else:
+            query = query.where(*self._mine)
+            if status is not None:
+                query = query.where(HeldRow.status == Status(status))
+            pages = [query.limit(limit).offset(offset)]
         with self._database.read() as session:
             return tuple(to_held(row) for page in pages for row in session.scalars(page))
 
@@ -401,7 +414,7 @@ class Quarantine:
         query = (
             select(LogRow.entry_id)
             .where(LogRow.seq > position, LogRow.seq <= latest)
-            .where(LogRow.namespace == self.namespace)
+            .where(checked(LogRow.namespace) == self.namespace)
         )
         with self._database.connection() as connection:
             return latest, frozenset(connection.scalars(query).all())
@@ -434,7 +447,8 @@ class Quarantine:
             If there is none.
         """
         with self._database.read() as session:
-            return to_held(self._latest(session, entry_id, status))
+            found = self._find(session, [entry_id]).get(entry_id, ())
+            return to_held(self._last_of(found, entry_id, status))
 
     def vouched(
         self, ids: Sequence[str], status: Status | str | None = None
@@ -453,22 +467,21 @@ class Quarantine:
             it was written: it was changed past ragshield, by SQL say.
         """
         with self._database.read() as session:
-            rows = [self._latest(session, entry_id, status) for entry_id in dict.fromkeys(ids)]
-            for row in rows:
-                self._check_one_store(self._find(session, [row.entry_id])[row.entry_id])
-                if not self._database.older:
-                    verify_row(session, self._digests, row)
+            named = list(dict.fromkeys(ids))
+            found = self._find(session, named)
+            rows = [self._last_of(found.get(name, ()), name, status) for name in named]
+            for some in found.values():
+                self._check_one_store(some)
+            if not self._database.older:
+                verify_some(session, self._digests, rows)
             return tuple(map(to_held, rows))
 
-    def _latest(self, session: Session, entry_id: str, status: Status | str | None) -> HeldRow:
-        wanted = None if status is None else Status(status)
-        rows = self._find(session, [entry_id], wanted).get(entry_id, ())
-        return self._last_of(rows, entry_id, wanted)
-
     def _last_of(
-        self, rows: Sequence[HeldRow], entry_id: str, wanted: Status | None = None
+        self, rows: Sequence[HeldRow], entry_id: str, status: Status | str | None = None
     ) -> HeldRow:
-        """Return the latest of the revisions that are kept under an id."""
+        """Return the latest of the revisions that are kept under an id, of a status or of any."""
+        wanted = None if status is None else Status(status)
+        rows = [row for row in rows if wanted in (None, row.status)]
         if not rows:
             what = "" if wanted is None else f"{wanted} "
             msg = f"entry {entry_id!r} is not {what}in {self!r}; list() names what is."
@@ -638,8 +651,8 @@ class Quarantine:
                     )
                     raise QuarantineError(msg)
                 self._check_one_store([row])
-                verify_row(session, self._digests, row)
                 rows.append(row)
+            verify_some(session, self._digests, rows)
             changes = Changes(session, self._digests)
             waiting = {"status": Status.HELD, "reviewed_at": None, "reviewed_by": None}
             for row in rows:
@@ -698,13 +711,14 @@ class Quarantine:
 
         Only what the log says, and nothing that was decided of them since.
         """
-        latest: dict[str, LogRecord] = {}
         with self._database.read() as session:
-            for entry_id, rows in self._find(session, ids, Status.HELD).items():
-                line = last_line_of(session, self._digests, rows[-1])
-                if line is not None and line.action in PROPOSALS.values():
-                    latest[entry_id] = _record(line)
-        return latest
+            held = [rows[-1] for rows in self._find(session, ids, Status.HELD).values()]
+            told = last_lines_of(session, self._digests, held)
+            return {
+                row.entry_id: _record(told[row.number])
+                for row in held
+                if row.number in told and told[row.number].action in PROPOSALS.values()
+            }
 
     @property
     def cases(self) -> Cases:
@@ -947,12 +961,13 @@ class Quarantine:
         limit
             How many at the most, the earliest; ``None`` for all.
         """
-        query = select(LogRow).where(LogRow.namespace == self.namespace, LogRow.seq > since)
-        query = query.order_by(LogRow.seq).limit(limit)
+        query = select(LogRow).where(LogRow.seq > since).order_by(LogRow.seq).limit(limit)
         if until is not None:
             query = query.where(LogRow.seq <= until)
-        if ids is not None:
-            query = query.where(LogRow.entry_id.in_(ids))
+        if ids is None:
+            query = query.where(checked(LogRow.namespace) == self.namespace)
+        else:
+            query = query.where(LogRow.namespace == self.namespace, LogRow.entry_id.in_(ids))
         with self._database.read() as session:
             return tuple(_record(row) for row in session.scalars(query))
 
@@ -993,7 +1008,7 @@ class Quarantine:
         with self._database.read() as session:
             verify_lines(session, self._digests)
 
-    def verify(self, anchor: str | None = None) -> None:
+    def verify(self, anchor: str | None = None, *, by: str | None = None) -> None:
         """Check that log, entries and rules, of all namespaces, are as they were written.
 
         The log is replayed against the tables. Without a key, somebody who may write to the
@@ -1004,6 +1019,9 @@ class Quarantine:
         ----------
         anchor
             What :meth:`head` said at some time, kept where the database's writers cannot write.
+        by
+            Who verifies: the log gets a line with the outcome, for :meth:`verified`, where it can
+            be written. ``None`` writes nothing.
 
         Raises
         ------
@@ -1011,9 +1029,47 @@ class Quarantine:
             Names the first line or row that is broken, and what was expected; the entry only if it
             is of this namespace.
         """
+        up_to = self.position()
+        try:
+            with self._database.read() as session:
+                told = verify_lines(session, self._digests, anchor)
+                verify_rows(session, self._digests, told, self.namespace)
+        except QuarantineError as error:
+            self._note_verified(by, f"{BROKEN} up to line {up_to}: {error}")
+            raise
+        self._note_verified(by, f"{WHOLE} up to line {up_to}")
+
+    def _note_verified(self, by: str | None, note: str) -> None:
+        if by is None:
+            return
+        try:
+            self.record(VERIFY, by=by, note=note)
+        except QuarantineError as error:  # of another key, or it may only be read
+            logger.error("the log could not be told that it was verified: %s", error)  # noqa: TRY400
+
+    def verified(self) -> Verified | None:
+        """Return when log and entries were last verified by somebody, and what came out.
+
+        As the log of this namespace has it, with :meth:`verify`'s ``by``; ``None`` if it has
+        nothing of it, or its line is not as it was written.
+        """
+        query = select(LogRow).where(LogRow.namespace == self.namespace, LogRow.entry_id == "")
+        query = query.where(checked(LogRow.action) == VERIFY).order_by(LogRow.seq.desc())
         with self._database.read() as session:
-            told = verify_lines(session, self._digests, anchor)
-            verify_rows(session, self._digests, told, self.namespace)
+            line = session.scalars(query.limit(1)).first()
+            said = None if line is None else VERIFIED.fullmatch(line.note or "")
+            if line is None or said is None:
+                return None
+            if not is_line(session, self._digests, line):
+                logger.error("line %d of the log, of a verification, was changed", line.seq)
+                return None
+            return Verified(
+                at=dt.datetime.fromisoformat(line.at),
+                by=line.actor,
+                whole=said["outcome"] == WHOLE,
+                up_to=int(said["line"]),
+                said=said["said"] or "",
+            )
 
     def head(self) -> str:
         """Return the number and the digest of the log's last line: it vouches for all before it.
@@ -1162,8 +1218,7 @@ class Quarantine:
                 self._check_one_store(some)
             rows = [max(found[i], key=lambda r: (r.held_at, r.number)) for i in dict.fromkeys(ids)]
             if status is Status.RELEASED:  # what is put back must be what was held
-                for row in rows:
-                    verify_row(session, self._digests, row)
+                verify_some(session, self._digests, rows)
             held = tuple(to_held(row) for row in rows)
             action = "release" if status is Status.RELEASED else "confirm"
             changes = Changes(session, self._digests)

@@ -62,6 +62,8 @@ class LogRow(TableBase):
     __tablename__ = "ragshield_audit_log"
     __table_args__ = (
         Index("ragshield_audit_log_held", "held_number", "seq"),
+        # Answers what was done with an entry.
+        Index("ragshield_audit_log_entry", "namespace", "entry_id", "seq"),
         # Answers at every write and read whether a rule was made or revoked since.
         Index(
             "ragshield_audit_log_rule",

@@ -37,7 +37,7 @@ from ragshield_core.quarantine import HeldEntry, Quarantine
 from ragshield_core.quarantine.cases import LIMIT, Order
 from ragshield_core.review import picture
 from ragshield_core.review.access import Access, Authenticate, Reviewer, Role, SafeHeaders
-from ragshield_core.review.case_view import PAGE, case_view
+from ragshield_core.review.case_view import COUNTED, PAGE, case_view
 from ragshield_core.review.desk import (
     NOTHING_LEFT,
     Action,
@@ -278,7 +278,7 @@ class _Pages:
         if self.desk.quarantine.exists():
             found, count, page = cases.page(page, **narrowed, order=order)
             detectors = cases.detectors()
-            n_waiting = self.desk.quarantine.count()
+            n_waiting = cases.n_waiting()
         begins = cases.beginnings([case.number for case in found]) if found else {}
         return self.render(
             visit.request,
@@ -565,7 +565,7 @@ class _Pages:
     def verify(self, visit: _Visit) -> Response:
         """Check log and entries, and show what came out."""
         try:
-            self.desk.quarantine.verify()
+            self.desk.quarantine.verify(by=visit.reviewer.name)
             verified = f"Log and entries are whole; the head is {self.desk.quarantine.head()}"
         except QuarantineError as error:
             verified = f"BROKEN: {error}"
@@ -611,7 +611,7 @@ class _Pages:
             "case.html",
             status,
             **(
-                {"conflict": None}
+                {"conflict": None, "counted": COUNTED}
                 | values
                 | {"reviewer": visit.reviewer, "view": view, "page": page, "n_pages": n_pages}
             ),

@@ -26,6 +26,10 @@ NEAREST = 3
 EXCERPT = 600
 # Entries of a group that are drawn.
 DRAWN = 24
+# Sources that are told of, and entries of each that are counted: a flood's are at least so many.
+SOURCES, COUNTED = 5, 10_000
+# Lines of the log that are shown, the latest.
+HISTORY = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,8 +158,11 @@ def case_view(
         entries=entries,
         squares=_squares(vectors),
         n_drawn=len(vectors),
-        history=quarantine.log(ids)[-200:],
-        sources=[(name, quarantine.cases.by_source(name)) for name in list(sources)[:5]],
+        history=quarantine.log(ids)[-HISTORY:],
+        sources=[
+            (name, quarantine.cases.by_source(name, limit=COUNTED))
+            for name in list(sources)[:SOURCES]
+        ],
         takeovers=taken,
         remarks=remarks,
     )

@@ -12,7 +12,7 @@ from ragshield_core.evaluation import exact_interval
 from ragshield_core.findings import printable
 from ragshield_core.growth.status import Status as Standing
 from ragshield_core.knowledge.standing import status_of
-from ragshield_core.quarantine import Quarantine, Status
+from ragshield_core.quarantine import Quarantine, Status, Verified
 from ragshield_core.review.desk import LiveStore
 from ragshield_core.review.takeovers import Suite, suites
 
@@ -50,6 +50,9 @@ class Health:
         Of the log.
     suites
         Canaries, by their latest checks.
+    verified
+        When log and entries were last verified by somebody; ``n_since`` lines came after, but for
+        the one that says so.
     """
 
     standing: Standing | None
@@ -60,6 +63,8 @@ class Health:
     whole: bool
     head: str
     suites: Sequence[Suite] = ()
+    verified: Verified | None = None
+    n_since: int = 0
 
 
 def health_view(quarantine: Quarantine, store: LiveStore | None) -> Health:
@@ -73,6 +78,7 @@ def health_view(quarantine: Quarantine, store: LiveStore | None) -> Health:
     if judged:
         within = exact_interval(counts[Status.RELEASED], judged)
         good = Share(count=counts[Status.RELEASED], total=judged, low=within.low, high=within.high)
+    verified = quarantine.verified() if there else None
     return Health(
         standing=standing,
         why_not=why_not,
@@ -82,6 +88,8 @@ def health_view(quarantine: Quarantine, store: LiveStore | None) -> Health:
         whole=quarantine.cases.whole() if there else True,
         head=quarantine.head() if there else "0:",
         suites=suites(quarantine) if there else [],
+        verified=verified,
+        n_since=quarantine.position() - verified.up_to - 1 if verified else 0,
     )
 
 

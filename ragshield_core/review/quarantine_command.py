@@ -409,6 +409,9 @@ def verify(
     anchor: Annotated[
         str | None, typer.Option(help="A head that was printed earlier: nothing before is missing.")
     ] = None,
+    by: Annotated[
+        str | None, typer.Option(help="Who verifies: the log says so then, and the health page.")
+    ] = None,
 ) -> None:
     """Check that log and entries are as they were written; exit code 1 names what is not.
 
@@ -417,7 +420,7 @@ def verify(
     """
     quarantine = _opened(database, namespace)
     try:
-        quarantine.verify(anchor)
+        quarantine.verify(anchor, by=by)
     except QuarantineError as error:
         _say_broken(str(error))
         raise typer.Exit(1) from None

@@ -135,6 +135,28 @@ def test_copies_are_one_case_though_their_numbers_differ(any_url):
     assert grouped(quarantine) == [("0", "1"), ("2",), ("3",), ("4",)]
 
 
+def test_one_more_of_a_flood_joins_it_whoever_of_it_was_released(any_url):
+    quarantine = Quarantine(any_url)
+    copies = [str(n) for n in range(30)]
+    for store in ("news", "mail"):
+        seen = quarantine.for_store(store)
+        hold(seen, *map(found, copies), texts=[f"Call 0800 {n} now" for n in copies])
+        seen.release(copies[:20], by="anna")
+    news, mail = sorted(case.number for case in quarantine.cases.list())
+    hold(
+        quarantine.for_store("mail"), found("one more"), found("x"), texts=["Call 0800 7 now", "x"]
+    )
+    hold(quarantine.for_store("else"), found("another"), texts=["Call 0800 7 now"])
+    sizes = {case.number: case.n_members for case in quarantine.cases.list()}
+    assert (sizes.pop(news), sizes.pop(mail)) == (30, 31)
+    assert list(sizes.values()) == [1, 1]
+    mail_store = quarantine.for_store("mail")
+    mail_store.release([*copies[20:], "one more"], by="anna")  # nobody of it tells any more
+    hold(mail_store, found("later"), texts=["Call 0800 8 now"])
+    (case,) = quarantine.cases.of(["later"])
+    assert case.n_members == 1
+
+
 def test_tenants_and_stores_have_cases_of_their_own(any_url):
     quarantine = Quarantine(any_url)
     other = Quarantine(any_url, namespace="other")

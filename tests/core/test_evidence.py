@@ -442,3 +442,24 @@ def test_the_command_seals(on_file, ragshield, monkeypatch):
     assert ragshield("quarantine", "seal", "--by", "anna", "--database", on_file)[0] == 0
     assert ragshield("quarantine", "verify", "--database", on_file)[0] == 0
     assert Quarantine(on_file).log()[-1].actor == "anna"
+
+
+def test_that_somebody_has_verified_is_believed_as_it_was_written(quarantine, on_file, key, caplog):
+    assert quarantine.verified() is None
+    last = quarantine.position()
+    quarantine.verify(by="nina")
+    assert (quarantine.verified().by, quarantine.verified().up_to) == ("nina", last)
+    assert Quarantine(on_file, namespace="others", audit_key=key).verified() is None
+    quarantine.verify()  # its own line is one of the log
+    with closing(sqlite3.connect(on_file.removeprefix("sqlite:///"))) as connection, connection:
+        connection.execute("UPDATE ragshield_audit_log SET actor = 'eve' WHERE action = 'verify'")
+    assert quarantine.verified() is None
+    assert "of a verification, was changed" in caplog.text
+
+
+def test_a_verification_that_cannot_be_noted_says_what_came_out(quarantine, on_file, caplog):
+    other = Quarantine(on_file, audit_key="another secret of the tests")
+    with pytest.raises(QuarantineError, match="the audit log is broken at line 1"):
+        other.verify(by="nina")
+    assert "could not be told that it was verified" in caplog.text
+    assert [line for line in quarantine.log() if line.action == "verify"] == []

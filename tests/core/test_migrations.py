@@ -108,6 +108,26 @@ def test_what_was_saved_before_is_of_today_afterwards(tmp_path):
     engine.dispose()
 
 
+def test_a_database_of_schema_8_keeps_its_cases_and_finds_lines_by_their_entries(on_file):
+    quarantine = Quarantine(on_file)
+    quarantine.hold(Batch.of(ids=["a", "b"], texts=["Call 1", "Call 2"], embeddings=None))
+    (case,) = quarantine.cases.list()
+    quarantine.close()
+    with closing(sqlite3.connect(on_file.removeprefix("sqlite:///"))) as connection, connection:
+        connection.execute("DROP INDEX ragshield_audit_log_entry")
+        connection.execute("UPDATE ragshield_migration SET version_num = '8'")
+        # As told by an earlier version, in another way: nobody asked for others.
+        connection.execute("UPDATE ragshield_case SET severity = 5.0")
+    quarantine = Quarantine(on_file)
+    (kept,) = quarantine.cases.list()
+    assert (kept.number, kept.severity) == (case.number, 5.0)
+    assert [line.action for line in quarantine.log(["b"])] == ["hold"]
+    with quarantine.database.engine() as engine:
+        names = {index["name"] for index in inspect(engine).get_indexes("ragshield_audit_log")}
+    assert "ragshield_audit_log_entry" in names
+    quarantine.close()
+
+
 OPENING = """
 import sys
 from ragshield_core import Batch, Quarantine

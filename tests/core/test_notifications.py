@@ -157,6 +157,26 @@ def test_a_broken_log_is_told_of(on_file):
     assert MARKER not in json.dumps(one.to_dict())
 
 
+def test_a_nightly_job_is_told_of_on_the_health_page_and_of_a_broken_log_as_well(on_file):
+    quarantine, heard = Quarantine(on_file), []
+    notifier = Notifier([heard.append])
+    hold(quarantine, found("g0"))
+    assert notifier.verify(quarantine)
+    assert quarantine.verified() is None  # nobody in particular
+    assert notifier.verify(quarantine, by="nightly")
+    last = quarantine.verified()
+    assert (last.by, last.whole, last.up_to, last.said) == ("nightly", True, 1, "")
+    with quarantine.engine() as engine, engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE ragshield_audit_log SET actor = 'eve' WHERE seq = 1")
+    for _ in range(2):
+        assert not notifier.verify(quarantine, by="nightly")
+    last = quarantine.verified()
+    assert (last.whole, last.up_to) == (False, 3)
+    assert "broken at line 1" in last.said
+    assert notifier.flush()
+    assert [one.kind for one in heard] == [Kind.LOG_BROKEN]  # once, though the log has grown
+
+
 def test_a_guard_tells_of_what_it_has_held(quarantine):
     heard = []
     guard = Guard([CliqueDetector()], quarantine=quarantine).notify(Notifier([heard.append]))

@@ -359,3 +359,10 @@ def test_a_whole_case_that_is_cut_off_says_how_far_it_came(ragshield, grouped, m
     monkeypatch.setattr(Quarantine, "confirm", confirm)
     code, out, _ = ragshield("quarantine", "confirm", "--case", number, "--yes")
     assert (code, "confirmed 1 entries" in out) == (0, True)
+
+
+def test_who_verifies_is_noted_if_they_say_so(ragshield, held):
+    assert ragshield("quarantine", "verify")[0] == 0
+    assert held.verified() is None
+    assert ragshield("quarantine", "verify", "--by", "nightly")[0] == 0
+    assert (held.verified().by, held.verified().whole) == ("nightly", True)

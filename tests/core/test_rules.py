@@ -597,7 +597,8 @@ def test_a_database_of_before_has_no_rules_and_takes_some(on_file):
     quarantine.close()
     file = on_file.removeprefix("sqlite:///")
     with closing(sqlite3.connect(file)) as connection, connection:
-        connection.execute("DROP INDEX ragshield_audit_log_rule")
+        for index in ("rule", "entry"):
+            connection.execute(f"DROP INDEX ragshield_audit_log_{index}")
         for table in ("rule", "case", "case_member"):
             connection.execute(f"DROP TABLE ragshield_{table}")
         for column in ("rule_number", "rule_digest"):

@@ -397,6 +397,31 @@ def test_health_says_how_guard_and_quarantine_stand(quarantine, app):
     assert "Known entries" in page
 
 
+def test_health_says_when_and_by_whom_the_log_was_verified(quarantine, app):
+    held(quarantine, GROUP)
+    anna = Browser(app)
+
+    def verified():
+        (told,) = re.findall(r'<p id="verified">(.*?)</p>', anna.get("/health").text)
+        return re.sub(r" on \S+ \S+ UTC", "", told)
+
+    assert verified() == "Nobody has verified log and entries yet."
+    anna.post("/health/verify")
+    assert verified() == "Last verified by anna, up to line 5: whole. 0 lines came since."
+    anna.decide(1, "release", ["1"])
+    assert verified() == "Last verified by anna, up to line 5: whole. 1 line came since."
+    with quarantine.engine() as engine, engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE ragshield_quarantine SET label = '<b>' WHERE number = 2")
+    anna.get("/health")
+    anna.post("/health/verify")
+    told = verified()
+    assert told.startswith("Last verified by anna, up to line 7: <strong>broken</strong>, row 2 of")
+    assert "<b>" not in told
+    assert [(line.action, line.actor) for line in quarantine.log() if not line.entry_id] == [
+        ("verify", "anna")
+    ] * 2
+
+
 def test_queries_that_it_would_take_over_are_named(quarantine):
     store, inner = guarded(quarantine)
     model = inner.embeddings

@@ -1,0 +1,172 @@
+"""A case of a million members is looked at and decided of, in requests that are all small."""
+
+import re
+import tracemalloc
+from contextlib import contextmanager
+
+import flood
+import pytest
+from conftest import TOKEN, Browser
+from sqlalchemy import event
+
+from ragshield_core import Quarantine
+from ragshield_core.review import review_app
+from ragshield_core.review.case_view import PAGE
+from ragshield_core.review.desk import Action, Desk
+
+# A server is filled many times as slowly: what is asked of it is the same, of fewer members.
+MEMBERS = {"sqlite": 1_000_000, "postgresql": 20_000}
+# Of a step of a decision.
+STEP = 200
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request, tmp_path):
+    if request.param == "postgresql":
+        yield request.getfixturevalue("empty_postgres")
+        return
+    yield f"sqlite:///{tmp_path}/million.db"
+    for file in tmp_path.glob("million.db*"):  # of more than a gigabyte
+        file.unlink()
+
+
+class Effort:
+    """What requests have made a database and this process do."""
+
+    def __init__(self, quarantine):
+        self.rows = self.steps = self.most = 0
+        self.n_steps = 1_000
+        with quarantine.database.engine() as engine:
+            self.counts_steps = engine.dialect.name == "sqlite"
+            watch, when = self._watch_file, "connect"
+            if not self.counts_steps:
+                watch, when = self._count_answer, "after_cursor_execute"
+            event.listen(engine, when, watch)
+            engine.dispose()  # those that are connected are not watched
+
+    def _watch_file(self, connection, _record):
+        connection.set_progress_handler(self._count_steps, self.n_steps)
+        connection.row_factory = self._count_row
+
+    def _count_steps(self):
+        self.steps += self.n_steps
+
+    def _count_row(self, _cursor, row):
+        self.rows += 1
+        return row
+
+    def _count_answer(self, _connection, cursor, statement, *_):
+        if statement.lstrip().startswith(("SELECT", "WITH")):
+            self.rows += max(0, cursor.rowcount)
+
+    @contextmanager
+    def of(self, *, rows, steps=None):
+        """Check how many rows are read, steps made in the file, and bytes taken here."""
+        self.rows = self.steps = 0
+        tracemalloc.start()
+        try:
+            yield
+            (_, most) = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert self.rows <= rows
+        assert most < 20_000_000
+        if self.counts_steps and steps is not None:
+            assert self.steps <= steps
+
+
+@pytest.mark.parametrize("n", [1, 41])
+def test_what_is_written_at_once_is_what_would_be_held(url, tmp_path, monkeypatch, n):
+    at = "2026-01-02T03:04:05.678901+00:00"
+    for module in ("store", "changes"):
+        monkeypatch.setattr(f"ragshield_core.quarantine.{module}.now", lambda: at)
+    monkeypatch.setattr(flood, "PAGE", 10)
+    held, written = Quarantine(f"sqlite:///{tmp_path}/held.db"), Quarantine(url)
+    for start in range(0, n, 15):
+        flood.hold(held, start, min(start + 15, n))
+    flood.fill(written, n)
+    assert flood.rows(written) == flood.rows(held)
+    written.verify()
+    written.close()
+
+
+@pytest.mark.parametrize("action", ["confirm", "release"])
+def test_what_is_decided_and_taken_back_takes_statements_of_many_entries(url, action):
+    quarantine = Quarantine(url)
+    flood.fill(quarantine, 3 * STEP)
+    desk, sent = Desk(quarantine), []
+    with quarantine.database.engine() as engine:
+        event.listen(engine, "before_cursor_execute", lambda *given: sent.append(given[2]))
+    whole = desk.begin(Action(action), quarantine.cases.show(1))
+    lines = desk.go_on(whole, by="anna", note=None).lines
+    assert len(sent) < 40 * 3
+    sent.clear()
+    assert desk.undo(lines, by="anna") == 3 * STEP
+    assert len(sent) < 40 * 3
+    assert len(quarantine.vouched([f"e{k}" for k in range(3 * STEP)])) == 3 * STEP
+    quarantine.verify()
+    quarantine.close()
+
+
+@pytest.mark.slow
+def test_a_case_of_a_million_is_shown_decided_and_taken_back(url, monkeypatch):
+    monkeypatch.setattr("ragshield_core.review.app.STEP", 0.0)  # seconds: one step a request
+    monkeypatch.setattr("ragshield_core.review.desk.AT_ONCE", STEP)
+    quarantine = Quarantine(url)
+    n = MEMBERS[url.split("+")[0].split(":")[0]]
+    flood.fill(quarantine, n)
+    anna, effort = Browser(review_app(quarantine, token=TOKEN)), Effort(quarantine)
+
+    def decide(path, **data):
+        with effort.of(rows=20 * STEP, steps=n):
+            return anna.post(path, **data)
+
+    with effort.of(rows=100, steps=n // 10):
+        queue = anna.get("/").text
+    assert f"{n:,} entries" in " ".join(queue.split())
+    assert (queue.count("<tr data-row>"), len(queue) < 20_000) == (1, True)
+
+    def check_case(page):
+        with effort.of(rows=1_000, steps=n):
+            case = anna.get(f"/cases/1?page={page}").text
+        assert (case.count("<article"), len(case) < 200_000) == (PAGE, True)
+        assert re.findall(r"of many, 10,000 are counted", case)
+        return re.findall(r"Call 0800 (\d+) now", case)[0]
+
+    assert check_case(1) == "0"
+    for search, found in (("0800 7777 NOW", True), ("0800 x", False)):  # reads all texts, there
+        with effort.of(rows=100):
+            page = anna.post("/filter", search=search, source="", detector="").text
+        assert (page.count("<tr data-row>"), len(page) < 20_000) == (found, True)
+    with effort.of(rows=100):
+        page = anna.post("/filter", search="", source=flood.SOURCE, detector="").text
+    assert page.count("<tr data-row>") == 1
+    anna.post("/filter", search="", source="", detector="")
+    with effort.of(rows=100):  # counts all of them, there
+        health = anna.get("/health").text
+    assert (f"<dd>{n:,}</dd>" in health, len(health) < 50_000) == (True, True)
+
+    anna.get("/cases/1")
+    decide("/cases/1", action="confirm", all="yes", note="a flood")
+    assert f"{STEP} of {n:,} entries; {n - STEP:,} are left" in anna.last.text
+    with effort.of(rows=100, steps=n // 10):
+        flood.hold(quarantine, n, n + 1)  # meanwhile, one more of it comes
+    decide("/progress")
+    assert f"{2 * STEP} of {n:,} entries; {n - 2 * STEP:,} are left" in anna.last.text
+    decide("/progress/stop")
+    assert f"Stopped: {2 * STEP} entries confirmed" in anna.told
+    assert (quarantine.count("confirmed"), quarantine.count()) == (2 * STEP, n + 1 - 2 * STEP)
+    assert check_case(1) == f"{2 * STEP}"  # what waits comes first
+    assert check_case((n - 2 * STEP) // PAGE + 2) == "19"  # after one that waits, what is decided
+    lines = quarantine.log(since=n)
+    assert [one.entry_id for one in lines if one.action == "confirm"] == [
+        f"e{k}" for k in range(2 * STEP)
+    ]
+    decide("/undo")
+    while anna.last.url.path == "/progress":
+        decide("/progress")
+    assert f"{2 * STEP} entries wait again" in anna.told
+    assert (quarantine.count("confirmed"), quarantine.count()) == (0, n + 1)
+    assert quarantine.cases.whole()
+    assert len(quarantine.vouched([f"e{k}" for k in range(3 * STEP)])) == 3 * STEP
+    quarantine.close()
