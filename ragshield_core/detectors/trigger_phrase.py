@@ -15,6 +15,7 @@ from ragshield_core.detectors.base import N_FOLDS, Detector, Evidence, Need, Sco
 from ragshield_core.entries import Batch
 from ragshield_core.errors import InvalidBatchError, NotFittedError
 from ragshield_core.findings import printable
+from ragshield_core.groups.order import FEWEST, came_together
 from ragshield_core.groups.pieces import Pieces
 from ragshield_core.state import part_of
 from ragshield_core.text.normalized import readable, word_spans, words
@@ -249,6 +250,8 @@ class TriggerPhraseDetector(Detector):
         self._ready = False  # whether what is learned now is recent
         self._lineages: Counter[str] = Counter()  # entries of the knowledge base, by lineage
         self._confirmed: set[str] = set()  # held, and judged poisoned by a person
+        # Fitted entries with a phrase that they came together with; None as long as nobody asked.
+        self._together: set[str] | None = None
         # Of pieces, until all are counted.
         self._sketches: list[NDArray[np.uint32]] = []
         self._n_characters = 0
@@ -301,6 +304,7 @@ class TriggerPhraseDetector(Detector):
         background = self._background
         if background is None or not len(entries):
             return
+        self._doubt_no_longer(entries.ids)
         self._lineages -= Counter(name for name in entries.lineages if name is not None)
         recent = self._forget_recent(entries.ids, held=False)
         rest = entries.take(np.array([i not in recent for i in entries.ids], dtype=np.bool_))
@@ -329,6 +333,7 @@ class TriggerPhraseDetector(Detector):
         one entry that was released by mistake explain next to nothing.
         """
         self._latest = None
+        self._doubt_no_longer(ids)
         trusted = set(ids)
         marked = [not a.held and a.id in trusted for a in self._recent.arrivals]
         arrivals = self._recent.remove(np.array(marked, dtype=np.bool_))
@@ -372,6 +377,22 @@ class TriggerPhraseDetector(Detector):
         if self._ready and self._background is not None:
             self._background.measure_again()
             self._latest = None
+
+    def outliers(self, reference: Batch) -> NDArray[np.bool_]:
+        """Return which entries hold a phrase that stands out because they came together only.
+
+        In a random order a phrase of so few is that of usual ones, see
+        :mod:`ragshield_core.groups.order`. It is looked for once after a fit, in 2,000 entries or
+        more; those that are found are remembered, so that no later sample counts them as clean.
+        """
+        if self._ready and self._together is None and len(reference) >= FEWEST:
+            self._together = self._come_together(reference)
+        doubted = self._together or ()
+        return np.array([entry_id in doubted for entry_id in reference.ids], dtype=np.bool_)
+
+    def n_doubted(self) -> int:
+        """Return how many entries hold a phrase that they came together with, and still there."""
+        return len(self._together or ())
 
     # Judging
 
@@ -450,6 +471,8 @@ class TriggerPhraseDetector(Detector):
         arrays |= {f"background.{key}": array for key, array in self._background.state().items()}
         confirmed = sorted(self._confirmed)
         values = {"ready": self._ready, "recent": recent, "confirmed": confirmed}
+        if self._together is not None:
+            values["together"] = sorted(self._together)
         return values | {"lineages": dict(self._lineages)}, arrays
 
     def restore(self, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
@@ -463,8 +486,31 @@ class TriggerPhraseDetector(Detector):
         self._ready = values["ready"]
         self._confirmed = set(values.get("confirmed", ()))
         self._lineages = Counter(values.get("lineages", {}))  # early versions did not count them
+        if "together" in values:
+            self._together = set(values["together"])
 
     # Inside
+
+    def _come_together(self, reference: Batch) -> set[str]:
+        """Return the ids of entries with a phrase that stands out in their own order only."""
+        order = np.random.default_rng(0).permutation(len(reference))
+        ordered, shuffled = self.held_out_scores(reference, 0), np.full(len(reference), np.nan)
+        shuffled[order] = self.held_out_scores(reference.take(order), 0)
+        ordered, shuffled = np.fmax(ordered, NOTHING), np.fmax(shuffled, NOTHING)
+        rows = np.flatnonzero(came_together(ordered, shuffled, self.floor)).tolist()
+        if rows:
+            logger.warning(
+                "%s: %d of %d entries hold a phrase that would be usual had they not come "
+                "together; no threshold counts them as clean. An audit (scan) says why; take out "
+                "what is poisoned, and adopt anew",
+                *(self.name, len(rows), len(reference)),
+            )
+        return {reference.ids[row] for row in rows}
+
+    def _doubt_no_longer(self, ids: Collection[str]) -> None:
+        """Forget that entries came together: they have left, or a person has judged them good."""
+        if self._together:
+            self._together.difference_update(ids)
 
     def _count(self, entries: Batch, sign: int) -> NDArray[np.uint32]:
         """Count entries as background, or no longer, and return their sketches."""

@@ -26,6 +26,8 @@ GROUP = SIZES[-1]
 # An entry counts as one about which the order says something from so many nats on, by chance as
 # often in one direction as in the other.
 SAYS_SOMETHING = 1.0
+# Fewer entries do not show what came together.
+FEWEST = 2_000
 # If it says something about more of all entries than so many, it is topics that came together. Up
 # to a twentieth may be poisoned, and who lies beside a group may seem to have come with it.
 MOST_TOGETHER = 0.1

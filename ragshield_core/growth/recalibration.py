@@ -216,8 +216,8 @@ class Recalibration:
         if calibrator.sample is None or calibrator.calibration is None:
             msg = "there is nothing to refresh; fit the guard and calibrate it first."
             raise NotFittedError(msg)
-        gone = [i for i in calibrator.sample.inside.ids if i not in self._knowledge]
-        calibrator.leave_out(gone)
+        inside = calibrator.sample.inside.ids
+        calibrator.leave_out({*inside}.difference(self._knowledge.among(inside)))
         return calibrator.by_sample(calibrator.sample, confirmed)
 
     def learned(self, entries: Batch, again: Sequence[str]) -> None:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ragshield_core.entries import Batch
 from ragshield_core.errors import SourceError
-from ragshield_core.scan.embedding_cache import CachedEmbedder
+from ragshield_core.scan.embedding_cache import CachedEmbedder, by_length
 from ragshield_core.scan.readers.source import Rows, Source
 
 # Told what is being done, how many are done, and of how many.
@@ -123,6 +123,7 @@ class _Columns:
     def embed(self, missing: NDArray[np.intp], embedder: CachedEmbedder, tell: Progress) -> None:
         done = 0
         tell("embedding", done, missing.size)
+        missing = missing[by_length([self.texts[row] for row in missing.tolist()])]
         for vectors in embedder.chunks([self.texts[row] for row in missing.tolist()]):
             self._put(missing[done : done + len(vectors)], vectors)
             done += len(vectors)

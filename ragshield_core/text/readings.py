@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Generic, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -15,6 +16,32 @@ Reading = TypeVar("Reading")
 # Texts whose reading is remembered, and characters of the longest, some MB in all: a new entry is
 # scored, explained and learned, and at retrieval the same passages come again and again.
 REMEMBERED, REMEMBERED_LENGTH = 2_000, 4_000
+# The same where many guards are known to read the same texts, one after the other.
+MOST_REMEMBERED = 50_000
+
+
+# Numbers of texts that are asked for just now, by whoever does.
+_wanted: list[int] = []
+
+
+@contextmanager
+def remembering(n: int) -> Iterator[None]:
+    """Remember the readings of so many texts for a while, :data:`MOST_REMEMBERED` at most.
+
+    For work in which several guards read the same texts: what is read in a text depends on nothing
+    else, so that each is read once in a process.
+
+    Parameters
+    ----------
+    n
+        Texts; fewer than are remembered anyway change nothing.
+    """
+    wanted = min(n, MOST_REMEMBERED)
+    _wanted.append(wanted)
+    try:
+        yield
+    finally:
+        _wanted.remove(wanted)
 
 
 class Readings(Generic[Reading]):
@@ -64,9 +91,10 @@ class Readings(Generic[Reading]):
     def _remember(self, texts: Sequence[str], found: dict[str, Reading]) -> None:
         """Remember short texts, and forget those that were not asked for the longest."""
         with self._lock:
-            for text in texts[-REMEMBERED:]:
+            most = max(REMEMBERED, *_wanted, 0)
+            for text in texts[-most:]:
                 if len(text) <= REMEMBERED_LENGTH:
                     self._known.pop(text, None)
                     self._known[text] = found[text]
-            while len(self._known) > REMEMBERED:
+            while len(self._known) > most:
                 del self._known[next(iter(self._known))]

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from ragshield_core.attacks import LABEL_FLIPS, Attack, Planted
 from ragshield_core.entries import Batch
 from ragshield_core.errors import InvalidBatchError, SourceError
+from ragshield_core.scan.embedding_cache import by_length
 from ragshield_core.trials.figures import CLEAN
 
 # Texts of the corpus that are embedded again, to see whether the model is the corpus's.
@@ -151,7 +152,8 @@ def embedded(
         If they are not one per text, or not of the corpus's length.
     """
     tell("embedding the attacks", 0, len(texts))
-    vectors = np.asarray(embed(texts), dtype=np.float32)
+    order = by_length(texts)
+    vectors = np.asarray(embed([texts[row] for row in order.tolist()]), dtype=np.float32)
     if vectors.shape != (len(texts), dim):
         msg = (
             f"the model returned vectors of shape {vectors.shape} for {len(texts)} texts, expected "
@@ -159,4 +161,5 @@ def embedded(
         )
         raise InvalidBatchError(msg)
     tell("embedding the attacks", len(texts), len(texts))
+    vectors = vectors[np.argsort(order)]
     return np.asarray(vectors / np.linalg.norm(vectors, axis=1, keepdims=True))

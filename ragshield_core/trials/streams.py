@@ -22,6 +22,7 @@ from ragshield_core.guard import Guard
 from ragshield_core.logs import quiet
 from ragshield_core.quarantine import Quarantine
 from ragshield_core.state import replace_file
+from ragshield_core.text.readings import remembering
 from ragshield_core.trials.poison import Poison
 from ragshield_core.trials.verdicts import kinds, objecting, parts
 
@@ -128,7 +129,8 @@ def run(
     with tempfile.TemporaryDirectory() as saved:
         guard.save(saved)
         jobs = ((number, streams[number].rows, paths[number]) for number in missing)
-        for number, held in _run(jobs, saved, entries, min(workers, len(missing))):
+        begin = saved, entries, len(known) + len(entries)
+        for number, held in _run(jobs, begin, min(workers, len(missing))):
             found[number] = held
             done(len(found))
     return [found[number] for number in range(len(streams))]
@@ -158,21 +160,22 @@ def _shared_out(poison: Poison, name: str, n_texts: int) -> Iterator[list[int]]:
 
 
 _Job = tuple[int, NDArray[np.intp], Path | None]
-# Of a process that runs streams: the folder of the guard, and all entries.
+# Of a process that runs streams: the folder of the guard, all entries, and how many texts there are
+# with those that are known.
 _of_process: dict[str, Any] = {}
 
 
 def _run(
-    jobs: Iterator[_Job], saved: str, entries: Batch, workers: int
+    jobs: Iterator[_Job], begin: tuple[str, Batch, int], workers: int
 ) -> Iterator[tuple[int, Held]]:
     """Yield the number of each job, and what was held, as they are done."""
     if workers <= 1:
-        _begin(saved, entries)
+        _begin(*begin)
         yield from (_streamed(*job) for job in jobs)
         return
     # A process that is forked inherits locks of threads that it does not have.
     context = get_context("spawn")
-    with ProcessPoolExecutor(workers, context, _begin, (saved, entries)) as pool:
+    with ProcessPoolExecutor(workers, context, _begin, begin) as pool:
         futures = [pool.submit(_streamed, *job) for job in jobs]
         try:
             for future in as_completed(futures):
@@ -181,8 +184,8 @@ def _run(
             pool.shutdown(cancel_futures=True)
 
 
-def _begin(saved: str, entries: Batch) -> None:
-    _of_process.update(saved=saved, entries=entries)
+def _begin(saved: str, entries: Batch, n_texts: int) -> None:
+    _of_process.update(saved=saved, entries=entries, n_texts=n_texts)
 
 
 def _streamed(number: int, rows: NDArray[np.intp], path: Path | None) -> tuple[int, Held]:
@@ -190,7 +193,8 @@ def _streamed(number: int, rows: NDArray[np.intp], path: Path | None) -> tuple[i
     whole: Batch = _of_process["entries"].take(rows)
     row_of = {entry_id: row for row, entry_id in enumerate(whole.ids)}
     held: dict[str, list[str]] = {}
-    with quiet():
+    # Every stream's guard reads the same texts, but for the poison.
+    with quiet(), remembering(_of_process["n_texts"]):
         guard = Guard.load(_of_process["saved"], quarantine=Quarantine("sqlite://"))
         for part in parts(whole, AT_ONCE):
             report = guard.hold(guard.screen(part))

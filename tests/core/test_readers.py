@@ -22,7 +22,12 @@ from langchain_core.documents import Document
 from support import DIM, CountingEmbeddings, vector_of
 
 from ragshield_core.errors import InvalidBatchError, SourceError
-from ragshield_core.scan.embedding_cache import CHUNK_TEXTS, CachedEmbedder
+from ragshield_core.scan.embedding_cache import (
+    CHUNK_TEXTS,
+    WINDOW,
+    CachedEmbedder,
+    by_length,
+)
 from ragshield_core.scan.knowledge_base import load
 from ragshield_core.scan.readers import json_lines, npz
 from ragshield_core.scan.readers.kinds import open_source, read_ids
@@ -322,6 +327,26 @@ def test_after_an_interruption_no_chunk_is_embedded_twice(tmp_path):
     whole = load(source, embedder=counting(tmp_path / "elsewhere", third))
     np.testing.assert_array_equal(resumed.batch.embeddings, whole.batch.embeddings)
     assert not [path for path in (tmp_path / "work").iterdir() if path.suffix != ".npz"]
+
+
+def test_texts_of_like_length_are_embedded_together(tmp_path):
+    n = 2 * CHUNK_TEXTS
+    texts = [f"ferry {i} " + "late " * (60 if i % 2 else 1) for i in range(n)]
+    rows = [{"id": str(i), "text": text} for i, text in enumerate(texts)]
+    model = CountingEmbeddings()
+    source = open_source(as_jsonl(tmp_path / "kb.jsonl", rows))
+    found = load(source, embedder=counting(tmp_path / "work", model)).batch
+    short, long = model.calls
+    assert max(map(len, short)) < min(map(len, long))
+    assert list(found.texts) == texts
+    expected = np.array(CountingEmbeddings().embed_documents(texts), dtype=np.float32)
+    expected /= np.linalg.norm(expected, axis=1, keepdims=True)
+    np.testing.assert_allclose(found.embeddings, expected, rtol=1e-6)
+
+
+def test_a_text_more_at_the_end_leaves_the_windows_before_it_as_they_were():
+    texts = ["x" * (i % 7) for i in range(2 * WINDOW)]
+    assert np.array_equal(by_length(texts), by_length([*texts, ""])[: 2 * WINDOW])
 
 
 def test_a_killed_process_leaves_whole_chunks(tmp_path):

@@ -182,6 +182,24 @@ def test_few_and_short_texts_are_remembered(monkeypatch):
     assert read.n == 7
 
 
+def test_guards_that_read_the_same_texts_have_more_remembered_for_a_while(monkeypatch):
+    monkeypatch.setattr(readings, "REMEMBERED", 2)
+    read = Counting()
+    remembering = Readings(read)
+    texts = ["a", "b", "c", "d"]
+    with readings.remembering(4):
+        with readings.remembering(1):  # less than without
+            remembering(texts)
+        remembering(texts)
+    assert read.n == 4
+    remembering(["d"])
+    assert list(remembering._known) == ["c", "d"]
+    monkeypatch.setattr(readings, "MOST_REMEMBERED", 3)
+    with readings.remembering(4):
+        remembering(texts)
+    assert len(remembering._known) == 3
+
+
 def test_what_is_learned_is_remembered_as_long_as_the_batch():
     read = Counting()
     remembering = Readings(read)

@@ -476,3 +476,47 @@ def test_a_long_text_is_known_by_its_lowest_n_grams_whatever_stands_beside_it(
     lowest = np.sort(everything[np.argsort(mixed)[:MAX_GRAMS]])
     assert len(everything) > 2 * MAX_GRAMS
     assert alone.hashes.tolist() == beside.hashes[beside.rows == 1].tolist() == lowest.tolist()
+
+
+@pytest.fixture(scope="module")
+def adopted():
+    """Return a store of prose at whose end sixty entries hold a phrase."""
+    return planted(passages(2_400, 1), range(2_340, 2_400), "amber kettle northern")
+
+
+def test_a_phrase_that_came_at_the_end_of_a_store_is_doubted_and_remembered(adopted, caplog):
+    detector = TriggerPhraseDetector().fit(adopted)
+    out = detector.outliers(adopted)
+    assert out[-60:].mean() > 0.8
+    assert not out[:-60].any()
+    assert f"{out.sum()} of 2400 entries hold a phrase" in caplog.text
+    again = TriggerPhraseDetector()
+    again.restore(*detector.state())
+    part = adopted.take(range(1_000, 2_400))  # fewer than are looked at
+    np.testing.assert_array_equal(again.outliers(part), out[1_000:])
+    assert again.n_doubted() == out.sum()
+    again.trust(adopted.ids[2_340:2_360])
+    again.forget(adopted.take(range(2_360, 2_400)))
+    assert again.n_doubted() == 0
+    assert not again.outliers(adopted).any()  # looked for once
+    assert again.fit(passages(2_400, 2)).n_doubted() == 0
+
+
+def test_what_is_scattered_or_came_to_a_small_store_is_not_doubted(adopted):
+    order = np.random.default_rng(0).permutation(len(adopted))
+    for store in (adopted.take(order), adopted.take(range(401, 2_400)), passages(2_400, 3)):
+        detector = TriggerPhraseDetector().fit(store)
+        assert not detector.outliers(store).any()
+
+
+def test_a_phrase_in_what_is_adopted_hides_no_other_one(adopted):
+    def thresholds(store):
+        guard = Guard([TriggerPhraseDetector()], quarantine=Quarantine("sqlite://"))
+        guard.adopt(store)
+        return guard, guard.thresholds["trigger_phrase"]
+
+    poisoned, threshold = thresholds(adopted)
+    assert threshold <= thresholds(passages(2_400, 1))[1] + 1.0
+    new = planted(passages(500, 4, "new"), range(0, 500, 25), "copper lantern eastward")
+    report = poisoned.screen(new)
+    assert {d.entry_id for d in report.quarantined} == {new.ids[row] for row in range(0, 500, 25)}
