@@ -97,7 +97,7 @@ def test_of_many_fitted_entries_some_are_scored_and_calibrated_by(monkeypatch):
     monkeypatch.setattr(
         calibrator.Calibrator,
         "_held_out_scores",
-        lambda self, part: (scored.append(list(part.ids)), take(self, part))[1],
+        lambda self, part, again=None: (scored.append(list(part.ids)), take(self, part, again))[1],
     )
     guard_of().fit(known)
     monkeypatch.setattr(calibrator, "MOST_SCORED", 50)
