@@ -222,6 +222,7 @@ class Model:
         self.models = self.mask(("ai", "helper"))
         self.addressed = self.mask(("note", "please", "must"))
         self.demands = self.must | self.orders
+        self.lone = self.mask(("order among statements",))
         self.acting = self.mask(ACTS)
         self.acts = [
             tuple(self.mask((name,)) for name in (act, f"imperative {act}", f"obligation {act}"))
@@ -413,7 +414,7 @@ def windows(
     found = []
     orders = [at for at, mask in enumerate(masks) if mask & known.orders]
     if orders and len(masks) - (orders[-1] - orders[0] + 1) >= MIN_STATEMENTS:
-        lone = (orders[0], orders[-1], 1 << known.number["order among statements"])
+        lone = (orders[0], orders[-1], known.lone)
     else:
         lone = (len(masks), -1, 0)
     for at, own in enumerate(masks):

@@ -9,7 +9,9 @@ at there. Sentences of which this is too intricate (with ideographs, or rare sig
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, reduce
+from itertools import pairwise
+from operator import or_
 from typing import NamedTuple
 
 import numpy as np
@@ -30,9 +32,7 @@ from ragshield_core.detectors.instruction.concepts import (
     QUOTES,
     Idea,
     Model,
-    best_of,
     strongest,
-    windows,
 )
 from ragshield_core.detectors.instruction.rules import plain_of
 from ragshield_core.detectors.instruction.sentences import Page
@@ -230,19 +230,68 @@ def strongest_of(page: Page, texts: Iterable[int], least: float) -> dict[int, Id
         return {text: _strongest(page, text, hopes) for text in asked}
     tables = _tables(known)
     number, ideas, signs = _ideas(tables, page, number)
-    asked = sorted({*texts, *_likely(tables, page, number, ideas, signs, least)})
-    found: dict[int, Idea | None] = {}
-    for text in asked:
-        masks = [0] * int(page.first[text + 1] - page.first[text])
-        first, behind = np.searchsorted(number, page.first[text : text + 2]).tolist()
-        for row in range(first, behind):
-            mask = int.from_bytes(np.packbits(ideas[row], bitorder="little").tobytes(), "little")
-            if signs[row].any():
-                mask |= known.signs_of(*_sentence(page, int(number[row])))
-            masks[number[row] - page.first[text]] = mask
-        spans = page.spans(text)
-        found[text] = best_of(known, windows(known, masks, spans), spans)
-    return found
+    found = _stretches(tables, page, number, ideas, signs)
+    likely = found.text[found.most >= least - ROUNDING]
+    asked = sorted({*texts, *likely.tolist()})
+    some = np.zeros(len(page.views), dtype=np.bool_)
+    some[asked] = True
+    at = np.flatnonzero(some[found.text])
+    at = at[np.lexsort((-found.most[at], found.text[at]))]
+    ends = np.searchsorted(found.text[at], asked, side="right").tolist()
+    masks = _Masks(known, page, number, ideas, signs)
+    return {
+        text: _best(page, masks, found.take(at[first:behind]))
+        for text, (first, behind) in zip(asked, pairwise([0, *ends]), strict=True)
+    }
+
+
+class _Masks(dict[int, int]):
+    """The ideas of sentences as bits, found when first asked for."""
+
+    def __init__(
+        self,
+        known: Model,
+        page: Page,
+        number: NDArray[np.intp],
+        ideas: NDArray[np.bool_],
+        signs: NDArray[np.bool_],
+    ) -> None:
+        self.known, self.number = known, number
+        self._page, self._signs = page, np.asarray(signs.any(axis=1))
+        self._bits = np.packbits(ideas, axis=1, bitorder="little")
+
+    def __missing__(self, row: int) -> int:
+        mask = int.from_bytes(self._bits[row].tobytes(), "little")
+        if self._signs[row]:
+            mask |= self.known.signs_of(*_sentence(self._page, int(self.number[row])))
+        self[row] = mask
+        return mask
+
+
+def _best(page: Page, masks: _Masks, found: _Stretches) -> Idea | None:
+    """Return the stretch of the highest log-odds, the first of them, of those of one text."""
+    known, best = masks.known, -np.inf
+    where = None
+    for most, row, last, lone in zip(
+        found.most.tolist(),
+        found.first.tolist(),
+        found.last.tolist(),
+        found.lone.tolist(),
+        strict=True,
+    ):
+        if most < best - ROUNDING:
+            break  # nor have the others more
+        mask = reduce(or_, map(masks.__getitem__, range(row, last + 1)))
+        mask |= known.lone if lone else 0
+        logit = known.logit(mask)
+        if logit > best or (logit == best and where is not None and (row, last) < where[:2]):
+            best, where = logit, (row, last, mask)
+    if where is None:
+        return None
+    row, last, mask = where
+    begin = page.words.begin[found.text[0]]
+    start, end = page.start[masks.number[row]] - begin, page.end[masks.number[last]] - begin
+    return Idea(best, (int(start), int(end)), mask)
 
 
 def _strongest(page: Page, text: int, hopes: NDArray[np.bool_]) -> Idea | None:
@@ -503,30 +552,32 @@ def _signs(some: Sentences, kinds: NDArray[np.uint8]) -> NDArray[np.bool_]:
     return found[some.number] | _BEGUN_BY[letters[page.start[some.number]]]
 
 
-def _likely(
+class _Stretches(NamedTuple):
+    """Stretches of sentences that hold ideas: see ``concepts.windows``; shape (n,) each."""
+
+    most: NDArray[np.float64]
+    """Log-odds, at most."""
+    text: NDArray[np.intp]
+    first: NDArray[np.intp]
+    """Of the sentences with ideas, the first and the last one."""
+    last: NDArray[np.intp]
+    lone: NDArray[np.bool_]
+    """Whether it holds the only orders among statements."""
+
+    def take(self, which: NDArray[np.intp]) -> _Stretches:
+        """Return some of them, by number."""
+        most, text, first, last, lone = self
+        return _Stretches(most[which], text[which], first[which], last[which], lone[which])
+
+
+def _stretches(
     tables: _Tables,
     page: Page,
     number: NDArray[np.intp],
     ideas: NDArray[np.bool_],
     signs: NDArray[np.bool_],
-    least: float,
-) -> list[int]:
-    """Return in which texts a stretch of sentences may have as high log-odds."""
-    if not len(number):
-        return []
-    logits, text = _logits(tables, page, number, ideas, signs)
-    found: list[int] = np.unique(text[logits >= least - ROUNDING]).tolist()
-    return found
-
-
-def _logits(
-    tables: _Tables,
-    page: Page,
-    number: NDArray[np.intp],
-    ideas: NDArray[np.bool_],
-    signs: NDArray[np.bool_],
-) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
-    """Return log-odds of stretches of sentences and their texts: see ``concepts.windows``."""
+) -> _Stretches:
+    """Return the stretches of all texts, given the sentences with ideas."""
     known = tables.known
     text = page.text[number]
     lone = known.number["order among statements"]
@@ -539,7 +590,7 @@ def _logits(
     last_order[others < MIN_STATEMENTS] = np.iinfo(np.intp).max
     place = np.full(len(page.start) + MAX_JOINED, -1)
     place[number] = np.arange(len(number))
-    found, texts = [], []
+    found = []
     joined, besides = ideas.copy(), signs.copy()
     for more in range(MAX_JOINED):
         last = number + more
@@ -555,11 +606,13 @@ def _logits(
         at = np.flatnonzero(there)
         held = joined[at]
         held[:, lone] = (number[at] <= first_order[text[at]]) & (last_order[text[at]] <= last[at])
+        most = np.empty(len(at))
         for first in range(0, len(at), _TOGETHER):
             part = slice(first, first + _TOGETHER)
-            found.append(_added(tables, held[part]) + _most(tables, held[part], besides[at][part]))
-        texts.append(text[at])
-    return np.concatenate(found), np.concatenate(texts)
+            most[part] = _added(tables, held[part]) + _most(tables, held[part], besides[at[part]])
+        found.append(_Stretches(most, text[at], at, row[at], held[:, lone]))
+    most, text, one, other, alone = map(np.concatenate, zip(*found, strict=True))
+    return _Stretches(most, text, one, other, alone)
 
 
 def _added(tables: _Tables, held: NDArray[np.bool_]) -> NDArray[np.float64]:

@@ -140,7 +140,8 @@ def page_of(views: Sequence[Readable]) -> Page:
     kinds = _kinds_of(words)
     changed = {}
     for text in _leet(kinds, words.begin):
-        view = without_leet(views[text])
+        begin, end = words.begin[text : text + 2].tolist()
+        view = without_leet(views[text], _leet_words(kinds[begin : end - 1]))
         if view is not views[text]:
             changed[text] = view
     if changed:
@@ -181,8 +182,26 @@ def _leet(kinds: NDArray[np.uint8], begin: NDArray[np.intp]) -> list[int]:
     return found
 
 
-def without_leet(view: Readable) -> Readable:
-    """Return a text with digits for letters undone, in words that rules look for."""
+def _leet_words(kinds: NDArray[np.uint8]) -> list[int]:
+    """Return where in a text words begin that hold a digit or sign for a letter."""
+    part = np.concatenate([[False], kinds & (LETTER | LEET) > 0, [False]])
+    edges = np.flatnonzero(part[1:] != part[:-1])
+    starts, ends = edges[::2], edges[1::2]
+    signs = np.concatenate([[0], np.cumsum(kinds & LEET > 0)])
+    found: list[int] = starts[signs[ends] > signs[starts]].tolist()
+    return found
+
+
+def without_leet(view: Readable, starts: Sequence[int]) -> Readable:
+    """Return a text with digits for letters undone, in words that rules look for.
+
+    Parameters
+    ----------
+    view
+        Any.
+    starts
+        Where words begin that may be such.
+    """
     vocabulary = needed_words()
 
     def word(match: re.Match[str]) -> str:
@@ -196,7 +215,7 @@ def without_leet(view: Readable) -> Readable:
         return given
 
     lowered = Readable(plain_of(view.text), view.original, view._steps)  # noqa: SLF001
-    changed = lowered.replaced(_LEET_WORD, word)
+    changed = lowered.replaced(_LEET_WORD, word, starts)
     return view if changed is lowered else changed
 
 
