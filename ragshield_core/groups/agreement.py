@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.groups.graph import Overlay
+from ragshield_core.groups.graph import Overlay, Rows
 
 # Words that are looked at: a claim is a name, a number, and what goes with it. All words together
 # would say that two texts are about the same, which the groups' evidence says already.
@@ -111,7 +111,7 @@ class Shared(NamedTuple):
         Bit j: the j-th entry of the list has it.
     """
 
-    row: NDArray[np.intp]
+    row: NDArray[np.int32]
     word: NDArray[np.uint32]
     had: NDArray[np.uint32]
 
@@ -141,7 +141,7 @@ class Shared(NamedTuple):
         starts = np.searchsorted(keys, np.arange(len(named) + 1, dtype=np.uint64) << _SHIFT)
         own, listed = places[: len(numbers)], places[len(numbers) :].reshape(slots.shape)
         lengths = starts[own + 1] - starts[own]
-        row = np.repeat(np.arange(len(own)), lengths)
+        row = np.repeat(np.arange(len(own), dtype=np.int32), lengths)
         before = np.repeat(np.cumsum(lengths) - lengths, lengths)
         word = (keys[starts[own][row] + np.arange(len(row)) - before] & _LOW).astype(np.uint32)
         had = _had(keys, row, word, np.where(new, listed, -1))
@@ -206,7 +206,7 @@ class Newcomers:
         self._overlay, self._shares, self._arrived = overlay, shares, arrived
         self._parts: dict[int, tuple[NDArray[np.intp], Shared]] = {}
 
-    def agreement(self, rows: slice, near: NDArray[np.float32], n_mates: int) -> NDArray[Any]:
+    def agreement(self, rows: Rows, near: NDArray[np.float32], n_mates: int) -> NDArray[Any]:
         """Return :func:`agreement` of some rows of the overlay.
 
         Parameters
@@ -250,7 +250,7 @@ class Newcomers:
             n_having=int(had.sum(axis=1).max(initial=0)),
         )
 
-    def _new(self, rows: slice) -> NDArray[np.bool_]:
+    def _new(self, rows: Rows) -> NDArray[np.bool_]:
         """Return which entries of the lists came with the entries of some rows."""
         slots = self._overlay.lists.slots[rows]
         mine = self._arrived[self._overlay.numbers[rows]][:, None]
@@ -258,12 +258,13 @@ class Newcomers:
         new = ((theirs == mine) & (mine >= 0)) | ((theirs == NEW_TO_ALL) & (mine != STANDS))
         return np.asarray(new & (slots >= 0))
 
-    def _part(self, rows: slice) -> tuple[NDArray[np.intp], Shared]:
-        if rows.start not in self._parts:  # the same for each channel
-            self._parts[rows.start] = self._compared(rows)
-        return self._parts[rows.start]
+    def _part(self, rows: Rows) -> tuple[NDArray[np.intp], Shared]:
+        first = (rows.start or 0) if isinstance(rows, slice) else int(rows[0])
+        if first not in self._parts:  # the same for each channel
+            self._parts[first] = self._compared(rows)
+        return self._parts[first]
 
-    def _compared(self, rows: slice) -> tuple[NDArray[np.intp], Shared]:
+    def _compared(self, rows: Rows) -> tuple[NDArray[np.intp], Shared]:
         """Return the rows that have new neighbours, and their words."""
         new = self._new(rows)
         mine = np.flatnonzero(new.any(axis=1))
@@ -272,7 +273,7 @@ class Newcomers:
         return mine, Shared.of(numbers, slots, self._overlay.all_words.take, new[mine])
 
     def _sides(
-        self, rows: slice, mine: NDArray[np.intp], near: NDArray[np.float32], n_mates: int
+        self, rows: Rows, mine: NDArray[np.intp], near: NDArray[np.float32], n_mates: int
     ) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
         """Return the columns of the nearest new neighbours, and which stand."""
         new = self._new(rows)[mine]
@@ -372,7 +373,7 @@ def _telling(
 
 def _had(
     keys: NDArray[np.uint64],
-    row: NDArray[np.intp],
+    row: NDArray[np.int32],
     word: NDArray[np.uint32],
     listed: NDArray[np.intp],
 ) -> NDArray[np.uint32]:

@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ragshield_core.groups.agreement import Agreed, Newcomers
-from ragshield_core.groups.graph import COMPARE_ABOVE, NO_LINEAGE, Overlay
+from ragshield_core.groups.graph import COMPARE_ABOVE, NO_LINEAGE, Overlay, Rows
 from ragshield_core.groups.rounded import FIGURES
 from ragshield_core.neighbors.threads import in_threads
 
@@ -364,9 +364,9 @@ class GroupEvidence:
         self.raw = Raw.empty(n)
         if (channel != "cross" and not families) or (channel == "any" and kin is None):
             return  # nothing to look at
-        chunks = [np.s_[start : start + CHUNK] for start in range(0, n, CHUNK)]
-        in_threads(lambda rows: self._tightness(rows, before), chunks, least=2)
-        for rows in chunks:
+        parts = overlay.parts(CHUNK)
+        in_threads(lambda rows: self._tightness(rows, before), parts, least=2)
+        for rows in parts:
             self._contrast(rows)
 
     @property
@@ -417,7 +417,7 @@ class GroupEvidence:
         others = np.where(copied < COPIED_FROM, self._near(rows), np.float32(0.0))
         return self.newcomers.agreed(row, others, size - 1)
 
-    def _tightness(self, rows: slice, before: GroupEvidence | None) -> None:
+    def _tightness(self, rows: Rows, before: GroupEvidence | None) -> None:
         overlay = self._overlay
         lists, own = overlay.lists.take(rows), overlay.numbers[rows]
         near = self._near(rows)
@@ -449,7 +449,7 @@ class GroupEvidence:
         tight[~same] = self._kept(self._tightness_of(group[~same], near[~same]))
         self.raw.tight[rows] = tight
 
-    def _near(self, rows: slice) -> NDArray[np.float32]:
+    def _near(self, rows: Rows) -> NDArray[np.float32]:
         """Return how near the entries in the lists of rows are, as far as it counts here."""
         lists, own = self._overlay.lists.take(rows), self._overlay.numbers[rows]
         near = nearness(lists.similarities, lists.copied)
@@ -492,7 +492,7 @@ class GroupEvidence:
         near[there] = self._seen(near[there], first[there], second[there])
         return near
 
-    def _contrast(self, rows: slice) -> None:
+    def _contrast(self, rows: Rows) -> None:
         tight = self.raw.tight[rows]
         for column, size in enumerate(SIZES):
             around = np.s_[size - 1 : size - 1 + SURROUNDINGS]

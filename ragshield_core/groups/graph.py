@@ -39,6 +39,8 @@ RANKED = 32_768
 # Marks an entry of no lineage: it is a stranger to every other.
 NO_LINEAGE = -1
 
+Rows = slice | NDArray[np.intp]
+
 
 class Lists:
     """Neighbour lists of some rows, nearest first.
@@ -201,6 +203,7 @@ class SimilarityGraph:
         )
         self._lineage = np.empty(0, dtype=np.int32)
         self._gone = np.empty(0, dtype=np.bool_)
+        self._turn: NDArray[np.int32] | None = None  # of each entry in the search, if it is fixed
         self.version = 0  # grows with every change
         self._last: tuple[Batch, Neighbors] | None = None
 
@@ -335,9 +338,12 @@ class SimilarityGraph:
 
         Part by part, so that what is needed beside does not grow with it.
         """
-        n = len(batch)
+        n, done = len(batch), 0
         self._grow(n)
+        turn = np.empty(n, dtype=np.int32)
         for own, found in neighbors_in_turn(batch.embeddings, min(self.k, max(1, n - 1)), listed):
+            turn[own] = np.arange(done, done + len(own))
+            done += len(own)
             lists = Lists.empty(len(own), self.k)
             width = found.slots.shape[1]
             lists.slots[:, :width] = found.slots
@@ -347,6 +353,8 @@ class SimilarityGraph:
             lists.copied[:] = self.copied(own, lists)
             self._lists.put(own, lists)
         self._lineage[:n], self._lineages = self._codes(batch)
+        if isinstance(self.index, FixedVectors):
+            self._turn = turn
 
     def overlay(self, batch: Batch, replaced: Sequence[str] = ()) -> Overlay:
         """Return what the graph would be with the batch in it; changes nothing.
@@ -501,6 +509,20 @@ class SimilarityGraph:
         self._lineage = renumbered.astype(np.int32)
         self._lineages = {names[code]: number for number, code in enumerate(used.tolist())}
         return before
+
+    def near_together(self, numbers: NDArray[np.int64]) -> NDArray[np.intp]:
+        """Return an order of entries in which those that lie near each other come together.
+
+        As far as that is known of many; a number from :attr:`n_slots` on is of a new entry.
+        """
+        standing = np.minimum(numbers, self.n_slots - 1)
+        if self._turn is not None:
+            place: NDArray[Any] = self._turn[standing]
+        elif isinstance(self.index, NeighborIndex) and not self.index.exact:
+            place = self.index.rows.list_of(standing)
+        else:
+            return np.arange(len(numbers))
+        return np.argsort(np.where(numbers < self.n_slots, place, -1), kind="stable")
 
     def lineage_of(self, slots: Any) -> NDArray[np.int64]:
         """Return lineage codes, :data:`NO_LINEAGE` where there is none; shape as ``slots``."""
@@ -660,6 +682,17 @@ class Overlay:
     def new(self) -> slice:
         """Rows of :attr:`numbers` that are the batch."""
         return np.s_[: len(self.batch)]
+
+    def parts(self, size: int) -> list[Rows]:
+        """Return all rows in parts of at most so many, near ones together where there are more.
+
+        What is looked up of neighbours is then the same for many of a part.
+        """
+        n = len(self.numbers)
+        if n <= size:
+            return [np.s_[:n]] if n else []
+        order = self.graph.near_together(self.numbers)
+        return [np.sort(order[start : start + size]) for start in range(0, n, size)]
 
     def vectors(self, numbers: NDArray[np.int64]) -> NDArray[np.float32]:
         """Return unit vectors, shape (n, dim); zeros where a number is -1."""

@@ -489,7 +489,7 @@ class Calibrator:
     def _unchanging(self, detector: Detector, fitted: Batch, again: Batch) -> NDArray[np.float64]:
         """Return scores that do not depend on the knowledge base, each taken once if it is again.
 
-        Those of the others are not remembered: they would take more than their vectors.
+        Those of the others are not remembered: they would take a third of what vectors do.
         """
         known = self._fixed.get(detector.name, {})
         scores = np.full(len(fitted), np.nan)
@@ -498,7 +498,7 @@ class Calibrator:
             if revision in known:
                 scores[row], new[row] = known[revision], False
         if new.any():
-            scores[new] = detector.held_out_scores(fitted.take(new), self._seed)
+            scores[new] = detector.judged_scores(fitted.take(new))
         wanted = set(again.ids)
         rows = [row for row, entry_id in enumerate(fitted.ids) if entry_id in wanted]
         revisions = _revisions(fitted.take(rows))
