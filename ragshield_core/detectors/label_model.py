@@ -26,10 +26,10 @@ from ragshield_core.entries import Batch
 from ragshield_core.groups.pieces import Pieces
 from ragshield_core.neighbors.known import (
     Borrower,
+    IdSharer,
     KnownNeighbors,
     LabelledEntries,
     NeighborSource,
-    RosterUser,
 )
 from ragshield_core.neighbors.roster import Roster
 
@@ -82,7 +82,7 @@ class _Model:
         )
 
 
-class LabelModelDetector(Detector, Borrower, RosterUser):
+class LabelModelDetector(Detector, Borrower, IdSharer):
     """Judge each label by a model of what carries which label in the knowledge base.
 
     The score is the log-odds of the most plausible other label against the entry's own, under

@@ -14,10 +14,10 @@ from ragshield_core.errors import InvalidBatchError, NotFittedError
 from ragshield_core.findings import printable
 from ragshield_core.neighbors.known import (
     Borrower,
+    IdSharer,
     KnownNeighbors,
     LabelledEntries,
     NeighborSource,
-    RosterUser,
 )
 from ragshield_core.neighbors.roster import Roster
 
@@ -35,7 +35,7 @@ TIE_BREAK = 0.25
 RELATED, LABEL_SHOWN = 5, 60
 
 
-class LabelNeighborDetector(Detector, Borrower, RosterUser):
+class LabelNeighborDetector(Detector, Borrower, IdSharer):
     """Let the nearest known entries vote on the label of each new one.
 
     The score is the logarithm of the votes for the best other label over the votes for the entry's

@@ -16,7 +16,7 @@ from ragshield_core.entries import Batch, together
 from ragshield_core.errors import InvalidBatchError
 from ragshield_core.groups.pieces import Pieces
 from ragshield_core.growth.revisions import Revisions
-from ragshield_core.neighbors.known import Borrower, Lender, RosterUser
+from ragshield_core.neighbors.known import Borrower, IdSharer, Lender
 from ragshield_core.neighbors.roster import Roster
 from ragshield_core.screening import crash
 
@@ -55,7 +55,7 @@ class Knowledge:
         roster = Roster()
         self.known = Revisions(roster)
         for detector in self.detectors:
-            if isinstance(detector, RosterUser):
+            if isinstance(detector, IdSharer):
                 detector.share_ids(roster)
         self.dim: int | None = None
         self.missed: dict[str, str] = {}

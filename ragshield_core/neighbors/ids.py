@@ -36,12 +36,15 @@ class Ids:
         """The memory that they take."""
         return self._text.nbytes + self._ends.nbytes
 
-    def append(self, ids: Sequence[str]) -> None:
-        """Add ids, which have the next numbers."""
-        parts = [entry_id.encode(*ENCODING) for entry_id in ids]
+    def append(self, ids: Sequence[str | None]) -> None:
+        """Add ids, which have the next numbers; ``None`` leaves one out."""
+        parts = [b"" if entry_id is None else entry_id.encode(*ENCODING) for entry_id in ids]
         lengths = np.fromiter(map(len, parts), np.int64, len(parts))
         self._ends.append(len(self._text) + np.cumsum(lengths))
         self._text.append(np.frombuffer(b"".join(parts), dtype=np.uint8))
+
+    def leave(self) -> None:
+        """Nobody else keeps anything here, so that there is nothing to give back."""
 
     def take(self, numbers: NDArray[np.int64]) -> list[str]:
         """Return ids by their numbers, each of which has one."""

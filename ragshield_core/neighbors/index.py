@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -18,6 +19,7 @@ from ragshield_core.errors import InvalidBatchError, StateError
 from ragshield_core.neighbors.ids import packed, unpacked
 from ragshield_core.neighbors.listed import ListedRows
 from ragshield_core.neighbors.lists import EXACT_REACH, InvertedLists
+from ragshield_core.neighbors.roster import Roster, slot_tables
 from ragshield_core.neighbors.rows import (
     DAMAGE,
     MERGED_CHUNKS,
@@ -29,7 +31,7 @@ from ragshield_core.neighbors.rows import (
     none_found,
     raise_damaged,
 )
-from ragshield_core.neighbors.slots import Slots, repeated
+from ragshield_core.neighbors.slots import Slots, repeated, tables
 
 # A batch of 1,000 is compared with so many in a tenth of a second by two cores; lists take about a
 # third of that, and miss some (benchmarks/results/neighbor_index.md).
@@ -94,6 +96,14 @@ class EntryIndex(ABC):
     def let_go(self) -> int:
         """Drop the vectors that the store has by now; return how many."""
         return 0
+
+    def share_ids(self, roster: Roster | None) -> None:
+        """Keep ids where others keep theirs; ``None`` for tables of one's own again."""
+        self._slots.keep_in(tables if roster is None else partial(slot_tables, roster))
+
+    def leave(self) -> None:
+        """Be used no more: ids that others keep too are theirs alone then."""
+        self._slots.leave()
 
     def slots_of(self, ids: Iterable[str]) -> NDArray[np.int64]:
         """Return the slot of each id, shape (n,); -1 where it is unknown."""

@@ -94,7 +94,7 @@ class Borrower(ABC):
         """Use another's index from now on; None for one's own again."""
 
 
-class RosterUser(ABC):
+class IdSharer(ABC):
     """Base class of a detector that keeps something of each entry, by its id."""
 
     @abstractmethod

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,18 @@ from ragshield_core.neighbors.slots import Slots, repeated
 NO_LABEL, ABSENT = -1, -2
 
 
+class RosterUser(Protocol):
+    """Who keeps something of entries, by their rows."""
+
+    def holds(self, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return of each row whether it keeps something of its entry."""
+        ...
+
+    def renumber(self, before: NDArray[np.int64]) -> None:
+        """Take over new rows, given those that they had."""
+        ...
+
+
 class Roster:
     """The ids of entries, in rows that several users have in common.
 
@@ -24,18 +36,18 @@ class Roster:
 
     def __init__(self) -> None:
         self._slots = Slots()
-        self._users: list[Labels] = []
+        self._users: list[RosterUser] = []
 
     @property
     def n_rows(self) -> int:
         """How many rows there are, those of entries included that nobody keeps any more."""
         return self._slots.capacity
 
-    def join(self, user: Labels) -> None:
+    def join(self, user: RosterUser) -> None:
         """Be used by one more, who keeps nothing yet."""
         self._users.append(user)
 
-    def leave(self, user: Labels) -> None:
+    def leave(self, user: RosterUser) -> None:
         """Be no longer used by one who keeps nothing any more."""
         self._users = [other for other in self._users if other is not user]
 
@@ -64,6 +76,81 @@ class Roster:
             before = self._slots.compact()
             for user in self._users:
                 user.renumber(before)
+
+
+class SlotRows:
+    """The slots of an index and the rows of its entries: ids that others keep, in eight bytes each.
+
+    It takes the place of both tables of :class:`~ragshield_core.neighbors.slots.Slots`.
+    """
+
+    def __init__(self, roster: Roster) -> None:
+        self._roster = roster
+        self._row_of = Column(np.int32)  # by slot; ABSENT without an entry
+        self._slot_of = Column(np.int32)  # by row; ABSENT without one
+        roster.join(self)
+
+    def __len__(self) -> int:
+        return len(self._row_of)
+
+    @property
+    def nbytes(self) -> int:
+        """The memory that both columns take."""
+        return self._row_of.nbytes + self._slot_of.nbytes
+
+    def append(self, ids: Sequence[str | None]) -> None:
+        """Add ids, which have the next slots; ``None`` for a slot without an entry."""
+        rows = np.full(len(ids), ABSENT, dtype=np.int32)
+        there = np.array([entry_id is not None for entry_id in ids], dtype=np.bool_)
+        rows[there] = self._roster.rows([entry_id for entry_id in ids if entry_id is not None])
+        self._row_of.append(rows)
+
+    def take(self, numbers: NDArray[np.int64]) -> list[str]:
+        """Return the ids of slots, each of which has an entry."""
+        return self._roster.ids(self._row_of.values[numbers].astype(np.int64))
+
+    def of(self, ids: Iterable[Any]) -> NDArray[np.int64]:
+        """Return the slot of each id, shape (n,); -1 where it has none."""
+        rows = self._roster.of(ids)
+        held = self.holds(rows)
+        slots = np.full(len(rows), -1, dtype=np.int64)
+        slots[held] = self._slot_of.values[rows[held]]
+        return slots
+
+    def put(self, ids: Sequence[str], numbers: NDArray[np.int64]) -> None:
+        """Give slots to ids that were added."""
+        _reach(self._slot_of, self._roster.n_rows)
+        self._slot_of.values[self._roster.of(ids)] = numbers
+
+    def drop(self, ids: Sequence[str]) -> None:
+        """Take their slots from ids that have one."""
+        rows = self._roster.of(ids)
+        self._row_of.values[self._slot_of.values[rows]] = ABSENT
+        self._slot_of.values[rows] = ABSENT
+        self._roster.release(rows)
+
+    def leave(self) -> None:
+        """Keep nothing any more; others may."""
+        rows = np.flatnonzero(self._slot_of.values != ABSENT)
+        self._roster.leave(self)
+        self._roster.release(rows)
+
+    def holds(self, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return of each row whether its entry has a slot, shape (n,)."""
+        return _there(self._slot_of, rows)
+
+    def renumber(self, before: NDArray[np.int64]) -> None:
+        """Take over new rows, given those that they had."""
+        _reach(self._slot_of, int(before.max(initial=-1)) + 1)
+        self._slot_of = Column.of(self._slot_of.values[before])
+        rows = np.flatnonzero(self._slot_of.values != ABSENT)
+        self._row_of.values[self._slot_of.values[rows]] = rows
+
+
+def slot_tables(roster: Roster) -> tuple[SlotRows, SlotRows]:
+    """Return both tables of :class:`~ragshield_core.neighbors.slots.Slots`, empty, in a roster."""
+    rows = SlotRows(roster)
+    return rows, rows
 
 
 class Labels:
@@ -204,9 +291,7 @@ class Labels:
 
     def holds(self, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Return of each row whether its entry is there, shape (n,); -1 is none."""
-        held = (rows >= 0) & (rows < len(self._code_of))
-        held[held] = self._code_of.values[rows[held]] != ABSENT
-        return held
+        return _there(self._code_of, rows)
 
     def renumber(self, before: NDArray[np.int64]) -> None:
         """Take over new rows, given those that they had."""
@@ -238,7 +323,7 @@ class Labels:
         """Have room for so many rows."""
         more = n_rows - len(self._code_of)
         if more > 0:
-            self._code_of.append(np.full(more, ABSENT, dtype=self._code_of.values.dtype))
+            _reach(self._code_of, n_rows)
             for column, dtype in zip(self.beside, self._types, strict=True):
                 column.append(np.zeros(more, dtype=dtype))
 
@@ -246,3 +331,17 @@ class Labels:
         counts = np.zeros(len(self.names), dtype=np.int64)
         counts[: len(self.counts)] = self.counts
         self.counts = counts + sign * np.bincount(codes[codes >= 0], minlength=len(counts))
+
+
+def _there(column: Column, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return of each row whether there is something in a column, shape (n,); -1 is no row."""
+    there = (rows >= 0) & (rows < len(column))
+    there[there] = column.values[rows[there]] != ABSENT
+    return there
+
+
+def _reach(column: Column, n_rows: int) -> None:
+    """Have so many rows in a column."""
+    more = n_rows - len(column)
+    if more > 0:
+        column.append(np.full(more, ABSENT, dtype=column.values.dtype))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,56 @@ from ragshield_core.neighbors.ids import Ids, Numbers
 SPARSE_AT = 0.25
 
 
+class IdTable(Protocol):
+    """Ids by slot; :class:`Ids` is one."""
+
+    @property
+    def nbytes(self) -> int:
+        """The memory that they take."""
+        ...
+
+    def __len__(self) -> int: ...
+
+    def append(self, ids: Sequence[str | None]) -> None:
+        """Add ids, which have the next slots; ``None`` for a slot without an entry."""
+        ...
+
+    def take(self, numbers: NDArray[np.int64]) -> list[str]:
+        """Return the ids of slots, each of which has an entry."""
+        ...
+
+    def leave(self) -> None:
+        """Keep nothing any more."""
+        ...
+
+
+class NumberTable(Protocol):
+    """Slots by id; :class:`Numbers` is one."""
+
+    @property
+    def nbytes(self) -> int:
+        """About the memory that they take."""
+        ...
+
+    def of(self, ids: Iterable[Any]) -> NDArray[np.int64]:
+        """Return the slot of each id, shape (n,); -1 where it has none."""
+        ...
+
+    def put(self, ids: Sequence[str], numbers: NDArray[np.int64]) -> None:
+        """Give slots to ids that have none."""
+        ...
+
+    def drop(self, ids: Sequence[str]) -> None:
+        """Take their slots from ids that have one."""
+        ...
+
+
+def tables() -> tuple[IdTable, NumberTable]:
+    """Return empty tables of one's own."""
+    ids = Ids()
+    return ids, Numbers(ids)
+
+
 class Slots:
     """The slots of an index.
 
@@ -25,8 +75,8 @@ class Slots:
     """
 
     def __init__(self) -> None:
-        self._ids = Ids()  # by slot; those of entries that were removed stay
-        self._slots = Numbers(self._ids)
+        self._new_tables = tables
+        self._ids, self._slots = self._new_tables()  # by slot; of removed entries, too; and back
         self._present = Column(np.bool_)
         self._n = 0
 
@@ -108,13 +158,25 @@ class Slots:
         """Be the slots of these entries and no others."""
         by_slot = np.full(capacity, -1, dtype=np.int64)
         by_slot[slots] = np.arange(len(ids))
-        self._ids = Ids()
-        self._ids.append(["" if row < 0 else ids[row] for row in by_slot.tolist()])
-        self._slots = Numbers(self._ids)
+        before = self._ids
+        self._ids, self._slots = self._new_tables()
+        self._ids.append([None if row < 0 else ids[row] for row in by_slot.tolist()])
         self._slots.put(ids, slots)
+        before.leave()  # last, so that no id is dropped in between
         self._present = Column(np.bool_)
         self._present.append(by_slot >= 0)
         self._n = len(ids)
+
+    def keep_in(self, new_tables: Callable[[], tuple[IdTable, NumberTable]]) -> None:
+        """Keep ids elsewhere from now on: in the tables that this returns, empty each time."""
+        slots, capacity = self.present, self.capacity
+        ids = self.ids(slots)
+        self._new_tables = new_tables
+        self.put(ids, slots, capacity)
+
+    def leave(self) -> None:
+        """Keep nothing any more, where others keep something in the same tables."""
+        self._ids.leave()
 
     def of(self, ids: Iterable[str]) -> NDArray[np.int64]:
         """Return the slot of each id, shape (n,); -1 where it is unknown."""

@@ -1,5 +1,7 @@
 """Ids that several users have in common, against dicts."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -8,7 +10,8 @@ from support import passages
 
 from ragshield_core import Guard, Quarantine
 from ragshield_core.neighbors.known import LabelledEntries
-from ragshield_core.neighbors.roster import Labels, Roster
+from ragshield_core.neighbors.roster import Labels, Roster, slot_tables
+from ragshield_core.neighbors.slots import Slots
 
 NAMES = [f"e{number}" for number in range(12)]
 LABELS = st.sampled_from([None, "x", "y", "z"])
@@ -50,6 +53,50 @@ def test_each_user_knows_its_own_entries_whatever_others_do(steps):
         wanted = set().union(*expected)
         assert {i for i, row in zip(NAMES, roster.of(NAMES), strict=True) if row >= 0} == wanted
         assert roster.n_rows <= 2 * max(1, len(wanted))  # those that left leave little behind
+
+
+@settings(max_examples=200)
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 1),
+            st.sampled_from("aaarcm"),
+            st.lists(st.sampled_from(NAMES), max_size=6, unique=True),
+        )
+    )
+)
+def test_slots_in_a_roster_are_those_of_tables_of_their_own(steps):
+    rosters = Roster(), Roster()
+    labels = [Labels(roster) for roster in rosters]
+    shared = [Slots(), Slots()]
+    for one in shared:
+        one.keep_in(partial(slot_tables, rosters[0]))
+    alone = [Slots(), Slots()]
+    for number, step, ids in steps:
+        one, other = shared[number], alone[number]
+        if step == "a":
+            new = [name for name in ids if name not in other]
+            assert one.add(new).tolist() == other.add(new).tolist()
+            labels[0].put(ids, [None] * len(ids))
+        elif step == "r":
+            gone = other.among(ids)
+            assert one.remove(gone).tolist() == other.remove(gone).tolist()
+            labels[0].drop(ids)
+        elif step == "c":
+            assert one.compact().tolist() == other.compact().tolist()
+        else:
+            one.keep_in(partial(slot_tables, rosters[len(ids) % 2]))
+        for mine, theirs in zip(shared, alone, strict=True):
+            assert (len(mine), mine.capacity) == (len(theirs), theirs.capacity)
+            assert mine.present.tolist() == theirs.present.tolist()
+            assert mine.ids(mine.present) == theirs.ids(theirs.present)
+            assert mine.of(NAMES).tolist() == theirs.of(NAMES).tolist()
+    for one in shared:
+        one.leave()
+    for mine, roster in zip(labels, rosters, strict=True):
+        assert [name for name in NAMES if roster.of([name])[0] >= 0] == sorted(
+            mine.ids, key=NAMES.index
+        )
 
 
 def test_entries_stand_in_the_order_in_which_the_first_user_met_them():
@@ -116,7 +163,7 @@ def test_what_does_not_fit_together_is_refused(ids, codes, message):
         Labels().take(ids, np.array(codes, dtype=np.int32), ["x"])
 
 
-def test_a_guard_keeps_each_id_once_for_what_it_knows_and_all_detectors_of_labels():
+def test_a_guard_keeps_each_id_once_for_what_it_knows_and_all_detectors():
     known = passages(300, 1)
     labelled = type(known).of(
         ids=known.ids,
@@ -126,15 +173,16 @@ def test_a_guard_keeps_each_id_once_for_what_it_knows_and_all_detectors_of_label
     )
     guard = Guard.default(quarantine=Quarantine("sqlite://")).fit(labelled)
     revisions = guard._knowledge.known
-    users = revisions._labels._roster._users
-    kept = [
-        d._known for d in guard.detectors if isinstance(getattr(d, "_known", None), LabelledEntries)
-    ]
-    assert len(kept) == 2
-    assert [user for user in users if user is not revisions._labels] == [
-        one._labels for one in kept
-    ]
-    assert revisions._labels._roster.n_rows == 300
+    roster = revisions._labels._roster
+    kept = [vars(detector).get("_known") for detector in guard.detectors]
+    kept = [one for one in kept if isinstance(one, LabelledEntries)]
+    index = guard.detectors[0]._graph.index
+    users = [revisions._labels, index._slots._ids, *(one._labels for one in kept)]
+    assert len(users) == 4
+    assert {id(user) for user in roster._users} == {id(user) for user in users}
+    assert roster.n_rows == 300
     assert all(one.ids == list(revisions) == list(known.ids) for one in kept)
-    guard.fit(labelled.take(range(299, 99, -1)))  # another knowledge base: in its own order
-    assert all(one.ids == list(revisions) == list(known.ids[:99:-1]) for one in kept)
+    for part in (labelled.take(range(299, 99, -1)), labelled):  # in the order of each
+        guard.fit(part)
+        assert all(one.ids == list(revisions) == list(part.ids) for one in kept)
+        assert (len(roster._users), roster.n_rows) == (4, len(part))
