@@ -138,7 +138,7 @@ def reviewed(quarantine: Quarantine, guard: Guard | None = None) -> Feedback:
     counts: Counter[str] = Counter()
     detectors: dict[str, Counter[str]] = {}
     sources: dict[str | None, Counter[str]] = {}
-    for one in quarantine.found() if quarantine.exists() else ():
+    for one in quarantine.each_found() if quarantine.exists() else ():
         what = STANDING.get(one.status)
         names = {finding.detector for finding in one.findings if finding.score > finding.threshold}
         if what is None or not names:

@@ -76,6 +76,9 @@ logger = logging.getLogger("ragshield")
 CHUNK = 500
 
 
+# Rows that are read at a time.
+PAGE = 5_000
+
 # Ids that errors name, and characters of each.
 SHOWN_IDS = 5
 
@@ -386,13 +389,23 @@ class Quarantine:
         Much quicker than :meth:`list`, which reads texts and vectors; those are not compared with
         their digests here, see :meth:`verify` and :meth:`vouched`.
         """
+        return tuple(self.each_found())
+
+    def each_found(self) -> Iterator[Found]:
+        """Yield what :meth:`found` returns, some thousand at a time: a flood has a million."""
         columns = (HeldRow.number, HeldRow.entry_id, HeldRow.status, HeldRow.lineage)
-        query = select(*columns, HeldRow.findings).where(*self._mine).order_by(HeldRow.number)
-        with self._database.connection() as connection:
-            return tuple(
-                Found(number, i, STATUSES[status], lineage, findings_of(findings))
-                for number, i, status, lineage, findings in connection.execute(query)
-            )
+        query = select(*columns, HeldRow.findings).order_by(HeldRow.number).limit(PAGE)
+        query = query.where(checked(HeldRow.namespace) == self.namespace)
+        if self.store is not None:
+            query = query.where(HeldRow.store.in_((self.store, ANY_STORE)))
+        last = 0
+        while True:
+            with self._database.connection() as connection:
+                page = connection.execute(query.where(HeldRow.number > last)).all()
+            for last, i, status, lineage, findings in page:
+                yield Found(last, i, STATUSES[status], lineage, findings_of(findings))
+            if len(page) < PAGE:
+                return
 
     def position(self) -> int:
         """Return where the log ends now, for :meth:`changed_since`."""

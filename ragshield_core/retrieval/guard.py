@@ -273,7 +273,8 @@ class RetrievalGuard:
             One decision per passage; ``report.admitted`` says which to pass on. What could not be
             looked for stands in ``report.skipped``.
         """
-        with screening("retrieval", len(passages)) as told:
+        store = None if self.quarantine is None else self.quarantine.store
+        with screening("retrieval", len(passages), store) as told:
             report = self._screened(query, passages, vector, has_vectors=has_vectors)
             told.found(report)
         decided("retrieval", report)

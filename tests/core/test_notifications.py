@@ -10,10 +10,12 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import numpy as np
 import pytest
+from canary_world import World, poison, questions
+from support import knowledge_base, topical
 from test_cases import found, hold
 
 from ragshield_core import Batch, Guard, Quarantine
-from ragshield_core.detectors import CliqueDetector
+from ragshield_core.detectors import CliqueDetector, LabelCentroidDetector
 from ragshield_core.errors import ConfigurationError
 from ragshield_core.findings import Decision, Report, Unjudged, Verdict
 from ragshield_core.notifications import Kind, Notice, Notifier, Webhook
@@ -175,6 +177,28 @@ def test_a_nightly_job_is_told_of_on_the_health_page_and_of_a_broken_log_as_well
     assert "broken at line 1" in last.said
     assert notifier.flush()
     assert [one.kind for one in heard] == [Kind.LOG_BROKEN]  # once, though the log has grown
+
+
+def test_canaries_that_drifted_are_told_of_and_others_are_not(quarantine):
+    heard = []
+    notifier = Notifier([heard.append])
+    guard = Guard([LabelCentroidDetector()], quarantine=quarantine).fit(knowledge_base())
+    world = World(quarantine=quarantine)
+    world.monitor.record_baseline()
+    world.monitor.watch(guard, notifier.drifted)
+    guard.admit(guard.screen(topical("billing", 2, prefix="new")))
+    notifier.drifted(world.monitor.check())  # nothing has
+    assert notifier.flush()
+    assert heard == []
+    question = questions()[0]
+    world.add(poison(question, 4))
+    guard.admit(guard.screen(topical("billing", 2, prefix="newer")))
+    assert notifier.flush()
+    (one,) = heard
+    assert one.kind is Kind.CANARY_DRIFTED
+    assert one.data["n"] == len(one.data["canaries"]) >= 1
+    assert question in one.data["canaries"]
+    assert "certainly false" not in json.dumps(one.to_dict())
 
 
 def test_a_guard_tells_of_what_it_has_held(quarantine):

@@ -305,6 +305,22 @@ def test_names_are_completed_and_no_database_is_made_for_it(tmp_path, monkeypatc
     assert not missing.exists()
 
 
+@pytest.mark.parametrize(
+    ("shell", "said"),
+    [
+        ("bash", "complete -o default -F"),
+        ("zsh", "#compdef ragshield"),
+        ("fish", "complete --comm"),
+    ],
+)
+def test_shells_are_told_how_to_complete(shell, said):
+    variables = {"_RAGSHIELD_COMPLETE": f"source_{shell}"}
+    found = CliRunner().invoke(app, prog_name="ragshield", env=variables)
+    assert found.exit_code == 0
+    assert said in found.output
+    assert "ragshield" in found.output
+
+
 def test_a_whole_case_is_reopened(ragshield, grouped):
     number = case_of(grouped, "clique")
     ragshield("quarantine", "confirm", "--case", number, "--yes")

@@ -102,9 +102,12 @@ def test_a_retrieval_is_one_by_the_conventions(told, quarantine):
     exporter, reader, _ = told
     exporter.clear()
     batch = Batch.of(ids=["bad"], texts=[HIDDEN], embeddings=[[1.0, 0.0]])
-    RetrievalGuard(quarantine=quarantine).screen(MARKER, batch, [1.0, 0.0])
-    (span,) = exporter.get_finished_spans()
+    for one in (quarantine, quarantine.for_store("help desk")):
+        RetrievalGuard(quarantine=one).screen(MARKER, batch, [1.0, 0.0])
+    nameless, span = exporter.get_finished_spans()
     assert span.attributes["gen_ai.operation.name"] == "retrieval"
+    assert span.attributes["gen_ai.data_source.id"] == "help desk"
+    assert "gen_ai.data_source.id" not in nameless.attributes
     assert "bad" in [event.attributes["ragshield.entry.id"] for event in span.events]
     stages = {
         point.attributes["ragshield.stage"] for point in measured(reader)["ragshield.entries"]
@@ -139,6 +142,22 @@ def test_gauges_tell_the_queue_without_waiting_for_the_guard(told, quarantine):
     }
     assert found["ragshield.known"][0].value == len(knowledge_base())
     assert found["ragshield.reachable"][0].value == 1
+
+
+def test_gauges_tell_how_far_a_process_is_behind_the_others(told, tmp_path):
+    url = f"sqlite:///{tmp_path}/shared.db"
+    one, other = (Guard.open(url, detectors=[LabelCentroidDetector()]) for _ in range(2))
+    gauges = Gauges(other, fresh=3600.0, meter_provider=told.meters)
+
+    def behind():
+        gauges.refresh()
+        (point,) = measured(told.reader)["ragshield.journal.behind"]
+        return point.value
+
+    one.fit(knowledge_base())
+    assert behind() > 0
+    other.catch_up()
+    assert behind() == 0
 
 
 def test_no_text_is_told_anywhere(told, quarantine, caplog):

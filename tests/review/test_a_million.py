@@ -10,6 +10,7 @@ from conftest import TOKEN, Browser
 from sqlalchemy import event
 
 from ragshield_core import Quarantine
+from ragshield_core.feedback import reviewed
 from ragshield_core.review import review_app
 from ragshield_core.review.case_view import PAGE
 from ragshield_core.review.desk import Action, Desk
@@ -105,6 +106,21 @@ def test_what_is_decided_and_taken_back_takes_statements_of_many_entries(url, ac
     assert len(sent) < 40 * 3
     assert len(quarantine.vouched([f"e{k}" for k in range(3 * STEP)])) == 3 * STEP
     quarantine.verify()
+    quarantine.close()
+
+
+def test_feedback_of_many_is_weighed_without_keeping_them(url, monkeypatch):
+    monkeypatch.setattr("ragshield_core.quarantine.store.PAGE", 100)
+    quarantine, found = Quarantine(url), []
+    for n in (3_000, 6_000):
+        flood.fill(quarantine, n) if n == 3_000 else flood.hold(quarantine, 3_000, n)
+        reviewed(quarantine)  # what is made once is not counted
+        tracemalloc.start()
+        total = reviewed(quarantine).total
+        found.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+        assert (total.held, total.waiting) == (n, n)
+    assert found[1] < 1.2 * found[0]
     quarantine.close()
 
 

@@ -62,6 +62,26 @@ def test_a_wrong_login_is_refused_and_slowed_down(app, name, token):
     assert client.get("/").url.path == "/login"
 
 
+def test_more_than_a_person_reads_or_decides_is_refused_and_others_go_on(
+    quarantine, app, monkeypatch
+):
+    monkeypatch.setattr("ragshield_core.review.access.DECISIONS", "5/minute")
+    monkeypatch.setattr("ragshield_core.review.access.LOOKS", "10/minute")
+    held(quarantine, ["a text"])
+    app = review_app(quarantine, token=TOKEN)
+    anna, bert = Browser(app), Browser(app, "bert")
+    csrf = anna.csrf
+    form = {"csrf": csrf, "action": "keep", "entry": "1"}
+    send = {"data": form, "follow_redirects": False}
+    answers = [anna.client.post("/cases/1", **send) for _ in range(7)]
+    assert [answer.status_code for answer in answers] == [303] * 5 + [429] * 2
+    assert "Nothing was done" in answers[-1].text
+    assert sum(line.action == "keep" for line in quarantine.log()) == 5
+    looks = [anna.client.get("/cases/1").status_code for _ in range(11)]
+    assert (looks[0], looks[-1]) == (200, 429)
+    assert bert.decide(1, "keep").status_code == 200
+
+
 def test_a_form_of_another_page_is_refused(quarantine, app):
     held(quarantine, ["a text"])
     anna = Browser(app)

@@ -1,0 +1,96 @@
+"""``ragshield review``: for this machine only, by a token that is shown once."""
+
+import re
+import sys
+
+import pytest
+from conftest import held
+from starlette.testclient import TestClient
+
+from ragshield_core.cli import main
+
+
+@pytest.fixture
+def served(monkeypatch):
+    """What a server would be given."""
+    pytest.importorskip("uvicorn")
+    given = []
+    monkeypatch.setattr("uvicorn.run", lambda app, **how: given.append((app, how)))
+    return given
+
+
+@pytest.fixture
+def review(tmp_path, monkeypatch, capsys):
+    """Return a function that runs the command in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def run(*arguments):
+        monkeypatch.setattr("sys.argv", ["ragshield", "review", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        shown = capsys.readouterr()
+        return ended.value.code or 0, shown.out, " ".join(shown.err.split())
+
+    return run
+
+
+def test_it_is_served_to_this_machine_and_opened_by_the_token(quarantine, review, served):
+    held(quarantine, ["a text"])
+    code, out, _ = review("--database", quarantine.url)
+    ((app, how),) = served
+    assert (code, how["host"], how["access_log"]) == (0, "127.0.0.1", False)
+    (token,) = re.findall(r"^token: (\S{30,})$", out, re.MULTILINE)
+    assert token not in " ".join(sys.argv)
+    client = TestClient(app, base_url="http://127.0.0.1:8642")
+    assert client.post("/login", data={"name": "anna", "token": token[:-1]}).status_code == 401
+    assert client.post("/login", data={"name": "anna", "token": token}).status_code == 200
+    assert TestClient(app, base_url="http://evil.example").get("/").status_code == 400
+    _, again, _ = review("--database", quarantine.url)
+    assert token not in again  # another one each time
+
+
+def test_other_machines_are_served_over_tls_only(quarantine, review, served):
+    held(quarantine, ["a text"])
+    given = ("--database", quarantine.url, "--host", "0.0.0.0")  # noqa: S104 - is refused
+    for more in ((), ("--tls-cert", "cert.pem")):
+        code, _, error = review(*given, *more)
+        assert (code, "can be reached from other machines" in error, served) == (2, True, [])
+    code, out, _ = review(*given, "--tls-cert", "cert.pem", "--tls-key", "key.pem")
+    ((app, how),) = served
+    assert code == 0
+    assert (how["ssl_certfile"], how["ssl_keyfile"]) == ("cert.pem", "key.pem")
+    client = TestClient(app, base_url="https://ragshield.example")
+    form = {"name": "anna", "token": re.findall(r"token: (\S+)", out)[0]}
+    answer = client.post("/login", data=form).history[0]
+    assert "; secure" in answer.headers["set-cookie"].lower()
+
+
+def test_what_is_not_there_is_said_and_not_made(review, served, tmp_path):
+    code, _, error = review("--database", f"sqlite:///{tmp_path}/gone.db")
+    assert (code, "does not exist" in error, served) == (2, True, [])
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "mine.py").write_text("store = 'no store'")
+    code, _, error = review("--into", "mine:store")
+    assert (code, "expected a guarded store" in error, served) == (2, True, [])
+
+
+def test_it_is_the_page_of_a_store_that_is_named(review, served, tmp_path):
+    (tmp_path / "shop.py").write_text(
+        "from langchain_core.embeddings import DeterministicFakeEmbedding\n"
+        "from langchain_core.vectorstores import InMemoryVectorStore\n"
+        "from ragshield_core import Guard, Quarantine\n"
+        "from ragshield_core.detectors import CliqueDetector\n"
+        "from ragshield_langchain import GuardedVectorStore\n"
+        "quarantine = Quarantine('sqlite:///shop.db')\n"
+        "guard = Guard([CliqueDetector()], quarantine=quarantine)\n"
+        "inner = InMemoryVectorStore(DeterministicFakeEmbedding(size=8))\n"
+        "store = GuardedVectorStore(inner, guard=guard)\n"
+    )
+    code, out, error = review("--into", "shop:store", "--two-persons")
+    assert (code, error) == (0, "")
+    ((app, _),) = served
+    token = re.findall(r"token: (\S+)", out)[0]
+    client = TestClient(app, base_url="http://localhost")
+    client.post("/login", data={"name": "anna", "token": token})
+    assert "Known entries" in client.get("/health").text  # of the store's guard
