@@ -49,6 +49,11 @@ def test_demo_answers_wrongly_without_a_guard_and_rightly_with_one(tmp_path):
     assert guarded == clean
     assert "5 entries: 0 admitted, 0 flagged, 5 quarantined" in done.stdout
     assert "one of a group of 5" in done.stdout
+    places = [
+        done.stdout.index(said)
+        for said in (clean, poisoned, "one of a group of 5", "Flipped labels in", "recall")
+    ]
+    assert places == sorted(places)  # the story comes first, then flipped labels
 
 
 @pytest.mark.slow
