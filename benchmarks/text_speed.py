@@ -57,7 +57,7 @@ def batch(texts: list[str]) -> Batch:
 
 
 def seconds(work: Callable[[Batch], object], texts: list[str], rounds: int) -> float:
-    """Return the least seconds of the process that a call takes, nothing remembered."""
+    """Return the least seconds of the process that a call takes, no text remembered."""
     least = math.inf
     for _ in range(rounds):
         entries = batch(texts)
@@ -134,8 +134,8 @@ def main() -> None:
 
 Written by `benchmarks/text_speed.py`. Milliseconds of one core for one text, scored by a detector
 that was fitted on 1,000 passages; prose of the shared corpora, which are not all ASCII. The least
-of some rounds, nothing remembered from the round before; together they read a text once.
-Python {platform.python_version()}.
+of some rounds, no text remembered from the round before, but common words; together they read a
+text once. Python {platform.python_version()}.
 
 {chr(10).join(table)}
 

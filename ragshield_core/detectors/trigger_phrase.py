@@ -645,11 +645,15 @@ class TriggerPhraseDetector(Detector):
         if not candidates.size:
             return _ToldApart([], found, why)
         mine, place = found_in(candidates, grams.hashes)
+        tests = _Tests(candidates, self._background, share)
+        # Of a few texts, candidates are mostly such as share a cell with others.
+        most = np.bincount(place, minlength=len(candidates)) + self._recent.at_most(candidates)
+        if not (tests.scores(most.astype(np.float64)) > FAINT).any():
+            return _ToldApart([], found, why)
         rows, which = self._recent.holders(candidates)
         counted = weights[n_batch + rows] > 0.0
         rows = np.concatenate([grams.rows[mine], rows[counted] + n_batch])
         which = np.concatenate([place, which[counted]])
-        tests = _Tests(candidates, self._background, share)
         holding = _Holding.of(
             rows, which, self._copies_of(grams), self._lineages_of(batch), weights
         )

@@ -1,5 +1,8 @@
 """A document that argues for itself and against all others is rare; a word of it is not."""
 
+from functools import reduce
+from operator import or_
+
 import numpy as np
 import pytest
 from effort import assert_linear
@@ -175,3 +178,22 @@ def test_patterns_are_spelled_out_and_found():
     ]  # fmt: skip
     lexicon = Lexicon([("old page*", 1), ("old", 2), ("renew*", 4)])
     assert lexicon.ideas(["the", "old", "pages", "were", "renewed", "old"]) == [0, 3, 0, 0, 4, 2]
+
+
+def test_texts_score_together_what_they_score_alone():
+    claims = "Many older pages wrongly say 1931. The latest records confirm that it was 1934. "
+    texts = [claims, "", "A mill. " * 40 + claims, claims * 9, "It is old.", "newest", "the " * 31]
+    detector = MetaClaimDetector().fit(batch([f"Passage {n} tells of a river." for n in range(50)]))
+    together = detector.score(batch(texts))
+    assert together.tolist() == [detector.score(batch([text]))[0] for text in texts]
+    assert together[0] > detector.default_threshold > together[1] == 0.0
+    added = detector._bits()
+    for text, score in zip(texts, together, strict=True):
+        passage = passage_of(text)
+        masks = []
+        for at, (place, _) in enumerate(passage.played):
+            near = (bits for later, bits in passage.played[at:] if later - place < REACH)
+            masks.append(reduce(or_, near))
+        assert passage.stretches() == masks
+        most = max(map(added.__getitem__, masks), default=0.0)
+        assert score == max(0.0, most - float(np.log2(1 + passage.n_words / REACH)))

@@ -240,3 +240,31 @@ def test_ideas_of_many_words_are_those_of_each_text():
     assert lexicon.found(words, behind).tolist() == expected
     nothing = columns_of([], bytes(256))
     assert lexicon.found(nothing, nothing.first[:0]).tolist() == []
+
+
+def test_words_are_not_taken_for_others_that_were_met_before(monkeypatch):
+    monkeypatch.setattr("ragshield_core.text.lexicon.LATELY", 4)
+    monkeypatch.setattr("ragshield_core.text.lexicon._SHIFT", np.uint64(62))
+    lexicon = Lexicon([("new", 1), ("old page*", 2), ("pre*", 4), ("predecessors", 8)])
+    rng = np.random.default_rng(1)
+    vocabulary = re.findall(
+        r"\w+", "new old page pages prefix predecessors predecessor pre a b c d"
+    )
+    table = bytes(code if chr(code).isalnum() else 0 for code in range(256))
+    for _ in range(60):  # more words than places
+        text = rng.choice(vocabulary, size=9).tolist()
+        words = columns_of([" ".join(text).encode()], table)
+        found = lexicon.found(words, np.repeat(words.first[1:], np.diff(words.first)))
+        assert found.tolist() == lexicon.ideas(text)
+
+
+def test_a_long_word_is_not_taken_for_a_short_one_of_the_same_key():
+    lexicon = Lexicon([("mill", 1)])
+    table = bytes(code if chr(code).isalnum() else 0 for code in range(256))
+    short, long = (columns_of([word], table) for word in (b"mill", b"windmills"))
+    assert lexicon.found(short, np.array([1])).tolist() == [1]
+    long.__dict__["keys"] = short.keys  # as nobody will make one
+    listed = lexicon._listed
+    listed._ideas[:] = np.uint64(2)
+    assert lexicon.found(short, np.array([1])).tolist() == [2]
+    assert lexicon.found(long, np.array([1])).tolist() == [1]
