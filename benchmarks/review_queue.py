@@ -226,6 +226,14 @@ spread that are held, on average.
 | knowledge base | groups | poisoned, held | clean, held | cases | with poison | decisions | clean in poisoned cases | cases of a group | cases of several groups | largest case |
 |---|---|---|---|---|---|---|---|---|---|---|
 {newline.join(measured(list(TARGETS), kept=args.kept))}
+
+Groups were chained by a word that many of their texts have ("surprisingly"), which the detector of
+phrases names, and split where the first texts of a group were held for another reason before the
+group was one. Members that a group's evidence names are of its case now, and no phrase ties them to
+others. Before, on wikipedia, black-box: 296 decisions, a case of 10 groups and 5 clean entries
+(each at once); 516 decisions, 2.13 cases of a group (scattered). Clean entries in poisoned cases
+are mostly one or two that a group's evidence names, or that share a phrase with texts that are in no
+group.
 """,  # noqa: E501 - a table's head
         encoding="utf-8",
     )

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
 from sqlalchemy import func, inspect, select
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, aliased
 
 from ragshield_core.database import TableBase
 from ragshield_core.errors import QuarantineError
@@ -14,6 +14,7 @@ from ragshield_core.findings import printable
 from ragshield_core.quarantine.digests import FORM, KEY_VARIABLE, PLAIN, SINCE_FORM_2, Digests
 from ragshield_core.quarantine.entries import SHOWN_ID
 from ragshield_core.quarantine.grouping import chunks
+from ragshield_core.quarantine.searching import checked
 from ragshield_core.quarantine.tables import HeldRow, IndexedRow, LogRow, RuleRow
 
 Row = TypeVar("Row", bound=TableBase)
@@ -160,19 +161,18 @@ def last_lines_of(
     number, told = LogRow.held_number, LogRow.held_digest
     if of_rules:
         number, told = LogRow.rule_number, LogRow.rule_digest
+    earlier = aliased(LogRow)
+    query = select(LogRow, earlier.digest).outerjoin(earlier, earlier.seq == LogRow.seq - 1)
     for some in chunks([row for row in rows if digests.matches(row)]):
         wanted = {row.number: row.digest for row in some}
         last = select(func.max(LogRow.seq)).where(number.in_(wanted)).group_by(number)
-        seqs = list(session.scalars(last))
-        lines: dict[int, LogRow] = {}
-        for part in chunks(sorted({n for seq in seqs for n in (seq - 1, seq)})):
-            query = select(LogRow).where(LogRow.seq.in_(part))
-            lines |= {line.seq: line for line in session.scalars(query)}
-        for line in map(lines.__getitem__, seqs):
-            earlier = lines.get(line.seq - 1)
-            before = "" if earlier is None else earlier.digest
+        lines = query.where(
+            LogRow.seq.in_(session.scalars(last).all()),
+            checked(LogRow.namespace).in_({row.namespace for row in some}),
+        )
+        for line, before in session.execute(lines):
             row, digest = getattr(line, number.key), getattr(line, told.key)
-            if digest == wanted[row] and line.digest == digests.of_line(line, before):
+            if digest == wanted[row] and line.digest == digests.of_line(line, before or ""):
                 found[row] = line
     return found
 

@@ -7,6 +7,7 @@ import pytest
 from conftest import held
 from starlette.testclient import TestClient
 
+from ragshield_core import Quarantine
 from ragshield_core.cli import main
 
 
@@ -94,3 +95,16 @@ def test_it_is_the_page_of_a_store_that_is_named(review, served, tmp_path):
     client = TestClient(app, base_url="http://localhost")
     client.post("/login", data={"name": "anna", "token": token})
     assert "Known entries" in client.get("/health").text  # of the store's guard
+
+
+def test_it_goes_by_the_settings(review, served, tmp_path):
+    quarantine = Quarantine(f"sqlite:///{tmp_path}/held.db", namespace="shop")
+    held(quarantine, ["a text of the shop"])
+    (tmp_path / "ragshield.toml").write_text("database = 'sqlite:///held.db'\nnamespace = 'shop'")
+    for given, there in ((), True), (("--namespace", "other"), False):
+        code, out, _ = review(*given)
+        assert code == 0
+        client = TestClient(served[-1][0], base_url="http://localhost")
+        form = {"name": "anna", "token": re.findall(r"token: (\S+)", out)[0]}
+        queue = client.post("/login", data=form)
+        assert (queue.url.path, "a text of the shop" in queue.text) == ("/", there)
