@@ -181,13 +181,6 @@ def test_take_returns_the_rows_in_the_order_asked_for(data):
     assert batch.take(mask).ids == batch.take(mask.tolist()).ids == batch.take(sorted(rows)).ids
 
 
-def test_taking_all_rows_as_they_are_copies_nothing():
-    batch = build()
-    assert batch.take(range(3)) is batch
-    assert batch.take(np.ones(3, dtype=bool)) is batch
-    assert batch.take([0, 2, 1]).ids == tuple(np.array(IDS)[[0, 2, 1]])
-
-
 def test_take_refuses_a_row_twice_and_a_row_that_is_not_there():
     with pytest.raises(InvalidBatchError, match="'second' is duplicated"):
         build().take([1, 1])
