@@ -200,7 +200,7 @@ class Batch:
         return int(self.embeddings.shape[1])
 
     def take(self, rows: Sequence[int] | NDArray[Any]) -> Self:
-        """Return the given rows, in the given order; the batch itself if these are all as they are.
+        """Return the given rows, in the given order.
 
         Parameters
         ----------
@@ -214,8 +214,6 @@ class Batch:
                 raise InvalidBatchError(msg)
             selection = np.flatnonzero(selection)
         index = selection.astype(np.intp, copy=False)
-        if len(index) == len(self) and np.array_equal(index, np.arange(len(self))):
-            return self
         chosen = index.tolist()
         embeddings = self.embeddings[index]
         same = self.vectors is self.embeddings

@@ -421,7 +421,9 @@ class Detector(ABC):
         rows = [row for row in range(len(batch)) if row not in unjudged]
         scores = np.full(len(batch), np.nan)
         if rows:
-            judged = self.score(batch.take(rows))
+            # Who looks at no vectors needs no copy of all of them.
+            as_it_is = len(rows) == len(batch) and Need.EMBEDDING not in self.needs
+            judged = self.score(batch if as_it_is else batch.take(rows))
             if not np.isfinite(judged).all():
                 msg = f"{self.name} gave clean entries scores that are not finite numbers."
                 raise CalibrationError(msg)

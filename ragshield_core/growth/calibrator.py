@@ -498,7 +498,9 @@ class Calibrator:
             if revision in known:
                 scores[row], new[row] = known[revision], False
         if new.any():
-            scores[new] = detector.judged_scores(fitted.take(new))
+            # Vectors of a whole knowledge base are not copied for it.
+            unknown = fitted if new.all() else fitted.take(new)
+            scores[new] = detector.judged_scores(unknown)
         wanted = set(again.ids)
         rows = [row for row, entry_id in enumerate(fitted.ids) if entry_id in wanted]
         revisions = _revisions(fitted.take(rows))

@@ -282,7 +282,11 @@ def training_work(n: int) -> int:
 def _first(near: NDArray[np.float32]) -> NDArray[np.int64]:
     """Return the nearest lists of each query, shape (n, FIRST) or fewer."""
     width = min(FIRST, near.shape[1])
-    return np.argpartition(near, -width, axis=1)[:, -width:]
+    first = np.empty((len(near), width), dtype=np.int64)
+    for start in range(0, len(near), QUERIES):  # all lists get a number, in eight bytes
+        part = np.s_[start : start + QUERIES]
+        first[part] = np.argpartition(near[part], -width, axis=1)[:, -width:]
+    return first
 
 
 def _by_list(lists: NDArray[np.int64]) -> list[Visit]:

@@ -14,7 +14,8 @@ from ragshield_core.detectors import CliqueDetector
 from ragshield_core.detectors.clique import MIN_ENTRIES
 from ragshield_core.errors import InvalidBatchError, NotFittedError
 from ragshield_core.groups import evidence as group_evidence
-from ragshield_core.neighbors import slots
+from ragshield_core.neighbors import corpus, slots
+from ragshield_core.neighbors.lists import InvertedLists
 from ragshield_core.neighbors.slots import SPARSE_AT
 
 FPR = 0.01
@@ -638,3 +639,32 @@ def test_a_knowledge_base_may_be_forgotten_to_the_last_entry_and_learned_anew():
     restored = CliqueDetector()
     restored.restore(*detector.state())
     np.testing.assert_allclose(restored.score(bad), fresh.score(bad), rtol=1e-6)
+
+
+@pytest.mark.parametrize("exact_up_to", [100, None])
+def test_scores_are_the_same_in_whatever_parts_groups_are_measured(monkeypatch, exact_up_to):
+    known = passages(2_500, 1)
+    new = group(4, 5)
+
+    def scores():
+        detector = CliqueDetector(exact_up_to=exact_up_to).fit(known)
+        audit = CliqueDetector(exact_up_to=exact_up_to).audit(known)
+        return detector.held_out_scores(known, 0), audit, detector.score(new)
+
+    at_once = scores()
+    monkeypatch.setattr(group_evidence, "CHUNK", 70)
+    for some, all_ in zip(scores(), at_once, strict=True):
+        np.testing.assert_array_equal(some, all_)
+
+
+def test_a_fit_sorts_its_entries_into_lists_once(monkeypatch):
+    trained, made = InvertedLists.trained, []
+
+    def training(*given):
+        made.append(given[0])
+        return trained(*given)
+
+    monkeypatch.setattr(InvertedLists, "trained", training)
+    monkeypatch.setattr(corpus, "WORTH", 0.0)
+    CliqueDetector(exact_up_to=100).fit(KNOWN)
+    assert made == [len(KNOWN)]

@@ -116,3 +116,24 @@ def test_pairs_are_compared_across_standing_and_new_entries(grown):
     assert_same(
         words.take(np.array([-1, 4, 1])), [texts[1], word_hashes("one two three four"), texts[1]]
     )
+
+
+def test_texts_are_compared_part_by_part_as_they_are_all_at_once(monkeypatch):
+    rng = np.random.default_rng(3)
+    texts = [rng.integers(0, 6, rng.integers(0, 30)).astype(np.uint32) for _ in range(60)]
+    standing = EntryWords()
+    standing.append(texts[:40])
+    first, second = rng.integers(0, 60, (2, 500))
+    expected = containment(texts, first, second)
+    held = []
+
+    def comparing(words, a, b):
+        held.append(sum(map(len, words)))
+        return containment(words, a, b)
+
+    monkeypatch.setattr(module, "containment", comparing)
+    monkeypatch.setattr(module, "WORDS_AT_ONCE", 100)
+    for words in (Words(standing, texts[40:]), Words(FixedWords(texts[:40]), texts[40:])):
+        np.testing.assert_array_equal(words.copied(first, second), expected)
+    assert max(held) <= 100  # however many texts there are
+    assert len(held) > 20

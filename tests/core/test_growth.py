@@ -1181,3 +1181,25 @@ def test_a_quarantine_that_cannot_be_read_puts_a_calibration_off_and_stops_no_wr
     assert guard.status().calibrated_at == len(KNOWN)
     guard.learn(passages(1, 32, "next-"))
     assert guard.status().calibrated_at == len(KNOWN) + 71
+
+
+class CountingInstructions(InstructionDetector):
+    """Notes how many entries it judged."""
+
+    def __init__(self):
+        super().__init__()
+        self.judged = []
+
+    def judged_scores(self, batch):
+        self.judged.append(len(batch))
+        return super().judged_scores(batch)
+
+
+def test_scores_that_never_change_are_taken_once_and_remembered_of_the_sample_alone():
+    detector = CountingInstructions()
+    guard = guard_of(detector, CliqueDetector(), rate=0.1).fit(KNOWN).calibrate()
+    assert detector.judged == [len(KNOWN)]
+    guard.refresh()
+    assert detector.judged == [len(KNOWN)]
+    sample = guard._calibrator.sample.inside
+    assert len(guard._calibrator._fixed[detector.name]) == len(sample) < len(KNOWN)

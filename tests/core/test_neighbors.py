@@ -494,6 +494,20 @@ def test_a_pass_by_lists_finds_nearly_what_comparing_all_pairs_does(monkeypatch,
     )
 
 
+def test_a_pass_over_rows_that_are_in_lists_already_finds_the_same_and_makes_no_others(monkeypatch):
+    monkeypatch.setattr(corpus, "WORTH", 0.0)
+    rows = clustered(2000)
+    expected = all_neighbors(rows, 10)
+    index = index_of(rows, exact_up_to=100)
+    monkeypatch.setattr(lists.InvertedLists, "trained", None)
+    parts = list(corpus.neighbors_in_turn(rows, 10, index.rows))
+    order = np.concatenate([asking for asking, _ in parts])
+    assert sorted(order.tolist()) == list(range(2000))
+    slots, similarities = (np.concatenate(c) for c in zip(*(p[1] for p in parts), strict=True))
+    np.testing.assert_array_equal(slots, expected.slots[order])
+    np.testing.assert_array_equal(similarities, expected.similarities[order])
+
+
 def test_lists_are_used_for_a_pass_where_they_save_most_of_the_work_and_nowhere_else():
     def by_lists(rows):
         return corpus._Sorted.if_worth_it(rows) is not None
