@@ -25,7 +25,7 @@ from ragshield_core.text.normalized import sentences
 
 QUOTED = 80
 # Entries that give orders and make up so large a share of a sample that nobody has vouched for are
-# taken for poison: in none of eleven clean corpora does more than one entry in six hundred give any,
+# taken for poison: in each of eleven clean corpora at most one entry in six hundred gives any;
 # fewer hardly move the threshold, and more than a twentieth are what a store is about.
 DOUBTFUL = (0.0025, 0.05)
 
