@@ -18,11 +18,14 @@ from pathlib import Path
 
 import numpy as np
 from cliques import attack, join, knowledge_base, renamed
-from corpora import read_rows
+from corpora import load, read_rows
+from ingestion import written
 from joint_fpr import FPR, TOGETHER, halves, held
 from rich.progress import track
+from singles import CORRUPT_RAG
 
 from ragshield_core import Batch, Guard, Quarantine
+from ragshield_core.adapters.minilm import MiniLM
 from ragshield_core.attacks import plant_phrase
 
 RESULTS = Path(__file__).parent / "results"
@@ -40,6 +43,11 @@ N_PHRASES, N_OTHER = 60, 20
 # How it lies in what is adopted: at its end; each group at a place of its own; each entry.
 CLEAN = "clean"
 MANNERS = ("last", "by groups", "scattered")
+# Poison of one kind, each entry at a place of its own; texts of all kinds come alone then.
+SINGLY = {"claims": "CorruptRAG", "instructions": "promptinjection_nq"}
+SINGLY_IN = "web + nq"
+CLAIMED_BEFORE = ("poisonedrag_hotpotqa", "poisonedrag_msmarco_half")
+N_ASKED = 20  # questions whose instructions come alone
 COMING = (("text_blackbox", 5), ("text", 5), ("text", 3))
 
 
@@ -111,26 +119,89 @@ def measured(guard: Guard, new: Batch, source: str, used: set[str]) -> dict[str,
     return shares
 
 
+def claims(*sources: str) -> dict[str, list[str]]:
+    """Return CorruptRAG's claims about the questions of some sources, by how they are worded."""
+    rows = {row["target_question_id"]: row for source in sources for row in read_rows(source)}
+    others = written("claims_near").texts
+    texts: dict[str, list[str]] = {}
+    for number, row in enumerate(rows.values()):
+        wordings = {"claims": CORRUPT_RAG, "reworded claims": others[number % len(others)]}
+        for name, wording in wordings.items():
+            claim = wording.format(correct=row["correct_answer"], target=row["target_answer"])
+            texts.setdefault(name, []).append(claim)
+            asked = f"{row['target_question']} {claim}"
+            texts.setdefault(f"{name} with the question", []).append(asked)
+    return texts
+
+
+def embedded(texts: list[str], prefix: str) -> Batch:
+    """Return entries with the vectors of the model that the corpora have theirs from."""
+    vectors = np.array(MiniLM().embed(texts), dtype=np.float32)
+    ids = [f"{prefix}-{number}" for number in range(len(texts))]
+    return Batch.of(ids=ids, texts=texts, embeddings=vectors)
+
+
+def instructions(*, poison: bool, seed: int) -> Batch:
+    """Return instructions about most questions, or those about the others, that come alone."""
+    (source,) = (each for each in SINGLY.values() if each != "CorruptRAG")
+    asked = questions_of(source)
+    drawn = np.random.default_rng(seed).permutation(sorted({*asked.values()}))[:N_ASKED]
+    texts = load(source)
+    rows = [row for row, i in enumerate(texts.ids) if (asked[i] not in drawn) == poison]
+    return renamed(texts.take(rows), "instruction-")
+
+
+def with_singles(known: Batch, kind: str, seed: int) -> Batch:
+    """Return what is adopted, with poison of one kind at places of its own in it."""
+    if kind == "claims":
+        texts = [text for each in claims(*CLAIMED_BEFORE).values() for text in each]
+        poison = embedded(texts, "claim")
+    else:
+        poison = instructions(poison=True, seed=seed)
+    rng = np.random.default_rng(seed)
+    some = poison.take(rng.permutation(len(poison))[: int(SHARE * len(known))])
+    whole = join(known, some)
+    return whole.take(rng.permutation(len(whole)))
+
+
+def held_alone(guard: Guard, new: Batch, seed: int) -> dict[str, float]:
+    """Return the share that is held of clean entries, and of texts that come alone, by kind."""
+    coming = {name: embedded(texts, name) for name, texts in claims("poisonedrag_nq").items()}
+    coming["instructions"] = instructions(poison=False, seed=seed)
+    return {"clean entries": float(held(guard, new.take(range(2_000)), TOGETHER)[0].mean())} | {
+        f"{name}, alone": float(held(guard, texts, 1)[0].mean()) for name, texts in coming.items()
+    }
+
+
 def measure(name: str, manner: str, seed: int) -> dict[str, float]:
     """Return the shares that are held after a sample was adopted, poisoned in a manner or clean."""
     source = POISONED[name]
     known, new = halves(knowledge_base(name), seed)
+    if manner in SINGLY:
+        return held_alone(adopting(with_singles(known, manner, seed)), new, seed)
     *poison, used = poison_for(known, source, seed)
     sample = known if manner == CLEAN else poisoned(known, *poison, manner, seed)
-    return measured(adopting(sample), new, source, used)
+    guard = adopting(sample)
+    alone = held_alone(guard, new, seed) if manner == CLEAN and name == SINGLY_IN else {}
+    return measured(guard, new, source, used) | alone
+
+
+def manners_in(name: str) -> list[str]:
+    """Return how poison lies in a knowledge base, or which it is where it lies singly."""
+    return [*MANNERS, *(SINGLY if name == SINGLY_IN else ())]
 
 
 def table(figures: dict[str, dict[str, dict[str, float]]]) -> list[str]:
     """Return the rows of the table, of what was measured."""
     rows = []
     for name, source in POISONED.items():
-        for manner in MANNERS:
+        for manner in manners_in(name):
             clean, found = (figures.get(f"{name}, {m}", {}) for m in (CLEAN, manner))
             seeds = sorted(clean.keys() & found.keys())
             for what in found[seeds[0]] if seeds else ():
                 before, now = (np.mean([f[seed][what] for seed in seeds]) for f in (clean, found))
                 rows.append(
-                    f"| {name}, {source} | {manner} | {len(seeds)} | {what} "
+                    f"| {name}, {SINGLY.get(manner, source)} | {manner} | {len(seeds)} | {what} "
                     f"| {before:.3f} | {now:.3f} | {now - before:+.3f} |"
                 )
     return rows
@@ -141,7 +212,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="one sample; writes nothing")
     parser.add_argument("--only", choices=POISONED, help="this knowledge base")
-    parser.add_argument("--manner", choices=(CLEAN, *MANNERS), help="only this one")
+    parser.add_argument("--manner", choices=(CLEAN, *MANNERS, *SINGLY), help="only this one")
     parser.add_argument("--splits", type=int, default=SPLITS)
     given = parser.parse_args()
     logging.getLogger("ragshield").setLevel(logging.ERROR)
@@ -151,8 +222,8 @@ def main() -> None:
     kept = RESULTS / "poisoned_samples.json"
     figures = json.loads(kept.read_text(encoding="utf-8")) if kept.exists() else {}
     names = [given.only] if given.only else list(POISONED)
-    manners = [given.manner] if given.manner else [CLEAN, *MANNERS]
-    for name, manner in track([(name, manner) for name in names for manner in manners]):
+    wanted = [(name, manner) for name in names for manner in [CLEAN, *manners_in(name)]]
+    for name, manner in track([each for each in wanted if given.manner in (None, each[1])]):
         found = {str(seed): measure(name, manner, seed) for seed in range(given.splits)}
         figures[f"{name}, {manner}"] = found
         kept.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
@@ -165,8 +236,11 @@ adopted a random half of a corpus, which nobody has vouched for: as it is, and w
 poison. That is PoisonedRAG's texts, raw and black-box ones, five for a question, and {N_PHRASES}
 entries with a phrase planted; at the end of the store, each group at a place of its own, or each
 entry at one. Then texts for other questions come, all with 500 clean entries in one batch,
-another phrase in {N_OTHER} of 500, and 2,000 clean ones in batches of {TOGETHER}. Shares held,
-means over splits. What limits it: docs/growth.md. Python {platform.python_version()}.
+another phrase in {N_OTHER} of 500, and 2,000 clean ones in batches of {TOGETHER}. Of web pages
+also with poison of one kind, each entry at a place of its own: CorruptRAG's claims, as published
+and reworded, with the question and without, about HotpotQA's and MS MARCO's questions, or
+instructions; then such texts about NQ's questions come, each alone. Shares held, means over splits.
+What limits it: docs/growth.md. Python {platform.python_version()}.
 
 | knowledge base, poison | it lies | splits | what comes | clean sample | poisoned | difference |
 |---|---|---|---|---|---|---|

@@ -306,6 +306,24 @@ class Detector(ABC):
         del scores
         return np.zeros(len(entries), dtype=np.bool_)
 
+    def doubtful(self, scores: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """Return which scores of a sample are those of poison, of what it never learns from.
+
+        Asked where :attr:`learns` is False and nobody has vouched for the sample, in place of
+        :meth:`outliers`: what such a score means is known without the sample.
+
+        Parameters
+        ----------
+        scores
+            Shape (n_entries,): of all entries of the sample, NaN without an opinion.
+
+        Returns
+        -------
+        NDArray[np.bool]
+            Shape (n_entries,); none by default.
+        """
+        return np.zeros(len(scores), dtype=np.bool_)
+
     def distrust(self, ids: Sequence[str]) -> None:  # noqa: B027
         """Watch entries that were fitted: nobody has vouched for them, and they look poisoned."""
 

@@ -224,6 +224,9 @@ class Calibrator:
         """
         doubtful = self.measure(sample, confirmed)
         scores = self._held_out_scores(sample.inside)
+        for detector in () if sample.vetted else self._knowledge.detectors:
+            if not detector.learns and detector.name in scores:
+                doubtful = doubtful | detector.doubtful(scores[detector.name])
         if len(sample.outside):
             outside = self._clean_scores(sample.outside)
             nothing = np.empty(0)

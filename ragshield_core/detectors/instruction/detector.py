@@ -24,6 +24,10 @@ from ragshield_core.findings import printable
 from ragshield_core.text.normalized import sentences
 
 QUOTED = 80
+# Entries that give orders and make up so large a share of a sample that nobody has vouched for are
+# taken for poison: in each of eleven clean corpora at most one entry in six hundred gives any;
+# fewer hardly move the threshold, and more than a twentieth are what a store is about.
+DOUBTFUL = (0.0025, 0.05)
 
 
 class InstructionDetector(Detector):
@@ -154,6 +158,18 @@ class InstructionDetector(Detector):
     def held_out_scores(self, fitted: Batch, seed: int) -> NDArray[np.float64]:  # noqa: ARG002
         """Return the scores of the fitted entries: rules know none of them anyway."""
         return self.judged_scores(fitted)
+
+    def doubtful(self, scores: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """Return which entries give orders, where they are as many as poison may be.
+
+        A store that nobody has vouched for would else bring its orders to be usual. Where still
+        more give orders, it is what the store is about.
+        """
+        given = np.nan_to_num(scores, nan=0.0) > self.default_threshold
+        fewest, most = DOUBTFUL
+        # What a classifier of the user's says of clean texts is not known.
+        known = self.classifier is None and len(given) > 0
+        return given if known and fewest <= given.mean() <= most else np.zeros_like(given)
 
     def score(self, batch: Batch) -> NDArray[np.float64]:
         """Return the score of each entry's most suspicious window, in [0, 1]."""
