@@ -1,6 +1,6 @@
 """What a saved guard takes in a process that opens it, by table; run in a process of its own.
 
-python benchmarks/opened_memory.py guard    # prints JSON: bytes, and bytes by table
+python benchmarks/opened_memory.py guard    # prints JSON: bytes, of packages, by table
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def main() -> None:
     found: Counter[str] = Counter()
     for name, value in tables(guard):
         found[name] += size(value, seen)
-    print(json.dumps({"grown": grown, "tables": dict(found.most_common())}))
+    print(json.dumps({"packages": before, "grown": grown, "tables": dict(found.most_common())}))
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -339,8 +340,8 @@ def _times(key: str, array: NDArray[Any], n: int, times: int) -> NDArray[Any]:
     return np.tile(array, (times, *[1] * (array.ndim - 1)))
 
 
-def memory_rows(n: int, times: int, *, all_detectors: bool) -> tuple[list[str], list[str]]:
-    """Return the rows of the table of memory, and those of what takes it."""
+def memory_rows(n: int, times: int, *, all_detectors: bool) -> tuple[list[str], list[str], int]:
+    """Return the rows of the table of memory, and those of what takes it; of packages, bytes."""
     with tempfile.TemporaryDirectory(prefix="ragshield") as name:
         folder = Path(name)
         fitted(n, folder, all_detectors=all_detectors)
@@ -361,14 +362,14 @@ def memory_rows(n: int, times: int, *, all_detectors: bool) -> tuple[list[str], 
         share = size / (n * times)
         if share >= LEAST_SHOWN:
             tables.append(f"| {who} | {table} | {size / 2**20:,.1f} MiB | {share:,.1f} |")
-    return rows, tables
+    return rows, tables, int(many_times["packages"])
 
 
 def measured_memory(sizes: Sequence[tuple[int, bool]]) -> str:
     """Return what is written about memory, measured at numbers of entries, of all detectors."""
     found = [memory_rows(n, TIMES, all_detectors=all_of_them) for n, all_of_them in sizes]
-    taken, tables = ([row for part in parts for row in part] for parts in zip(*found, strict=True))
-    return memory_section(taken, tables)
+    taken, tables, packages = zip(*found, strict=True)
+    return memory_section([*chain(*taken)], [*chain(*tables)], max(packages))
 
 
 def rewrite(part: str, text: str) -> None:
@@ -380,11 +381,11 @@ def rewrite(part: str, text: str) -> None:
     path.write_text("\n".join([f"{before}{text}", *rest]), encoding="utf-8")
 
 
-def memory_section(taken: list[str], tables: list[str]) -> str:
+def memory_section(taken: list[str], tables: list[str], packages: int) -> str:
     """Return what is written about memory."""
     newline = "\n"
-    return f"""{MEMORY}, past what its packages take.
-The larger guards are the smaller ones with every entry {TIMES} times, under names of its own.
+    return f"""{MEMORY}, past what its packages take, which is {packages / 2**20:.0f} MiB.
+The larger guards are the smaller ones with every entry several times, under names of its own.
 
 | known | detectors | in memory | bytes an entry | from the store | bytes an entry |
 |---|---|---|---|---|---|
