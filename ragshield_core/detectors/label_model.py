@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import Any, ClassVar
@@ -32,6 +31,7 @@ from ragshield_core.neighbors.known import (
     NeighborSource,
 )
 from ragshield_core.neighbors.roster import Roster
+from ragshield_core.neighbors.threads import one_thread
 
 # Neighbours whose votes are evidence beside the regression: the nearest few are the better judges
 # of near-duplicates, many of them of what is rare. Two votes together did better than either on
@@ -259,7 +259,7 @@ class LabelModelDetector(Detector, Borrower, IdSharer):
             regression = model.logits(part.embeddings)
             regression[out_of_fold >= 0] = by_fold[out_of_fold[out_of_fold >= 0]]
         else:
-            with _one_thread():
+            with one_thread():
                 regression = self._cross_validated(
                     model.features(part.embeddings), self._classes(part), model, seed
                 )
@@ -332,7 +332,7 @@ class LabelModelDetector(Detector, Borrower, IdSharer):
                 if key.startswith(prefix)
             }
             bandwidth = float(values["model"]["bandwidth"])
-            with _one_thread():
+            with one_thread():
                 projection = _projection(found["landmarks"], bandwidth)
             self._model = _Model(
                 **found,
@@ -355,11 +355,11 @@ class LabelModelDetector(Detector, Borrower, IdSharer):
         if len(codes) < 2:  # noqa: PLR2004
             return
         if self._model is None or len(self._known) >= GROWTH * self._known_then:
-            with _one_thread():
+            with one_thread():
                 self._learn_all(codes, entries)
             self._known_then = len(self._known)
         elif self._changes > self._allowed():
-            with _one_thread():
+            with one_thread():
                 self._model = self._learned_again(self._model, codes, entries)
         else:
             return
@@ -525,18 +525,6 @@ class LabelModelDetector(Detector, Borrower, IdSharer):
         others[:, self._known.counts[self._fitted().codes] < self.min_entries] = -np.inf
         best = others.argmax(axis=1)
         return others[rows, best] - mine, best
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Do arithmetic in one thread: what an optimiser ends with differs with their number.
-
-    Processes that share what a guard knows learn the same model, each by itself.
-    """
-    from threadpoolctl import threadpool_limits  # noqa: PLC0415 - comes with scikit-learn
-
-    with threadpool_limits(1):
-        yield
 
 
 def _regression(

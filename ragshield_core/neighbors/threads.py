@@ -50,6 +50,7 @@ class _Blas:
                     self._end()
 
     def _begin(self) -> None:
+        _take_control()
         if self._controller is None or self._n_modules != len(sys.modules):
             from threadpoolctl import ThreadpoolController  # noqa: PLC0415 - looks for libraries
 
@@ -59,10 +60,36 @@ class _Blas:
         self._limit = self._controller.limit(limits=1)
 
     def _end(self) -> None:
+        _take_control()  # whoever ends last need not be who began
         self._limit.restore_original_limits()
 
 
 _BLAS = _Blas()
+
+
+def _take_control() -> None:
+    """Let this thread set how many threads BLAS has.
+
+    From 3.8 on, threadpoolctl leaves that to the first thread that ever did, for as long as it
+    lives, and what others set has no effect, without a word. Guards screen in threads that live
+    long, and learn in others.
+    """
+    from threadpoolctl import OpenBLASController  # noqa: PLC0415 - looks for libraries
+
+    if release := getattr(OpenBLASController, "clear_controlling_thread", None):
+        release(force=True)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Do arithmetic in one thread: what an optimiser ends with differs with their number.
+
+    Processes that share what a guard knows learn the same model, each by itself.
+    """
+    from threadpoolctl import threadpool_limits  # noqa: PLC0415 - looks for libraries
+
+    with _BLAS.single(), threadpool_limits(1, user_api="openmp"):
+        yield
 
 
 def in_threads(

@@ -1,0 +1,63 @@
+"""How many threads arithmetic has, whoever has set that before."""
+
+import threading
+
+import pytest
+from threadpoolctl import OpenBLASController, threadpool_info, threadpool_limits
+
+import ragshield_core.detectors.label_model  # noqa: F401 - what is imported later is not looked at
+from ragshield_core.neighbors.threads import in_threads, one_thread
+
+
+def of_blas():
+    """Return how many threads NumPy's and SciPy's products have."""
+    libraries = [one for one in threadpool_info() if one.get("threading_layer") == "pthreads"]
+    assert libraries
+    return {one["num_threads"] for one in libraries}
+
+
+@pytest.fixture
+def somebody_else():
+    """A thread that has set how many threads there are, and lives on."""
+    has_set, leave = threading.Event(), threading.Event()
+    OpenBLASController.clear_controlling_thread(force=True)  # whoever has set it before
+
+    def work():
+        with threadpool_limits(2):  # whatever the machine has
+            has_set.set()
+            leave.wait(60)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    assert has_set.wait(60)
+    yield
+    leave.set()
+    thread.join()
+
+
+def in_a_thread(do):
+    """Return what a function returns in a thread that lives on until it is known."""
+    found = []
+    thread = threading.Thread(target=lambda: found.append(do()))
+    thread.start()
+    thread.join()
+    return found[0]
+
+
+@pytest.mark.usefixtures("somebody_else")
+def test_arithmetic_has_one_thread_although_another_thread_has_set_how_many():
+    def limited():
+        with one_thread():
+            return of_blas()
+
+    assert of_blas() == {2}
+    assert limited() == {1}
+    assert of_blas() == {2}
+    assert in_a_thread(limited) == {1}
+    assert limited() == {1}
+
+
+@pytest.mark.usefixtures("somebody_else")
+def test_small_products_have_one_thread_each_although_another_thread_has_set_how_many():
+    assert in_threads(lambda _: of_blas(), range(40)) == [{1}] * 40
+    assert of_blas() == {2}
