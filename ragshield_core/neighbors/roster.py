@@ -177,8 +177,8 @@ class Labels:
     Examples
     --------
     >>> labels = Labels()
-    >>> labels.put(["a", "b"], ["spam", None])
-    >>> labels.put(["a"], ["ham"])
+    >>> _ = labels.put(["a", "b"], ["spam", None])
+    >>> _ = labels.put(["a"], ["ham"])
     >>> labels.ids, labels.codes.tolist(), labels.names, labels.counts.tolist()
     (['a', 'b'], [1, -1], ['spam', 'ham'], [0, 1])
     """

@@ -347,8 +347,9 @@ def test_revisions_are_scored_anew_and_count_once_until_there_is_a_larger_sample
     again = saved_and_loaded(guard, tmp_path / "revised")
     written([guard, again], passages(60, 9, "more-"))
     assert guard.status().n_sample >= 200
-    instruction = guard._calibrator.calibration.scores["instruction"]
+    instruction = guard._calibrator.sample_scores["instruction"]
     assert np.count_nonzero(instruction > 0) == 2
+    assert guard._calibrator.calibration.n_doubtful == 2  # nobody has vouched for the store
     assert_same(guard, again, tmp_path)
 
 
