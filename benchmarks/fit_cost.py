@@ -13,6 +13,7 @@ their texts are shuffled (see ``corpora.py``), which is harder to read than pros
 from __future__ import annotations
 
 import argparse
+import ctypes
 import gc
 import logging
 import os
@@ -96,6 +97,7 @@ def high_water(*, anew: bool = False) -> float:
     """Return the most memory that this process took, or from now on, in GiB; on Linux only."""
     if anew:
         gc.collect()
+        ctypes.CDLL(None).malloc_trim(0)  # what earlier fits have left would be used again, unseen
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
     told = Path("/proc/self/status").read_text(encoding="ascii")
     return float(told.partition("VmHWM:")[2].split()[0]) / 2**20
