@@ -157,6 +157,28 @@ def test_one_more_of_a_flood_joins_it_whoever_of_it_was_released(any_url):
     assert case.n_members == 1
 
 
+@pytest.mark.parametrize("n", [4, 10, 30])
+def test_what_waits_again_joins_the_copies_that_came_meanwhile(any_url, n):
+    quarantine = Quarantine(any_url)
+    floods = [[f"{flood}{k}" for k in range(n)] for flood in "abc"]
+    for copies in floods:
+        hold(quarantine, *map(found, copies), texts=[f"Call 0800 {k} now" for k in range(n)])
+        quarantine.release(copies if copies is not floods[-1] else [], by="anna")
+    assert quarantine.cases.count(waiting=None) == 3
+    quarantine.reopen(floods[1][:2], by="anna")
+    quarantine.release([*floods[1][:2], *floods[2]], by="anna")
+    assert [case.n_members for case in quarantine.cases.list(waiting=False, order="age")] == [
+        *(n, 2 * n)
+    ]
+    quarantine.reopen([floods[0][0], floods[1][0]], by="anna")  # one of each case, at once
+    (case,) = quarantine.cases.list(waiting=None)
+    assert (case.n_waiting, case.n_released, case.n_members) == (2, 3 * n - 2, 3 * n)
+    quarantine.reopen([*floods[0][1:], *floods[1][1:], *floods[2]], by="anna")
+    before = tables(quarantine)
+    assert quarantine.cases.regroup() == 1
+    assert tables(quarantine) == before
+
+
 def test_tenants_and_stores_have_cases_of_their_own(any_url):
     quarantine = Quarantine(any_url)
     other = Quarantine(any_url, namespace="other")

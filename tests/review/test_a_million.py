@@ -124,6 +124,31 @@ def test_feedback_of_many_is_weighed_without_keeping_them(url, monkeypatch):
     quarantine.close()
 
 
+@pytest.mark.parametrize("place", ["there", "released", "elsewhere"])
+def test_one_more_of_a_flood_is_held_as_quickly_wherever_and_whatever_became_of_it(url, place):
+    quarantine, n = Quarantine(url), 3_000
+    flood.fill(quarantine, n)
+    if place == "released":
+        quarantine.release([f"e{k}" for k in range(n)], by="anna")
+    store = quarantine.for_store("another") if place == "elsewhere" else quarantine
+    effort = Effort(quarantine)
+    quarantine.count()  # connected
+    for k in range(n, n + 3):
+        with effort.of(rows=100, steps=3_000):
+            flood.hold(store, k, k + 1)
+    waiting = {case.store: case.n_waiting for case in quarantine.cases.list()}
+    assert (
+        waiting
+        == {
+            "there": {None: n + 3},
+            "released": {None: 3},
+            "elsewhere": {None: n, "another": 3},
+        }[place]
+    )
+    assert quarantine.cases.whole()
+    quarantine.close()
+
+
 @pytest.mark.slow
 def test_a_case_of_a_million_is_shown_decided_and_taken_back(url, monkeypatch):
     monkeypatch.setattr("ragshield_core.review.app.STEP", 0.0)  # seconds: one step a request
