@@ -331,6 +331,8 @@ class Quarantine:
             numbers = [one.number for one in some if status in (None, one.status)][offset:]
             numbers = numbers[:limit]
             query = query.where(checked(HeldRow.namespace) == self.namespace)
+            if status is not None:  # by now, as it was a moment ago
+                query = query.where(checked(HeldRow.status) == Status(status))
             pages = [
                 query.where(HeldRow.number.in_(numbers[start : start + CHUNK]))
                 for start in range(0, len(numbers), CHUNK)
