@@ -421,3 +421,42 @@ def test_entries_of_a_case_are_gone_through_as_they_came(any_url):
     members = quarantine.cases.members(case.number, limit=20)
     assert [one.id for one in members] == ["m0", "m2", "m3", "m5", "m6", "m7", "m1", "m4", "m8"]
     assert quarantine.cases.newest(99) == 0
+
+
+def test_members_are_read_on_one_connection_however_many_views_there_are(any_url):
+    """Else views that each hold one, and ask for another, wait for each other."""
+    quarantine = Quarantine(any_url)
+    hold(quarantine, *(found(f"m{n}", ["m0"]) for n in range(4)), found("other"))
+    quarantine.confirm(["m1"])
+    (case, _) = quarantine.cases.list()
+    taken, most = 0, []
+
+    def take(*_):
+        nonlocal taken
+        taken += 1
+        most.append(taken)
+
+    def give(*_):
+        nonlocal taken
+        taken -= 1
+
+    with quarantine.database.engine() as engine:
+        event.listen(engine, "checkout", take)
+        event.listen(engine, "checkin", give)
+    for status, ids in ((None, "0231"), ("held", "023"), ("confirmed", "1"), ("released", "")):
+        members = quarantine.cases.members(case.number, status=status)
+        assert [one.id for one in members] == [f"m{n}" for n in ids]
+    assert max(most) == 1
+
+
+def test_members_stand_as_asked_though_their_case_counts_them_otherwise(on_file):
+    quarantine = Quarantine(on_file)
+    hold(quarantine, *(found(f"m{n}", ["m0"]) for n in range(4)))
+    with quarantine.engine() as engine, engine.begin() as connection:
+        connection.execute(
+            text("UPDATE ragshield_quarantine SET status = 'confirmed' WHERE entry_id = 'm2'")
+        )
+    (case,) = quarantine.cases.list()
+    assert (case.n_waiting, case.n_members) == (4, 4)
+    waiting = quarantine.cases.members(case.number, status="held")
+    assert [one.id for one in waiting] == ["m0", "m1", "m3"]
