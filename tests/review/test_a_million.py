@@ -124,6 +124,24 @@ def test_feedback_of_many_is_weighed_without_keeping_them(url, monkeypatch):
     quarantine.close()
 
 
+def test_feedback_of_a_small_tenant_reads_nothing_of_a_large_one(url, monkeypatch):
+    monkeypatch.setattr("ragshield_core.quarantine.store.PAGE", 7)
+    quarantine, n = Quarantine(url), 3_000
+    flood.fill(quarantine, n)
+    small = Quarantine(url, namespace="small")
+    flood.hold(small, 0, 20)
+    small.release(["e3", "e8"], by="anna")
+    small.confirm(["e5", "e14"], by="anna")
+    effort = Effort(small)
+    with effort.of(rows=20, steps=5_000):
+        found = small.found()
+    assert [one.id for one in found] == [f"e{k}" for k in range(20)]
+    assert [k for k, one in enumerate(found) if one.status != "held"] == [3, 5, 8, 14]
+    assert len({one.number for one in found}) == 20
+    quarantine.close()
+    small.close()
+
+
 @pytest.mark.parametrize("place", ["there", "released", "elsewhere"])
 def test_one_more_of_a_flood_is_held_as_quickly_wherever_and_whatever_became_of_it(url, place):
     quarantine, n = Quarantine(url), 3_000
