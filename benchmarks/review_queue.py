@@ -229,11 +229,17 @@ spread that are held, on average.
 
 Groups were chained by a word that many of their texts have ("surprisingly"), which the detector of
 phrases names, and split where the first texts of a group were held for another reason before the
-group was one. Members that a group's evidence names are of its case now, and no phrase ties them to
-others. Before, on wikipedia, black-box: 296 decisions, a case of 10 groups and 5 clean entries
-(each at once); 516 decisions, 2.13 cases of a group (scattered). Clean entries in poisoned cases
-are mostly one or two that a group's evidence names, or that share a phrase with texts that are in no
-group.
+group was one. Members that a group's evidence names are of its case now, and a phrase ties no text
+that was found as a member of a group. Before, on wikipedia, black-box: 296 decisions, a case of 10
+groups and 5 clean entries (each at once); 516 decisions, 2.13 cases of a group (scattered).
+
+A phrase still ties texts that are held for it alone, because their group is not found or not yet one:
+they are one case, and each group that names one of them as its member comes to it. That is what
+chains several groups, of raw texts above all. In two smaller runs with those (wikipedia, 100 groups
+scattered among 3,000 passages; web, 200 groups, each at once, among 3,000) five cases were of several
+groups: four by texts that were held for "surprisingly", "unique" or "contrary to common belief" alone,
+and one by four texts, of two questions, that were found as one group. Clean entries in poisoned cases
+are mostly one or two that a group's evidence names, or that share such a phrase.
 """,  # noqa: E501 - a table's head
         encoding="utf-8",
     )

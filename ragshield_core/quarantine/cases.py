@@ -215,15 +215,7 @@ class Cases:
             If there is none of that number; it may be a part of another one by now.
         """
         with self._quarantine.database.read() as session:
-            query = select(CaseRow).where(CaseRow.number == self._now(session, number))
-            query = query.where(CaseRow.namespace == self._quarantine.namespace)
-            row = session.scalars(query).first()
-            if row is None or not self._sees(row):
-                msg = (
-                    f"there is no case {number} in {self._quarantine!r}; list() has what there is."
-                )
-                raise QuarantineError(msg)
-            return _case(row)
+            return self._show(session, number)
 
     def members(
         self,
@@ -233,14 +225,33 @@ class Cases:
         limit: int = LIMIT,
         offset: int = 0,
     ) -> tuple[HeldEntry, ...]:
-        """Return a page of the entries of a case, those that wait first, then as they came."""
-        case = self.show(number)
-        n_waiting = 0 if status not in (None, Status.HELD) else case.n_waiting
+        """Return a page of the entries of a case, those that wait first, then as they came.
+
+        How many wait is taken from the case: of a million nobody counts them. Where that is no
+        longer so, because somebody decides of them at the moment or the database was changed past
+        ragshield, a page may lack entries or have some of the next, but none of another status.
+
+        Parameters
+        ----------
+        number
+            Of the case.
+        status
+            Only entries that stand so; ``None`` for all.
+        limit, offset
+            A page.
+
+        Raises
+        ------
+        QuarantineError
+            As of :meth:`show`.
+        """
         with self._quarantine.database.read() as session:
+            case = self._show(session, number)
+            n_waiting = 0 if status not in (None, Status.HELD) else case.n_waiting
             numbers: list[int] = []
             if offset < n_waiting:
-                waiting = self._waiting(case).limit(min(limit, n_waiting - offset)).offset(offset)
-                numbers += session.scalars(waiting)
+                waiting = self._waiting(session, case).offset(offset)
+                numbers += session.scalars(waiting.limit(min(limit, n_waiting - offset)))
             if status != Status.HELD and len(numbers) < limit:
                 others = select(MemberRow.number).where(*self._of(case.number))
                 if status is not None:
@@ -250,7 +261,8 @@ class Cases:
                 others = others.order_by(MemberRow.number).limit(limit - len(numbers))
                 numbers += session.scalars(others.offset(max(0, offset - n_waiting)))
         # Only now what is long.
-        return tuple(self.entries(numbers).values())
+        found = self.entries(numbers).values()
+        return tuple(one for one in found if status in (None, one.status))
 
     def places(
         self, number: int, *, after: int = 0, until: int, limit: int = LIMIT
@@ -394,9 +406,8 @@ class Cases:
 
     def n_waiting(self) -> int:
         """Return how many entries wait, as cases count them: quick, however many there are."""
-        query = select(func.sum(CaseRow.n_waiting)).where(*self._where(True, None, None, None))  # noqa: FBT003
         with self._quarantine.database.read() as session:
-            return int(session.scalar(query) or 0)
+            return self._n_waiting(session)
 
     def whole(self) -> bool:
         """Whether cases count as many waiting entries as there are; else :meth:`regroup`."""
@@ -413,18 +424,32 @@ class Cases:
         tenant = MemberRow.namespace == self._quarantine.namespace
         return MemberRow.case_number == number, tenant
 
-    def _waiting(self, case: Case) -> Select[Any]:
+    def _show(self, session: Session, number: int) -> Case:
+        query = select(CaseRow).where(CaseRow.number == self._now(session, number))
+        query = query.where(CaseRow.namespace == self._quarantine.namespace)
+        row = session.scalars(query).first()
+        if row is None or not self._sees(row):
+            msg = f"there is no case {number} in {self._quarantine!r}; list() has what there is."
+            raise QuarantineError(msg)
+        return _case(row)
+
+    def _n_waiting(self, session: Session) -> int:
+        query = select(func.sum(CaseRow.n_waiting)).where(*self._where(True, None, None, None))  # noqa: FBT003
+        return int(session.scalar(query) or 0)
+
+    def _waiting(self, session: Session, case: Case) -> Select[Any]:
         """Return a query for the entries of a case that wait, as they came.
 
         Goes through what is fewer: the members of the case, or all that waits. Those of a flood
         are decided of from the first one on, and where half are, the next ones are found at once.
+        How many there are of either is taken from the counts of cases.
         """
         of_case = MemberRow.number == HeldRow.number, *self._of(case.number)
         members = select(MemberRow.number).where(*self._of(case.number))
         members = members.order_by(MemberRow.number)
         if case.n_waiting == case.n_members:
             return members
-        if case.n_members <= self.n_waiting():
+        if case.n_members <= self._n_waiting(session):
             return members.where(self._stands((Status.HELD,)))
         query = select(HeldRow.number).where(
             HeldRow.namespace == self._quarantine.namespace, HeldRow.status == Status.HELD

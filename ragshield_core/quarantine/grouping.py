@@ -21,7 +21,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import Row, Select, bindparam, delete, insert, select, update
+from sqlalchemy import Select, bindparam, delete, func, insert, select, update
 from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from ragshield_core.database import table_of
@@ -37,7 +37,7 @@ logger = logging.getLogger("ragshield")  # ids and counts, never text
 CHUNK = 500
 # Rows that are read at a time.
 PAGE = 1_000
-# Entries of a mark, on average of some hundred, from which on each mark is looked up by itself.
+# Entries of a mark, on average of some hundred, from which on its cases are looked up instead.
 CROWD = 10
 # Entries with one of these are a reason for others to join their case.
 TELLING = (Status.HELD, Status.CONFIRMED)
@@ -190,7 +190,7 @@ def _take_in(session: Session, tally: _Tally, entries: Sequence[Entry]) -> None:
     if _members(session, tally.namespace, [entry["number"] for entry in entries]):
         raise _TornError  # of entries that were deleted past ragshield
     tally.join(entries)
-    ties = [*_among(entries), *_stored_ties(session, tally.namespace, entries)]
+    ties = [*_among(entries), *_stored_ties(session, tally, entries)]
     into = tally.merge(ties, fresh={entry["number"] for entry in entries})
     members = [
         {column: entry[column] for column in MEMBER}
@@ -206,7 +206,7 @@ def _tie(session: Session, tally: _Tally, entries: Sequence[Entry]) -> None:
     known = _members(session, tally.namespace, [entry["number"] for entry in entries])
     for entry in entries:
         entry["case_number"] = known[entry["number"]]["case_number"]
-    tally.merge(_stored_ties(session, tally.namespace, entries))
+    tally.merge(_stored_ties(session, tally, entries))
 
 
 class _TornError(Exception):
@@ -232,6 +232,26 @@ class _Tally:
                 self._were.add(row["number"])
             if any(number not in self._cases for number in some):
                 raise _TornError
+
+    def telling(self, numbers: Sequence[int], store: str) -> list[int]:
+        """Return which of some cases are of a store, and have entries that tell.
+
+        As they will be: those that are told anew are not in the table.
+        """
+        found = [self._cases[number] for number in numbers if number in self._cases]
+        table = table_of(CaseRow)
+        columns = (table.c.number, table.c.store, table.c.n_waiting, table.c.n_confirmed)
+        for some in chunks([number for number in numbers if number not in self._cases]):
+            query = select(*columns).where(table.c.number.in_(some))
+            query = query.where(checked(table.c.namespace) == self.namespace)
+            found += map(dict, self._session.execute(query).mappings())
+        if len(found) < len(numbers):
+            raise _TornError
+        return [
+            case["number"]
+            for case in found
+            if case["store"] == store and case["n_waiting"] + case["n_confirmed"] > 0
+        ]
 
     def leave(self, member: Values, status: str) -> None:
         """Count an entry no longer."""
@@ -461,7 +481,7 @@ def _among(entries: Sequence[Entry]) -> Iterator[tuple[int, int]]:
 
 
 def _stored_ties(
-    session: Session, namespace: str, entries: Sequence[Entry]
+    session: Session, tally: _Tally, entries: Sequence[Entry]
 ) -> Iterator[tuple[int, int]]:
     """Yield the ties between entries and those that are in cases already."""
     named: dict[tuple[str, str], list[tuple[int, str]]] = defaultdict(list)
@@ -474,9 +494,9 @@ def _stored_ties(
         for mark in MARKS:
             if entry[mark.key] is not None:
                 marked[mark.key][entry[mark.key], entry["store"]].append(entry["case_number"])
-    yield from _by_name(session, namespace, named)
+    yield from _by_name(session, tally.namespace, named)
     for mark in MARKS:
-        yield from _by_mark(session, namespace, mark, marked[mark.key])
+        yield from _by_mark(session, tally, mark, marked[mark.key])
 
 
 def _by_name(
@@ -494,35 +514,59 @@ def _by_name(
 
 def _by_mark(
     session: Session,
-    namespace: str,
+    tally: _Tally,
     mark: InstrumentedAttribute[Any],
     marked: Mapping[tuple[str, str], Sequence[int]],
 ) -> Iterator[tuple[int, int]]:
     """Yield the cases of entries that have a mark in common.
 
-    A flood has a million copies, and all of them that tell are of one case: where there are many
-    of a mark, one of each store is enough.
+    A flood has a million copies: where there are many of a mark, its cases are gone through, and
+    not its entries.
     """
-    query = _placed(namespace, mark)
+    query = _placed(tally.namespace, mark)
     for marks in chunks(sorted({one for one, _ in marked})):
         limit = CROWD * len(marks)
         rows = session.execute(query.where(mark.in_(marks)).limit(limit)).all()
         if len(rows) == limit:
-            places = [place for place in sorted(marked) if place[0] in set(marks)]
-            found = (_first(session, query, mark, *place) for place in places)
-            rows = [row for row in found if row is not None]
+            asked = set(marks)
+            for place in sorted(place for place in marked if place[0] in asked):
+                first, *others = known = dict.fromkeys(marked[place])
+                for other in (*others, *_of_crowd(session, tally, mark, *place, known)):
+                    yield first, other
+            continue
         for store, case, one in _telling(rows):
             for other in marked.get((one, store), ()):
                 if case != other:
                     yield other, case
 
 
-def _first(
-    session: Session, query: Select[Any], mark: InstrumentedAttribute[Any], value: str, store: str
-) -> Row[Any] | None:
-    """Return an entry of a store with a mark, of those that tell a case; ``None`` if none does."""
-    telling = checked(HeldRow.status).in_(TELLING), checked(HeldRow.store) == store
-    return session.execute(query.where(mark == value, *telling).limit(1)).first()
+def _of_crowd(
+    session: Session,
+    tally: _Tally,
+    mark: InstrumentedAttribute[Any],
+    value: str,
+    store: str,
+    known: Collection[int],
+) -> Iterator[int]:
+    """Yield the cases of a store, but for known ones, that entries with a mark tell.
+
+    However many entries there are: each case is found by the index of the mark, and of those with
+    entries that tell, one that has the mark is looked for from the latest on. A flood is decided of
+    from the first one on.
+    """
+    marked = MemberRow.namespace == tally.namespace, mark == value
+    cases = select(func.min(MemberRow.case_number).label("number")).where(*marked)
+    cte = cases.cte("cases", recursive=True)
+    later = cases.where(MemberRow.case_number > cte.c.number).scalar_subquery()
+    cte = cte.union_all(select(later).where(cte.c.number.is_not(None)))
+    there = session.scalars(select(cte.c.number).where(cte.c.number.is_not(None)))
+    unknown = [number for number in there if number not in known]
+    one = select(MemberRow.number).join(HeldRow, HeldRow.number == MemberRow.number)
+    one = one.where(*marked, checked(HeldRow.status).in_(TELLING))
+    one = one.order_by(MemberRow.number.desc()).limit(1)
+    for case in tally.telling(unknown, store):
+        if session.scalar(one.where(MemberRow.case_number == case)) is not None:
+            yield case
 
 
 def _placed(namespace: str, *columns: Any) -> Select[Any]:

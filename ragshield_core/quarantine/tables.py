@@ -159,8 +159,9 @@ class MemberRow(TableBase):
     __tablename__ = "ragshield_case_member"
     __table_args__ = (
         Index("ragshield_case_member_case", "case_number", "number"),
-        Index("ragshield_case_member_wording", "namespace", "wording"),
-        Index("ragshield_case_member_anchor", "namespace", "anchor"),
+        # Answers which cases have a mark, and which entry of a case came last with it.
+        Index("ragshield_case_member_wording", "namespace", "wording", "case_number", "number"),
+        Index("ragshield_case_member_anchor", "namespace", "anchor", "case_number", "number"),
         Index("ragshield_case_member_source", "namespace", "source"),
     )
 

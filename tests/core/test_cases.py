@@ -157,6 +157,28 @@ def test_one_more_of_a_flood_joins_it_whoever_of_it_was_released(any_url):
     assert case.n_members == 1
 
 
+@pytest.mark.parametrize("n", [4, 10, 30])
+def test_what_waits_again_joins_the_copies_that_came_meanwhile(any_url, n):
+    quarantine = Quarantine(any_url)
+    floods = [[f"{flood}{k}" for k in range(n)] for flood in "abc"]
+    for copies in floods:
+        hold(quarantine, *map(found, copies), texts=[f"Call 0800 {k} now" for k in range(n)])
+        quarantine.release(copies if copies is not floods[-1] else [], by="anna")
+    assert quarantine.cases.count(waiting=None) == 3
+    quarantine.reopen(floods[1][:2], by="anna")
+    quarantine.release([*floods[1][:2], *floods[2]], by="anna")
+    assert [case.n_members for case in quarantine.cases.list(waiting=False, order="age")] == [
+        *(n, 2 * n)
+    ]
+    quarantine.reopen([floods[0][0], floods[1][0]], by="anna")  # one of each case, at once
+    (case,) = quarantine.cases.list(waiting=None)
+    assert (case.n_waiting, case.n_released, case.n_members) == (2, 3 * n - 2, 3 * n)
+    quarantine.reopen([*floods[0][1:], *floods[1][1:], *floods[2]], by="anna")
+    before = tables(quarantine)
+    assert quarantine.cases.regroup() == 1
+    assert tables(quarantine) == before
+
+
 def test_tenants_and_stores_have_cases_of_their_own(any_url):
     quarantine = Quarantine(any_url)
     other = Quarantine(any_url, namespace="other")
@@ -399,3 +421,42 @@ def test_entries_of_a_case_are_gone_through_as_they_came(any_url):
     members = quarantine.cases.members(case.number, limit=20)
     assert [one.id for one in members] == ["m0", "m2", "m3", "m5", "m6", "m7", "m1", "m4", "m8"]
     assert quarantine.cases.newest(99) == 0
+
+
+def test_members_are_read_on_one_connection_however_many_views_there_are(any_url):
+    """Else views that each hold one, and ask for another, wait for each other."""
+    quarantine = Quarantine(any_url)
+    hold(quarantine, *(found(f"m{n}", ["m0"]) for n in range(4)), found("other"))
+    quarantine.confirm(["m1"])
+    (case, _) = quarantine.cases.list()
+    taken, most = 0, []
+
+    def take(*_):
+        nonlocal taken
+        taken += 1
+        most.append(taken)
+
+    def give(*_):
+        nonlocal taken
+        taken -= 1
+
+    with quarantine.database.engine() as engine:
+        event.listen(engine, "checkout", take)
+        event.listen(engine, "checkin", give)
+    for status, ids in ((None, "0231"), ("held", "023"), ("confirmed", "1"), ("released", "")):
+        members = quarantine.cases.members(case.number, status=status)
+        assert [one.id for one in members] == [f"m{n}" for n in ids]
+    assert max(most) == 1
+
+
+def test_members_stand_as_asked_though_their_case_counts_them_otherwise(on_file):
+    quarantine = Quarantine(on_file)
+    hold(quarantine, *(found(f"m{n}", ["m0"]) for n in range(4)))
+    with quarantine.engine() as engine, engine.begin() as connection:
+        connection.execute(
+            text("UPDATE ragshield_quarantine SET status = 'confirmed' WHERE entry_id = 'm2'")
+        )
+    (case,) = quarantine.cases.list()
+    assert (case.n_waiting, case.n_members) == (4, 4)
+    waiting = quarantine.cases.members(case.number, status="held")
+    assert [one.id for one in waiting] == ["m0", "m1", "m3"]

@@ -115,6 +115,10 @@ def test_a_database_of_schema_8_keeps_its_cases_and_finds_lines_by_their_entries
     quarantine.close()
     with closing(sqlite3.connect(on_file.removeprefix("sqlite:///"))) as connection, connection:
         connection.execute("DROP INDEX ragshield_audit_log_entry")
+        for mark in ("wording", "anchor"):
+            name, table = f"ragshield_case_member_{mark}", "ragshield_case_member"
+            connection.execute(f"DROP INDEX {name}")
+            connection.execute(f"CREATE INDEX {name} ON {table} (namespace, {mark})")
         connection.execute("UPDATE ragshield_migration SET version_num = '8'")
         # As told by an earlier version, in another way: nobody asked for others.
         connection.execute("UPDATE ragshield_case SET severity = 5.0")
@@ -124,7 +128,11 @@ def test_a_database_of_schema_8_keeps_its_cases_and_finds_lines_by_their_entries
     assert [line.action for line in quarantine.log(["b"])] == ["hold"]
     with quarantine.database.engine() as engine:
         names = {index["name"] for index in inspect(engine).get_indexes("ragshield_audit_log")}
+        members = inspect(engine).get_indexes("ragshield_case_member")
     assert "ragshield_audit_log_entry" in names
+    columns = {index["name"].split("_")[-1]: index["column_names"] for index in members}
+    for mark in ("wording", "anchor"):
+        assert columns[mark] == ["namespace", mark, "case_number", "number"]
     quarantine.close()
 
 

@@ -764,6 +764,23 @@ def test_parts_of_documents_are_found(quarantine, document):
     assert [h.id for h in quarantine.list(documents=[document])] == ["a", "c"]
 
 
+def test_what_is_decided_while_it_is_listed_is_not_listed_as_waiting(url, monkeypatch):
+    quarantine = Quarantine(url)
+    quarantine.hold(Batch.of(ids=["a", "b"], texts=["t", "u"], embeddings=None))
+    prints = quarantine.prints
+
+    def decided_meanwhile(**asked):
+        found = prints(**asked)
+        quarantine.release(["a"])
+        return found
+
+    monkeypatch.setattr(quarantine, "prints", decided_meanwhile)
+    assert [held.id for held in quarantine.list(ids=["a", "b"])] == ["b"]
+    monkeypatch.undo()
+    with pytest.raises(ValueError, match="'hold'"):
+        quarantine.list("hold", ids=["b"])
+
+
 def test_it_says_what_was_changed_since(quarantine):
     quarantine.hold(ENTRIES)
     position, changed = quarantine.changed_since(0)

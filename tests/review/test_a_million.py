@@ -62,7 +62,10 @@ class Effort:
 
     @contextmanager
     def of(self, *, rows, steps=None):
-        """Check how many rows are read, steps made in the file, and bytes taken here."""
+        """Check how many rows are read, steps made in the file, and bytes taken here.
+
+        Where nothing is read, nothing is counted.
+        """
         self.rows = self.steps = 0
         tracemalloc.start()
         try:
@@ -70,7 +73,7 @@ class Effort:
             (_, most) = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
-        assert self.rows <= rows
+        assert 0 < self.rows <= rows
         assert most < 20_000_000
         if self.counts_steps and steps is not None:
             assert self.steps <= steps
@@ -121,6 +124,49 @@ def test_feedback_of_many_is_weighed_without_keeping_them(url, monkeypatch):
         tracemalloc.stop()
         assert (total.held, total.waiting) == (n, n)
     assert found[1] < 1.2 * found[0]
+    quarantine.close()
+
+
+def test_feedback_of_a_small_tenant_reads_nothing_of_a_large_one(url, monkeypatch):
+    monkeypatch.setattr("ragshield_core.quarantine.store.PAGE", 7)
+    quarantine, n = Quarantine(url), 3_000
+    flood.fill(quarantine, n)
+    small = Quarantine(url, namespace="small")
+    flood.hold(small, 0, 20)
+    small.release(["e3", "e8"], by="anna")
+    small.confirm(["e5", "e14"], by="anna")
+    effort = Effort(small)
+    with effort.of(rows=20, steps=5_000):
+        found = small.found()
+    assert [one.id for one in found] == [f"e{k}" for k in range(20)]
+    assert [k for k, one in enumerate(found) if one.status != "held"] == [3, 5, 8, 14]
+    assert len({one.number for one in found}) == 20
+    quarantine.close()
+    small.close()
+
+
+@pytest.mark.parametrize("place", ["there", "released", "elsewhere"])
+def test_one_more_of_a_flood_is_held_as_quickly_wherever_and_whatever_became_of_it(url, place):
+    quarantine, n = Quarantine(url), 3_000
+    flood.fill(quarantine, n)
+    if place == "released":
+        quarantine.release([f"e{k}" for k in range(n)], by="anna")
+    store = quarantine.for_store("another") if place == "elsewhere" else quarantine
+    effort = Effort(quarantine)
+    quarantine.count()  # connected
+    for k in range(n, n + 3):
+        with effort.of(rows=100, steps=3_000):
+            flood.hold(store, k, k + 1)
+    waiting = {case.store: case.n_waiting for case in quarantine.cases.list()}
+    assert (
+        waiting
+        == {
+            "there": {None: n + 3},
+            "released": {None: 3},
+            "elsewhere": {None: n, "another": 3},
+        }[place]
+    )
+    assert quarantine.cases.whole()
     quarantine.close()
 
 
