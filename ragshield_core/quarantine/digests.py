@@ -67,7 +67,8 @@ class Digests:
         """Return the digest of a line of the log, chained to that of the line before."""
         if isinstance(line, LogRow):
             line = {name: getattr(line, name) for name in table_of(LogRow).columns.keys()}  # noqa: SIM118
-        if line["form"] is None:
+        # With a key there are none of the first form, or whoever has no key could write one.
+        if line["form"] is None and self._key is None:
             fields = [before, *(line[column] for column in LOGGED)]
             return hashlib.sha256(json.dumps(fields).encode()).hexdigest()
         return self._digest([before, self.of_row(line)])

@@ -143,10 +143,9 @@ def is_vouched(session: Session, digests: Digests, row: HeldRow | RuleRow) -> bo
 
 
 def is_line(session: Session, digests: Digests, line: LogRow) -> bool:
-    """Return whether a line is as it was written, after the one before it."""
+    """Return whether a line is as it was written by who has the key, after the one before it."""
     earlier = session.get(LogRow, line.seq - 1)
-    maker = digests if line.key_name is not None else PLAIN
-    return line.digest == maker.of_line(line, "" if earlier is None else earlier.digest)
+    return line.digest == digests.of_line(line, "" if earlier is None else earlier.digest)
 
 
 def last_lines_of(

@@ -15,6 +15,7 @@ from ragshield_core import Batch, Decision, Finding, Quarantine, Verdict
 from ragshield_core.cli import main
 from ragshield_core.database import table_of
 from ragshield_core.errors import QuarantineError
+from ragshield_core.quarantine.digests import PLAIN
 from ragshield_core.quarantine.tables import HeldRow, IndexedRow, LogRow, RuleRow
 from ragshield_core.rules import Rules
 
@@ -455,6 +456,67 @@ def test_that_somebody_has_verified_is_believed_as_it_was_written(quarantine, on
         connection.execute("UPDATE ragshield_audit_log SET actor = 'eve' WHERE action = 'verify'")
     assert quarantine.verified() is None
     assert "of a verification, was changed" in caplog.text
+
+
+FORGED = {
+    "without a key": {"key_name": None},
+    "in the first form": {"form": None},
+    "in the first form, without a key": {"form": None, "key_name": None},
+}
+
+
+def forge(quarantine, seq, **values):
+    """Change a line of the log, and give it the digest that anybody can make."""
+    quarantine.close()
+    with closing(sqlite3.connect(quarantine.url.removeprefix("sqlite:///"))) as connection:
+        connection.row_factory = sqlite3.Row
+        query = "SELECT * FROM ragshield_audit_log WHERE seq = ?"
+        before = connection.execute(query, (seq - 1,)).fetchone()
+        line = dict(connection.execute(query, (seq,)).fetchone()) | values
+        values["digest"] = PLAIN.of_line(line, before["digest"])
+        named = ", ".join(f"{name} = ?" for name in values)
+        change = f"UPDATE ragshield_audit_log SET {named} WHERE seq = ?"  # noqa: S608
+        with connection:
+            connection.execute(change, (*values.values(), seq))
+
+
+@pytest.mark.parametrize("how", FORGED.values(), ids=FORGED)
+def test_without_the_key_nobody_makes_a_broken_log_look_verified(on_file, how):
+    quarantine = Quarantine(on_file, audit_key=KEY)
+    quarantine.hold(Batch.of(ids=["a", "b"], texts=["t", "u"], embeddings=None))
+    sql(quarantine, "UPDATE ragshield_quarantine SET label = 'x' WHERE entry_id = 'a'")
+    with pytest.raises(QuarantineError):
+        quarantine.verify(by="nightly")
+    assert not quarantine.verified().whole
+    forge(quarantine, 3, note="whole up to line 2", **how)
+    assert quarantine.verified() is None
+
+
+@pytest.mark.parametrize("how", FORGED.values(), ids=FORGED)
+def test_without_the_key_nobody_lets_in_what_was_released_once(on_file, how):
+    """An earlier row has a digest by the key, but the last line does not tell of it."""
+    quarantine = Quarantine(on_file, audit_key=KEY)
+    quarantine.hold(Batch.of(ids=["a"], texts=["t"], embeddings=None))
+    quarantine.release(["a"])
+    columns = ("status", "reviewed_at", "reviewed_by", "digest")
+    before = [value_of(quarantine, "ragshield_quarantine", name)[1] for name in columns]
+    quarantine.reopen(["a"])
+    changed = ", ".join(f"{name} = ?" for name in columns)
+    sql(quarantine, f"UPDATE ragshield_quarantine SET {changed}", before)  # noqa: S608
+    forge(quarantine, 3, held_digest=before[-1], **how)
+    with pytest.raises(QuarantineError, match="not as it was written"):
+        quarantine.vouched(["a"])
+
+
+def test_a_verification_from_before_the_key_does_not_count(on_file):
+    plain = Quarantine(on_file)
+    plain.hold(Batch.of(ids=["a"], texts=["t"], embeddings=None))
+    plain.verify(by="nina")
+    quarantine = Quarantine(on_file, audit_key=KEY)
+    quarantine.seal()
+    assert quarantine.verified() is None
+    quarantine.verify(by="nina")
+    assert quarantine.verified().whole
 
 
 def test_a_verification_that_cannot_be_noted_says_what_came_out(quarantine, on_file, caplog):
