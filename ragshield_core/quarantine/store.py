@@ -45,6 +45,7 @@ from ragshield_core.quarantine.entries import (
     LogRecord,
     Print,
     Status,
+    Unverified,
     Verified,
 )
 from ragshield_core.quarantine.evidence import (
@@ -1064,18 +1065,27 @@ class Quarantine:
         """Return when log and entries were last verified by somebody, and what came out.
 
         As the log of this namespace has it, with :meth:`verify`'s ``by``; ``None`` if it has
-        nothing of it, or its line is not as it was written.
+        nothing of it that can be believed here, of which :meth:`verification` says why.
         """
+        found = self.verification()
+        return found if isinstance(found, Verified) else None
+
+    def verification(self) -> Verified | Unverified:
+        """Return what :meth:`verified` does, or why nothing can be said."""
         query = select(LogRow).where(LogRow.namespace == self.namespace, LogRow.entry_id == "")
         query = query.where(checked(LogRow.action) == VERIFY).order_by(LogRow.seq.desc())
         with self._database.read() as session:
             line = session.scalars(query.limit(1)).first()
-            said = None if line is None else VERIFIED.fullmatch(line.note or "")
-            if line is None or said is None:
-                return None
+            if line is None:
+                return Unverified.NEVER
+            if line.key_name != self._digests.key_name:
+                return Unverified.KEYLESS if line.key_name is None else Unverified.OTHER_KEY
             if not is_line(session, self._digests, line):
                 logger.error("line %d of the log, of a verification, was changed", line.seq)
-                return None
+                return Unverified.CHANGED
+            said = VERIFIED.fullmatch(line.note or "")
+            if said is None:  # somebody's own record of that name
+                return Unverified.NEVER
             return Verified(
                 at=dt.datetime.fromisoformat(line.at),
                 by=line.actor,

@@ -15,6 +15,7 @@ from ragshield_core import Batch, Decision, Finding, Quarantine, Verdict
 from ragshield_core.cli import main
 from ragshield_core.database import table_of
 from ragshield_core.errors import QuarantineError
+from ragshield_core.quarantine import Unverified
 from ragshield_core.quarantine.digests import PLAIN
 from ragshield_core.quarantine.tables import HeldRow, IndexedRow, LogRow, RuleRow
 from ragshield_core.rules import Rules
@@ -490,6 +491,8 @@ def test_without_the_key_nobody_makes_a_broken_log_look_verified(on_file, how):
     assert not quarantine.verified().whole
     forge(quarantine, 3, note="whole up to line 2", **how)
     assert quarantine.verified() is None
+    why = Unverified.KEYLESS if "key_name" in how else Unverified.CHANGED
+    assert quarantine.verification() is why
 
 
 @pytest.mark.parametrize("how", FORGED.values(), ids=FORGED)
@@ -515,8 +518,30 @@ def test_a_verification_from_before_the_key_does_not_count(on_file):
     quarantine = Quarantine(on_file, audit_key=KEY)
     quarantine.seal()
     assert quarantine.verified() is None
+    assert quarantine.verification() is Unverified.KEYLESS
     quarantine.verify(by="nina")
     assert quarantine.verified().whole
+
+
+def test_without_the_key_a_verification_cannot_be_checked_and_nobody_is_accused(on_file, caplog):
+    quarantine = Quarantine(on_file, audit_key=KEY)
+    assert quarantine.verification() is Unverified.NEVER
+    quarantine.hold(Batch.of(ids=["a"], texts=["t"], embeddings=None))
+    quarantine.verify(by="nina")
+    for key in (None, NEW):
+        other = Quarantine(on_file, audit_key=key)
+        assert other.verification() is Unverified.OTHER_KEY
+        assert other.verified() is None
+    assert caplog.text == ""
+    assert quarantine.verification() == quarantine.verified()
+
+
+@pytest.mark.parametrize("note", ["whole up to line 9", "whole", None])
+def test_a_verification_that_was_changed_is_said_to_be(quarantine, note, caplog):
+    quarantine.verify(by="nina")
+    sql(quarantine, "UPDATE ragshield_audit_log SET note = ? WHERE action = 'verify'", (note,))
+    assert quarantine.verification() is Unverified.CHANGED
+    assert "of a verification, was changed" in caplog.text
 
 
 def test_a_verification_that_cannot_be_noted_says_what_came_out(quarantine, on_file, caplog):
