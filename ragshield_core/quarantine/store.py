@@ -26,7 +26,7 @@ from sqlalchemy.orm import InstrumentedAttribute, Session
 from ragshield_core.database import DEFAULT_URL, Database
 from ragshield_core.database.namespaces import checked_namespace
 from ragshield_core.entries import Batch, Entry
-from ragshield_core.errors import QuarantineError
+from ragshield_core.errors import QuarantineError, TamperedError
 from ragshield_core.findings import (
     Decision,
     finding_to_dict,
@@ -52,6 +52,7 @@ from ragshield_core.quarantine.evidence import (
     head_of,
     is_line,
     last_lines_of,
+    parts_of_anchor,
     tampered,
     verify_lines,
     verify_rows,
@@ -1035,21 +1036,25 @@ class Quarantine:
             What :meth:`head` said at some time, kept where the database's writers cannot write.
         by
             Who verifies: the log gets a line with the outcome, for :meth:`verified`, where it can
-            be written. ``None`` writes nothing.
+            be written. ``None`` writes nothing. Nor is anything written where the log ends before
+            the anchor: the line would take the number of one that was cut off.
 
         Raises
         ------
-        QuarantineError
+        TamperedError
             Names the first line or row that is broken, and what was expected; the entry only if it
             is of this namespace.
+        QuarantineError
+            If the anchor is none, or the database cannot be read.
         """
         up_to = self.position()
+        reached = parts_of_anchor(anchor)[0] <= up_to
         try:
             with self._database.read() as session:
                 told = verify_lines(session, self._digests, anchor)
                 verify_rows(session, self._digests, told, self.namespace)
-        except QuarantineError as error:
-            self._note_verified(by, f"{BROKEN} up to line {up_to}: {error}")
+        except TamperedError as error:
+            self._note_verified(by if reached else None, f"{BROKEN} up to line {up_to}: {error}")
             raise
         self._note_verified(by, f"{WHOLE} up to line {up_to}")
 

@@ -4,6 +4,7 @@ Everything is done to each column of each table that the code has, so that a new
 """
 
 import datetime as dt
+import pickle
 import sqlite3
 from contextlib import closing
 
@@ -14,7 +15,7 @@ from sqlalchemy import LargeBinary
 from ragshield_core import Batch, Decision, Finding, Quarantine, Verdict
 from ragshield_core.cli import main
 from ragshield_core.database import table_of
-from ragshield_core.errors import QuarantineError
+from ragshield_core.errors import QuarantineError, TamperedError
 from ragshield_core.quarantine import Unverified
 from ragshield_core.quarantine.digests import PLAIN
 from ragshield_core.quarantine.tables import HeldRow, IndexedRow, LogRow, RuleRow
@@ -542,6 +543,26 @@ def test_a_verification_that_was_changed_is_said_to_be(quarantine, note, caplog)
     sql(quarantine, "UPDATE ragshield_audit_log SET note = ? WHERE action = 'verify'", (note,))
     assert quarantine.verification() is Unverified.CHANGED
     assert "of a verification, was changed" in caplog.text
+
+
+@pytest.mark.parametrize("anchor", ["7", "9:abc"])
+def test_neither_a_wrong_anchor_nor_one_beyond_the_end_is_noted(on_file, anchor):
+    quarantine = Quarantine(on_file)
+    quarantine.hold(Batch.of(ids=["a"], texts=["t"], embeddings=None))
+    quarantine.verify(by="nina")
+    before = quarantine.head()
+    with pytest.raises(QuarantineError):
+        quarantine.verify(anchor, by="nina")
+    assert quarantine.head() == before
+    assert quarantine.verified().whole
+
+
+def test_what_is_broken_says_where_in_another_process_as_well(quarantine):
+    sql(quarantine, "DELETE FROM ragshield_quarantine WHERE entry_id = 'a'")
+    with pytest.raises(TamperedError) as found:
+        quarantine.verify()
+    there = pickle.loads(pickle.dumps(found.value))  # noqa: S301 - our own
+    assert (there.where, str(there)) == ("row 1 of ragshield_quarantine", str(found.value))
 
 
 def test_a_verification_that_cannot_be_noted_says_what_came_out(quarantine, on_file, caplog):
