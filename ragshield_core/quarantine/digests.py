@@ -18,6 +18,8 @@ NEW_KEY_VARIABLE = "RAGSHIELD_NEW_AUDIT_KEY"
 # Bytes of a key: shorter ones can be guessed.
 SHORTEST_KEY = 16
 
+# Rows have digests since then.
+SINCE_SCHEMA = 7
 # Of a line of the log; those from before schema 7 have none, and say nothing of rows.
 FORM = 2
 SINCE_FORM_2 = ("form", "held_number", "held_digest", "key_name", "rule_number", "rule_digest")

@@ -35,7 +35,7 @@ from ragshield_core.findings import (
 from ragshield_core.quarantine import metadata_json
 from ragshield_core.quarantine.cases import Cases
 from ragshield_core.quarantine.changes import Changes, next_number, now, rekey, seal, settle
-from ragshield_core.quarantine.digests import KEY_VARIABLE, Digests, given_key
+from ragshield_core.quarantine.digests import KEY_VARIABLE, SINCE_SCHEMA, Digests, given_key
 from ragshield_core.quarantine.documents import document_key, document_of
 from ragshield_core.quarantine.entries import (
     LET_IN,
@@ -487,7 +487,7 @@ class Quarantine:
             rows = [self._last_of(found.get(name, ()), name, status) for name in named]
             for some in found.values():
                 self._check_one_store(some)
-            if not self._database.older:
+            if self._have_digests:
                 verify_some(session, self._digests, rows)
             return tuple(map(to_held, rows))
 
@@ -820,7 +820,7 @@ class Quarantine:
             }
             for row in found.get(entry.id, ()):
                 exact = row.fingerprint == entry.fingerprint
-                if not (self._database.older or self._digests.matches(row)):
+                if self._have_digests and not self._digests.matches(row):
                     # Whoever may write to the database could let in anything.
                     logger.error("%s, and does not count as released", tampered(row))
                 elif exact or _covers(row, claims, because.get(entry.id)):
@@ -1346,6 +1346,11 @@ class Quarantine:
     def database(self) -> Database:
         """Its database, for tables that lie beside its own and are written together with them."""
         return self._database
+
+    @property
+    def _have_digests(self) -> bool:
+        """Whether rows have digests: not those of before, where they may only be read."""
+        return self._database.schema >= SINCE_SCHEMA
 
     @property
     def digests(self) -> Digests:
