@@ -244,11 +244,12 @@ class Quarantine:
 
         def work(session: Session) -> dict[str, str]:
             present = self._find(session, batch.ids)
+            vouched = self._vouched_for(session, present)
             released, changes = {}, Changes(session, self._digests)
             for row in rows:
                 entry_id = row["entry_id"]
                 older, decision = present.get(entry_id, ()), because.get(entry_id)
-                covering = _held_again(changes, row, older, decision, self._digests)
+                covering = _held_again(changes, row, older, decision, vouched)
                 if covering is not None:
                     released[entry_id] = _released(covering)
             changes.write(by)
@@ -809,6 +810,7 @@ class Quarantine:
         """
         with self._database.read() as session:
             found = self._find(session, batch.ids, Status.RELEASED)
+            vouched = self._vouched_for(session, found)
         because = {d.entry_id: d for d in decisions or ()}
         released = {}
         for entry in batch:
@@ -820,7 +822,7 @@ class Quarantine:
             }
             for row in found.get(entry.id, ()):
                 exact = row.fingerprint == entry.fingerprint
-                if self._have_digests and not self._digests.matches(row):
+                if row.number not in vouched:
                     # Whoever may write to the database could let in anything.
                     logger.error("%s, and does not count as released", tampered(row))
                 elif exact or _covers(row, claims, because.get(entry.id)):
@@ -1347,6 +1349,13 @@ class Quarantine:
         """Its database, for tables that lie beside its own and are written together with them."""
         return self._database
 
+    def _vouched_for(self, session: Session, found: Mapping[str, Revisions]) -> Collection[int]:
+        """Return the numbers of those released revisions that are as the log says."""
+        rows = [row for some in found.values() for row in some if row.status == Status.RELEASED]
+        if not self._have_digests:
+            return {row.number for row in rows}
+        return last_lines_of(session, self._digests, rows).keys()
+
     @property
     def _have_digests(self) -> bool:
         """Whether rows have digests: not those of before, where they may only be read."""
@@ -1499,12 +1508,15 @@ def _held_again(
     row: dict[str, Any],
     before: Sequence[HeldRow],
     decision: Decision | None,
-    digests: Digests,
+    vouched: Collection[int],
 ) -> HeldRow | None:
-    """Hold a revision, before which others were here; return what makes that it stays released."""
+    """Hold a revision, before which others were here; return what makes that it stays released.
+
+    ``vouched`` has the numbers of the released ones that the log knows as they are.
+    """
     revisions = {old.fingerprint: old for old in before}
     covering = [
-        old for old in revisions.values() if _covers(old, row, decision) and digests.matches(old)
+        old for old in revisions.values() if _covers(old, row, decision) and old.number in vouched
     ]
     known = revisions.pop(row["fingerprint"], None)
     if covering and (known is None or known in covering):

@@ -7,6 +7,7 @@ import datetime as dt
 import pickle
 import sqlite3
 from contextlib import closing
+from dataclasses import replace
 
 import pytest
 from old_databases import make_old, one
@@ -510,6 +511,29 @@ def test_without_the_key_nobody_lets_in_what_was_released_once(on_file, how):
     forge(quarantine, 3, held_digest=before[-1], **how)
     with pytest.raises(QuarantineError, match="not as it was written"):
         quarantine.vouched(["a"])
+
+
+def test_a_release_that_was_taken_back_does_not_count_because_its_row_is_set_back(quarantine):
+    """The row of before is as it was written once, and anybody can have kept it."""
+    batch = Batch.of(ids=["e"], texts=["poison"], embeddings=[[0.0, 2.0]])
+    quarantine.hold(batch)
+    quarantine.release(["e"])
+    assert quarantine.released_among(batch)
+    columns = ("status", "reviewed_at", "reviewed_by", "digest")
+    query = f"SELECT {', '.join(columns)} FROM ragshield_quarantine WHERE entry_id = 'e'"  # noqa: S608
+    with closing(sqlite3.connect(quarantine.url.removeprefix("sqlite:///"))) as connection:
+        before = connection.execute(query).fetchone()
+    quarantine.reopen(["e"])
+    quarantine.confirm(["e"])
+    changed = ", ".join(f"{name} = ?" for name in columns)
+    sql(quarantine, f"UPDATE ragshield_quarantine SET {changed} WHERE entry_id = 'e'", before)  # noqa: S608
+    assert quarantine.released_among(batch) == {}
+    found = replace(FINDING, entry_id="e")
+    decision = Decision(entry_id="e", verdict=Verdict.QUARANTINE, findings=(found,))
+    assert quarantine.released_among(batch, [decision]) == {}
+    with pytest.raises(QuarantineError, match="not as it was written"):
+        quarantine.vouched(["e"])
+    assert quarantine.hold(batch, [decision]) == {}
 
 
 def test_a_verification_from_before_the_key_does_not_count(on_file):
