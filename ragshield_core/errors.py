@@ -79,6 +79,20 @@ class QuarantineError(RAGShieldError, ValueError):
     """The quarantine cannot do what was asked; the message names the entry."""
 
 
+class TamperedError(QuarantineError):
+    """Log, entries or rules are not as they were written; the message says what was expected.
+
+    Attributes
+    ----------
+    where : str
+        The line of the log, or the row of a table: the same as long as that is what is broken.
+    """
+
+    def __init__(self, message: str, where: str = "") -> None:
+        self.where = where
+        super().__init__(message)
+
+
 class RuleError(RAGShieldError, ValueError):
     """A rule cannot be made or revoked as asked for; the message says what was expected."""
 

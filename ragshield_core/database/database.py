@@ -22,7 +22,7 @@ from ragshield_core.database.connecting import (
     shown,
 )
 from ragshield_core.database.retrying import retried
-from ragshield_core.database.schema import Settle, prepare_schema
+from ragshield_core.database.schema import SCHEMA, Settle, prepare_schema
 from ragshield_core.database.tables import ChangesRow
 from ragshield_core.errors import QuarantineError
 
@@ -70,7 +70,8 @@ class Database:
         self._sqlite = make_url(url).get_backend_name() == "sqlite"
         self._path: str | None = None
         self._file: tuple[int, int] | None = None  # which one was opened
-        self.older = False  # known once it is open: an earlier version's, which may only be read
+        # Known once it is open: an earlier version's may only be read.
+        self.schema = SCHEMA
         self._engine: Engine | None = None
         self._watching: Any = None  # a connection of the driver's, see version
         self._start()
@@ -130,7 +131,7 @@ class Database:
             msg = f"this thread is writing to {shown(self.url)} already; hand its session on."
             raise QuarantineError(msg)
         with self._used(alone=True) as engine:
-            if self.older:
+            if self.schema < SCHEMA:
                 msg = (
                     f"the quarantine's database {shown(self.url)} cannot be used for writing: "
                     "it is of an earlier version and may only be read; open it as who may write."
@@ -233,7 +234,7 @@ class Database:
                     self._path = _path_of(self.url)  # as the driver sees it from here
                     engine = connected(self.url)
                     try:
-                        self.older = prepare_schema(engine, self._settle)
+                        self.schema = prepare_schema(engine, self._settle)
                     except BaseException:
                         engine.dispose()
                         raise

@@ -36,7 +36,7 @@ READ_ONLY = ("SQLITE_READONLY", "25006", "42501")
 _MIGRATING = threading.Lock()
 
 
-def prepare_schema(engine: Engine, settle: Settle | None = None) -> bool:
+def prepare_schema(engine: Engine, settle: Settle | None = None) -> int:
     """Bring tables to today's form; refuse those of a later one.
 
     Parameters
@@ -48,18 +48,21 @@ def prepare_schema(engine: Engine, settle: Settle | None = None) -> bool:
 
     Returns
     -------
-    bool
-        Whether they are as they were: who may only read them is shown them as those of today.
+    int
+        The version that they are of: an earlier one than today's where they may only be read, and
+        are shown as those of today. 0 stands for all before migrations.
     """
     with engine.connect() as connection:
-        if _schema_of(engine, connection) == SCHEMA:
-            return False
+        found = _schema_of(engine, connection)
+    if found == SCHEMA:
+        return found
     try:
         retried(str(engine.url), lambda: _migrate(engine, settle))
     except QuarantineError as error:
         if not _may_only_read(error.__cause__):
             raise
         with engine.connect() as connection:
+            found = _schema_of(engine, connection)
             views = _as_today(connection)
         if not views:
             raise
@@ -73,8 +76,8 @@ def prepare_schema(engine: Engine, settle: Settle | None = None) -> bool:
             connection.commit()
 
         event.listen(engine, "connect", show)
-        return True
-    return False
+        return found
+    return SCHEMA
 
 
 def _schema_of(engine: Engine, connection: Connection) -> int:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ragshield_core.errors import QuarantineError, RAGShieldError
+from ragshield_core.errors import QuarantineError, RAGShieldError, TamperedError
 from ragshield_core.findings import Report, printable
 from ragshield_core.notifications.notice import Kind, Notice
 
@@ -168,7 +168,9 @@ class Notifier:
             quarantine.verify(anchor, by=by)
         except QuarantineError as error:
             data = {"said": printable(str(error), 500)}  # it names rows, and quotes no text
-            self.tell(_notice(Kind.LOG_BROKEN, quarantine, str(error), data))
+            # What it says may change from night to night, as the log grows; where it is does not.
+            key = error.where if isinstance(error, TamperedError) else str(error)
+            self.tell(_notice(Kind.LOG_BROKEN, quarantine, key, data))
             return False
         return True
 

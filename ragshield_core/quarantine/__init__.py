@@ -9,6 +9,7 @@ from ragshield_core.quarantine.entries import (
     LogRecord,
     Print,
     Status,
+    Unverified,
     Verified,
     batches_of,
 )
@@ -28,6 +29,7 @@ __all__ = [
     "Print",
     "Quarantine",
     "Status",
+    "Unverified",
     "Verified",
     "batches_of",
 ]

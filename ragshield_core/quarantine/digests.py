@@ -18,6 +18,8 @@ NEW_KEY_VARIABLE = "RAGSHIELD_NEW_AUDIT_KEY"
 # Bytes of a key: shorter ones can be guessed.
 SHORTEST_KEY = 16
 
+# Rows have digests since then.
+SINCE_SCHEMA = 7
 # Of a line of the log; those from before schema 7 have none, and say nothing of rows.
 FORM = 2
 SINCE_FORM_2 = ("form", "held_number", "held_digest", "key_name", "rule_number", "rule_digest")
@@ -67,7 +69,8 @@ class Digests:
         """Return the digest of a line of the log, chained to that of the line before."""
         if isinstance(line, LogRow):
             line = {name: getattr(line, name) for name in table_of(LogRow).columns.keys()}  # noqa: SIM118
-        if line["form"] is None:
+        # With a key there are none of the first form, or whoever has no key could write one.
+        if line["form"] is None and self._key is None:
             fields = [before, *(line[column] for column in LOGGED)]
             return hashlib.sha256(json.dumps(fields).encode()).hexdigest()
         return self._digest([before, self.of_row(line)])

@@ -126,6 +126,18 @@ class Verified:
     said: str = ""
 
 
+class Unverified(StrEnum):
+    """Why nothing can be said of the last verification."""
+
+    NEVER = "never"
+    KEYLESS = "keyless"
+    """It was noted without the audit key, which anybody can do: it does not count."""
+    OTHER_KEY = "other key"
+    """It was noted with an audit key that is not given here, so that it cannot be checked."""
+    CHANGED = "changed"
+    """What was noted is not as it was written."""
+
+
 def batch_of(held: Sequence[HeldEntry]) -> Batch:
     """Return held entries as a batch, as they came."""
     return Batch.of(

@@ -9,7 +9,7 @@ from sqlalchemy import func, inspect, select
 from sqlalchemy.orm import Session, aliased
 
 from ragshield_core.database import TableBase
-from ragshield_core.errors import QuarantineError
+from ragshield_core.errors import QuarantineError, TamperedError
 from ragshield_core.findings import printable
 from ragshield_core.quarantine.digests import FORM, KEY_VARIABLE, PLAIN, SINCE_FORM_2, Digests
 from ragshield_core.quarantine.entries import SHOWN_ID
@@ -47,12 +47,14 @@ def verify_lines(session: Session, digests: Digests, anchor: str | None = None) 
 
     Raises
     ------
-    QuarantineError
+    TamperedError
         Where the chain is broken; names the line.
+    QuarantineError
+        If the anchor is none.
     """
     before, expected, form, key = "", 1, None, None
     told = Told({}, {})
-    number, anchored = _anchor(anchor)
+    number, anchored = parts_of_anchor(anchor)
     for line in _all(session, LogRow):
         if line.seq != expected:
             raise _broken(expected, f"expected line {expected}, found line {line.seq}")
@@ -74,8 +76,8 @@ def verify_lines(session: Session, digests: Digests, anchor: str | None = None) 
                     rows[row] = digest
         before, form, key, expected = line.digest, line.form, line.key_name, expected + 1
     if expected <= number:
-        why = f"the log ends before it, and the anchor has seen line {number}: lines were cut off"
-        raise _broken(expected, why)
+        why = f"the anchor has seen it, and the log ends at line {expected - 1}: lines were cut off"
+        raise _broken(number, why)
     if digests.key_name is not None and key is None and expected > 1:
         raise _broken(expected - 1, "expected the key's digest; the log was written without a key")
     return told
@@ -88,7 +90,7 @@ def verify_rows(session: Session, digests: Digests, told: Told, namespace: str) 
 
     Raises
     ------
-    QuarantineError
+    TamperedError
         Names the first row that is another, is missing, or was slipped in.
     """
     kind: type[HeldRow | RuleRow]
@@ -104,8 +106,9 @@ def verify_rows(session: Session, digests: Digests, told: Told, namespace: str) 
                 raise _changed(row, why, namespace)
         if expected:
             number = min(expected)
-            msg = f"row {number} of {kind.__tablename__} is missing; the log knows it: {ADVICE}"
-            raise QuarantineError(msg)
+            where = f"row {number} of {kind.__tablename__}"
+            msg = f"{where} is missing; the log knows it: {ADVICE}"
+            raise TamperedError(msg, where=where)
     for note in _all(session, IndexedRow):
         found = digests.of_row(note)
         if note.digest != found:
@@ -119,7 +122,7 @@ def verify_some(session: Session, digests: Digests, rows: Sequence[HeldRow]) -> 
 
     Raises
     ------
-    QuarantineError
+    TamperedError
         If one was changed behind the quarantine's back; names the entry.
     """
     told = last_lines_of(session, digests, rows)
@@ -143,10 +146,9 @@ def is_vouched(session: Session, digests: Digests, row: HeldRow | RuleRow) -> bo
 
 
 def is_line(session: Session, digests: Digests, line: LogRow) -> bool:
-    """Return whether a line is as it was written, after the one before it."""
+    """Return whether a line is as it was written by who has the key, after the one before it."""
     earlier = session.get(LogRow, line.seq - 1)
-    maker = digests if line.key_name is not None else PLAIN
-    return line.digest == maker.of_line(line, "" if earlier is None else earlier.digest)
+    return line.digest == digests.of_line(line, "" if earlier is None else earlier.digest)
 
 
 def last_lines_of(
@@ -177,7 +179,7 @@ def last_lines_of(
     return found
 
 
-def tampered(row: HeldRow) -> QuarantineError:
+def tampered(row: HeldRow) -> TamperedError:
     """Return what is said of a row that is not as it was written."""
     why = "it is not as it was written, and nothing was done; purge it to go on without it"
     return _changed(row, why, row.namespace)
@@ -193,7 +195,14 @@ def _check_key(line: LogRow, key: str | None, digests: Digests) -> None:
         raise _broken(line.seq, f"{why}, {have if digests.key_name else 'and none is given'}")
 
 
-def _anchor(anchor: str | None) -> tuple[int, str]:
+def parts_of_anchor(anchor: str | None) -> tuple[int, str]:
+    """Return the number of the line that an anchor has seen, 0 for none, and its digest.
+
+    Raises
+    ------
+    QuarantineError
+        If it is no anchor.
+    """
     if anchor is None:
         return 0, ""
     number, _, digest = anchor.strip().partition(":")
@@ -221,16 +230,17 @@ def _all(session: Session, kind: type[Row]) -> Iterator[Row]:
             session.expunge(row)
 
 
-def _broken(line: int, why: str) -> QuarantineError:
-    return QuarantineError(f"the audit log is broken at line {line}: {why}; {ADVICE}")
+def _broken(line: int, why: str) -> TamperedError:
+    msg = f"the audit log is broken at line {line}: {why}; {ADVICE}"
+    return TamperedError(msg, where=f"line {line}")
 
 
-def _changed(row: HeldRow | IndexedRow | RuleRow, why: str, namespace: str) -> QuarantineError:
+def _changed(row: HeldRow | IndexedRow | RuleRow, why: str, namespace: str) -> TamperedError:
     if row.namespace != namespace:
         entry = "of another namespace"
     elif isinstance(row, RuleRow):
         entry = "a rule"
     else:
         entry = f"entry {printable(row.entry_id, SHOWN_ID)!r}"
-    where = f"row {row.number} of {row.__tablename__} ({entry})"
-    return QuarantineError(f"{where} is broken: {why}; {ADVICE}")
+    where = f"row {row.number} of {row.__tablename__}"
+    return TamperedError(f"{where} ({entry}) is broken: {why}; {ADVICE}", where=where)

@@ -27,7 +27,7 @@ from sqlalchemy.orm import InstrumentedAttribute, Session
 from ragshield_core.database import DEFAULT_URL, Database
 from ragshield_core.database.namespaces import checked_namespace
 from ragshield_core.entries import Batch, Entry
-from ragshield_core.errors import QuarantineError
+from ragshield_core.errors import QuarantineError, TamperedError
 from ragshield_core.findings import (
     Decision,
     finding_to_dict,
@@ -36,7 +36,7 @@ from ragshield_core.findings import (
 from ragshield_core.quarantine import metadata_json
 from ragshield_core.quarantine.cases import Cases
 from ragshield_core.quarantine.changes import Changes, next_number, now, rekey, seal, settle
-from ragshield_core.quarantine.digests import KEY_VARIABLE, Digests, given_key
+from ragshield_core.quarantine.digests import KEY_VARIABLE, SINCE_SCHEMA, Digests, given_key
 from ragshield_core.quarantine.documents import document_key, document_of
 from ragshield_core.quarantine.entries import (
     LET_IN,
@@ -46,12 +46,14 @@ from ragshield_core.quarantine.entries import (
     LogRecord,
     Print,
     Status,
+    Unverified,
     Verified,
 )
 from ragshield_core.quarantine.evidence import (
     head_of,
     is_line,
     last_lines_of,
+    parts_of_anchor,
     tampered,
     verify_lines,
     verify_rows,
@@ -243,11 +245,12 @@ class Quarantine:
 
         def work(session: Session) -> dict[str, str]:
             present = self._find(session, batch.ids)
+            vouched = self._vouched_for(session, present)
             released, changes = {}, Changes(session, self._digests)
             for row in rows:
                 entry_id = row["entry_id"]
                 older, decision = present.get(entry_id, ()), because.get(entry_id)
-                covering = _held_again(changes, row, older, decision, self._digests)
+                covering = _held_again(changes, row, older, decision, vouched)
                 if covering is not None:
                     released[entry_id] = _released(covering)
             changes.write(by)
@@ -495,7 +498,7 @@ class Quarantine:
             rows = [self._last_of(found.get(name, ()), name, status) for name in named]
             for some in found.values():
                 self._check_one_store(some)
-            if not self._database.older:
+            if self._have_digests:
                 verify_some(session, self._digests, rows)
             return tuple(map(to_held, rows))
 
@@ -817,6 +820,7 @@ class Quarantine:
         """
         with self._database.read() as session:
             found = self._find(session, batch.ids, Status.RELEASED)
+            vouched = self._vouched_for(session, found)
         because = {d.entry_id: d for d in decisions or ()}
         released = {}
         for entry in batch:
@@ -828,7 +832,7 @@ class Quarantine:
             }
             for row in found.get(entry.id, ()):
                 exact = row.fingerprint == entry.fingerprint
-                if not (self._database.older or self._digests.matches(row)):
+                if row.number not in vouched:
                     # Whoever may write to the database could let in anything.
                     logger.error("%s, and does not count as released", tampered(row))
                 elif exact or _covers(row, claims, because.get(entry.id)):
@@ -1044,21 +1048,25 @@ class Quarantine:
             What :meth:`head` said at some time, kept where the database's writers cannot write.
         by
             Who verifies: the log gets a line with the outcome, for :meth:`verified`, where it can
-            be written. ``None`` writes nothing.
+            be written. ``None`` writes nothing. Nor is anything written where the log ends before
+            the anchor: the line would take the number of one that was cut off.
 
         Raises
         ------
-        QuarantineError
+        TamperedError
             Names the first line or row that is broken, and what was expected; the entry only if it
             is of this namespace.
+        QuarantineError
+            If the anchor is none, or the database cannot be read.
         """
         up_to = self.position()
+        reached = parts_of_anchor(anchor)[0] <= up_to
         try:
             with self._database.read() as session:
                 told = verify_lines(session, self._digests, anchor)
                 verify_rows(session, self._digests, told, self.namespace)
-        except QuarantineError as error:
-            self._note_verified(by, f"{BROKEN} up to line {up_to}: {error}")
+        except TamperedError as error:
+            self._note_verified(by if reached else None, f"{BROKEN} up to line {up_to}: {error}")
             raise
         self._note_verified(by, f"{WHOLE} up to line {up_to}")
 
@@ -1074,18 +1082,27 @@ class Quarantine:
         """Return when log and entries were last verified by somebody, and what came out.
 
         As the log of this namespace has it, with :meth:`verify`'s ``by``; ``None`` if it has
-        nothing of it, or its line is not as it was written.
+        nothing of it that can be believed here, of which :meth:`verification` says why.
         """
+        found = self.verification()
+        return found if isinstance(found, Verified) else None
+
+    def verification(self) -> Verified | Unverified:
+        """Return what :meth:`verified` does, or why nothing can be said."""
         query = select(LogRow).where(LogRow.namespace == self.namespace, LogRow.entry_id == "")
         query = query.where(checked(LogRow.action) == VERIFY).order_by(LogRow.seq.desc())
         with self._database.read() as session:
             line = session.scalars(query.limit(1)).first()
-            said = None if line is None else VERIFIED.fullmatch(line.note or "")
-            if line is None or said is None:
-                return None
+            if line is None:
+                return Unverified.NEVER
+            if line.key_name != self._digests.key_name:
+                return Unverified.KEYLESS if line.key_name is None else Unverified.OTHER_KEY
             if not is_line(session, self._digests, line):
                 logger.error("line %d of the log, of a verification, was changed", line.seq)
-                return None
+                return Unverified.CHANGED
+            said = VERIFIED.fullmatch(line.note or "")
+            if said is None:  # somebody's own record of that name
+                return Unverified.NEVER
             return Verified(
                 at=dt.datetime.fromisoformat(line.at),
                 by=line.actor,
@@ -1342,6 +1359,18 @@ class Quarantine:
         """Its database, for tables that lie beside its own and are written together with them."""
         return self._database
 
+    def _vouched_for(self, session: Session, found: Mapping[str, Revisions]) -> Collection[int]:
+        """Return the numbers of those released revisions that are as the log says."""
+        rows = [row for some in found.values() for row in some if row.status == Status.RELEASED]
+        if not self._have_digests:
+            return {row.number for row in rows}
+        return last_lines_of(session, self._digests, rows).keys()
+
+    @property
+    def _have_digests(self) -> bool:
+        """Whether rows have digests: not those of before, where they may only be read."""
+        return self._database.schema >= SINCE_SCHEMA
+
     @property
     def digests(self) -> Digests:
         """What makes the digests of its rows, for rules and others that the log vouches for."""
@@ -1489,12 +1518,15 @@ def _held_again(
     row: dict[str, Any],
     before: Sequence[HeldRow],
     decision: Decision | None,
-    digests: Digests,
+    vouched: Collection[int],
 ) -> HeldRow | None:
-    """Hold a revision, before which others were here; return what makes that it stays released."""
+    """Hold a revision, before which others were here; return what makes that it stays released.
+
+    ``vouched`` has the numbers of the released ones that the log knows as they are.
+    """
     revisions = {old.fingerprint: old for old in before}
     covering = [
-        old for old in revisions.values() if _covers(old, row, decision) and digests.matches(old)
+        old for old in revisions.values() if _covers(old, row, decision) and old.number in vouched
     ]
     known = revisions.pop(row["fingerprint"], None)
     if covering and (known is None or known in covering):

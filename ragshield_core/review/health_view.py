@@ -12,7 +12,7 @@ from ragshield_core.evaluation import exact_interval
 from ragshield_core.findings import printable
 from ragshield_core.growth.status import Status as Standing
 from ragshield_core.knowledge.standing import status_of
-from ragshield_core.quarantine import Quarantine, Status, Verified
+from ragshield_core.quarantine import Quarantine, Status, Unverified, Verified
 from ragshield_core.review.desk import LiveStore
 from ragshield_core.review.takeovers import Suite, suites
 
@@ -51,8 +51,8 @@ class Health:
     suites
         Canaries, by their latest checks.
     verified
-        When log and entries were last verified by somebody; ``n_since`` lines came after, but for
-        the one that says so.
+        When log and entries were last verified by somebody, or why that is not known; ``n_since``
+        lines came after, but for the one that says so.
     """
 
     standing: Standing | None
@@ -63,7 +63,7 @@ class Health:
     whole: bool
     head: str
     suites: Sequence[Suite] = ()
-    verified: Verified | None = None
+    verified: Verified | Unverified = Unverified.NEVER
     n_since: int = 0
 
 
@@ -78,7 +78,10 @@ def health_view(quarantine: Quarantine, store: LiveStore | None) -> Health:
     if judged:
         within = exact_interval(counts[Status.RELEASED], judged)
         good = Share(count=counts[Status.RELEASED], total=judged, low=within.low, high=within.high)
-    verified = quarantine.verified() if there else None
+    verified = quarantine.verification() if there else Unverified.NEVER
+    n_since = 0
+    if isinstance(verified, Verified):
+        n_since = quarantine.position() - verified.up_to - 1
     return Health(
         standing=standing,
         why_not=why_not,
@@ -89,7 +92,7 @@ def health_view(quarantine: Quarantine, store: LiveStore | None) -> Health:
         head=quarantine.head() if there else "0:",
         suites=suites(quarantine) if there else [],
         verified=verified,
-        n_since=quarantine.position() - verified.up_to - 1 if verified else 0,
+        n_since=n_since,
     )
 
 

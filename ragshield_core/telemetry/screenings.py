@@ -148,9 +148,17 @@ def screening(stage: Stage, n_entries: int, data_source: str | None = None) -> I
         with instruments.tracer.start_as_current_span(
             f"ragshield {stage}",
             attributes=attributes,
-            record_exception=False,  # messages of databases quote what they were asked
+            # Both would tell the message, and those of databases quote what they were asked.
+            record_exception=False,
+            set_status_on_exception=False,
         ) as span:
-            yield Screening(stage, instruments, span)
+            try:
+                yield Screening(stage, instruments, span)
+            except Exception:
+                from opentelemetry.trace import StatusCode  # noqa: PLC0415 - of an extra
+
+                span.set_status(StatusCode.ERROR)
+                raise
     finally:
         instruments.seconds.record(time.perf_counter() - start, {"ragshield.stage": stage})
 

@@ -4,8 +4,10 @@ Everything is done to each column of each table that the code has, so that a new
 """
 
 import datetime as dt
+import pickle
 import sqlite3
 from contextlib import closing
+from dataclasses import replace
 
 import pytest
 from old_databases import make_old, one
@@ -14,7 +16,9 @@ from sqlalchemy import LargeBinary
 from ragshield_core import Batch, Decision, Finding, Quarantine, Verdict
 from ragshield_core.cli import main
 from ragshield_core.database import table_of
-from ragshield_core.errors import QuarantineError
+from ragshield_core.errors import QuarantineError, TamperedError
+from ragshield_core.quarantine import Unverified
+from ragshield_core.quarantine.digests import PLAIN
 from ragshield_core.quarantine.tables import HeldRow, IndexedRow, LogRow, RuleRow
 from ragshield_core.rules import Rules
 
@@ -455,6 +459,134 @@ def test_that_somebody_has_verified_is_believed_as_it_was_written(quarantine, on
         connection.execute("UPDATE ragshield_audit_log SET actor = 'eve' WHERE action = 'verify'")
     assert quarantine.verified() is None
     assert "of a verification, was changed" in caplog.text
+
+
+FORGED = {
+    "without a key": {"key_name": None},
+    "in the first form": {"form": None},
+    "in the first form, without a key": {"form": None, "key_name": None},
+}
+
+
+def forge(quarantine, seq, **values):
+    """Change a line of the log, and give it the digest that anybody can make."""
+    quarantine.close()
+    with closing(sqlite3.connect(quarantine.url.removeprefix("sqlite:///"))) as connection:
+        connection.row_factory = sqlite3.Row
+        query = "SELECT * FROM ragshield_audit_log WHERE seq = ?"
+        before = connection.execute(query, (seq - 1,)).fetchone()
+        line = dict(connection.execute(query, (seq,)).fetchone()) | values
+        values["digest"] = PLAIN.of_line(line, before["digest"])
+        named = ", ".join(f"{name} = ?" for name in values)
+        change = f"UPDATE ragshield_audit_log SET {named} WHERE seq = ?"  # noqa: S608
+        with connection:
+            connection.execute(change, (*values.values(), seq))
+
+
+@pytest.mark.parametrize("how", FORGED.values(), ids=FORGED)
+def test_without_the_key_nobody_makes_a_broken_log_look_verified(on_file, how):
+    quarantine = Quarantine(on_file, audit_key=KEY)
+    quarantine.hold(Batch.of(ids=["a", "b"], texts=["t", "u"], embeddings=None))
+    sql(quarantine, "UPDATE ragshield_quarantine SET label = 'x' WHERE entry_id = 'a'")
+    with pytest.raises(QuarantineError):
+        quarantine.verify(by="nightly")
+    assert not quarantine.verified().whole
+    forge(quarantine, 3, note="whole up to line 2", **how)
+    assert quarantine.verified() is None
+    why = Unverified.KEYLESS if "key_name" in how else Unverified.CHANGED
+    assert quarantine.verification() is why
+
+
+@pytest.mark.parametrize("how", FORGED.values(), ids=FORGED)
+def test_without_the_key_nobody_lets_in_what_was_released_once(on_file, how):
+    """An earlier row has a digest by the key, but the last line does not tell of it."""
+    quarantine = Quarantine(on_file, audit_key=KEY)
+    quarantine.hold(Batch.of(ids=["a"], texts=["t"], embeddings=None))
+    quarantine.release(["a"])
+    columns = ("status", "reviewed_at", "reviewed_by", "digest")
+    before = [value_of(quarantine, "ragshield_quarantine", name)[1] for name in columns]
+    quarantine.reopen(["a"])
+    changed = ", ".join(f"{name} = ?" for name in columns)
+    sql(quarantine, f"UPDATE ragshield_quarantine SET {changed}", before)  # noqa: S608
+    forge(quarantine, 3, held_digest=before[-1], **how)
+    with pytest.raises(QuarantineError, match="not as it was written"):
+        quarantine.vouched(["a"])
+
+
+def test_a_release_that_was_taken_back_does_not_count_because_its_row_is_set_back(quarantine):
+    """The row of before is as it was written once, and anybody can have kept it."""
+    batch = Batch.of(ids=["e"], texts=["poison"], embeddings=[[0.0, 2.0]])
+    quarantine.hold(batch)
+    quarantine.release(["e"])
+    assert quarantine.released_among(batch)
+    columns = ("status", "reviewed_at", "reviewed_by", "digest")
+    query = f"SELECT {', '.join(columns)} FROM ragshield_quarantine WHERE entry_id = 'e'"  # noqa: S608
+    with closing(sqlite3.connect(quarantine.url.removeprefix("sqlite:///"))) as connection:
+        before = connection.execute(query).fetchone()
+    quarantine.reopen(["e"])
+    quarantine.confirm(["e"])
+    changed = ", ".join(f"{name} = ?" for name in columns)
+    sql(quarantine, f"UPDATE ragshield_quarantine SET {changed} WHERE entry_id = 'e'", before)  # noqa: S608
+    assert quarantine.released_among(batch) == {}
+    found = replace(FINDING, entry_id="e")
+    decision = Decision(entry_id="e", verdict=Verdict.QUARANTINE, findings=(found,))
+    assert quarantine.released_among(batch, [decision]) == {}
+    with pytest.raises(QuarantineError, match="not as it was written"):
+        quarantine.vouched(["e"])
+    assert quarantine.hold(batch, [decision]) == {}
+
+
+def test_a_verification_from_before_the_key_does_not_count(on_file):
+    plain = Quarantine(on_file)
+    plain.hold(Batch.of(ids=["a"], texts=["t"], embeddings=None))
+    plain.verify(by="nina")
+    quarantine = Quarantine(on_file, audit_key=KEY)
+    quarantine.seal()
+    assert quarantine.verified() is None
+    assert quarantine.verification() is Unverified.KEYLESS
+    quarantine.verify(by="nina")
+    assert quarantine.verified().whole
+
+
+def test_without_the_key_a_verification_cannot_be_checked_and_nobody_is_accused(on_file, caplog):
+    quarantine = Quarantine(on_file, audit_key=KEY)
+    assert quarantine.verification() is Unverified.NEVER
+    quarantine.hold(Batch.of(ids=["a"], texts=["t"], embeddings=None))
+    quarantine.verify(by="nina")
+    for key in (None, NEW):
+        other = Quarantine(on_file, audit_key=key)
+        assert other.verification() is Unverified.OTHER_KEY
+        assert other.verified() is None
+    assert caplog.text == ""
+    assert quarantine.verification() == quarantine.verified()
+
+
+@pytest.mark.parametrize("note", ["whole up to line 9", "whole", None])
+def test_a_verification_that_was_changed_is_said_to_be(quarantine, note, caplog):
+    quarantine.verify(by="nina")
+    sql(quarantine, "UPDATE ragshield_audit_log SET note = ? WHERE action = 'verify'", (note,))
+    assert quarantine.verification() is Unverified.CHANGED
+    assert "of a verification, was changed" in caplog.text
+
+
+@pytest.mark.parametrize("anchor", ["7", "9:abc"])
+def test_neither_a_wrong_anchor_nor_one_beyond_the_end_is_noted(on_file, anchor):
+    quarantine = Quarantine(on_file)
+    quarantine.hold(Batch.of(ids=["a"], texts=["t"], embeddings=None))
+    quarantine.verify(by="nina")
+    before = quarantine.head()
+    with pytest.raises(QuarantineError):
+        quarantine.verify(anchor, by="nina")
+    assert quarantine.head() == before
+    assert quarantine.verified().whole
+
+
+def test_what_is_broken_says_where_in_another_process_as_well(quarantine):
+    sql(quarantine, "DELETE FROM ragshield_quarantine WHERE entry_id = 'a'")
+    with pytest.raises(TamperedError) as found:
+        quarantine.verify()
+    there = pickle.loads(pickle.dumps(found.value))  # noqa: S301 - our own
+    assert (there.where, str(there)) == ("row 1 of ragshield_quarantine", str(found.value))
 
 
 def test_a_verification_that_cannot_be_noted_says_what_came_out(quarantine, on_file, caplog):

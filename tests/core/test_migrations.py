@@ -179,10 +179,41 @@ def test_who_may_only_read_is_shown_an_older_file(tmp_path, schema):
     assert [held.id for held in reading.list()] == ["a", "b"]
     assert reading.noted_by("manual") == ()
     assert len(reading.log()) == 2
+    assert [one.id for one in reading.vouched(["a"])] == ["a"]  # there were no digests
     with pytest.raises(QuarantineError, match="cannot be used"):
         reading.hold(REVISED)
     reading.close()
     assert (tmp_path / "q.db").read_bytes() == before
+
+
+@pytest.mark.parametrize("schema", [7, 8])
+def test_who_may_only_read_an_older_file_takes_digests_for_what_they_are(on_file, schema, caplog):
+    file = on_file.removeprefix("sqlite:///")
+    batch = Batch.of(ids=["a", "b"], texts=["one", "two"], embeddings=[[0.0, 2.0]] * 2)
+    quarantine = Quarantine(on_file)
+    quarantine.hold(batch)
+    quarantine.release(["a", "b"])
+    quarantine.close()
+    with closing(sqlite3.connect(file)) as connection, connection:
+        connection.execute("PRAGMA journal_mode = DELETE")
+        connection.execute("DROP INDEX ragshield_audit_log_entry")
+        if schema == 7:
+            for table in ("ragshield_rule", "ragshield_case", "ragshield_case_member"):
+                connection.execute(f"DROP TABLE {table}")
+            connection.execute("DROP INDEX ragshield_audit_log_rule")
+            for column in ("rule_number", "rule_digest"):
+                connection.execute(f"ALTER TABLE ragshield_audit_log DROP COLUMN {column}")
+        connection.execute("UPDATE ragshield_migration SET version_num = ?", (str(schema),))
+        connection.execute("UPDATE ragshield_quarantine SET label = 'x' WHERE entry_id = 'b'")
+    reading = Quarantine(f"sqlite:///file:{file}?mode=ro&uri=true")
+    assert [one.entry.text for one in reading.vouched(["a"])] == ["one"]
+    with pytest.raises(QuarantineError, match=r"entry 'b'.*not as it was written"):
+        reading.vouched(["b"])
+    assert list(reading.released_among(batch)) == ["a"]
+    assert "does not count as released" in caplog.text
+    with pytest.raises(QuarantineError, match="earlier version and may only be read"):
+        reading.release(["b"])
+    reading.close()
 
 
 @pytest.mark.parametrize("schema", [1, 3])

@@ -179,6 +179,52 @@ def test_a_nightly_job_is_told_of_on_the_health_page_and_of_a_broken_log_as_well
     assert [one.kind for one in heard] == [Kind.LOG_BROKEN]  # once, though the log has grown
 
 
+def cut_off(quarantine, after):
+    """Cut the log off, with the rows that it told of."""
+    with quarantine.engine() as engine, engine.begin() as connection:
+        connection.exec_driver_sql("DELETE FROM ragshield_audit_log WHERE seq > ?", (after,))
+        connection.exec_driver_sql("DELETE FROM ragshield_quarantine WHERE number > ?", (after,))
+
+
+def test_of_a_log_that_was_cut_off_is_told_once_and_its_lines_are_not_replaced(on_file):
+    quarantine, heard = Quarantine(on_file), []
+    notifier = Notifier([heard.append])
+    hold(quarantine, *(found(f"g{n}") for n in range(5)))
+    anchor = quarantine.head()
+    assert anchor.startswith("5:")
+    cut_off(quarantine, 2)
+    for _ in range(4):
+        assert not notifier.verify(quarantine, anchor, by="nightly")
+    assert quarantine.position() == 2
+    assert quarantine.verified() is None
+    for n in range(5, 9):  # others write on, up to the anchor and past it
+        hold(quarantine, found(f"g{n}"))
+        assert not notifier.verify(quarantine, anchor, by="nightly")
+    assert not quarantine.verified().whole
+    assert notifier.flush()
+    (one,) = heard
+    assert one.kind is Kind.LOG_BROKEN
+    assert (
+        "broken at line 5: the anchor has seen it, and the log ends at line 2" in (one.data["said"])
+    )
+
+
+def test_what_is_broken_elsewhere_is_told_of_as_well(on_file):
+    quarantine, heard = Quarantine(on_file), []
+    notifier = Notifier([heard.append])
+    hold(quarantine, found("g0"), found("g1"))
+    for number in (2, 1):
+        with quarantine.engine() as engine, engine.begin() as connection:
+            change = "UPDATE ragshield_quarantine SET label = 'x' WHERE number = ?"
+            connection.exec_driver_sql(change, (number,))
+        for _ in range(2):
+            assert not notifier.verify(quarantine)
+    assert notifier.flush()
+    assert [one.data["said"].partition(" (")[0] for one in heard] == [
+        f"row {number} of ragshield_quarantine" for number in (2, 1)
+    ]
+
+
 def test_canaries_that_drifted_are_told_of_and_others_are_not(quarantine):
     heard = []
     notifier = Notifier([heard.append])

@@ -377,8 +377,13 @@ def test_a_whole_case_that_is_cut_off_says_how_far_it_came(ragshield, grouped, m
     assert (code, "confirmed 1 entries" in out) == (0, True)
 
 
-def test_who_verifies_is_noted_if_they_say_so(ragshield, held):
+def test_who_verifies_is_noted_if_they_or_the_settings_say_so(ragshield, held, monkeypatch):
     assert ragshield("quarantine", "verify")[0] == 0
     assert held.verified() is None
     assert ragshield("quarantine", "verify", "--by", "nightly")[0] == 0
     assert (held.verified().by, held.verified().whole) == ("nightly", True)
+    before = held.position()
+    monkeypatch.setenv("RAGSHIELD_BY", "of the settings")
+    code, head, _ = ragshield("quarantine", "verify", "--head")
+    assert (code, head.strip(), held.position()) == (0, held.head(), before + 1)
+    assert held.verified().by == "of the settings"

@@ -123,6 +123,7 @@ def test_a_failure_is_the_span_s_and_its_message_is_not(told, quarantine):
         guard.screen(Batch.of(ids=["x"], texts=[MARKER], embeddings=[[1.0, 0.0]]))
     (span,) = exporter.get_finished_spans()
     assert not span.status.is_ok
+    assert span.status.description is None
     assert not span.events
 
 

@@ -52,6 +52,12 @@ def test_snippet_prints_what_its_comments_say(code, tmp_path, monkeypatch):
     assert printed.getvalue().split() == promised.split()
 
 
+def test_what_installs_first_is_offline_only_once_it_has():
+    """`pip install` downloads."""
+    (before,) = re.findall(r"\n\n([^`]*?)\n\n```bash\n[^\n]*ragshield demo\n```", README)
+    assert re.findall(r"offline\b.{15}", before.replace("\n", " ")) == ["offline once installed"]
+
+
 def test_exactly_two_set_up_commands_of_one_line_each():
     assert len(COMMANDS) == 2
     assert all("\n" not in command for command in COMMANDS)

@@ -120,6 +120,11 @@ def test_who_may_only_look_decides_nothing(quarantine):
         form = {"csrf": csrf, "action": "release", "entry": "1"}
         assert client.post(path, data=form).status_code == 403
     assert quarantine.count() == 1
+    before = quarantine.head()
+    page = client.post("/health/verify", data={"csrf": csrf})
+    assert f"Log and entries are whole; the head is {before}" in page.text
+    assert "Nobody has verified log and entries yet" in page.text
+    assert quarantine.head() == before
     assert client.get("/login").status_code == 404
 
 

@@ -422,6 +422,30 @@ def test_health_says_when_and_by_whom_the_log_was_verified(quarantine, app):
     ] * 2
 
 
+def test_health_says_why_nothing_is_known_of_a_verification(tmp_path, caplog):
+    url, key = f"sqlite:///{tmp_path}/review.db", "a secret of the tests, long enough"
+    held(Quarantine(url), GROUP)
+
+    def verified(audit_key):
+        app = review_app(Quarantine(url, audit_key=audit_key), token=TOKEN)
+        (told,) = re.findall(r'<p id="verified">(.*?)</p>', Browser(app).get("/health").text)
+        return told
+
+    Quarantine(url).verify(by="nina")
+    keyed = Quarantine(url, audit_key=key)
+    keyed.seal()
+    assert "noted without the audit key, so that it does not count: verify now" in verified(key)
+    keyed.verify(by="nina")
+    assert verified(key).startswith("Last verified on")
+    assert "cannot be checked here: this page runs without the audit key" in verified(None)
+    assert caplog.text == ""
+    with keyed.engine() as engine, engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE ragshield_audit_log SET actor = 'eve'")
+    assert verified(key) == (
+        "<strong>The line of the last verification was changed</strong>: verify now."
+    )
+
+
 def test_queries_that_it_would_take_over_are_named(quarantine):
     store, inner = guarded(quarantine)
     model = inner.embeddings
