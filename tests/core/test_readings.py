@@ -63,7 +63,7 @@ def test_several_processes_read_what_one_does(read, monkeypatch):
     def never(*_):
         raise AssertionError
 
-    monkeypatch.setattr(workers, "_read_here", never)
+    monkeypatch.setattr(workers, "read_here", never)
     assert workers.read_all(read, TEXTS) == alone
 
 
