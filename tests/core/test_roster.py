@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from support import passages, topical
 
 from ragshield_core import Guard, Quarantine
-from ragshield_core.detectors import LabelCentroidDetector, LabelNeighborDetector
+from ragshield_core.detectors import CliqueDetector, LabelCentroidDetector, LabelNeighborDetector
 from ragshield_core.neighbors.ids import Numbers
 from ragshield_core.neighbors.known import LabelledEntries
 from ragshield_core.neighbors.roster import Labels, Roster, slot_tables
@@ -229,3 +229,12 @@ def test_slots_are_known_until_those_that_take_their_place_are(monkeypatch):
     slots.compact()
     assert seen == [NAMES[6:], 6, NAMES[6:]] * 2
     assert slots.of(NAMES).tolist() == [-1] * 6 + list(range(6))
+
+
+def test_an_audit_takes_no_part_in_the_roster_that_ids_are_kept_in():
+    roster, detector = Roster(), CliqueDetector()
+    detector.share_ids(roster)
+    detector.learn(passages(120, seed=0))
+    detector.audit(passages(120, seed=1))
+    detector.audit(passages(120, seed=2))
+    assert not roster._users
