@@ -76,7 +76,9 @@ class Slots:
 
     def __init__(self) -> None:
         self._new_tables = tables
-        self._ids, self._slots = self._new_tables()  # by slot; of removed entries, too; and back
+        # By slot, and back. What the tables say of slots of removed entries is nobody's to ask:
+        # some still have an id there.
+        self._ids, self._slots = self._new_tables()
         self._present = Column(np.bool_)
         self._n = 0
 
@@ -188,7 +190,7 @@ class Slots:
         return [names[row] for row in np.flatnonzero(self.of(names) >= 0).tolist()]
 
     def ids(self, slots: NDArray[np.int64]) -> list[str]:
-        """Return the id of each slot; every one of them is handed out."""
+        """Return the id of each slot; every one of them has an entry."""
         return self._ids.take(slots)
 
     def known(self, slots: Sequence[int] | NDArray[Any]) -> NDArray[np.int64]:
