@@ -276,7 +276,8 @@ class Keeper(ABC, Generic[Item]):
                 at, moving = guard.position, (yield own(guard.moving))
                 items = (yield from self.stored(ids)).items
                 kept = {*moving, *(self.mask.id_of(i) for i in items if not self.mask.hides(i))}
-                gone = [entry_id for entry_id in guard.known(ids) if entry_id not in kept]
+                known: list[str] = yield own(guard.known, ids)
+                gone = [entry_id for entry_id in known if entry_id not in kept]
                 if not gone:
                     return gone
                 try:
@@ -475,7 +476,7 @@ class Keeper(ABC, Generic[Item]):
 
     def _with_overdue(self, report: Report) -> Steps[Report]:
         """Recall what came before a first calibration, in this very batch perhaps."""
-        if overdue := self.guard.overdue():
+        if overdue := (yield own(self.guard.overdue)):
             yield from self.recall_found(overdue)
             report = replace(report, retroactive=(*report.retroactive, *overdue))
         self.last_report = report
@@ -615,7 +616,7 @@ class Keeper(ABC, Generic[Item]):
         places = [_chosen(leaving, visible, but=older.entries.ids), _chosen(older.entries, visible)]
         notes: dict[str, str] = yield own(self.keep_replaced, places, batch)
         if intent is None:
-            leaving = self._left_for(batch, self._as_told(older.entries))
+            leaving = yield own(self._left_for, batch, self._as_told(older.entries))
             intent = yield own(self.guard.intend, batch, leaving)
         yield from self._carried_out(intent, self._write(batch, how, older.items))
         return notes
@@ -634,7 +635,7 @@ class Keeper(ABC, Generic[Item]):
         """Take out of the store what is held now, and is there: it looked admissible before."""
         if not len(held):
             return
-        known = self.guard.known(held.ids)
+        known: list[str] = yield own(self.guard.known, held.ids)
         # What somebody else intends may be on its way into the store, which is read after it.
         moving: frozenset[str] = (yield own(self.guard.moving)) if known else frozenset()
         standing = (yield from self.stored(held.ids)).entries
@@ -901,7 +902,7 @@ class Keeper(ABC, Generic[Item]):
 
     def _learned(self, ids: Sequence[str]) -> Steps[Batch]:
         """Return what the guard has learned and the store holds under the ids."""
-        known = self.guard.known(ids)
+        known: list[str] = yield own(self.guard.known, ids)
         return (yield from self.stored(known)).entries if known else NOTHING
 
     def _gone(self, ids: Sequence[str], *, held_only: bool = False) -> None:

@@ -22,7 +22,7 @@ EF_SEARCH, MOST_EF = 100, 1_000
 ITERATIVE = (0, 8)
 # Up to so many rows all are compared, in less time than an index takes that others share.
 FEW = 1_000
-# More than these are counted again after so many searches: most may have been deleted.
+# Where there are more, it is tried again after so many searches: most may have been deleted.
 RECOUNT = 1_000
 # Of what pgvector sends: the dimension and a reserved number, of two bytes each.
 HEAD = 4
@@ -92,7 +92,7 @@ class PostgresVectors(VectorTable):
         self.ef_search = ef_search
         self._version: tuple[int, ...] | None = None  # of pgvector
         self._columns: Columns | None = None
-        self._recount = 0  # searches until it is counted whether there are few rows
+        self._by_index = 0  # searches until it is tried again whether there are few rows
 
     @property
     def name(self) -> str:
@@ -109,8 +109,8 @@ class PostgresVectors(VectorTable):
             place = self._place(session)
             self._prepare(session, k)
             columns = self._columns_of(session, place)
-            if self._has_few(session, place):
-                return _searched(session, place, columns, embeddings, k, exact=True)
+            if (few := self._of_few(session, place, columns, embeddings, k)) is not None:
+                return few
             found = _searched(session, place, columns, embeddings, k)
             short = np.flatnonzero((found.rows < 0).any(axis=1))
             n_found = (found.rows[short] >= 0).sum(axis=1)
@@ -156,14 +156,23 @@ class PostgresVectors(VectorTable):
             self._set(session, "hnsw.iterative_scan", "relaxed_order")
             self._set(session, "ivfflat.iterative_scan", "relaxed_order")
 
-    def _has_few(self, session: Any, place: Place) -> bool:
-        """Return whether there are so few rows that all are compared."""
-        if self._recount:
-            self._recount -= 1
-            return False
-        few = _count(session, place, FEW + 1) <= FEW
-        self._recount = 0 if few else RECOUNT
-        return few
+    def _of_few(
+        self,
+        session: Any,
+        place: Place,
+        columns: Columns,
+        queries: NDArray[np.float32],
+        k: int,
+    ) -> FoundEntries | None:
+        """Return the nearest of all rows, which are read once; ``None`` where there are many."""
+        if self._by_index > 0:  # below, where several threads counted at the same time
+            self._by_index -= 1
+            return None
+        found, n_rows = _found(session, place, columns, queries, k, at_most=FEW + 1)
+        if n_rows <= FEW:
+            return found
+        self._by_index = RECOUNT
+        return None
 
     def _columns_of(self, session: Any, place: Place) -> Columns:
         """Return the types of the columns, asked once."""
@@ -204,17 +213,25 @@ def _count(session: Any, place: Place, most: int) -> int:
 
 
 def _searched(
+    session: Any, place: Place, columns: Columns, queries: NDArray[np.float32], k: int
+) -> FoundEntries:
+    """Return what one statement finds, by an index if there is one."""
+    return _found(session, place, columns, queries, k)[0]
+
+
+def _found(
     session: Any,
     place: Place,
     columns: Columns,
     queries: NDArray[np.float32],
     k: int,
     *,
-    exact: bool = False,
-) -> FoundEntries:
+    at_most: int | None = None,
+) -> tuple[FoundEntries, int]:
     """Return what one statement finds; each vector is sent once.
 
-    Exact are comparisons with all rows, read once for all queries: no index is of use then.
+    Where ``at_most`` is given, queries are compared with so many rows, read once for all of them,
+    and it is said how many there were: no index is of use then.
     """
     from sqlalchemy import ARRAY, Text, bindparam, text  # noqa: PLC0415
 
@@ -226,7 +243,10 @@ def _searched(
         f"SELECT e.{place.key_column} AS key, {vector} AS vector "
         f"FROM {place.table} AS e WHERE {place.condition}"
     )
-    few, source = (f"few AS MATERIALIZED ({all_rows}), ", "few") if exact else ("", f"({all_rows})")
+    few, source, n_read = "", f"({all_rows})", "0"
+    if at_most is not None:
+        few = f"few AS MATERIALIZED ({all_rows} LIMIT :at_most), "
+        source, n_read = "few", "(SELECT count(*) FROM few)"
     statement = text(
         f"WITH {few}query AS MATERIALIZED ("
         f"  SELECT number, CAST(given AS {columns.kind}({dim})) AS vector"
@@ -236,7 +256,7 @@ def _searched(
         f"    SELECT one.key FROM {source} AS one ORDER BY one.vector <=> query.vector LIMIT :k"
         "  ) AS near"
         ") "
-        f"SELECT CAST(e.{place.id_column} AS text), {_sent(place)}, h.numbers "
+        f"SELECT CAST(e.{place.id_column} AS text), {_sent(place)}, h.numbers, {n_read} "
         "FROM (SELECT key, array_agg(number) AS numbers FROM hit GROUP BY key) AS h "
         f"JOIN {place.table} AS e ON e.{place.key_column} = h.key WHERE {place.condition} "
         f"ORDER BY e.{place.key_column}"
@@ -245,7 +265,10 @@ def _searched(
     sent_of: dict[str, bytes] = {}
     queries_of: dict[str, set[int]] = {}
     parameters = place.values | {"queries": written, "k": k}
-    for name, sent, numbers in session.execute(statement, parameters):
+    if at_most is not None:
+        parameters["at_most"] = at_most
+    n_rows = 0
+    for name, sent, numbers, n_rows in session.execute(statement, parameters):  # noqa: B007
         sent_of[name] = sent  # the last under each id
         queries_of.setdefault(name, set()).update(numbers)
     rows = np.full((len(queries), k), -1, dtype=np.int64)
@@ -254,7 +277,7 @@ def _searched(
     order = np.argsort(query, kind="stable")
     entry, query = entry[order], query[order]
     rows[query, np.arange(len(query)) - np.searchsorted(query, query)] = entry
-    return FoundEntries(list(sent_of), _received(list(sent_of.values()), dim), rows)
+    return FoundEntries(list(sent_of), _received(list(sent_of.values()), dim), rows), n_rows
 
 
 def _joined(found: FoundEntries, short: NDArray[np.intp], more: FoundEntries) -> FoundEntries:

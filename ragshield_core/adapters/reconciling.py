@@ -273,14 +273,14 @@ class _Seen:
 def _compared(keeper: Keeper[Any]) -> Steps[Reconciliation]:
     guard = keeper.guard
     yield own(guard.catch_up)
-    before = guard.known_ids()
+    before: frozenset[str] = yield own(guard.known_ids)
     moving = yield own(guard.moving)
     stored = list(dict.fromkeys((yield from keeper.ids())))
     seen = _Seen(moving=set(moving))
     for part in _parts(stored):
         yield from _look(keeper, part, seen)
     yield own(guard.catch_up)
-    after = guard.known_ids()
+    after: frozenset[str] = yield own(guard.known_ids)
     lacking = [i for i in before if i in after and i not in seen.there and i not in moving]
     released = yield own(_released, keeper, seen)
     lost = set(released)
@@ -306,10 +306,10 @@ def _look(keeper: Keeper[Any], ids: Sequence[str], seen: _Seen) -> Steps[None]:
     guard, mask = keeper.guard, keeper.mask
     yield own(guard.catch_up)
     moving: frozenset[str] = yield own(guard.moving)
-    before = guard.fingerprints(ids)
+    before: dict[str, str | None] = yield own(guard.fingerprints, ids)
     entries, items, odd = yield from _read(keeper, ids)
     yield own(guard.catch_up)
-    after = guard.fingerprints(ids)
+    after: dict[str, str | None] = yield own(guard.fingerprints, ids)
     visible = {mask.id_of(item) for item in items if not mask.hides(item)}
     hidden = {mask.id_of(item) for item in items if mask.hides(item)}
     seen.there |= visible | set(odd)
@@ -365,7 +365,7 @@ def _adopted(keeper: Keeper[Any], ids: Sequence[str]) -> Steps[_Judged]:
     guard = keeper.guard
     yield own(guard.catch_up)
     moving: frozenset[str] = yield own(guard.moving)
-    known = guard.fingerprints(ids)
+    known: dict[str, str | None] = yield own(guard.fingerprints, ids)
     entries, _, _ = yield from _read(keeper, ids)
     rows = [
         row
@@ -382,7 +382,8 @@ def _adopted(keeper: Keeper[Any], ids: Sequence[str]) -> Steps[_Judged]:
         yield own(guard.forget_lost, stale)
     report = yield from keeper.take_in(coming)
     held = [decision.entry_id for decision in report.quarantined]
-    return _Judged([i for i in guard.known(coming.ids) if i not in held], held)
+    learned: list[str] = yield own(guard.known, coming.ids)
+    return _Judged([i for i in learned if i not in held], held)
 
 
 def _released(keeper: Keeper[Any], seen: _Seen) -> list[str]:

@@ -426,9 +426,7 @@ class CliqueDetector(Detector, Lender, IdSharer, TableUser):
         self.reset()
         if len(entries) < self.min_entries:
             return np.full(len(entries), np.nan)
-        self._graph = SimilarityGraph.fixed(
-            entries, self._empty_graph(entries.dim).k, rounded=self._rounded
-        )
+        self._graph = SimilarityGraph.fixed(entries, self._k, rounded=self._rounded)
         judgement = self._measure(self._graph.present, audit=True)
         self._audited = (self._graph.part(self._graph.present), judgement)
         return judgement.scores
@@ -676,10 +674,15 @@ class CliqueDetector(Detector, Lender, IdSharer, TableUser):
         """Whether similarities are rounded where they are kept; the reference rule is exact."""
         return self.rule == "groups"
 
+    @property
+    def _k(self) -> int:
+        """How many neighbours each entry has in the graph."""
+        return K if self.rule == "groups" else cleanbase.K
+
     def _empty_graph(self, dim: int) -> SimilarityGraph:
         graph = SimilarityGraph(
             dim,
-            K if self.rule == "groups" else cleanbase.K,
+            self._k,
             exact_up_to=self.exact_up_to,
             table=self._table,
             rounded=self._rounded,

@@ -531,6 +531,8 @@ class SimilarityGraph:
 
         As far as that is known of many; a number from :attr:`n_slots` on is of a new entry.
         """
+        if not self.n_slots:
+            return np.arange(len(numbers))
         standing = np.minimum(numbers, self.n_slots - 1)
         if self._turn is not None:
             place: NDArray[Any] = self._turn[standing]

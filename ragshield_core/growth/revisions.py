@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -109,13 +109,6 @@ class Revisions:
         self._labels.take(ids, own["labels"].astype(np.int32), values["known_labels"])
         prints = np.ascontiguousarray(own["prints"], dtype=np.uint8)
         self._prints[self._labels.rows(ids)] = prints.view(PRINTS).ravel()
-
-    @classmethod
-    def restored(cls, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Self:
-        """Return what :meth:`state` described."""
-        found = cls()
-        found.restore(values, arrays)
-        return found
 
     @property
     def _prints(self) -> NDArray[Any]:

@@ -51,7 +51,8 @@ class Writes:
 
     def known(self, ids: Sequence[str]) -> list[str]:
         """Return which of the ids were learned, each once."""
-        return self._knowledge.among(ids)
+        with self._lock:  # tables of ids are read one after the other, and renumbered by writes
+            return self._knowledge.among(ids)
 
     def fingerprints(self, ids: Iterable[str]) -> dict[str, str | None]:
         """Return the fingerprints of those of the ids that were learned, as they were learned.

@@ -273,7 +273,10 @@ class LabelledEntries:
 
     @property
     def ids(self) -> list[str]:
-        """The ids of all entries, in the order in which they came."""
+        """The ids of all entries, by row: in the order in which their ids came to the roster.
+
+        A later revision has the place of the first where somebody has kept the id since.
+        """
         return self._labels.ids
 
     @property

@@ -76,7 +76,9 @@ class Slots:
 
     def __init__(self) -> None:
         self._new_tables = tables
-        self._ids, self._slots = self._new_tables()  # by slot; of removed entries, too; and back
+        # By slot, and back. What the tables say of slots of removed entries is nobody's to ask:
+        # some still have an id there.
+        self._ids, self._slots = self._new_tables()
         self._present = Column(np.bool_)
         self._n = 0
 
@@ -158,14 +160,14 @@ class Slots:
         """Be the slots of these entries and no others."""
         by_slot = np.full(capacity, -1, dtype=np.int64)
         by_slot[slots] = np.arange(len(ids))
-        before = self._ids
-        self._ids, self._slots = self._new_tables()
-        self._ids.append([None if row < 0 else ids[row] for row in by_slot.tolist()])
-        self._slots.put(ids, slots)
+        names, numbers = self._new_tables()
+        names.append([None if row < 0 else ids[row] for row in by_slot.tolist()])
+        numbers.put(ids, slots)
+        present = Column(np.bool_)
+        present.append(by_slot >= 0)
+        before, self._ids, self._slots = self._ids, names, numbers
+        self._present, self._n = present, len(ids)
         before.leave()  # last, so that no id is dropped in between
-        self._present = Column(np.bool_)
-        self._present.append(by_slot >= 0)
-        self._n = len(ids)
 
     def keep_in(self, new_tables: Callable[[], tuple[IdTable, NumberTable]]) -> None:
         """Keep ids elsewhere from now on: in the tables that this returns, empty each time."""
@@ -188,7 +190,7 @@ class Slots:
         return [names[row] for row in np.flatnonzero(self.of(names) >= 0).tolist()]
 
     def ids(self, slots: NDArray[np.int64]) -> list[str]:
-        """Return the id of each slot; every one of them is handed out."""
+        """Return the id of each slot; every one of them has an entry."""
         return self._ids.take(slots)
 
     def known(self, slots: Sequence[int] | NDArray[Any]) -> NDArray[np.int64]:

@@ -48,7 +48,8 @@ _CONFUSABLE_SYMBOL = {
 }
 
 # Several detectors read the same texts of a batch one after the other. So many are remembered, of
-# at most so many characters, some MB, and the latest one that is longer.
+# at most so many characters, some MB, and the latest one that is longer. Those that were read first
+# are forgotten first, asked for since or not.
 REMEMBERED, REMEMBERED_LENGTH = 1024, 4000
 # Characters from which on it pays to look at all of them as an array.
 _FEW, _LONG = 300, 4_000

@@ -5,8 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Generic, TypeVar
-from weakref import WeakKeyDictionary
+from itertools import islice
+from typing import Any, Generic, TypeVar
+from weakref import WeakKeyDictionary, WeakSet
 
 from ragshield_core.entries import Batch
 from ragshield_core.text.workers import read_all
@@ -22,6 +23,9 @@ MOST_REMEMBERED = 50_000
 
 # Numbers of texts that are asked for just now, by whoever does.
 _wanted: list[int] = []
+# Whoever remembers readings.
+_all: WeakSet[Readings[Any]] = WeakSet()
+_lock = threading.Lock()
 
 
 @contextmanager
@@ -29,7 +33,7 @@ def remembering(n: int) -> Iterator[None]:
     """Remember the readings of so many texts for a while, :data:`MOST_REMEMBERED` at most.
 
     For work in which several guards read the same texts: what is read in a text depends on nothing
-    else, so that each is read once in a process.
+    else, so that each is read once in a process. On leaving, what is more than usual is forgotten.
 
     Parameters
     ----------
@@ -42,6 +46,10 @@ def remembering(n: int) -> Iterator[None]:
         yield
     finally:
         _wanted.remove(wanted)
+        with _lock:
+            alive = list(_all)
+        for readings in alive:
+            readings.shrink()
 
 
 class Readings(Generic[Reading]):
@@ -59,6 +67,8 @@ class Readings(Generic[Reading]):
         self._known: dict[str, Reading] = {}
         self._learned: WeakKeyDictionary[Batch, list[Reading]] = WeakKeyDictionary()
         self._lock = threading.Lock()
+        with _lock:
+            _all.add(self)
 
     def __call__(self, texts: Sequence[str]) -> list[Reading]:
         """Return the reading of each text, in order."""
@@ -88,13 +98,26 @@ class Readings(Generic[Reading]):
             self._known.clear()
             self._learned.clear()
 
+    def shrink(self) -> None:
+        """Forget the short texts that were not asked for the longest, beyond what is wanted now."""
+        with self._lock:
+            self._shrink(_most())
+
+    def _shrink(self, most: int) -> None:
+        for text in list(islice(self._known, max(0, len(self._known) - most))):
+            del self._known[text]
+
     def _remember(self, texts: Sequence[str], found: dict[str, Reading]) -> None:
         """Remember short texts, and forget those that were not asked for the longest."""
         with self._lock:
-            most = max(REMEMBERED, *_wanted, 0)
+            most = _most()
             for text in texts[-most:]:
                 if len(text) <= REMEMBERED_LENGTH:
                     self._known.pop(text, None)
                     self._known[text] = found[text]
-            while len(self._known) > most:
-                del self._known[next(iter(self._known))]
+            self._shrink(most)
+
+
+def _most() -> int:
+    """Return how many texts' readings are remembered just now."""
+    return max(REMEMBERED, *_wanted, 0)

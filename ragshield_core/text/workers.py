@@ -106,14 +106,14 @@ def read_all(read: Callable[[Sequence[str]], list[Reading]], texts: Sequence[str
         Any number.
     """
     if sum(map(len, texts)) < LEAST or (n := n_workers()) == 1:
-        return _read_here(read, texts)
+        return read_here(read, texts)
     try:
         parts = list(_pool(n).map(read, _shares(texts)))
     except Exception as error:  # noqa: BLE001 - killed, out of memory, not allowed to start
         # What is wrong with a text is raised here again.
         logger.warning("%s in another process; going on in this one", type(error).__name__)
         _close_pool(n)
-        return _read_here(read, texts)
+        return read_here(read, texts)
     return [reading for part in parts for reading in part]
 
 
@@ -141,9 +141,10 @@ def _close_pool(n: int) -> None:
         pool.shutdown(wait=False)
 
 
-def _read_here(
+def read_here(
     read: Callable[[Sequence[str]], list[Reading]], texts: Sequence[str]
 ) -> list[Reading]:
+    """Return what a function returns of texts, in this process, a share of them at a time."""
     return [reading for share in _shares(texts) for reading in read(share)]
 
 

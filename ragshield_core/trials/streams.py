@@ -7,6 +7,7 @@ import json
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib.resources import files
 from itertools import islice
@@ -129,7 +130,7 @@ def run(
     with tempfile.TemporaryDirectory() as saved:
         guard.save(saved)
         jobs = ((number, streams[number].rows, paths[number]) for number in missing)
-        begin = saved, entries, len(known) + len(entries)
+        begin = saved, entries, len(known) + len(entries)  # texts that all guards read
         for number, held in _run(jobs, begin, min(workers, len(missing))):
             found[number] = held
             done(len(found))
@@ -160,9 +161,10 @@ def _shared_out(poison: Poison, name: str, n_texts: int) -> Iterator[list[int]]:
 
 
 _Job = tuple[int, NDArray[np.intp], Path | None]
-# Of a process that runs streams: the folder of the guard, all entries, and how many texts there are
-# with those that are known.
+# Of a process that runs streams: the folder of the guard, and all entries.
 _of_process: dict[str, Any] = {}
+# What lasts as long as such a process.
+_lasting = ExitStack()
 
 
 def _run(
@@ -170,12 +172,14 @@ def _run(
 ) -> Iterator[tuple[int, Held]]:
     """Yield the number of each job, and what was held, as they are done."""
     if workers <= 1:
-        _begin(*begin)
-        yield from (_streamed(*job) for job in jobs)
+        saved, entries, n_texts = begin
+        _begin(saved, entries)
+        with remembering(n_texts):
+            yield from (_streamed(*job) for job in jobs)
         return
     # A process that is forked inherits locks of threads that it does not have.
     context = get_context("spawn")
-    with ProcessPoolExecutor(workers, context, _begin, begin) as pool:
+    with ProcessPoolExecutor(workers, context, _begin_process, begin) as pool:
         futures = [pool.submit(_streamed, *job) for job in jobs]
         try:
             for future in as_completed(futures):
@@ -184,8 +188,13 @@ def _run(
             pool.shutdown(cancel_futures=True)
 
 
-def _begin(saved: str, entries: Batch, n_texts: int) -> None:
-    _of_process.update(saved=saved, entries=entries, n_texts=n_texts)
+def _begin(saved: str, entries: Batch) -> None:
+    _of_process.update(saved=saved, entries=entries)
+
+
+def _begin_process(saved: str, entries: Batch, n_texts: int) -> None:
+    _begin(saved, entries)
+    _lasting.enter_context(remembering(n_texts))
 
 
 def _streamed(number: int, rows: NDArray[np.intp], path: Path | None) -> tuple[int, Held]:
@@ -193,8 +202,7 @@ def _streamed(number: int, rows: NDArray[np.intp], path: Path | None) -> tuple[i
     whole: Batch = _of_process["entries"].take(rows)
     row_of = {entry_id: row for row, entry_id in enumerate(whole.ids)}
     held: dict[str, list[str]] = {}
-    # Every stream's guard reads the same texts, but for the poison.
-    with quiet(), remembering(_of_process["n_texts"]):
+    with quiet():
         guard = Guard.load(_of_process["saved"], quarantine=Quarantine("sqlite://"))
         for part in parts(whole, AT_ONCE):
             report = guard.hold(guard.screen(part))

@@ -2,6 +2,7 @@
 
 import os
 import random
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -429,3 +430,15 @@ def test_many_texts_hide_what_each_of_them_hides():
     ]
     texts = [COVER, *SECRET.values(), "", *INNOCENT.values(), *PIECES.values(), *BEYOND, *signs]
     assert payloads_in(texts) == [payloads(text) for text in texts]
+
+
+def test_of_a_large_batch_few_texts_are_copied_at_a_time():
+    texts = [f"{COVER} {number} " * 12 for number in range(5_000)]
+    texts[-1] += SECRET["tags"]
+    batch = Batch.of(ids=[*map(str, range(5_000))], texts=texts, embeddings=None)
+    tracemalloc.start()
+    scores = HiddenTextDetector().score(batch)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert np.flatnonzero(scores).tolist() == [4_999]
+    assert peak < sum(map(len, texts)) / 2

@@ -89,7 +89,8 @@ def test_revisions_keep_labels_and_fingerprints_through_their_state():
     assert known.labels_of(["e0", "e1", "e2", "new"]) == ["x", "z", "y", None]
     assert known.prints_of(["e1", "e35", "new"]) == [None, prints[35], "ab" * 16]
     values, arrays = known.state()
-    again = Revisions.restored(values, arrays)
+    again = Revisions()
+    again.restore(values, arrays)
     assert list(again) == left
     assert again.labels_of(left) == known.labels_of(left)
     assert again.prints_of(left) == known.prints_of(left)
@@ -114,4 +115,4 @@ def test_revisions_that_do_not_fit_together_are_refused(damage):
     values, arrays = known.state()
     damage(arrays)
     with pytest.raises(ValueError, match=r"expected|labels|bytes"):
-        Revisions.restored(values, arrays)
+        Revisions().restore(values, arrays)

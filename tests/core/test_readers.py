@@ -397,6 +397,68 @@ def test_another_model_or_another_text_is_embedded_anew(tmp_path):
     assert len(embeddings.calls) == 3
 
 
+def lengthy(n):
+    """Return texts of any length, as those of a knowledge base are."""
+    rng = np.random.default_rng(0)
+    return [f"{i} " + "late " * size for i, size in enumerate(rng.integers(200, size=n).tolist())]
+
+
+def load_texts(texts, folder, model):
+    rows = [{"id": str(i), "text": text} for i, text in enumerate(texts)]
+    source = open_source(as_jsonl(folder / "kb.jsonl", rows))
+    return load(source, embedder=counting(folder / "work", model)).batch
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda texts: [*texts, "one more"],
+        lambda texts: ["one more", *texts],
+        lambda texts: [*texts[:500], texts[500] + " and later" * 90, *texts[501:]],
+        lambda texts: texts[:500] + texts[501:],
+        lambda texts: texts[::-1],
+    ],
+    ids=["more", "before", "longer", "less", "order"],
+)
+def test_a_change_of_one_text_costs_one_embedding(change, tmp_path):
+    texts = lengthy(2_000)
+    load_texts(texts, tmp_path, CountingEmbeddings())
+    model = CountingEmbeddings()
+    changed = change(texts)
+    found = load_texts(changed, tmp_path, model)
+    assert model.texts == [text for text in changed if text not in set(texts)]
+    (tmp_path / "elsewhere").mkdir()
+    anew = load_texts(changed, tmp_path / "elsewhere", CountingEmbeddings())
+    np.testing.assert_array_equal(found.embeddings, anew.embeddings)
+
+
+def test_of_texts_that_are_missing_here_and_there_those_of_like_length_come_together(tmp_path):
+    texts = lengthy(2_000)
+    embed, model = CountingEmbeddings(), CountingEmbeddings()
+    list(CachedEmbedder(embed.embed_documents, "fake", tmp_path).chunks(texts[::2]))
+    list(CachedEmbedder(model.embed_documents, "fake", tmp_path).chunks(texts))
+    assert sorted(model.texts) == sorted(texts[1::2])
+    assert len(model.calls) == -(-1_000 // CHUNK_TEXTS)
+    spread = [np.ptp([len(text) for text in call]) for call in model.calls]
+    assert np.mean(spread) < 0.1 * np.ptp([len(text) for text in texts])
+
+
+def test_a_text_that_repeats_is_embedded_once(tmp_path):
+    model = CountingEmbeddings()
+    embedder = CachedEmbedder(model.embed_documents, "fake", tmp_path)
+    vectors = np.vstack(list(embedder.chunks(["a", "b", "a"] * CHUNK_TEXTS)))
+    assert model.texts == ["a", "b"]
+    assert np.array_equal(vectors[0], vectors[2])
+    assert not np.array_equal(vectors[0], vectors[1])
+
+
+def test_a_model_of_the_same_name_with_other_vectors_is_refused(tmp_path):
+    list(CachedEmbedder(lambda _: [[1.0, 0.0]], "fake", tmp_path).chunks(["a"]))
+    other = CachedEmbedder(lambda _: [[1.0]], "fake", tmp_path)
+    with pytest.raises(InvalidBatchError, match=r"another length .* delete that folder"):
+        list(other.chunks(["a", "b"]))
+
+
 @pytest.mark.parametrize("damage", [b"", b"PK\x03\x04 cut", "pickled"])
 def test_a_damaged_chunk_is_embedded_again(damage, tmp_path):
     embeddings = CountingEmbeddings()

@@ -63,7 +63,7 @@ def test_several_processes_read_what_one_does(read, monkeypatch):
     def never(*_):
         raise AssertionError
 
-    monkeypatch.setattr(workers, "_read_here", never)
+    monkeypatch.setattr(workers, "read_here", never)
     assert workers.read_all(read, TEXTS) == alone
 
 
@@ -197,7 +197,19 @@ def test_guards_that_read_the_same_texts_have_more_remembered_for_a_while(monkey
     monkeypatch.setattr(readings, "MOST_REMEMBERED", 3)
     with readings.remembering(4):
         remembering(texts)
-    assert len(remembering._known) == 3
+        assert len(remembering._known) == 3
+
+
+def test_what_more_was_remembered_is_forgotten_on_leaving(monkeypatch):
+    monkeypatch.setattr(readings, "REMEMBERED", 2)
+    first, second = Readings(Counting()), Readings(Counting())
+    with readings.remembering(4):
+        with readings.remembering(6):
+            first(["a", "b", "c", "d", "e", "f"])
+            second(["a"])
+        assert list(first._known) == ["c", "d", "e", "f"]  # which are still wanted
+    assert list(first._known) == ["e", "f"]
+    assert list(second._known) == ["a"]
 
 
 def test_what_is_learned_is_remembered_as_long_as_the_batch():

@@ -1,14 +1,17 @@
 """Ids that several users have in common, against dicts."""
 
+import threading
 from functools import partial
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support import passages
+from support import passages, topical
 
 from ragshield_core import Guard, Quarantine
+from ragshield_core.detectors import CliqueDetector, LabelCentroidDetector, LabelNeighborDetector
+from ragshield_core.neighbors.ids import Numbers
 from ragshield_core.neighbors.known import LabelledEntries
 from ragshield_core.neighbors.roster import Labels, Roster, slot_tables
 from ragshield_core.neighbors.slots import Slots
@@ -186,3 +189,52 @@ def test_a_guard_keeps_each_id_once_for_what_it_knows_and_all_detectors():
         guard.fit(part)
         assert all(one.ids == list(revisions) == list(part.ids) for one in kept)
         assert (len(roster._users), roster.n_rows) == (4, len(part))
+
+
+def test_what_is_known_is_answered_right_while_rows_are_numbered_anew(monkeypatch):
+    guard = Guard([LabelCentroidDetector(), LabelNeighborDetector()])
+    stays, comes = topical("billing", 300), topical("billing", 120, prefix="comes")
+    guard.learn(comes)
+    guard.learn(stays)
+    answers = []
+    threads = []
+    renumber = Labels.renumber
+
+    def asked_meanwhile(labels, before):
+        threads.append(threading.Thread(target=lambda: answers.append(guard.known(stays.ids))))
+        threads[-1].start()
+        threads[-1].join(0.1)  # it waits for who writes, or answers at once
+        renumber(labels, before)
+
+    monkeypatch.setattr(Labels, "renumber", asked_meanwhile)
+    guard.forget(comes)
+    for thread in threads:
+        thread.join()
+    assert len(answers) >= 2
+    assert all(found == list(stays.ids) for found in answers)
+
+
+def test_slots_are_known_until_those_that_take_their_place_are(monkeypatch):
+    slots = Slots()
+    slots.add(NAMES)
+    slots.remove(NAMES[:6])
+    put, seen = Numbers.put, []
+
+    def put_and_look(numbers, ids, new):
+        seen.extend([slots.among(NAMES), len(slots), slots.ids(slots.present)])
+        put(numbers, ids, new)
+        seen.extend([slots.among(NAMES), len(slots), slots.ids(slots.present)])
+
+    monkeypatch.setattr(Numbers, "put", put_and_look)
+    slots.compact()
+    assert seen == [NAMES[6:], 6, NAMES[6:]] * 2
+    assert slots.of(NAMES).tolist() == [-1] * 6 + list(range(6))
+
+
+def test_an_audit_takes_no_part_in_the_roster_that_ids_are_kept_in():
+    roster, detector = Roster(), CliqueDetector()
+    detector.share_ids(roster)
+    detector.learn(passages(120, seed=0))
+    detector.audit(passages(120, seed=1))
+    detector.audit(passages(120, seed=2))
+    assert not roster._users

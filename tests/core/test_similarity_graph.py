@@ -222,3 +222,9 @@ def test_an_empty_graph_survives_too():
     again = through_files(SimilarityGraph(KNOWN.dim, K))
     again.learn(KNOWN.ids, again.overlay(KNOWN))
     assert len(again) == len(KNOWN)
+
+
+def test_in_an_empty_graph_that_is_fixed_nothing_lies_near_anything():
+    numbers = np.arange(3)  # all of a batch that comes
+    order = SimilarityGraph.fixed(KNOWN.take([]), K).near_together(numbers)
+    np.testing.assert_array_equal(order, numbers)

@@ -1,5 +1,6 @@
 """Streams of an evaluation: what is in them, and that they go on where they were interrupted."""
 
+import gc
 import json
 from collections import Counter
 from dataclasses import replace
@@ -7,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from small_trials import corpus, embed, small
+from support import passages
 
 from ragshield_core.attacks import Planted
 from ragshield_core.attacks.catalogue import BY_NAME
@@ -141,6 +143,17 @@ def test_the_guards_of_all_streams_read_a_text_once(monkeypatch):
     small(attacks=[BY_NAME["clones"]])
     assert len(asked) > 100
     assert set(asked.values()) == {1}
+
+
+def test_a_process_of_its_own_remembers_from_one_stream_to_the_next():
+    wanted = readings.REMEMBERED + 1
+    try:
+        streams._begin_process("unused", passages(3, 1), wanted)
+        gc.collect()
+        assert readings._most() == wanted
+    finally:
+        streams._lasting.close()
+    assert readings._most() == readings.REMEMBERED
 
 
 def test_what_was_found_under_other_settings_or_is_damaged_is_not_used(tmp_path, ran, monkeypatch):

@@ -183,22 +183,41 @@ def test_few_rows_behind_an_index_that_others_share_are_all_compared(
     assert by_index < 0.9  # what the index finds, where it goes on searching
 
 
-def test_rows_are_counted_until_there_are_many_and_again_much_later(make_store, monkeypatch):
+def test_all_rows_are_compared_until_there_are_many_and_again_much_later(make_store, monkeypatch):
     monkeypatch.setattr(postgres_vectors, "FEW", 100)
     monkeypatch.setattr(postgres_vectors, "RECOUNT", 3)
-    counted, count = [], postgres_vectors._count
+    read, found, count = [], postgres_vectors._found, postgres_vectors._count
+
+    def seen(*given, at_most=None):
+        answer = found(*given, at_most=at_most)
+        read.append(None if at_most is None else answer[1])
+        return answer
+
+    monkeypatch.setattr(postgres_vectors, "_found", seen)
     monkeypatch.setattr(
-        postgres_vectors, "_count", lambda *asked: counted.append(count(*asked)) or counted[-1]
+        postgres_vectors, "_count", lambda *asked: read.append("counted") or count(*asked)
     )
     inner = make_store("postgres", MODEL, PASSAGE_DIM)
     table = access_to(fill(inner, KNOWN.take(range(90)))).table
     for _ in range(3):
         table.search(BAD.embeddings, 4)
-    assert counted == [90, 90, 90]
+    assert read == [90, 90, 90]  # in one statement each
     fill(inner, KNOWN.take(range(90, 240)))
     for _ in range(5):
         assert (table.search(BAD.embeddings, 4).rows >= 0).all()
-    assert counted == [90, 90, 90, 101, 101]
+    assert read[3:] == [101, None, None, None, None, 101, None]
+
+
+def test_two_searches_at_the_same_time_do_not_count_past_the_next_try(make_store, monkeypatch):
+    monkeypatch.setattr(postgres_vectors, "FEW", 100)
+    table = access_to(fill(make_store("postgres", MODEL, PASSAGE_DIM), KNOWN.take(range(90)))).table
+    table._by_index = -1  # both saw the same one that was left
+    read, found = [], postgres_vectors._found
+    monkeypatch.setattr(
+        postgres_vectors, "_found", lambda *a, **b: read.append(b) or found(*a, **b)
+    )
+    table.search(BAD.embeddings, 4)
+    assert read == [{"at_most": 101}]
 
 
 @pytest.mark.parametrize("ids", ["TEXT", "UUID"])

@@ -30,6 +30,7 @@ from ragshield_core.text.hidden.symbols import (
 from ragshield_core.text.hidden.terminal import CONTROL_CHARACTER, control_characters
 from ragshield_core.text.linear import Hint
 from ragshield_core.text.normalized import REMEMBERED_LENGTH, beyond_ascii
+from ragshield_core.text.workers import read_here
 
 
 def payloads(text: str) -> list[Payload]:
@@ -60,7 +61,11 @@ def payloads(text: str) -> list[Payload]:
 
 
 def payloads_in(texts: Sequence[str]) -> list[list[Payload]]:
-    """Return what :func:`payloads` does of each text: in most, one look at all finds nothing."""
+    """Return what :func:`payloads` does of each text: in most, one look at many finds nothing."""
+    return read_here(_payloads_in, texts)  # in shares, since the look is at copies of them
+
+
+def _payloads_in(texts: Sequence[str]) -> list[list[Payload]]:
     found: list[list[Payload]] = [[] for _ in texts]
     for n in _HINT.likely([text.encode("utf-8", "replace") for text in texts]):
         found[n] = payloads(texts[n])
