@@ -306,16 +306,24 @@ class Detector(ABC):
         del scores
         return np.zeros(len(entries), dtype=np.bool_)
 
-    def doubtful(self, scores: NDArray[np.float64]) -> NDArray[np.bool_]:
+    def doubtful(
+        self,
+        scores: NDArray[np.float64],
+        held: NDArray[np.bool_] | None = None,  # noqa: ARG002
+    ) -> NDArray[np.bool_]:
         """Return which scores of a sample are those of poison, of what it never learns from.
 
-        Asked where :attr:`learns` is False and nobody has vouched for the sample, in place of
-        :meth:`outliers`: what such a score means is known without the sample.
+        Asked where :attr:`learns` is False and nobody has vouched for the sample, beside
+        :meth:`outliers` and :meth:`held_outliers`: what such a score means is known without the
+        sample.
 
         Parameters
         ----------
         scores
             Shape (n_entries,): of all entries of the sample, NaN without an opinion.
+        held
+            Shape (n_entries,): which of them the knowledge base does not hold, since they were held
+            in quarantine; ``None`` for none. They say nothing about what it is about.
 
         Returns
         -------
