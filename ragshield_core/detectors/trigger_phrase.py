@@ -354,15 +354,17 @@ class TriggerPhraseDetector(Detector):
 
         They arrive in batches of a hundred, in the order in which they stand: where entries about
         one thing stand together, they have come together. Each fifth of the batches is taken out of
-        the background first. At most 10,000 entries are scored, the others NaN. An entry that a
-        later batch shows in another light has the score it has then.
+        the background first. At most 10,000 entries are scored, the others NaN: those of batches
+        that are drawn, whatever the seed of the fifths, so that they are those whose order is
+        looked at (:meth:`outliers`). An entry that a later batch shows in another light has the
+        score it has then.
         """
         scores = np.full(len(fitted), np.nan)
         if not self._ready:
             return scores
         batches = np.split(np.arange(len(fitted)), range(ARRIVING, len(fitted), ARRIVING))
         order = np.random.default_rng(seed).permutation(len(batches))
-        for chosen in np.array_split(order[: MAX_HELD_OUT // ARRIVING], N_FOLDS):
+        for chosen in np.array_split(order[np.isin(order, _drawn(len(batches)))], N_FOLDS):
             if not chosen.size:
                 continue
             rows = np.concatenate([batches[number] for number in chosen])
@@ -508,7 +510,15 @@ class TriggerPhraseDetector(Detector):
     # Inside
 
     def _come_together(self, reference: Batch) -> set[str]:
-        """Return the ids of entries with a phrase that stands out in their own order only."""
+        """Return the ids of entries with a phrase that stands out in their own order only.
+
+        Of more than :data:`MAX_HELD_OUT` those are looked at that thresholds are taken from: in
+        both orders the same ones, since who was not scored in one would differ for that alone.
+        """
+        drawn = _drawn(-(-len(reference) // ARRIVING))
+        looked_at = np.isin(np.arange(len(reference)) // ARRIVING, drawn)
+        if not looked_at.all():
+            reference = reference.take(looked_at)
         order = np.random.default_rng(0).permutation(len(reference))
         ordered, shuffled = self.held_out_scores(reference, 0), np.full(len(reference), np.nan)
         shuffled[order] = self.held_out_scores(reference.take(order), 0)
@@ -1060,6 +1070,11 @@ def _kinship(
 def _may_be_new(phrase: _Phrase, entries: Sized) -> bool:
     """Return whether a phrase may be a new word, by how many of the recent entries hold it."""
     return phrase.n_recent < TOO_MANY * len(entries)
+
+
+def _drawn(n_batches: int) -> NDArray[np.int64]:
+    """Return which batches of held-out entries are scored; the same ones for a number of them."""
+    return np.random.default_rng(0).permutation(n_batches)[: MAX_HELD_OUT // ARRIVING]
 
 
 def _hash_of(text: str) -> str:

@@ -8,6 +8,7 @@ from support import join, passages, prose, snapshot
 
 from ragshield_core import Batch, Guard, Policy, Quarantine
 from ragshield_core.attacks import disguise_phrase, plant_phrase, vary_phrase
+from ragshield_core.detectors import trigger_phrase
 from ragshield_core.detectors.trigger_phrase import TriggerPhraseDetector
 from ragshield_core.errors import InvalidBatchError, NotFittedError
 from ragshield_core.findings import Decision, Finding, Verdict
@@ -501,6 +502,33 @@ def test_a_phrase_that_came_at_the_end_of_a_store_is_doubted_and_remembered(adop
     assert again.n_doubted() == 0
     assert not again.outliers(adopted).any()  # looked for once
     assert again.fit(passages(2_400, 2)).n_doubted() == 0
+
+
+def test_of_a_large_store_the_order_of_those_is_looked_at_that_thresholds_are_taken_from(
+    monkeypatch,
+):
+    monkeypatch.setattr(trigger_phrase, "MAX_HELD_OUT", 1_000)
+    compared, compare = [], trigger_phrase.came_together
+    monkeypatch.setattr(
+        trigger_phrase,
+        "came_together",
+        lambda *orders: (compared.append(orders), compare(*orders))[1],
+    )
+    store = passages(2_400, 1)
+    detector = TriggerPhraseDetector().fit(store)
+    scored = ~np.isnan(detector.held_out_scores(store, 7))
+    assert scored.sum() == 1_000
+    np.testing.assert_array_equal(~np.isnan(detector.held_out_scores(store, 8)), scored)
+    store = planted(store, np.flatnonzero(scored)[-60:], "amber kettle northern")
+    detector.fit(store)
+    named = detector.outliers(store)
+    assert named[np.flatnonzero(scored)[-60:]].mean() > 0.8
+    assert not named[~scored].any()
+    assert named.sum() <= 60
+    ((ordered, shuffled, _),) = compared
+    assert (len(ordered), len(shuffled)) == (1_000, 1_000)
+    again = TriggerPhraseDetector().fit(store)
+    assert np.corrcoef(again.held_out_scores(store, 0)[scored], ordered)[0, 1] > 0.95
 
 
 def test_what_is_doubted_stays_so_while_it_is_held_and_when_it_comes_back(adopted):
