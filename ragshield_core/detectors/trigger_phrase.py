@@ -392,8 +392,10 @@ class TriggerPhraseDetector(Detector):
         """Return which entries hold a phrase that stands out because they came together only.
 
         In a random order a phrase of so few is that of usual ones, see
-        :mod:`ragshield_core.groups.order`. It is looked for once after a fit, in 2,000 entries or
-        more; those that are found are remembered, so that no later sample counts them as clean.
+        :mod:`ragshield_core.groups.order`. It is looked for in the first sample of 2,000 entries or
+        more that this is asked of after a fit, and in no later one: thresholds are taken by samples
+        that somebody has vouched for without asking. Of more than 10,000 entries so many are looked
+        at. Those that are found are remembered, so that no later sample counts them as clean.
         """
         if self._ready and self._together is None and len(reference) >= FEWEST:
             self._together = self._come_together(reference)
@@ -523,6 +525,9 @@ class TriggerPhraseDetector(Detector):
         ordered, shuffled = self.held_out_scores(reference, 0), np.full(len(reference), np.nan)
         shuffled[order] = self.held_out_scores(reference.take(order), 0)
         ordered, shuffled = np.fmax(ordered, NOTHING), np.fmax(shuffled, NOTHING)
+        # In decimal digits, as they are. In nats the order would seem to say something about nearly
+        # twice as many entries of Wikipedia as it stands (.069 of 2,500 instead of .037), and a
+        # twentieth of poison would pass for one more of its topics.
         rows = np.flatnonzero(came_together(ordered, shuffled, self.floor)).tolist()
         if rows:
             logger.warning(
