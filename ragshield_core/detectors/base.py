@@ -389,12 +389,14 @@ class Detector(ABC):
     def held_out_scores(self, fitted: Batch, seed: int) -> NDArray[np.float64]:
         """Return scores of the fitted entries, each by a model that did not know it.
 
-        Each of :data:`N_FOLDS` random parts is forgotten, scored, and learned again.
+        Each of :data:`N_FOLDS` random parts is forgotten, scored, and learned again. Where
+        :attr:`learns` is False they are merely scored: a model that knows none of them needs no
+        copies of their vectors, and is asked for entries that it has not scored before.
 
         Parameters
         ----------
         fitted
-            The entries that :meth:`fit` was given.
+            The entries that :meth:`fit` was given, or some of them.
         seed
             Of the random parts.
 
@@ -403,7 +405,7 @@ class Detector(ABC):
         NDArray[np.float64]
             Shape (n_fitted,); NaN for entries that cannot be judged then.
         """
-        return self._out_of_fold(fitted, seed)
+        return self._out_of_fold(fitted, seed) if self.learns else self.judged_scores(fitted)
 
     def audit(self, entries: Batch, seed: int = 0) -> NDArray[np.float64]:
         """Fit a whole knowledge base and score each of its entries against the others.

@@ -515,7 +515,7 @@ class Calibrator:
         if new.any():
             # Vectors of a whole knowledge base are not copied for it.
             unknown = fitted if new.all() else fitted.take(new)
-            scores[new] = detector.judged_scores(unknown)
+            scores[new] = detector.held_out_scores(unknown, self._seed)
         wanted = set(again.ids)
         rows = [row for row, entry_id in enumerate(fitted.ids) if entry_id in wanted]
         revisions = _revisions(fitted.take(rows))

@@ -1212,6 +1212,38 @@ def test_what_a_classifier_of_the_users_says_is_not_doubted():
     )
 
 
+class Rules(Scripted):
+    """Learns nothing, so that there is nothing to hold out."""
+
+    learns = False
+
+    def forget(self, entries):
+        raise AssertionError(len(entries))
+
+
+class Stricter(Rules):
+    """Says itself how fitted entries score."""
+
+    def held_out_scores(self, fitted, seed):  # noqa: ARG002
+        return self.judged_scores(fitted) + 3.0
+
+
+def test_a_detector_that_learns_nothing_may_say_itself_how_fitted_entries_score():
+    store = Batch.of(
+        ids=[f"e{i}" for i in range(400)],
+        texts=[f"score={i / 400}" for i in range(400)],
+        embeddings=np.ones((400, 1)),
+    )
+    by_rules = guard_of(Rules()).fit(store).calibrate().thresholds["scripted"]
+    assert by_rules == pytest.approx(0.95, abs=0.02)
+    by_itself = guard_of(Stricter()).fit(store).calibrate()
+    assert by_itself.thresholds["scripted"] == pytest.approx(by_rules + 3.0, abs=1e-5)
+    by_itself.refresh()
+    assert by_itself.thresholds["scripted"] == pytest.approx(by_rules + 3.0, abs=1e-5)
+    adopted = guard_of(Stricter()).adopt(store)
+    assert adopted.thresholds["scripted"] == pytest.approx(by_rules + 3.0, abs=1e-5)
+
+
 def test_what_a_scan_names_is_doubted_and_watched_by_the_guard_that_adopts_it():
     poison = group(5, 3)
     store = join(KNOWN, poison)

@@ -156,10 +156,6 @@ class InstructionDetector(Detector):
     def restore(self, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
         """Do nothing: rules learn nothing."""
 
-    def held_out_scores(self, fitted: Batch, seed: int) -> NDArray[np.float64]:  # noqa: ARG002
-        """Return the scores of the fitted entries: rules know none of them anyway."""
-        return self.judged_scores(fitted)
-
     def doubtful(
         self, scores: NDArray[np.float64], held: NDArray[np.bool_] | None = None
     ) -> NDArray[np.bool_]:
