@@ -375,13 +375,19 @@ def trusts_whom_people_trust(case: DetectorCase) -> None:
 
 
 def says_of_each_what_it_is_asked(case: DetectorCase) -> None:
-    """Ask that outliers, of either kind, and latecomers are told by one truth value per entry."""
+    """Ask that outliers, of either kind, what is doubtful, and latecomers are told by entry."""
     detector = case.fitted()
     outliers = np.asarray(detector.outliers(case.known))
     scores = detector.held_out_scores(case.known, 0)
     held = np.asarray(detector.held_outliers(case.known, scores))
+    doubtful = np.asarray(detector.doubtful(scores, np.arange(len(scores)) < len(scores) // 2))
     late = np.asarray(detector.latecomers(list(case.known.ids)))
-    for found, what in ((outliers, "outliers"), (held, "held outliers"), (late, "latecomers")):
+    for found, what in (
+        (outliers, "outliers"),
+        (held, "held outliers"),
+        (doubtful, "doubtful ones"),
+        (late, "latecomers"),
+    ):
         _ask(found.shape == (len(case.known),), f"{what} have shape {found.shape}")
         _ask(found.dtype == np.bool_, f"{what} are {found.dtype}")
 

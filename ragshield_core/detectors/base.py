@@ -306,16 +306,24 @@ class Detector(ABC):
         del scores
         return np.zeros(len(entries), dtype=np.bool_)
 
-    def doubtful(self, scores: NDArray[np.float64]) -> NDArray[np.bool_]:
+    def doubtful(
+        self,
+        scores: NDArray[np.float64],
+        held: NDArray[np.bool_] | None = None,  # noqa: ARG002
+    ) -> NDArray[np.bool_]:
         """Return which scores of a sample are those of poison, of what it never learns from.
 
-        Asked where :attr:`learns` is False and nobody has vouched for the sample, in place of
-        :meth:`outliers`: what such a score means is known without the sample.
+        Asked where :attr:`learns` is False and nobody has vouched for the sample, beside
+        :meth:`outliers` and :meth:`held_outliers`: what such a score means is known without the
+        sample.
 
         Parameters
         ----------
         scores
             Shape (n_entries,): of all entries of the sample, NaN without an opinion.
+        held
+            Shape (n_entries,): which of them the knowledge base does not hold, since they were held
+            in quarantine; ``None`` for none. They say nothing about what it is about.
 
         Returns
         -------
@@ -381,12 +389,14 @@ class Detector(ABC):
     def held_out_scores(self, fitted: Batch, seed: int) -> NDArray[np.float64]:
         """Return scores of the fitted entries, each by a model that did not know it.
 
-        Each of :data:`N_FOLDS` random parts is forgotten, scored, and learned again.
+        Each of :data:`N_FOLDS` random parts is forgotten, scored, and learned again. Where
+        :attr:`learns` is False they are merely scored: a model that knows none of them needs no
+        copies of their vectors, and is asked for entries that it has not scored before.
 
         Parameters
         ----------
         fitted
-            The entries that :meth:`fit` was given.
+            The entries that :meth:`fit` was given, or some of them.
         seed
             Of the random parts.
 
@@ -395,7 +405,7 @@ class Detector(ABC):
         NDArray[np.float64]
             Shape (n_fitted,); NaN for entries that cannot be judged then.
         """
-        return self._out_of_fold(fitted, seed)
+        return self._out_of_fold(fitted, seed) if self.learns else self.judged_scores(fitted)
 
     def audit(self, entries: Batch, seed: int = 0) -> NDArray[np.float64]:
         """Fit a whole knowledge base and score each of its entries against the others.

@@ -43,7 +43,7 @@ from ragshield_core.groups.evidence import (
 )
 from ragshield_core.groups.graph import Overlay, SimilarityGraph
 from ragshield_core.groups.neighbors import GraphNeighbors
-from ragshield_core.groups.order import came_together
+from ragshield_core.groups.order import FEWEST, came_together
 from ragshield_core.groups.pieces import Pieces
 from ragshield_core.groups.usual import (
     CHANNEL_OF,
@@ -757,7 +757,7 @@ class CliqueDetector(Detector, Lender, IdSharer, TableUser):
                 overlay, channel, newcomers, tightness=known_tight
             )
             self._standing[channel].put("tight", overlay.numbers, evidence.raw.tight)
-        if newcomers is not None and not known_before:
+        if newcomers is not None and len(graph) >= FEWEST and not known_before:
             found = self._without_order(overlay, found)
         if self.rule == "cleanbase":
             judgement = self._judge_cliques(overlay)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import math
 from collections import Counter
@@ -250,8 +251,11 @@ class TriggerPhraseDetector(Detector):
         self._ready = False  # whether what is learned now is recent
         self._lineages: Counter[str] = Counter()  # entries of the knowledge base, by lineage
         self._confirmed: set[str] = set()  # held, and judged poisoned by a person
-        # Fitted entries with a phrase that they came together with; None as long as nobody asked.
+        # Entries with a phrase that they came together with; None as long as nobody has asked for
+        # those of a sample that is large enough.
         self._together: set[str] | None = None
+        # Such that have left, or are held now, each with a hash of its text.
+        self._parted: dict[str, str] = {}
         # Of pieces, until all are counted.
         self._sketches: list[NDArray[np.uint32]] = []
         self._n_characters = 0
@@ -264,6 +268,7 @@ class TriggerPhraseDetector(Detector):
         """Add entries: background up to ``min_entries`` and at the first call, recent later."""
         if not len(entries):
             return
+        self._doubt_again(entries)
         self._lineages.update(name for name in entries.lineages if name is not None)
         if self._ready:
             self._arrive(entries, held=False)
@@ -304,7 +309,7 @@ class TriggerPhraseDetector(Detector):
         background = self._background
         if background is None or not len(entries):
             return
-        self._doubt_no_longer(entries.ids)
+        self._part_with(entries)
         self._lineages -= Counter(name for name in entries.lineages if name is not None)
         recent = self._forget_recent(entries.ids, held=False)
         rest = entries.take(np.array([i not in recent for i in entries.ids], dtype=np.bool_))
@@ -333,7 +338,10 @@ class TriggerPhraseDetector(Detector):
         one entry that was released by mistake explain next to nothing.
         """
         self._latest = None
-        self._doubt_no_longer(ids)
+        if self._together:
+            self._together.difference_update(ids)
+        for entry_id in ids:
+            self._parted.pop(entry_id, None)
         trusted = set(ids)
         marked = [not a.held and a.id in trusted for a in self._recent.arrivals]
         arrivals = self._recent.remove(np.array(marked, dtype=np.bool_))
@@ -346,15 +354,17 @@ class TriggerPhraseDetector(Detector):
 
         They arrive in batches of a hundred, in the order in which they stand: where entries about
         one thing stand together, they have come together. Each fifth of the batches is taken out of
-        the background first. At most 10,000 entries are scored, the others NaN. An entry that a
-        later batch shows in another light has the score it has then.
+        the background first. At most 10,000 entries are scored, the others NaN: those of batches
+        that are drawn, whatever the seed of the fifths, so that they are those whose order is
+        looked at (:meth:`outliers`). An entry that a later batch shows in another light has the
+        score it has then.
         """
         scores = np.full(len(fitted), np.nan)
         if not self._ready:
             return scores
         batches = np.split(np.arange(len(fitted)), range(ARRIVING, len(fitted), ARRIVING))
         order = np.random.default_rng(seed).permutation(len(batches))
-        for chosen in np.array_split(order[: MAX_HELD_OUT // ARRIVING], N_FOLDS):
+        for chosen in np.array_split(order[np.isin(order, _drawn(len(batches)))], N_FOLDS):
             if not chosen.size:
                 continue
             rows = np.concatenate([batches[number] for number in chosen])
@@ -382,13 +392,20 @@ class TriggerPhraseDetector(Detector):
         """Return which entries hold a phrase that stands out because they came together only.
 
         In a random order a phrase of so few is that of usual ones, see
-        :mod:`ragshield_core.groups.order`. It is looked for once after a fit, in 2,000 entries or
-        more; those that are found are remembered, so that no later sample counts them as clean.
+        :mod:`ragshield_core.groups.order`. It is looked for in the first sample of 2,000 entries or
+        more that this is asked of after a fit, and in no later one: thresholds are taken by samples
+        that somebody has vouched for without asking. Of more than 10,000 entries so many are looked
+        at. Those that are found are remembered, so that no later sample counts them as clean.
         """
         if self._ready and self._together is None and len(reference) >= FEWEST:
             self._together = self._come_together(reference)
         doubted = self._together or ()
         return np.array([entry_id in doubted for entry_id in reference.ids], dtype=np.bool_)
+
+    def held_outliers(self, entries: Batch, scores: NDArray[np.float64]) -> NDArray[np.bool_]:  # noqa: ARG002
+        """Return which entries were found to hold such a phrase, whether they have left or not."""
+        doubted = (self._together or set()).union(self._parted)
+        return np.array([entry_id in doubted for entry_id in entries.ids], dtype=np.bool_)
 
     def n_doubted(self) -> int:
         """Return how many entries hold a phrase that they came together with, and still there."""
@@ -473,6 +490,8 @@ class TriggerPhraseDetector(Detector):
         values = {"ready": self._ready, "recent": recent, "confirmed": confirmed}
         if self._together is not None:
             values["together"] = sorted(self._together)
+        if self._parted:
+            values["parted"] = dict(sorted(self._parted.items()))
         return values | {"lineages": dict(self._lineages)}, arrays
 
     def restore(self, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
@@ -488,15 +507,27 @@ class TriggerPhraseDetector(Detector):
         self._lineages = Counter(values.get("lineages", {}))  # early versions did not count them
         if "together" in values:
             self._together = set(values["together"])
+        self._parted = dict(values.get("parted", {}))  # early versions forgot them
 
     # Inside
 
     def _come_together(self, reference: Batch) -> set[str]:
-        """Return the ids of entries with a phrase that stands out in their own order only."""
+        """Return the ids of entries with a phrase that stands out in their own order only.
+
+        Of more than :data:`MAX_HELD_OUT` those are looked at that thresholds are taken from: in
+        both orders the same ones, since who was not scored in one would differ for that alone.
+        """
+        drawn = _drawn(-(-len(reference) // ARRIVING))
+        looked_at = np.isin(np.arange(len(reference)) // ARRIVING, drawn)
+        if not looked_at.all():
+            reference = reference.take(looked_at)
         order = np.random.default_rng(0).permutation(len(reference))
         ordered, shuffled = self.held_out_scores(reference, 0), np.full(len(reference), np.nan)
         shuffled[order] = self.held_out_scores(reference.take(order), 0)
         ordered, shuffled = np.fmax(ordered, NOTHING), np.fmax(shuffled, NOTHING)
+        # In decimal digits, as they are. In nats the order would seem to say something about nearly
+        # twice as many entries of Wikipedia as it stands (.069 of 2,500 instead of .037), and a
+        # twentieth of poison would pass for one more of its topics.
         rows = np.flatnonzero(came_together(ordered, shuffled, self.floor)).tolist()
         if rows:
             logger.warning(
@@ -507,10 +538,20 @@ class TriggerPhraseDetector(Detector):
             )
         return {reference.ids[row] for row in rows}
 
-    def _doubt_no_longer(self, ids: Collection[str]) -> None:
-        """Forget that entries came together: they have left, or a person has judged them good."""
+    def _part_with(self, entries: Batch) -> None:
+        """Note which entries that came together have left: they may be held from now on."""
         if self._together:
-            self._together.difference_update(ids)
+            for entry_id, text in zip(entries.ids, entries.texts, strict=True):
+                if entry_id in self._together:
+                    self._together.remove(entry_id)
+                    self._parted[entry_id] = _hash_of(text)
+
+    def _doubt_again(self, entries: Batch) -> None:
+        """Note which entries have come back: with another text, they are others."""
+        if self._parted and self._together is not None:
+            for entry_id, text in zip(entries.ids, entries.texts, strict=True):
+                if self._parted.pop(entry_id, None) == _hash_of(text):
+                    self._together.add(entry_id)
 
     def _count(self, entries: Batch, sign: int) -> NDArray[np.uint32]:
         """Count entries as background, or no longer, and return their sketches."""
@@ -1034,6 +1075,15 @@ def _kinship(
 def _may_be_new(phrase: _Phrase, entries: Sized) -> bool:
     """Return whether a phrase may be a new word, by how many of the recent entries hold it."""
     return phrase.n_recent < TOO_MANY * len(entries)
+
+
+def _drawn(n_batches: int) -> NDArray[np.int64]:
+    """Return which batches of held-out entries are scored; the same ones for a number of them."""
+    return np.random.default_rng(0).permutation(n_batches)[: MAX_HELD_OUT // ARRIVING]
+
+
+def _hash_of(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def _marked(rows: NDArray[np.intp], n: int) -> NDArray[np.bool_]:

@@ -23,8 +23,8 @@ from ragshield_core.groups.evidence import SIZES
 FALSE_DISCOVERIES = 0.2
 # Members of a group are suspicious together: by chance, so many more than were seen to be.
 GROUP = SIZES[-1]
-# An entry counts as one about which the order says something from so many nats on, by chance as
-# often in one direction as in the other.
+# An entry counts as one about which the order says something if scores differ by more than so many
+# of their units, nats or decimal digits: by chance as often in one direction as in the other.
 SAYS_SOMETHING = 1.0
 # Fewer entries do not show what came together.
 FEWEST = 2_000
@@ -41,9 +41,11 @@ def came_together(
     Parameters
     ----------
     ordered, shuffled
-        Scores in nats in the order in which entries came, and in a random one, shape (n,) each.
+        Surprisals in the order in which entries came, and in a random one, shape (n,) each: in
+        nats, as those of groups, or in decimal digits, as those of planted phrases.
     least
-        Scores up to this are those of usual entries: it does not matter how they differ.
+        In the same unit: scores up to this are those of usual entries, and it does not matter how
+        they differ.
 
     Returns
     -------

@@ -220,13 +220,11 @@ class Calibrator:
         Returns
         -------
         int
-            How many of those outside count as clean.
+            How many of those outside are not far from all that is usual.
         """
-        doubtful = self.measure(sample, confirmed)
+        n = len(sample.inside)
+        far = self.measure(sample, confirmed)
         scores = self._held_out_scores(sample.inside)
-        for detector in () if sample.vetted else self._knowledge.detectors:
-            if not detector.learns and detector.name in scores:
-                doubtful = doubtful | detector.doubtful(scores[detector.name])
         if len(sample.outside):
             outside = self._clean_scores(sample.outside)
             nothing = np.empty(0)
@@ -234,16 +232,16 @@ class Calibrator:
                 name: np.concatenate([scores.get(name, nothing), column])
                 for name, column in outside.items()
             }
-            doubtful = np.concatenate([doubtful, self._doubtful(sample, outside)])
+            far = np.concatenate([far, self._held_outliers(sample, outside)])
+        doubtful = far | self._doubtful(sample, scores)
         counting = ~doubtful
         counted = {name: column[counting] for name, column in scores.items()}
         self._check_judged(counted)
         entries = (*sample.inside.ids, *sample.outside.ids)
         ids = [entry_id for entry_id, counts in zip(entries, counting, strict=True) if counts]
         self._take(counted, at_most, int(np.count_nonzero(doubtful)), ids)
-        n = len(sample.inside)
         self.sample_scores = {name: column[:n] for name, column in scores.items()}
-        return int(np.count_nonzero(counting[n:]))
+        return int(np.count_nonzero(~far[n:]))
 
     def measure(self, sample: CleanSample, confirmed: Sequence[str]) -> NDArray[np.bool_]:
         """Measure what is usual now, by what is inside of a clean sample.
@@ -266,17 +264,31 @@ class Calibrator:
         return doubtful
 
     def _doubtful(
+        self, sample: CleanSample, scores: Mapping[str, NDArray[np.float64]]
+    ) -> NDArray[np.bool_]:
+        """Return which entries of a sample, inside and outside, have scores of poison.
+
+        Asked of both at once: who has something held, or recalled, must not have it count as clean.
+        """
+        held = np.arange(len(sample)) >= len(sample.inside)
+        doubtful = np.zeros(len(sample), dtype=np.bool_)
+        for detector in () if sample.vetted else self._knowledge.detectors:
+            if not detector.learns and detector.name in scores:
+                doubtful |= detector.doubtful(scores[detector.name], held)
+        return doubtful
+
+    def _held_outliers(
         self, sample: CleanSample, outside: Mapping[str, NDArray[np.float64]]
     ) -> NDArray[np.bool_]:
         """Return which entries outside of a sample are far from all that is usual inside.
 
         What is poisoned does not become clean by being held.
         """
-        doubtful = np.zeros(len(sample.outside), dtype=np.bool_)
+        far = np.zeros(len(sample.outside), dtype=np.bool_)
         for detector in () if sample.vetted else self._knowledge.detectors:
             if detector.name in outside:
-                doubtful |= detector.held_outliers(sample.outside, outside[detector.name])
-        return doubtful
+                far |= detector.held_outliers(sample.outside, outside[detector.name])
+        return far
 
     def thresholds_with(self, released: Released | None) -> dict[str, Thresholds]:
         """Return what thresholds are if entries count that people found to be clean.
@@ -503,7 +515,7 @@ class Calibrator:
         if new.any():
             # Vectors of a whole knowledge base are not copied for it.
             unknown = fitted if new.all() else fitted.take(new)
-            scores[new] = detector.judged_scores(unknown)
+            scores[new] = detector.held_out_scores(unknown, self._seed)
         wanted = set(again.ids)
         rows = [row for row, entry_id in enumerate(fitted.ids) if entry_id in wanted]
         revisions = _revisions(fitted.take(rows))

@@ -205,7 +205,7 @@ class Recalibration:
         Returns
         -------
         int
-            How many entries that are not in the store count as clean.
+            How many entries that are not in the store are not far from all that is usual.
 
         Raises
         ------

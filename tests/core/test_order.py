@@ -139,6 +139,11 @@ def test_of_a_clean_store_nothing_is_taken_for_a_campaign(caplog):
     assert not detector.outliers(KNOWN).any()
 
 
+def test_in_too_few_entries_no_order_is_looked_at(monkeypatch):
+    monkeypatch.setattr("ragshield_core.detectors.clique.FEWEST", len(placed("last")) + 1)
+    assert CliqueDetector().fit(placed("last")).n_doubted() == 0
+
+
 def test_what_a_person_has_judged_good_is_doubted_no_longer():
     store = placed("last")
     detector = CliqueDetector().fit(store)

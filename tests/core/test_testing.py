@@ -217,6 +217,11 @@ class Summary(Honest):
         return np.zeros(1, dtype=np.bool_)
 
 
+class Wavering(Honest):
+    def doubtful(self, scores, held=None):  # noqa: ARG002
+        return scores  # how doubtful, not whether
+
+
 class Piecemeal(Honest):
     in_pieces = True
 
@@ -236,6 +241,7 @@ BROKEN = {
     Mute: "accuses_only_what_it_learned",
     Unforgiving: "trusts_whom_people_trust",
     Summary: "says_of_each_what_it_is_asked",
+    Wavering: "says_of_each_what_it_is_asked",
     Single: "scores_one_finite_float64_per_entry",
     Blind: "ranks_planted_poison_above_clean_entries",
     Sociable: "ignores_the_rest_of_the_batch_at_entry_scope",

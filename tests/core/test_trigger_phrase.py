@@ -8,8 +8,10 @@ from support import join, passages, prose, snapshot
 
 from ragshield_core import Batch, Guard, Policy, Quarantine
 from ragshield_core.attacks import disguise_phrase, plant_phrase, vary_phrase
+from ragshield_core.detectors import trigger_phrase
 from ragshield_core.detectors.trigger_phrase import TriggerPhraseDetector
 from ragshield_core.errors import InvalidBatchError, NotFittedError
+from ragshield_core.findings import Decision, Finding, Verdict
 from ragshield_core.text import phrase_counts
 from ragshield_core.text.normalized import readable, words
 from ragshield_core.text.phrase_counts import (
@@ -500,6 +502,74 @@ def test_a_phrase_that_came_at_the_end_of_a_store_is_doubted_and_remembered(adop
     assert again.n_doubted() == 0
     assert not again.outliers(adopted).any()  # looked for once
     assert again.fit(passages(2_400, 2)).n_doubted() == 0
+
+
+def test_of_a_large_store_the_order_of_those_is_looked_at_that_thresholds_are_taken_from(
+    monkeypatch,
+):
+    monkeypatch.setattr(trigger_phrase, "MAX_HELD_OUT", 1_000)
+    compared, compare = [], trigger_phrase.came_together
+    monkeypatch.setattr(
+        trigger_phrase,
+        "came_together",
+        lambda *orders: (compared.append(orders), compare(*orders))[1],
+    )
+    store = passages(2_400, 1)
+    detector = TriggerPhraseDetector().fit(store)
+    scored = ~np.isnan(detector.held_out_scores(store, 7))
+    assert scored.sum() == 1_000
+    np.testing.assert_array_equal(~np.isnan(detector.held_out_scores(store, 8)), scored)
+    store = planted(store, np.flatnonzero(scored)[-60:], "amber kettle northern")
+    detector.fit(store)
+    named = detector.outliers(store)
+    assert named[np.flatnonzero(scored)[-60:]].mean() > 0.8
+    assert not named[~scored].any()
+    assert named.sum() <= 60
+    ((ordered, shuffled, _),) = compared
+    assert (len(ordered), len(shuffled)) == (1_000, 1_000)
+    again = TriggerPhraseDetector().fit(store)
+    assert np.corrcoef(again.held_out_scores(store, 0)[scored], ordered)[0, 1] > 0.95
+
+
+def test_what_is_doubted_stays_so_while_it_is_held_and_when_it_comes_back(adopted):
+    detector, again = TriggerPhraseDetector().fit(adopted), TriggerPhraseDetector()
+    named = adopted.take(detector.outliers(adopted))
+    nothing = np.zeros(len(named))
+    assert detector.held_outliers(named, nothing).all()
+    detector.forget(named)  # which is what happens first to what is held
+    detector.hold(named)
+    again.restore(*detector.state())
+    for each in (detector, again):
+        assert each.n_doubted() == 0
+        assert not each.outliers(adopted).any()
+        assert each.held_outliers(named, nothing).all()
+        assert not each.held_outliers(adopted.take(range(100)), np.zeros(100)).any()
+    detector.trust(named.ids[:5])  # released
+    detector.forget_held(named.ids)
+    detector.learn(named.take(range(5, 10)))  # the same text, written again
+    detector.learn(replace(named.take(range(10, 15)), texts=passages(5, 9).texts))
+    assert detector.n_doubted() == 5
+    doubted = (np.arange(len(named)) >= 5) & ~np.isin(np.arange(len(named)), range(10, 15))
+    np.testing.assert_array_equal(detector.held_outliers(named, nothing), doubted)
+
+
+def test_a_phrase_that_came_with_a_store_does_not_become_usual_by_being_recalled(adopted):
+    guard = Guard([TriggerPhraseDetector()], quarantine=Quarantine("sqlite://")).adopt(adopted)
+    before = guard._calibrator.calibration.n_doubtful
+    gone = adopted.take(range(2_340, 2_400))
+    why = {"score": 9.0, "threshold": 2.0, "p_value": None, "evidence": ""}
+    held = [
+        Decision(
+            entry_id=i,
+            verdict=Verdict.QUARANTINE,
+            findings=(Finding(detector="trigger_phrase", entry_id=i, **why),),
+        )
+        for i in gone.ids
+    ]
+    guard.recall(gone, held, lambda _: None)
+    guard.refresh()
+    assert len(guard._calibrator.sample.outside) == 60
+    assert guard._calibrator.calibration.n_doubtful == before > 50
 
 
 def test_what_is_scattered_or_came_to_a_small_store_is_not_doubted(adopted):

@@ -26,7 +26,8 @@ from ragshield_core.text.normalized import sentences
 QUOTED = 80
 # Entries that give orders and make up so large a share of a sample that nobody has vouched for are
 # taken for poison: in each of eleven clean corpora at most one entry in six hundred gives any;
-# fewer hardly move the threshold, and more than a twentieth are what a store is about.
+# fewer hardly move the threshold, and more than a twentieth of what stands in a store are what it
+# is about.
 DOUBTFUL = (0.0025, 0.05)
 
 
@@ -155,21 +156,23 @@ class InstructionDetector(Detector):
     def restore(self, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
         """Do nothing: rules learn nothing."""
 
-    def held_out_scores(self, fitted: Batch, seed: int) -> NDArray[np.float64]:  # noqa: ARG002
-        """Return the scores of the fitted entries: rules know none of them anyway."""
-        return self.judged_scores(fitted)
-
-    def doubtful(self, scores: NDArray[np.float64]) -> NDArray[np.bool_]:
+    def doubtful(
+        self, scores: NDArray[np.float64], held: NDArray[np.bool_] | None = None
+    ) -> NDArray[np.bool_]:
         """Return which entries give orders, where they are as many as poison may be.
 
         A store that nobody has vouched for would else bring its orders to be usual. Where still
-        more give orders, it is what the store is about.
+        more of what stands in it give orders, it is what the store is about.
         """
         given = np.nan_to_num(scores, nan=0.0) > self.default_threshold
         fewest, most = DOUBTFUL
+        # Whatever counts moves the threshold, held or not. But anybody can have any number of
+        # orders held: were they counted, enough of them would be what the store is about.
+        standing = given if held is None else given[~held]
+        usual = standing.size > 0 and standing.mean() > most
         # What a classifier of the user's says of clean texts is not known.
         known = self.classifier is None and len(given) > 0
-        return given if known and fewest <= given.mean() <= most else np.zeros_like(given)
+        return given if known and given.mean() >= fewest and not usual else np.zeros_like(given)
 
     def score(self, batch: Batch) -> NDArray[np.float64]:
         """Return the score of each entry's most suspicious window, in [0, 1]."""
