@@ -1124,7 +1124,7 @@ class Guard(Writes):
                 return report
             arrivals = self._calibrator.arrivals
             names = [d.name for d in self.detectors if arrivals.of(d.name).judged]
-            sources = arrivals.of_sources(filter(None, report.batch.lineages))
+            sources = arrivals.of_sources(filter(None, report.batch.sources))
             return replace(
                 report,
                 spent=arrivals.of().share,

@@ -54,7 +54,7 @@ class Shift:
     """Entries that are unlike those a detector was calibrated on, as a whole and not by a few."""
 
     detector: str
-    source: str | None  # a lineage; None for all that came lately
+    source: str | None  # None for all that came lately
     n_entries: int
     share: float  # with a p-value in (0.02, 0.25], among those above 0.02
     expected: float  # of that, for entries like those of the clean sample
@@ -93,7 +93,7 @@ class Counted:
 
     Attributes
     ----------
-    ids, lineages
+    ids, sources
         One per entry.
     embeddings
         Shape (n_entries, dim), float32, rows of unit length.
@@ -106,7 +106,7 @@ class Counted:
     """
 
     ids: tuple[str, ...]
-    lineages: tuple[str | None, ...]
+    sources: tuple[str | None, ...]
     embeddings: NDArray[np.float32]
     held: NDArray[np.bool_]
     scores: Mapping[str, NDArray[np.float64]]
@@ -122,7 +122,7 @@ class Counted:
         )
         return cls(
             ids=report.batch.ids,
-            lineages=report.batch.lineages,
+            sources=report.batch.sources,
             embeddings=report.batch.embeddings,
             held=~report.admitted,
             scores=report.scores,
@@ -133,7 +133,7 @@ class Counted:
         """Return everything as JSON-ready values and arrays."""
         values = {
             "ids": list(self.ids),
-            "lineages": list(self.lineages),
+            "sources": list(self.sources),
             "held_by": dict(self.held_by),
             "scores": list(self.scores),
         }
@@ -153,13 +153,13 @@ class Counted:
         """
         counted = cls(
             ids=tuple(values["ids"]),
-            lineages=tuple(values["lineages"]),
+            sources=tuple(values["sources"]),
             embeddings=arrays["embeddings"],
             held=arrays["held"],
             scores=dict(zip(values["scores"], arrays.get("scores", ()), strict=True)),
             held_by=dict(values["held_by"]),
         )
-        columns = (counted.lineages, counted.embeddings, counted.held, *counted.scores.values())
+        columns = (counted.sources, counted.embeddings, counted.held, *counted.scores.values())
         if any(len(column) != len(counted.ids) for column in columns):
             msg = "columns of what was counted differ in length"
             raise ValueError(msg)
@@ -208,12 +208,12 @@ class Arrivals:
         self.spent["", "held"] += int(np.count_nonzero(held))
         for name, n in counted.held_by.items():
             self.spent[name, "held"] += n
-        self._count_sources(counted.lineages, held)
+        self._count_sources(counted.sources, held)
         self._remember(counted)
         for name, column in scores.items():
             calibration = calibrations.get(name)
             if calibration is not None and _distinct(calibration):
-                self._note(name, calibration, column, counted.lineages)
+                self._note(name, calibration, column, counted.sources)
 
     def topics(self) -> list[Topic]:
         """Return topics of which nearly all that came lately was held, the fullest first."""
@@ -359,16 +359,16 @@ class Arrivals:
         self._ids = [*self._ids, *counted.ids][-WINDOW:]
         self._held = np.concatenate([self._held, counted.held])[-WINDOW:]
 
-    def _count_sources(self, lineages: Iterable[str | None], held: NDArray[np.bool_]) -> None:
-        judged = zip(lineages, held.tolist(), strict=True)
+    def _count_sources(self, sources: Iterable[str | None], held: NDArray[np.bool_]) -> None:
+        judged = zip(sources, held.tolist(), strict=True)
         named: list[tuple[str, bool]] = [
-            (lineage, is_held) for lineage, is_held in judged if lineage is not None
+            (source, is_held) for source, is_held in judged if source is not None
         ]
-        out = Counter(lineage for lineage, is_held in named if is_held)
-        for lineage, n in Counter(lineage for lineage, _ in named).items():
-            counts = self.sources.setdefault(lineage, Counter())
+        out = Counter(source for source, is_held in named if is_held)
+        for source, n in Counter(source for source, _ in named).items():
+            counts = self.sources.setdefault(source, Counter())
             counts["judged"] += n
-            counts["held"] += out[lineage]
+            counts["held"] += out[source]
         if len(self.sources) > 2 * MAX_SOURCES:  # those that brought least are forgotten
             most = sorted(self.sources, key=lambda s: -self.sources[s]["judged"])[:MAX_SOURCES]
             self.sources = {source: self.sources[source] for source in most}
@@ -379,21 +379,22 @@ class Arrivals:
         name: str,
         calibration: Calibration,
         scores: NDArray[np.float64],
-        lineages: Iterable[str | None],
+        sources: Iterable[str | None],
     ) -> None:
         p_values = calibration.p_values(scores).astype(np.float32)
         p_values[np.isnan(scores)] = np.nan
         known = ~np.isnan(p_values)
         self._p_values[name] = _latest(self._p_values.get(name), p_values[known])
         by_source: dict[str, list[int]] = {}
-        for row, lineage in enumerate(lineages):
-            if lineage is None or not known[row] or lineage not in self.sources:
+        for row, source in enumerate(sources):
+            if source is None or not known[row] or source not in self.sources:
                 continue
-            if self.sources[lineage]["judged"] >= FEWEST // 2:
-                by_source.setdefault(lineage, []).append(row)
-        for lineage, rows in by_source.items():
-            kept = self._by_source.setdefault(lineage, {})
+            if self.sources[source]["judged"] >= FEWEST // 2:
+                by_source.setdefault(source, []).append(row)
+        for source, rows in by_source.items():
+            kept = self._by_source.setdefault(source, {})
             kept[name] = _latest(kept.get(name), p_values[rows])
+
 
 def _latest(before: NDArray[Any] | None, new: NDArray[Any]) -> NDArray[Any]:
     return new[-WINDOW:] if before is None else np.concatenate([before, new])[-WINDOW:]
