@@ -45,6 +45,16 @@ from ragshield_core.groups.graph import Overlay, SimilarityGraph
 from ragshield_core.groups.neighbors import GraphNeighbors
 from ragshield_core.groups.order import FEWEST, came_together
 from ragshield_core.groups.pieces import Pieces
+from ragshield_core.groups.sources import (
+    AMONG,
+    FEWEST_OF_SOURCE,
+    MOST_OF_SOURCE,
+    MOST_STANDING,
+    SourceTable,
+    among_standing,
+    nearness_of_standing,
+    surprisals_within,
+)
 from ragshield_core.groups.usual import (
     CHANNEL_OF,
     COPIES,
@@ -237,6 +247,12 @@ class CliqueDetector(Detector, Lender, IdSharer, TableUser):
         self._shuffled = False
         self._latest: tuple[Batch, Overlay, Judgement] | None = None
         self._overlooked: frozenset[str] = frozenset()
+        self._sources = SourceTable()
+        # Slots of the standing entries that others are compared with, and how near to each other
+        # they are; vectors of these while the graph stays as it is.
+        self._usual_nearness: NDArray[np.float32] = np.empty(0, dtype=np.float32)
+        self._compared: tuple[int, NDArray[np.int64], NDArray[np.float32]] | None = None
+        self._within: dict[int, tuple[int, Tied]] = {}  # by source: its size then, and evidence
 
     def neighbors(self) -> NeighborSource:
         """Return the neighbours of the graph, for detectors that would search for the same."""
@@ -289,6 +305,7 @@ class CliqueDetector(Detector, Lender, IdSharer, TableUser):
         if self._graph is None:
             self._graph = self._empty_graph(entries.dim)
         if not self._ready:
+            self._sources.vouch(entries.sources)
             self._learn_trusted(entries)
         else:
             self._insert(entries.ids, entries)
@@ -297,7 +314,10 @@ class CliqueDetector(Detector, Lender, IdSharer, TableUser):
         """Add entries whose neighbours are said when all were added."""
         if self._graph is None:
             self._graph = self._empty_graph(piece.dim)
+        start = self._graph.n_slots
         self._graph.extend(piece.ids, piece)
+        self._sources.vouch(piece.sources)
+        self._note_sources(start, piece)
 
     def pieces_learned(self, pieces: Pieces, reference: Batch) -> None:  # noqa: ARG002
         """Take over the neighbours, and measure what is usual; all entries are trusted."""
@@ -612,8 +632,12 @@ class CliqueDetector(Detector, Lender, IdSharer, TableUser):
             arrays |= {f"words.{key}": array for key, array in self._shares.state().items()}
         if self._usual is not None:
             arrays |= self._usual.state()
+        sources, columns = self._sources.state()
+        arrays |= {f"sources.{key}": array[:n] for key, array in columns.items()}
+        arrays["usual_nearness"] = self._usual_nearness
         return {
             "graph": values,
+            "sources": sources,
             "held": self._held,
             "n_come": self._n_come,
             "ready": self._ready,
@@ -660,6 +684,8 @@ class CliqueDetector(Detector, Lender, IdSharer, TableUser):
         self._edge_threshold, self._ready = (threshold, reachable), values["ready"]
         if values["ready"] and self.rule == "groups":
             self._usual = Usual.restored(arrays)
+        self._sources = SourceTable.restored(values["sources"], part_of(arrays, "sources."))
+        self._usual_nearness = arrays["usual_nearness"]
 
     # Inside
 
@@ -703,6 +729,7 @@ class CliqueDetector(Detector, Lender, IdSharer, TableUser):
             graph.learn(entries.ids, graph.overlay(entries))
         else:
             graph.fit(entries.ids, entries)
+        self._note_sources(graph.n_slots - len(entries), entries)
         if len(graph) >= self.min_entries:
             slots = graph.present
             self._measure(slots)
@@ -762,6 +789,7 @@ class CliqueDetector(Detector, Lender, IdSharer, TableUser):
         if self.rule == "cleanbase":
             judgement = self._judge_cliques(overlay)
         else:
+            self._usual_nearness = nearness_of_standing(overlay.lists)
             judgement = self._measure_groups(overlay, found, audit=audit)
         self._scores[overlay.numbers] = rounded_up(judgement.scores)
         return judgement
@@ -888,6 +916,7 @@ class CliqueDetector(Detector, Lender, IdSharer, TableUser):
         start = graph.n_slots
         graph.learn(keys, overlay)
         self._make_room()
+        self._sources.put(np.arange(start, graph.n_slots), entries.sources)
         self._n_come += len(entries)
         self._held_at[start : graph.n_slots] = self._n_come if held else np.nan
         for channel, evidence in judgement.evidence.items():
@@ -920,6 +949,8 @@ class CliqueDetector(Detector, Lender, IdSharer, TableUser):
         self._scores, self._trusted = self._scores[before], self._trusted[before]
         self._held_at = self._held_at[before]
         self._measured = self._measured[before]
+        self._sources.by_slot = self._sources.by_slot[before]
+        self._within = {}
         self._together = np.flatnonzero(np.isin(before, self._together)).astype(np.int32)
         self._standing = {channel: raw.part(before) for channel, raw in self._standing.items()}
 
@@ -935,6 +966,7 @@ class CliqueDetector(Detector, Lender, IdSharer, TableUser):
         trusted[:have], measured[:have] = self._trusted, self._measured
         self._scores, self._held_at = scores, held_at
         self._trusted, self._measured = trusted, measured
+        self._sources.grow(size)
         for channel, raw in self._standing.items():
             self._standing[channel] = raw.part(np.s_[:have], room=size - have)
 
@@ -960,6 +992,112 @@ class CliqueDetector(Detector, Lender, IdSharer, TableUser):
             return first
         suspects = rows[first.scores[rows] > self.audit_threshold(SUSPICIOUS)]
         return self._judge(overlay, rows, (suspects, first)) if suspects.size else first
+
+    def _within_sources(self, overlay: Overlay, judgement: Judgement) -> Judgement:
+        """Judge groups off the standing topics, of sources that join, by their source as well.
+
+        See :mod:`ragshield_core.groups.sources`.
+        """
+        suspects = np.flatnonzero(judgement.scores > self.audit_threshold(SUSPICIOUS))
+        codes = self._sources_of(overlay)
+        mine = codes[overlay.numbers[suspects]]
+        suspects = suspects[self._sources.joining(mine)]
+        scores = judgement.scores.copy()
+        for code in np.unique(codes[overlay.numbers[suspects]]).tolist():
+            reference, numbers = self._of_source(overlay, judgement, codes, code)
+            if len(numbers) < FEWEST_OF_SOURCE:
+                continue
+            rows = suspects[codes[overlay.numbers[suspects]] == code]
+            rows = rows[~self._among_standing(overlay, judgement, rows, codes)]
+            if not rows.size:
+                continue
+            place = {number: row for row, number in enumerate(numbers.tolist())}
+            own = np.array(
+                [place.get(n, -1) for n in overlay.numbers[rows].tolist()], dtype=np.intp
+            )
+            tied = Tied.of(judgement.evidence, rows, judgement.lineages)
+            within = surprisals_within(tied, reference, np.arange(len(rows)), own)
+            scores[rows] = np.minimum(scores[rows], within)
+        return judgement._replace(scores=scores)
+
+    def _sources_of(self, overlay: Overlay) -> NDArray[np.int32]:
+        """Return codes of sources by entry number."""
+        n_slots = self._fitted().n_slots
+        new = self._sources.codes_of(overlay.batch.sources)
+        return np.concatenate([self._sources.by_slot[:n_slots], new])
+
+    def _of_source(
+        self, overlay: Overlay, judgement: Judgement, codes: NDArray[np.int32], code: int
+    ) -> tuple[Tied, NDArray[np.int64]]:
+        """Return evidence about entries of a source, held ones left out, and their numbers.
+
+        Those of the batch as they are judged now, standing ones as they were when the source was
+        smaller by a tenth at most.
+        """
+        graph, rng = self._fitted(), np.random.default_rng(0)
+        new = np.flatnonzero(codes[graph.n_slots :] == code)  # rows of the overlay, too
+        standing = np.flatnonzero(codes[: graph.n_slots] == code)
+        standing = standing[~graph.gone[standing] & np.isnan(self._held_at[standing])]
+        size = len(new) + len(standing)
+        if len(new) > MOST_OF_SOURCE:
+            new = np.sort(rng.choice(new, MOST_OF_SOURCE, replace=False))
+        parts = [Tied.of(judgement.evidence, new, judgement.lineages)]
+        numbers = [overlay.numbers[new]]
+        if standing.size:
+            known = self._within.get(code)
+            if known is None or not 0.9 * size <= known[0] <= size:
+                if len(standing) > MOST_OF_SOURCE:
+                    standing = np.sort(rng.choice(standing, MOST_OF_SOURCE, replace=False))
+                part = graph.part(standing)
+                turns = (
+                    Newcomers(part, self._shares, self._turns(TURNS))
+                    if self._shares is not None
+                    else None
+                )
+                evidence = {channel: self._evidence(part, channel, turns) for channel in CHANNELS}
+                tied = Tied.of(evidence, np.s_[:], self._lineages_by_turn(part, TURNS))
+                self._within[code] = known = (size, tied)
+            parts.append(known[1])
+            numbers.append(np.full(len(known[1].crowd), -1, dtype=np.int64))
+        return Tied.joined(parts), np.concatenate(numbers)
+
+    def _among_standing(
+        self,
+        overlay: Overlay,
+        judgement: Judgement,
+        rows: NDArray[np.intp],
+        codes: NDArray[np.int32],
+    ) -> NDArray[np.bool_]:
+        """Return which rows, with their groups, sit among standing entries of other sources."""
+        graph = self._fitted()
+        if self._compared is None or self._compared[0] != graph.version:
+            slots = graph.present[np.isnan(self._held_at[graph.present])]
+            if len(slots) > MOST_STANDING:
+                slots = np.random.default_rng(0).choice(slots, MOST_STANDING, replace=False)
+            self._compared = (graph.version, slots, graph.index.vectors(slots))
+        _, slots, vectors = self._compared
+        code = codes[overlay.numbers[rows[0]]]
+        others = vectors[codes[slots] != code]
+        group = np.concatenate(
+            [
+                overlay.numbers[rows][:, None],
+                *(judgement.evidence[c].members[rows, : SIZES[-1] - 1] for c in CHANNELS),
+            ],
+            axis=1,
+        )
+        group[(group >= 0) & (codes[group] != code)] = -1  # standing members stand among others
+        members, place = np.unique(group, return_inverse=True)
+        near = among_standing(overlay.vectors(members), others, self._usual_nearness)
+        there = group >= 0
+        mean = np.where(there, near[place.reshape(group.shape)], 0.0).sum(axis=1) / there.sum(
+            axis=1
+        )
+        return np.asarray(mean >= AMONG)
+
+    def _note_sources(self, start: int, entries: Batch) -> None:
+        """Note where entries come from, whose slots begin at ``start``."""
+        self._make_room()
+        self._sources.put(np.arange(start, start + len(entries)), entries.sources)
 
     def _judge(
         self,
@@ -993,9 +1131,10 @@ class CliqueDetector(Detector, Lender, IdSharer, TableUser):
         why, scores = np.zeros(n, dtype=np.intp), np.full(n, -np.inf)
         why[wanted] = np.argmax(columns, axis=1)
         scores[wanted] = columns.max(axis=1)
-        return Judgement(
+        judgement = Judgement(
             scores=scores, why=why, evidence=evidence, lineages=lineages, edges=NO_EDGES
         )
+        return judgement if suspected is None else self._within_sources(overlay, judgement)
 
     def _lineages_by_turn(self, overlay: Overlay, turns: int) -> dict[str, NDArray[np.int64]]:
         """Return the same if each part of the graph had come last in turn, in its own order."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -100,6 +100,24 @@ class Tied(NamedTuple):
             groups={channel: raw.take(rows) for channel, raw in self.groups.items()},
             crowd=self.crowd[rows],
             lineages={kind: found_in[rows] for kind, found_in in self.lineages.items()},
+        )
+
+    @classmethod
+    def joined(cls, parts: Sequence[Tied]) -> Tied:
+        """Return the evidence of several parts, one after the other."""
+        first = parts[0]
+        return cls(
+            groups={
+                channel: Raw(
+                    *map(np.concatenate, zip(*(p.groups[channel] for p in parts), strict=True))
+                )
+                for channel in first.groups
+            },
+            crowd=np.concatenate([part.crowd for part in parts]),
+            lineages={
+                kind: np.concatenate([part.lineages[kind] for part in parts])
+                for kind in first.lineages
+            },
         )
 
     def columns(self, usual: Usual) -> NDArray[np.float64]:
