@@ -1,0 +1,262 @@
+"""Which languages and scripts a knowledge base holds, and whether a text is in one of them."""
+
+from __future__ import annotations
+
+import functools
+import unicodedata
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ragshield_core.text.fluency import Tokenized, Tokens, recurrences, slot
+
+# Counts of words stand in one table of 4 MiB. Where two words share a slot, an unknown one is taken
+# for a known one: a text is then judged rather than not.
+WORDS = 1 << 20
+# Words that are so frequent that they make up this share of the knowledge base are its common ones:
+# function words, which every text in its languages needs, whatever the text is about.
+COMMON = 0.5
+# A text in a language of the knowledge base has at least half as many common words as 99 of 100
+# entries have. Documentation and mails have, beside encyclopedia articles; other languages have a
+# tenth of that: "in", "die".
+FEWEST, HALF = 0.01, 0.5
+# Of the words that are not common, this share stands in the text again in running text of any
+# language: its function words. Of eleven languages in passages of 100 words Turkish has the fewest.
+RECURRING = 0.1
+# So many different words must recur. Optimisers repeat one or two words that the retriever likes.
+RECURRING_WORDS = 5
+# A text of fewer words has no five that recur. Where it has less than this part of the known words
+# that entries have, nothing tells gibberish from another language.
+FEW_WORDS, FEW_KNOWN = 40, 0.5
+# A script in which a tenth of the knowledge base is written is one whose readers wrote it. Of other
+# scripts it has quotations.
+PRINCIPAL = 0.1
+
+_BLOCK = 7  # bits of a code point that share a script, with few exceptions
+# Scripts that one language mixes.
+_TOGETHER = {"HIRAGANA": "CJK", "KATAKANA": "CJK", "FULLWIDTH": "CJK", "IDEOGRAPHIC": "CJK"}
+
+
+class _Profile(NamedTuple):
+    """Of each text, shape (n_texts,); words are counted, scripts by their letters."""
+
+    words: NDArray[np.int64]
+    known: NDArray[np.int64]
+    common: NDArray[np.int64]
+    recurring: NDArray[np.int64]  # words that are not common and stand there again
+    repeated: NDArray[np.int64]  # how many different ones
+    main: NDArray[np.int64]  # script of most letters, -1 where none has half of them
+
+
+class Languages:
+    """Says whether a text is in a language that a knowledge base holds.
+
+    Detectors that compare words with those of the knowledge base can say nothing of a text in
+    another language. This class learns words and scripts from the texts of the knowledge base, and
+    names the texts that no such detector should judge, with the reason:
+
+    - Most letters are of a script in which next to nothing of the knowledge base is written, and
+      its words are unknown.
+    - The common words of the knowledge base are missing, and words of the text's own recur in their
+      place, as function words do in every language.
+    - The text is short, and most of its words are unknown.
+
+    Attributes
+    ----------
+    n_words
+        Learned, those forgotten taken off.
+
+    Notes
+    -----
+    What an attacker gains by writing so that a text is not judged: gibberish of a model's
+    vocabulary consists of words in the script of the knowledge base that stand there once, and is
+    judged. An optimiser can be made to repeat words, or to use another script. The text must then
+    do without prose in the language of the knowledge base: an ordinary passage beside the
+    gibberish brings its common words. What remains is a text that no reader takes for an answer,
+    and that every report names as not judged by this detector.
+
+    Learning and forgetting are exact. What is usual is measured by :meth:`refresh`, from held-out
+    entries of the knowledge base.
+    """
+
+    def __init__(self) -> None:
+        self.n_words = 0
+        self._counts: NDArray[np.int32] = np.zeros(WORDS, dtype=np.int32)
+        self._scripts: NDArray[np.int64] = np.zeros(len(_scripts()[1]), dtype=np.int64)
+        self._common = 1.0  # share of all words
+        self._fewest_common = 0.0
+        self._usually_known = 1.0
+
+    def learn(self, texts: Tokenized) -> None:
+        """Count the words of texts, and the letters of each script."""
+        self._count(texts, 1)
+
+    def forget(self, texts: Tokenized) -> None:
+        """Take texts off that were learned."""
+        self._count(texts, -1)
+
+    def refresh(self, texts: Tokenized) -> None:
+        """Measure what is usual, in entries of the knowledge base that are forgotten for a while."""
+        nonzero = np.sort(self._counts[self._counts > 0])[::-1]
+        if len(nonzero):
+            place = int(np.searchsorted(np.cumsum(nonzero), COMMON * nonzero.sum()))
+            self._common = float(nonzero[min(place, len(nonzero) - 1)]) / self.n_words
+        profile = self._profile(texts)
+        n = profile.words.sum()
+        if n:
+            self._usually_known = float(profile.known.sum() / n)
+            long = profile.words >= FEW_WORDS
+            shares = profile.common[long] / profile.words[long]
+            self._fewest_common = float(np.quantile(shares, FEWEST)) if len(shares) else 0.0
+
+    def unheld(self, texts: Tokenized, min_known: float) -> dict[int, str]:
+        """Return the texts in no language or script of the knowledge base, each with the reason.
+
+        Parameters
+        ----------
+        texts
+            Any number.
+        min_known
+            Share of the known words that entries usually have, [0, 1]: a text in a rare script that
+            has fewer is in a language that the knowledge base does not hold.
+        """
+        found = self._profile(texts)
+        words, known = found.words, found.known
+        least = self._usually_known * min_known
+        principal = self.principal()
+        rare_script = (found.main >= 0) & ~principal[found.main] & (known < least * words)
+        language = (
+            (found.common < HALF * self._fewest_common * words)
+            & (found.recurring >= RECURRING * words)
+            & (found.repeated >= RECURRING_WORDS)
+        )
+        short = (words < FEW_WORDS) & (known < least * FEW_KNOWN * words)
+        reasons = {}
+        for row in np.flatnonzero(rare_script | language | short).tolist():
+            has = (
+                f"the knowledge base has {known[row]} of its {words[row]} words, so that it does "
+                "not know how such text reads"
+            )
+            if rare_script[row]:
+                name = _scripts()[1][found.main[row]]
+                why = f"it is written in a script ({name}) that hardly any entry is written in"
+            elif language[row]:
+                why = (
+                    f"{found.recurring[row]} words that are rare in the knowledge base recur, as "
+                    "those of another language do"
+                )
+            else:
+                why = "the entry is too short to tell another language from gibberish"
+            reasons[row] = f"{has}; {why}"
+        return reasons
+
+    def principal(self) -> NDArray[np.bool_]:
+        """Return which scripts a good part of the knowledge base is written in, (n_scripts,)."""
+        principal: NDArray[np.bool_] = self._scripts >= PRINCIPAL * max(1, self._scripts.sum())
+        return principal
+
+    def foreign(self, tokens: Tokens) -> NDArray[np.bool_]:
+        """Return which tokens are unknown words in a script of quotations, shape (n_tokens,)."""
+        foreign: NDArray[np.bool_] = tokens.letters & ~self.principal()[script_of(tokens)]
+        foreign[foreign] = self._counts[slot(tokens.word[foreign], WORDS)] == 0
+        return foreign
+
+    def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        """Return the counts that are not zero, and what is usual."""
+        slots = np.flatnonzero(self._counts)
+        arrays = {
+            "word_slots": slots.astype(np.uint32),
+            "word_counts": self._counts[slots],
+            "script_letters": self._scripts.copy(),
+        }
+        values = {
+            "n_words": self.n_words,
+            "common": self._common,
+            "fewest_common": self._fewest_common,
+            "usually_known": self._usually_known,
+        }
+        return values, arrays
+
+    def restore(self, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Take over what :meth:`state` returned."""
+        self.n_words = int(values["n_words"])
+        self._common = float(values["common"])
+        self._fewest_common = float(values["fewest_common"])
+        self._usually_known = float(values["usually_known"])
+        self._counts = np.zeros(WORDS, dtype=np.int32)
+        self._counts[arrays["word_slots"]] = arrays["word_counts"]
+        self._scripts = arrays["script_letters"].astype(np.int64)
+
+    def _count(self, texts: Tokenized, sign: int) -> None:
+        for _, tokens in texts:
+            words = tokens.word[tokens.letters]
+            np.add.at(self._counts, slot(words, WORDS), np.int32(sign))
+            self.n_words += sign * len(words)
+            self._scripts += sign * self._letters(tokens)
+
+    def _letters(self, tokens: Tokens) -> NDArray[np.int64]:
+        chosen = np.flatnonzero(tokens.letters)
+        sizes = (tokens.end - tokens.start)[chosen]
+        counted = np.bincount(
+            script_of(tokens)[chosen], weights=sizes, minlength=len(self._scripts)
+        )
+        return np.rint(counted).astype(np.int64)
+
+    def _profile(self, texts: Tokenized) -> _Profile:
+        n = len(texts)
+        counted = np.zeros((5, n), dtype=np.int64)
+        scripts = np.zeros((n, len(self._scripts)), dtype=np.int64)
+        common = max(1.0, self._common * self.n_words)
+        for first, tokens in texts:
+            counts = self._counts[slot(tokens.word, WORDS)]
+            letters = tokens.letters
+            frequent = counts >= common
+            often = recurrences(tokens)
+            again = letters & ~frequent & (often > 0)
+            owner = tokens.owner + first
+            for row, chosen in enumerate((letters, letters & (counts > 0), letters & frequent)):
+                counted[row] += np.bincount(owner[chosen], minlength=n)
+            counted[3] += np.bincount(owner[again], minlength=n)
+            # Each of the k places of a word that recurs is one k-th of a different word.
+            different = np.bincount(owner[again], 1.0 / (often[again] + 1.0), minlength=n)
+            counted[4] += np.rint(different).astype(np.int64)
+            place = np.flatnonzero(letters)
+            sizes = (tokens.end - tokens.start)[place]
+            np.add.at(scripts, (owner[place], script_of(tokens)[place]), sizes)
+        main = scripts.argmax(axis=1)
+        main[2 * scripts.max(axis=1, initial=0) < np.maximum(1, scripts.sum(axis=1))] = -1
+        return _Profile(*counted, main)
+
+
+def script_of(tokens: Tokens) -> NDArray[np.intp]:
+    """Return the script of the first character of each token, shape (n_tokens,)."""
+    table, _ = _scripts()
+    return table[np.minimum(tokens.first >> np.uint32(_BLOCK), len(table) - 1)]
+
+
+@functools.cache
+def _scripts() -> tuple[NDArray[np.intp], tuple[str, ...]]:
+    """Return the script of each block of 128 characters, and the names of scripts.
+
+    The script of a block is that of most of its letters, as their Unicode names say it.
+    """
+    size = 1 << _BLOCK
+    names = ["OTHER"]
+    table = np.zeros((0x10000 >> _BLOCK) + 1, dtype=np.intp)
+    for block in range(len(table)):
+        counts: dict[str, int] = {}
+        for code in range(block * size, (block + 1) * size):
+            character = chr(code)
+            if unicodedata.category(character)[0] == "L":
+                name = unicodedata.name(character, "OTHER").split()[0].split("-")[0]
+                name = _TOGETHER.get(name, name)
+                counts[name] = counts.get(name, 0) + 1
+        if counts:
+            script = max(counts, key=lambda name: counts[name])
+            if script not in names:
+                names.append(script)
+            table[block] = names.index(script)
+    table[-1] = names.index("CJK")  # beyond the basic plane: rare ideographs
+    return table, tuple(names)
