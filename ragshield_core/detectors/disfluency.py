@@ -33,7 +33,7 @@ LARGEST_DOCUMENT = 0.05
 # Bits per token up to which nothing is gibberish. Prose about another subject, in words that the
 # knowledge base lacks, has windows of 6 to 7; a window of nothing but unknown words has half the
 # binary logarithm of the number of tokens, 9.5 at most.
-FLOOR = 7.5
+FLOOR = 7.3
 # Quoted text, in characters.
 QUOTED = 80
 
@@ -254,7 +254,7 @@ class DisfluencyDetector(Detector):
         worst = _Worst(np.full(n, -np.inf), *(np.zeros(n, dtype=np.intp) for _ in range(3)))
         for first, tokens in texts:
             surprise = self._fluency.surprise(tokens)
-            surprise[self._languages.foreign(tokens)] = NEUTRAL
+            surprise[self._languages.quoted(tokens)] = NEUTRAL
             for length, bonus in WINDOWS:
                 _take_worst(worst, tokens, surprise, first, length, bonus)
         worst.score[np.isneginf(worst.score)] = 0.0  # no token at all

@@ -48,7 +48,7 @@ NEUTRAL = 0.0
 _ONE = np.int32(1)
 
 _SPACE, _LOWER, _UPPER, _DIGIT, _MARK, _IDEOGRAPH = range(6)
-_BMP = 0x10000
+_BMP, _ASCII = 0x10000, 0x7F
 _CLASS = 17  # bits that hold a place in the basic plane, and one more
 _LOWERED = (1 << _CLASS) - 1
 # Radicals, kana and unified ideographs; compatibility ideographs.
@@ -83,6 +83,7 @@ class Tokens:
     letters: NDArray[np.bool_]  # whether it is a word or ideograph, not a number or mark
     chain: NDArray[np.intp]  # how many tokens stand before it without white space
     first: NDArray[np.uint32]  # its first character, in lower case
+    accented: NDArray[np.bool_]  # whether it has a character beyond ASCII
 
     def __len__(self) -> int:
         return len(self.owner)
@@ -314,7 +315,7 @@ def _tokens(pieces: tuple[tuple[int, int, str], ...]) -> Tokens:
     if not len(start):
         none = np.empty(0, dtype=np.intp)
         hashes, flags = np.empty(0, dtype=np.uint64), np.empty(0, dtype=np.bool_)
-        return Tokens(none, none, none, hashes, hashes, flags, flags, none, low[:0])
+        return Tokens(none, none, none, hashes, hashes, flags, flags, none, low[:0], flags)
     end = np.append(edges[1:], len(classes))[is_token]
     length = end - start
     sums = _sums(low, start, end)
@@ -344,7 +345,9 @@ def _tokens(pieces: tuple[tuple[int, int, str], ...]) -> Tokens:
     shift = (np.array(offsets, dtype=np.intp) - begins)[text]
     owner = np.array(owners, dtype=np.intp)[text]
     at = start + shift, end + shift
-    return Tokens(owner, *at, word, kind, capital, letters, chain, low[start])
+    beyond = np.concatenate([[0], np.cumsum(low > _ASCII)])
+    accented = beyond[end] > beyond[start]
+    return Tokens(owner, *at, word, kind, capital, letters, chain, low[start], accented)
 
 
 def _sums(

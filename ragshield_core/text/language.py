@@ -15,21 +15,30 @@ from ragshield_core.text.fluency import Tokenized, Tokens, recurrences, slot
 # Counts of words stand in one table of 4 MiB. Where two words share a slot, an unknown one is taken
 # for a known one: a text is then judged rather than not.
 WORDS = 1 << 20
-# Words that are so frequent that they make up this share of the knowledge base are its common ones:
-# function words, which every text in its languages needs, whatever the text is about.
-COMMON = 0.5
-# A text in a language of the knowledge base has at least half as many common words as 99 of 100
-# entries have. Documentation and mails have, beside encyclopedia articles; other languages have a
-# tenth of that: "in", "die".
-FEWEST, HALF = 0.01, 0.5
-# Of the words that are not common, this share stands in the text again in running text of any
-# language: its function words. Of eleven languages in passages of 100 words Turkish has the fewest.
-RECURRING = 0.1
+# The most frequent words, as many as make up a third of the knowledge base, are its common ones:
+# some thirty function words, which every text in its languages needs, whatever it is about. With
+# half of the knowledge base words such as "data" and "form" were among them, which texts in other
+# languages have as well, in code.
+COMMON = 1 / 3
+# Words beyond the most frequent ones that make up this share are rare ones.
+RARE = 0.7
+# A text in a language of the knowledge base has at least this part of the common words that entries
+# have on average, unless it is code or a list. Of passages in other languages 98 in 100 have fewer.
+FEW_COMMON = 0.4
+# In a text of another language more words are unknown than in 95 of 100 entries.
+LEAST_KNOWN = 0.05
+# Words beyond ASCII, accented ones for instance, are a sign of another language where their share
+# is larger than in 99 of 100 entries, and than one word in 30: names have accents, too.
+ACCENTED, MOST_ACCENTED = 1 / 30, 0.99
+# Of the words that are rare in the knowledge base, this share of all words stands in the text again
+# in running text of any language: its function words. Of eleven languages in passages of 100 words
+# Turkish has the fewest.
+RECURRING = 0.08
 # So many different words must recur. Optimisers repeat one or two words that the retriever likes.
-RECURRING_WORDS = 5
-# A text of fewer words has no five that recur. Where it has less than this part of the known words
+RECURRING_WORDS = 3
+# In a text of fewer words function words need not recur. Where it has less than this part of the known words
 # that entries have, nothing tells gibberish from another language.
-FEW_WORDS, FEW_KNOWN = 40, 0.5
+FEW_WORDS, FEW_KNOWN = 64, 0.5
 # A script in which a tenth of the knowledge base is written is one whose readers wrote it. Of other
 # scripts it has quotations.
 PRINCIPAL = 0.1
@@ -47,6 +56,7 @@ class _Profile(NamedTuple):
     common: NDArray[np.int64]
     recurring: NDArray[np.int64]  # words that are not common and stand there again
     repeated: NDArray[np.int64]  # how many different ones
+    accented: NDArray[np.int64]  # words beyond ASCII
     main: NDArray[np.int64]  # script of most letters, -1 where none has half of them
 
 
@@ -85,9 +95,11 @@ class Languages:
         self.n_words = 0
         self._counts: NDArray[np.int32] = np.zeros(WORDS, dtype=np.int32)
         self._scripts: NDArray[np.int64] = np.zeros(len(_scripts()[1]), dtype=np.int64)
-        self._common = 1.0  # share of all words
-        self._fewest_common = 0.0
+        self._common = 1.0  # share of all words that a common one has at least
+        self._rare = 0.0  # and that a rare one has less than
         self._usually_known = 1.0
+        self._least_known = 1.0
+        self._most_accented = 1.0
 
     def learn(self, texts: Tokenized) -> None:
         """Count the words of texts, and the letters of each script."""
@@ -101,15 +113,19 @@ class Languages:
         """Measure what is usual, in entries of the knowledge base that are forgotten for a while."""
         nonzero = np.sort(self._counts[self._counts > 0])[::-1]
         if len(nonzero):
-            place = int(np.searchsorted(np.cumsum(nonzero), COMMON * nonzero.sum()))
-            self._common = float(nonzero[min(place, len(nonzero) - 1)]) / self.n_words
+            up_to = np.cumsum(nonzero) / nonzero.sum()
+            places = np.minimum(np.searchsorted(up_to, [COMMON, RARE]), len(nonzero) - 1)
+            self._common, self._rare = (nonzero[places] / self.n_words).tolist()
         profile = self._profile(texts)
         n = profile.words.sum()
         if n:
             self._usually_known = float(profile.known.sum() / n)
-            long = profile.words >= FEW_WORDS
-            shares = profile.common[long] / profile.words[long]
-            self._fewest_common = float(np.quantile(shares, FEWEST)) if len(shares) else 0.0
+            some = profile.words > 0
+            known, accented = (
+                counted[some] / profile.words[some] for counted in (profile.known, profile.accented)
+            )
+            self._least_known = float(np.quantile(known, LEAST_KNOWN))
+            self._most_accented = max(ACCENTED, float(np.quantile(accented, MOST_ACCENTED)))
 
     def unheld(self, texts: Tokenized, min_known: float) -> dict[int, str]:
         """Return the texts in no language or script of the knowledge base, each with the reason.
@@ -127,10 +143,12 @@ class Languages:
         least = self._usually_known * min_known
         principal = self.principal()
         rare_script = (found.main >= 0) & ~principal[found.main] & (known < least * words)
+        recurs = (found.recurring >= RECURRING * words) & (found.repeated >= RECURRING_WORDS)
+        accents = found.accented > self._most_accented * words
         language = (
-            (found.common < HALF * self._fewest_common * words)
-            & (found.recurring >= RECURRING * words)
-            & (found.repeated >= RECURRING_WORDS)
+            (known < self._least_known * words)
+            & (found.common < FEW_COMMON * COMMON * words)
+            & (recurs | accents)
         )
         short = (words < FEW_WORDS) & (known < least * FEW_KNOWN * words)
         reasons = {}
@@ -142,6 +160,8 @@ class Languages:
             if rare_script[row]:
                 name = _scripts()[1][found.main[row]]
                 why = f"it is written in a script ({name}) that hardly any entry is written in"
+            elif language[row] and accents[row]:
+                why = f"{found.accented[row]} words have letters that are rare there"
             elif language[row]:
                 why = (
                     f"{found.recurring[row]} words that are rare in the knowledge base recur, as "
@@ -157,11 +177,27 @@ class Languages:
         principal: NDArray[np.bool_] = self._scripts >= PRINCIPAL * max(1, self._scripts.sum())
         return principal
 
-    def foreign(self, tokens: Tokens) -> NDArray[np.bool_]:
-        """Return which tokens are unknown words in a script of quotations, shape (n_tokens,)."""
-        foreign: NDArray[np.bool_] = tokens.letters & ~self.principal()[script_of(tokens)]
-        foreign[foreign] = self._counts[slot(tokens.word[foreign], WORDS)] == 0
-        return foreign
+    def quoted(self, tokens: Tokens) -> NDArray[np.bool_]:
+        """Return which tokens are unknown words beside others in the same, rare script.
+
+        A quotation is that; optimisers of models for many languages change the script from token to
+        token.
+
+        Returns
+        -------
+        NDArray[np.bool]
+            Shape (n_tokens,).
+        """
+        words = np.flatnonzero(tokens.letters)
+        script, owner = script_of(tokens)[words], tokens.owner[words]
+        same = (script[1:] == script[:-1]) & (owner[1:] == owner[:-1])
+        beside = np.zeros(len(words), dtype=np.bool_)
+        beside[1:] |= same
+        beside[:-1] |= same
+        unknown = self._counts[slot(tokens.word[words], WORDS)] == 0
+        quoted = np.zeros(len(tokens), dtype=np.bool_)
+        quoted[words[beside & unknown & ~self.principal()[script]]] = True
+        return quoted
 
     def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """Return the counts that are not zero, and what is usual."""
@@ -174,17 +210,20 @@ class Languages:
         values = {
             "n_words": self.n_words,
             "common": self._common,
-            "fewest_common": self._fewest_common,
+            "rare": self._rare,
             "usually_known": self._usually_known,
+            "least_known": self._least_known,
+            "most_accented": self._most_accented,
         }
         return values, arrays
 
     def restore(self, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
         """Take over what :meth:`state` returned."""
         self.n_words = int(values["n_words"])
-        self._common = float(values["common"])
-        self._fewest_common = float(values["fewest_common"])
+        self._common, self._rare = float(values["common"]), float(values["rare"])
         self._usually_known = float(values["usually_known"])
+        self._least_known = float(values["least_known"])
+        self._most_accented = float(values["most_accented"])
         self._counts = np.zeros(WORDS, dtype=np.int32)
         self._counts[arrays["word_slots"]] = arrays["word_counts"]
         self._scripts = arrays["script_letters"].astype(np.int64)
@@ -206,7 +245,7 @@ class Languages:
 
     def _profile(self, texts: Tokenized) -> _Profile:
         n = len(texts)
-        counted = np.zeros((5, n), dtype=np.int64)
+        counted = np.zeros((6, n), dtype=np.int64)
         scripts = np.zeros((n, len(self._scripts)), dtype=np.int64)
         common = max(1.0, self._common * self.n_words)
         for first, tokens in texts:
@@ -214,11 +253,12 @@ class Languages:
             letters = tokens.letters
             frequent = counts >= common
             often = recurrences(tokens)
-            again = letters & ~frequent & (often > 0)
+            again = letters & (counts < self._rare * self.n_words) & (often > 0)
             owner = tokens.owner + first
             for row, chosen in enumerate((letters, letters & (counts > 0), letters & frequent)):
                 counted[row] += np.bincount(owner[chosen], minlength=n)
             counted[3] += np.bincount(owner[again], minlength=n)
+            counted[5] += np.bincount(owner[letters & tokens.accented], minlength=n)
             # Each of the k places of a word that recurs is one k-th of a different word.
             different = np.bincount(owner[again], 1.0 / (often[again] + 1.0), minlength=n)
             counted[4] += np.rint(different).astype(np.int64)
