@@ -18,22 +18,24 @@ from ragshield_core.text.fluency import KEPT, NEUTRAL, Fluency, Tokenized, Token
 from ragshield_core.text.language import Languages
 
 # Tokens of a window, and bits per token that its mean is raised by. Optimised pieces have 10 to 40
-# tokens; the mean of twice as many clean tokens strays less far, by about half a bit.
-WINDOWS = ((12, 0.0), (24, 0.5))
+# tokens; the mean of twice as many clean tokens strays less far, by about half a bit, and that of
+# ten tokens further. A text shorter than the first is a window of its own.
+WINDOWS = ((12, 0.0), (10, -0.4), (24, 0.5))
 # A shorter text is judged as if ordinary tokens made it up to this length: of three rare words in
 # a row, a title for instance, nothing follows.
 SHORTEST = 10
 # Entries that the usual scores are taken from, when fitted: enough for the largest in a hundred.
 SAMPLE = 2_000
-# Fewer say nothing of the rarest scores.
+# Fewer tell nothing about the rarest scores.
 ENOUGH = 100
 # A lineage with a larger share of the knowledge base than this is a collection, and not held out
 # as a whole: too little would be left to judge by.
 LARGEST_DOCUMENT = 0.05
 # Bits per token up to which nothing is gibberish. Prose about another subject, in words that the
-# knowledge base lacks, has windows of 6 to 7; a window of nothing but unknown words has half the
-# binary logarithm of the number of tokens, 9.5 at most.
-FLOOR = 7.3
+# knowledge base lacks, has windows of 6 to 7 bits: a threshold from its own entries alone, which
+# know each other's words, would hold every other source. A window of nothing but unknown words has
+# half the binary logarithm of the number of tokens, from 7.3 (25,000) to 9.5.
+FLOOR = 7.2
 # Quoted text, in characters.
 QUOTED = 80
 
@@ -50,7 +52,7 @@ class _Worst(NamedTuple):
 
 
 class DisfluencyDetector(Detector):
-    """Find the window of an entry that reads least like the knowledge base.
+    """Find the window of an entry that reads least like text of the knowledge base's languages.
 
     Gradient-optimised text (HotFlip, GCG, Phantom triggers) is a salad of tokens: rare ones, in an
     order that nobody writes. Each token is given its surprise, in bits, by a model of the knowledge
@@ -62,26 +64,30 @@ class DisfluencyDetector(Detector):
     ----------
     min_tokens
         Entries are not judged against a knowledge base of fewer words and marks than this. The
-        default 10,000 (about 80 passages of 100 words), below which a third of the words of a new
-        clean entry are unknown.
+        default 25,000 (about 200 passages of 100 words): in a smaller one even a window of unknown
+        words stays below the floor.
     min_known
-        Where an entry has less than this share of the known words that entries of the knowledge
-        base usually have, and its other words recur within it as function words do, it is in a
-        language of which the knowledge base holds nothing, and is reported as not judged. So are
-        entries of a few words with less than half that share. In [0, 1]; the default 0.65
-        because hardly any clean entry falls below it.
+        An entry in a script that hardly any entry is written in, with less than this share of the
+        known words that entries usually have, is in a language that the knowledge base does not
+        hold, and is reported as not judged. So are entries of a few words with less than half that
+        share. In [0, 1]; the default 0.65 because hardly any clean entry falls below it.
 
     Attributes
     ----------
     default_threshold
         What about one clean entry in 1,000 exceeds: estimated by :meth:`fit` from held-out entries
-        where there are enough, else 5 bits per token.
+        where there are enough; at least the floor.
 
     Notes
     -----
     Nothing is downloaded: what is usual is learned from the knowledge base, so that code, tables
-    and languages that it holds are usual. The model is a table of 40 MiB, whatever the size of the
+    and languages that it holds are usual. The model is a table of 40 MiB, and one of 4 MiB that
+    tells its languages (:class:`~ragshield_core.text.language.Languages`), whatever the size of the
     knowledge base; learning and forgetting are exact and cost O(batch).
+
+    A threshold comes from the sample of the knowledge base, and from nothing that arrives later. A
+    clean document of another source has unknown words among known function words, and scores below
+    the floor.
 
     References
     ----------
@@ -100,7 +106,7 @@ class DisfluencyDetector(Detector):
     floor = FLOOR
     acts_unfitted = False
 
-    def __init__(self, *, min_tokens: int = 10_000, min_known: float = 0.65) -> None:
+    def __init__(self, *, min_tokens: int = 25_000, min_known: float = 0.65) -> None:
         if min_tokens < 1:
             msg = f"min_tokens is {min_tokens}, expected at least 1."
             raise ValueError(msg)
@@ -136,7 +142,7 @@ class DisfluencyDetector(Detector):
         return self
 
     def refresh(self, reference: Batch) -> None:
-        """Measure anew how unusual entries of the knowledge base are, and how many words known."""
+        """Measure anew how unusual entries of the knowledge base are, and which words common."""
         fold = np.flatnonzero(_folds(reference, 0) == 0)
         sample = Tokenized(reference.take(fold[:SAMPLE]).texts, keep=KEPT)
         with self._without(sample):
@@ -164,7 +170,7 @@ class DisfluencyDetector(Detector):
         return scores
 
     def unjudged(self, batch: Batch) -> dict[int, str]:
-        """Return every row while little is known, else those in unknown words."""
+        """Return every row while little is known, else those in other languages."""
         return self._unjudged(Tokenized(batch.texts))
 
     def _unjudged(self, texts: Tokenized) -> dict[int, str]:

@@ -31,8 +31,8 @@ RARITY = 0.5
 # and tables have such pairs, one after the other; sentences in random order have few of them.
 ESTRANGED = 4.0
 # Bits: nothing is rarer than 2**-19, that is about one word in half a million. Capitalised words
-# are names as a rule, of which there is no end: 2**-17. One beside another is part of a name, a
-# title, a menu or a list of names, where strangers follow each other: 2**-10.
+# are names as a rule, of which there is no end: 2**-17. Two side by side, or with one word between
+# them, are part of a name, a title, a menu or a list, where strangers follow each other: 2**-10.
 RAREST, RAREST_NAME, RAREST_AMONG_NAMES = 19.0, 17.0, 10.0
 # A word that recurs within its entry is what the entry is about, or a function word of a language
 # of its own: each recurrence counts as this share of the knowledge base.
@@ -443,13 +443,17 @@ def _paired(tokens: Tokens) -> NDArray[np.bool_]:
 
 
 def _among_capitals(tokens: Tokens) -> NDArray[np.intp]:
-    """Return the places of capitalised words next to another one, but for marks and numbers."""
+    """Return the places of capitalised words next to another one, or with one word between.
+
+    Marks and numbers between them do not count.
+    """
     words = np.flatnonzero(tokens.letters)
     capital, owner = tokens.capital[words], tokens.owner[words]
-    both = capital[1:] & capital[:-1] & (owner[1:] == owner[:-1])
     among = np.zeros(len(words), dtype=np.bool_)
-    among[1:] |= both
-    among[:-1] |= both
+    for apart in (1, 2):
+        both = capital[apart:] & capital[:-apart] & (owner[apart:] == owner[:-apart])
+        among[apart:] |= both
+        among[:-apart] |= both
     return words[among]
 
 

@@ -24,23 +24,22 @@ COMMON = 1 / 3
 RARE = 0.7
 # A text in a language of the knowledge base has at least this part of the common words that entries
 # have on average, unless it is code or a list. Of passages in other languages 98 in 100 have fewer.
-FEW_COMMON = 0.4
-# In a text of another language more words are unknown than in 95 of 100 entries.
-LEAST_KNOWN = 0.05
+FEW_COMMON = 0.45
+# A text in another language has at most this part of the known words that entries have.
+LEAST_KNOWN = 0.9
 # Words beyond ASCII, accented ones for instance, are a sign of another language where their share
-# is larger than in 99 of 100 entries, and than one word in 30: names have accents, too.
-ACCENTED, MOST_ACCENTED = 1 / 30, 0.99
+# is larger than in 95 of 100 entries, and than one word in 30: names have accents, too.
+ACCENTED, MOST_ACCENTED = 1 / 30, 0.95
 # Of the words that are rare in the knowledge base, this share of all words stands in the text again
 # in running text of any language: its function words. Of eleven languages in passages of 100 words
 # Turkish has the fewest.
 RECURRING = 0.08
 # So many different words must recur. Optimisers repeat one or two words that the retriever likes.
 RECURRING_WORDS = 3
-# In a text of fewer words function words need not recur. Where it has less than this part of the known words
-# that entries have, nothing tells gibberish from another language.
+# In a text of fewer words function words need not recur. Where it has less than this part of the
+# known words that it needs, nothing tells gibberish from another language.
 FEW_WORDS, FEW_KNOWN = 64, 0.5
-# A script in which a tenth of the knowledge base is written is one whose readers wrote it. Of other
-# scripts it has quotations.
+# The knowledge base is written in scripts that have this share of its letters, and quotes others.
 PRINCIPAL = 0.1
 
 _BLOCK = 7  # bits of a code point that share a script, with few exceptions
@@ -54,41 +53,53 @@ class _Profile(NamedTuple):
     words: NDArray[np.int64]
     known: NDArray[np.int64]
     common: NDArray[np.int64]
-    recurring: NDArray[np.int64]  # words that are not common and stand there again
+    recurring: NDArray[np.int64]  # words that are rare in the knowledge base and recur in the text
     repeated: NDArray[np.int64]  # how many different ones
     accented: NDArray[np.int64]  # words beyond ASCII
-    main: NDArray[np.int64]  # script of most letters, -1 where none has half of them
+    main: NDArray[np.int64]  # script of most letters, -1 where none has more than half of them
 
 
 class Languages:
     """Says whether a text is in a language that a knowledge base holds.
 
-    Detectors that compare words with those of the knowledge base can say nothing of a text in
+    Detectors that compare words with those of the knowledge base can say nothing about a text in
     another language. This class learns words and scripts from the texts of the knowledge base, and
     names the texts that no such detector should judge, with the reason:
 
-    - Most letters are of a script in which next to nothing of the knowledge base is written, and
-      its words are unknown.
-    - The common words of the knowledge base are missing, and words of the text's own recur in their
-      place, as function words do in every language.
+    - Most letters are of a script that the knowledge base merely quotes, and its words are unknown.
+    - The common words of the knowledge base are missing, and the text has rare words that recur, as
+      function words do in every language, or letters that are rare in the knowledge base.
     - The text is short, and most of its words are unknown.
 
     Attributes
     ----------
     n_words
-        Learned, those forgotten taken off.
+        Words learned, less those forgotten.
 
     Notes
     -----
-    What an attacker gains by writing so that a text is not judged: gibberish of a model's
-    vocabulary consists of words in the script of the knowledge base that stand there once, and is
-    judged. An optimiser can be made to repeat words, or to use another script. The text must then
-    do without prose in the language of the knowledge base: an ordinary passage beside the
-    gibberish brings its common words. What remains is a text that no reader takes for an answer,
-    and that every report names as not judged by this detector.
+    What an attacker gains: gibberish of an English model's vocabulary consists of words in the
+    script of the knowledge base, few of which recur, and is judged. Random letters, accents, words
+    of other languages or repeated words make a text of nothing else unjudged, and so does gibberish
+    inside a German passage. Beside a passage in a language of the knowledge base, which brings its
+    common words, nearly all of these texts are judged, and most are found. What the attacker gets
+    is therefore a text without any prose that readers of the knowledge base understand, and every
+    report names it as not judged.
 
-    Learning and forgetting are exact. What is usual is measured by :meth:`refresh`, from held-out
-    entries of the knowledge base.
+    Learning and forgetting are exact. :meth:`refresh` measures what is usual, in entries of the
+    knowledge base only.
+
+    Examples
+    --------
+    >>> from ragshield_core.text.fluency import Tokenized
+    >>> known = Tokenized([f"the mill of the town has {n} wheels and a long way to go" for n in
+    ...                    ("two", "three", "four")])
+    >>> languages = Languages()
+    >>> languages.learn(known)
+    >>> languages.refresh(known)
+    >>> reasons = languages.unheld(Tokenized(["the mill has four wheels", "Это мельница"]), 0.65)
+    >>> list(reasons), "CYRILLIC" in reasons[1]
+    ([1], True)
     """
 
     def __init__(self) -> None:
@@ -98,7 +109,6 @@ class Languages:
         self._common = 1.0  # share of all words that a common one has at least
         self._rare = 0.0  # and that a rare one has less than
         self._usually_known = 1.0
-        self._least_known = 1.0
         self._most_accented = 1.0
 
     def learn(self, texts: Tokenized) -> None:
@@ -110,7 +120,13 @@ class Languages:
         self._count(texts, -1)
 
     def refresh(self, texts: Tokenized) -> None:
-        """Measure what is usual, in entries of the knowledge base that are forgotten for a while."""
+        """Measure which words are common, and how many words of new entries are known.
+
+        Parameters
+        ----------
+        texts
+            Entries of the knowledge base that were forgotten for the measurement.
+        """
         nonzero = np.sort(self._counts[self._counts > 0])[::-1]
         if len(nonzero):
             up_to = np.cumsum(nonzero) / nonzero.sum()
@@ -121,10 +137,7 @@ class Languages:
         if n:
             self._usually_known = float(profile.known.sum() / n)
             some = profile.words > 0
-            known, accented = (
-                counted[some] / profile.words[some] for counted in (profile.known, profile.accented)
-            )
-            self._least_known = float(np.quantile(known, LEAST_KNOWN))
+            accented = profile.accented[some] / profile.words[some]
             self._most_accented = max(ACCENTED, float(np.quantile(accented, MOST_ACCENTED)))
 
     def unheld(self, texts: Tokenized, min_known: float) -> dict[int, str]:
@@ -135,8 +148,8 @@ class Languages:
         texts
             Any number.
         min_known
-            Share of the known words that entries usually have, [0, 1]: a text in a rare script that
-            has fewer is in a language that the knowledge base does not hold.
+            Share of the known words that entries usually have, [0, 1]. A text in a quoted script
+            that has fewer is in a language that the knowledge base does not hold.
         """
         found = self._profile(texts)
         words, known = found.words, found.known
@@ -146,7 +159,7 @@ class Languages:
         recurs = (found.recurring >= RECURRING * words) & (found.repeated >= RECURRING_WORDS)
         accents = found.accented > self._most_accented * words
         language = (
-            (known < self._least_known * words)
+            (known < LEAST_KNOWN * self._usually_known * words)
             & (found.common < FEW_COMMON * COMMON * words)
             & (recurs | accents)
         )
@@ -202,7 +215,7 @@ class Languages:
     def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """Return the counts that are not zero, and what is usual."""
         slots = np.flatnonzero(self._counts)
-        arrays = {
+        arrays: dict[str, NDArray[Any]] = {
             "word_slots": slots.astype(np.uint32),
             "word_counts": self._counts[slots],
             "script_letters": self._scripts.copy(),
@@ -212,7 +225,6 @@ class Languages:
             "common": self._common,
             "rare": self._rare,
             "usually_known": self._usually_known,
-            "least_known": self._least_known,
             "most_accented": self._most_accented,
         }
         return values, arrays
@@ -222,7 +234,6 @@ class Languages:
         self.n_words = int(values["n_words"])
         self._common, self._rare = float(values["common"]), float(values["rare"])
         self._usually_known = float(values["usually_known"])
-        self._least_known = float(values["least_known"])
         self._most_accented = float(values["most_accented"])
         self._counts = np.zeros(WORDS, dtype=np.int32)
         self._counts[arrays["word_slots"]] = arrays["word_counts"]
@@ -246,34 +257,45 @@ class Languages:
     def _profile(self, texts: Tokenized) -> _Profile:
         n = len(texts)
         counted = np.zeros((6, n), dtype=np.int64)
-        scripts = np.zeros((n, len(self._scripts)), dtype=np.int64)
+        keys, letters_of = [], []
         common = max(1.0, self._common * self.n_words)
         for first, tokens in texts:
             counts = self._counts[slot(tokens.word, WORDS)]
             letters = tokens.letters
-            frequent = counts >= common
+            is_common = counts >= common
             often = recurrences(tokens)
             again = letters & (counts < self._rare * self.n_words) & (often > 0)
             owner = tokens.owner + first
-            for row, chosen in enumerate((letters, letters & (counts > 0), letters & frequent)):
+            for row, chosen in enumerate((letters, letters & (counts > 0), letters & is_common)):
                 counted[row] += np.bincount(owner[chosen], minlength=n)
             counted[3] += np.bincount(owner[again], minlength=n)
             counted[5] += np.bincount(owner[letters & tokens.accented], minlength=n)
             # Each of the k places of a word that recurs is one k-th of a different word.
             different = np.bincount(owner[again], 1.0 / (often[again] + 1.0), minlength=n)
             counted[4] += np.rint(different).astype(np.int64)
-            place = np.flatnonzero(letters)
-            sizes = (tokens.end - tokens.start)[place]
-            np.add.at(scripts, (owner[place], script_of(tokens)[place]), sizes)
-        main = scripts.argmax(axis=1)
-        main[2 * scripts.max(axis=1, initial=0) < np.maximum(1, scripts.sum(axis=1))] = -1
-        return _Profile(*counted, main)
+            # Few scripts stand in a text: pairs of both are counted, not a table of all scripts.
+            pairs, inverse = np.unique(
+                owner[letters] * len(self._scripts) + script_of(tokens)[letters],
+                return_inverse=True,
+            )
+            keys.append(pairs)
+            letters_of.append(np.bincount(inverse, (tokens.end - tokens.start)[letters]))
+        main = np.full(n, -1, dtype=np.int64)
+        if keys:
+            pairs, inverse = np.unique(np.concatenate(keys), return_inverse=True)
+            sizes = np.bincount(inverse, np.concatenate(letters_of))
+            row, script = np.divmod(pairs, len(self._scripts))
+            most = 2.0 * sizes > np.bincount(row, sizes, minlength=n)[row]
+            main[row[most]] = script[most]
+        words, known, frequent, recurring, repeated, accented = counted
+        return _Profile(words, known, frequent, recurring, repeated, accented, main)
 
 
 def script_of(tokens: Tokens) -> NDArray[np.intp]:
     """Return the script of the first character of each token, shape (n_tokens,)."""
     table, _ = _scripts()
-    return table[np.minimum(tokens.first >> np.uint32(_BLOCK), len(table) - 1)]
+    script: NDArray[np.intp] = table[np.minimum(tokens.first >> np.uint32(_BLOCK), len(table) - 1)]
+    return script
 
 
 @functools.cache
