@@ -284,9 +284,9 @@ class Languages:
         if keys:
             pairs, inverse = np.unique(np.concatenate(keys), return_inverse=True)
             sizes = np.bincount(inverse, np.concatenate(letters_of))
-            row, script = np.divmod(pairs, len(self._scripts))
-            most = 2.0 * sizes > np.bincount(row, sizes, minlength=n)[row]
-            main[row[most]] = script[most]
+            text, script = np.divmod(pairs, len(self._scripts))
+            most = 2.0 * sizes > np.bincount(text, sizes, minlength=n)[text]
+            main[text[most]] = script[most]
         words, known, frequent, recurring, repeated, accented = counted
         return _Profile(words, known, frequent, recurring, repeated, accented, main)
 
