@@ -14,32 +14,28 @@ from ragshield_core.detectors.base import N_FOLDS, Detector, Evidence, Need, Sco
 from ragshield_core.entries import Batch
 from ragshield_core.errors import NotFittedError
 from ragshield_core.findings import printable
-from ragshield_core.text.fluency import KEPT, Fluency, Tokenized, Tokens, recurrences
+from ragshield_core.text.fluency import KEPT, NEUTRAL, Fluency, Tokenized, Tokens
+from ragshield_core.text.language import Languages
 
 # Tokens of a window, and bits per token that its mean is raised by. Optimised pieces have 10 to 40
-# tokens; the mean of twice as many clean tokens strays less far, by about half a bit.
-WINDOWS = ((12, 0.0), (24, 0.5))
+# tokens; the mean of twice as many clean tokens strays less far, by about half a bit, and that of
+# ten tokens further. A text shorter than the first is a window of its own.
+WINDOWS = ((12, 0.0), (10, -0.4), (24, 0.5))
 # A shorter text is judged as if ordinary tokens made it up to this length: of three rare words in
 # a row, a title for instance, nothing follows.
 SHORTEST = 10
 # Entries that the usual scores are taken from, when fitted: enough for the largest in a hundred.
 SAMPLE = 2_000
-# Fewer say nothing of the rarest scores.
+# Fewer tell nothing about the rarest scores.
 ENOUGH = 100
 # A lineage with a larger share of the knowledge base than this is a collection, and not held out
 # as a whole: too little would be left to judge by.
 LARGEST_DOCUMENT = 0.05
-# Bits per token that about one clean entry in 1,000 exceeds, where no sample says it.
-DEFAULT_THRESHOLD = 5.0
-# Share of an entry's unknown words that recur in it, which tells text in another language (about
-# half of them, in entries of 70 words) from gibberish (hardly any).
-RECURRING = 0.2
-# In fewer words than this, words need not recur; the share of known ones must then be lower still.
-FEW_WORDS, FEWER = 40, 0.5
-# Of a knowledge base of few and simple sentences the sample promises too much.
-LOWEST_THRESHOLD = 4.6
-# Bits per token up to which nothing is gibberish: many clean entries have a window like that.
-FLOOR = 3.5
+# Bits per token up to which nothing is gibberish. Prose about another subject, in words that the
+# knowledge base lacks, has windows of 6 to 7 bits: a threshold from its own entries alone, which
+# know each other's words, would hold every other source. A window of nothing but unknown words has
+# half the binary logarithm of the number of tokens, from 7.3 (25,000) to 9.5.
+FLOOR = 7.2
 # Quoted text, in characters.
 QUOTED = 80
 
@@ -56,38 +52,42 @@ class _Worst(NamedTuple):
 
 
 class DisfluencyDetector(Detector):
-    """Find the window of an entry that reads least like the knowledge base.
+    """Find the window of an entry that reads least like text of the knowledge base's languages.
 
     Gradient-optimised text (HotFlip, GCG, Phantom triggers) is a salad of tokens: rare ones, in an
     order that nobody writes. Each token is given its surprise, in bits, by a model of the knowledge
     base's own words and neighbouring words (:class:`~ragshield_core.text.fluency.Fluency`); the
     score is the mean of the worst window of 12 or 24 tokens, so that a short insertion in a long
-    clean text counts in full. Running text has windows of 2 to 4 bits per token, salad 5 to 7.
+    clean text counts in full. Running text has windows of 3 to 7 bits per token, salad 8 to 10.
 
     Parameters
     ----------
     min_tokens
         Entries are not judged against a knowledge base of fewer words and marks than this. The
-        default 10,000 (about 80 passages of 100 words), below which a third of the words of a new
-        clean entry are unknown.
+        default 25,000 (about 200 passages of 100 words): in a smaller one even a window of unknown
+        words stays below the floor.
     min_known
-        Where an entry has less than this share of the known words that entries of the knowledge
-        base usually have, and its other words recur within it as function words do, it is in a
-        language of which the knowledge base holds nothing, and is reported as not judged. So are
-        entries of a few words with less than half that share. In [0, 1]; the default 0.65
-        because hardly any clean entry falls below it.
+        An entry in a script that hardly any entry is written in, with less than this share of the
+        known words that entries usually have, is in a language that the knowledge base does not
+        hold, and is reported as not judged. So are entries of a few words with less than half that
+        share. In [0, 1]; the default 0.65 because hardly any clean entry falls below it.
 
     Attributes
     ----------
     default_threshold
         What about one clean entry in 1,000 exceeds: estimated by :meth:`fit` from held-out entries
-        where there are enough, else 5 bits per token.
+        where there are enough; at least the floor.
 
     Notes
     -----
     Nothing is downloaded: what is usual is learned from the knowledge base, so that code, tables
-    and languages that it holds are usual. The model is a table of 40 MiB, whatever the size of the
+    and languages that it holds are usual. The model is a table of 40 MiB, and one of 4 MiB that
+    tells its languages (:class:`~ragshield_core.text.language.Languages`), whatever the size of the
     knowledge base; learning and forgetting are exact and cost O(batch).
+
+    A threshold comes from the sample of the knowledge base, and from nothing that arrives later. A
+    clean document of another source has unknown words among known function words, and scores below
+    the floor.
 
     References
     ----------
@@ -106,7 +106,7 @@ class DisfluencyDetector(Detector):
     floor = FLOOR
     acts_unfitted = False
 
-    def __init__(self, *, min_tokens: int = 10_000, min_known: float = 0.65) -> None:
+    def __init__(self, *, min_tokens: int = 25_000, min_known: float = 0.65) -> None:
         if min_tokens < 1:
             msg = f"min_tokens is {min_tokens}, expected at least 1."
             raise ValueError(msg)
@@ -124,16 +124,16 @@ class DisfluencyDetector(Detector):
     def reset(self) -> None:
         """Forget every text."""
         self._fluency = Fluency()
-        self.default_threshold = DEFAULT_THRESHOLD
-        self._usually_known = 1.0
+        self._languages = Languages()
+        self.default_threshold = FLOOR
 
     def learn(self, entries: Batch) -> None:
         """Count the words of entries and which follow each other."""
-        self._fluency.learn(Tokenized(entries.texts))
+        self._learn(Tokenized(entries.texts))
 
     def forget(self, entries: Batch) -> None:
         """Take entries that were learned off the counts."""
-        self._fluency.forget(Tokenized(entries.texts))
+        self._forget(Tokenized(entries.texts))
 
     def fit(self, reference: Batch) -> Self:
         """Learn ``reference`` and nothing else, and how unusual its own entries are."""
@@ -142,19 +142,16 @@ class DisfluencyDetector(Detector):
         return self
 
     def refresh(self, reference: Batch) -> None:
-        """Measure anew how unusual entries of the knowledge base are, and how many words known."""
+        """Measure anew how unusual entries of the knowledge base are, and which words common."""
         fold = np.flatnonzero(_folds(reference, 0) == 0)
         sample = Tokenized(reference.take(fold[:SAMPLE]).texts, keep=KEPT)
         with self._without(sample):
+            self._languages.refresh(sample)
             scores = self._scores(sample)
-            n_words, n_known, _ = self._vocabulary(sample)
-        if n_words.any():
-            self._usually_known = float(n_known.sum() / n_words.sum())
-        scores = scores[~np.isnan(scores)]
         if len(scores) >= ENOUGH:
             # Large means of many small terms: each further tenfold rarity costs about the same.
             tenth, hundredth = np.quantile(scores, [0.9, 0.99])
-            self.default_threshold = max(LOWEST_THRESHOLD, float(hundredth + (hundredth - tenth)))
+            self.default_threshold = max(FLOOR, float(hundredth + (hundredth - tenth)))
 
     def held_out_scores(self, fitted: Batch, seed: int) -> NDArray[np.float64]:
         """Return scores of the fitted entries, each by a model without its document.
@@ -173,7 +170,7 @@ class DisfluencyDetector(Detector):
         return scores
 
     def unjudged(self, batch: Batch) -> dict[int, str]:
-        """Return every row while little is known, else those in unknown words."""
+        """Return every row while little is known, else those in other languages."""
         return self._unjudged(Tokenized(batch.texts))
 
     def _unjudged(self, texts: Tokenized) -> dict[int, str]:
@@ -183,28 +180,7 @@ class DisfluencyDetector(Detector):
                 f"{self.min_tokens} are needed to know how it reads"
             )
             return dict.fromkeys(range(len(texts)), reason)
-        n_words, n_known, _ = self._vocabulary(texts)
-        min_known = self.min_known * self._usually_known
-        few_known = min_known * FEWER
-        strange = np.flatnonzero(n_known < min_known * n_words).tolist()
-        reasons = {}
-        # Only of these few is it asked how often their unknown words recur.
-        words, known, recurring = self._vocabulary(
-            Tokenized([texts.texts[row] for row in strange]), recur=True
-        )
-        for place, row in enumerate(strange):
-            unknown = words[place] - known[place]
-            if recurring[place] >= RECURRING * unknown:
-                why = f"{recurring[place]:.0f} of the others recur, as they do in any language"
-            elif words[place] < FEW_WORDS and known[place] < few_known * words[place]:
-                why = "the entry is too short to tell another language from gibberish"
-            else:
-                continue
-            reasons[row] = (
-                f"the knowledge base has {known[place]:.0f} of its {words[place]:.0f} words, so "
-                f"that it does not know how such text reads; {why}"
-            )
-        return reasons
+        return self._languages.unheld(texts, self.min_known)
 
     def score(self, batch: Batch) -> NDArray[np.float64]:
         """Return the bits per token of the worst window, shape (n_entries,)."""
@@ -234,46 +210,45 @@ class DisfluencyDetector(Detector):
     def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """Return the counts and the usual score."""
         values, arrays = self._fluency.state()
-        usual = {"rule_threshold": self.default_threshold, "usually_known": self._usually_known}
-        return {**values, **usual}, arrays
+        languages, words = self._languages.state()
+        values |= {"languages": languages, "rule_threshold": self.default_threshold}
+        return values, arrays | words
 
     def restore(self, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
         """Take over the counts and the usual score."""
         self.reset()
         self._fluency.restore(values, arrays)
         self.default_threshold = float(values["rule_threshold"])
-        self._usually_known = float(values["usually_known"])
+        self._languages.restore(values["languages"], arrays)
+
+    def _learn(self, texts: Tokenized) -> None:
+        self._fluency.learn(texts)
+        self._languages.learn(texts)
+
+    def _forget(self, texts: Tokenized) -> None:
+        for learned in self._fluency.forget(texts):
+            self._languages.forget(learned)
 
     @contextmanager
     def _without(self, texts: Tokenized) -> Iterator[None]:
         """Forget texts that were learned, for a while."""
-        self._fluency.forget(texts)
+        self._forget(texts)
         try:
             yield
         finally:
-            self._fluency.learn(texts)
+            self._learn(texts)
 
     def _scores(self, texts: Tokenized) -> NDArray[np.float64]:
-        """Return the score of each text, NaN where it cannot be judged."""
-        unjudged = list(self._unjudged(texts))
-        if len(unjudged) == len(texts):
+        """Return the score of each text, NaN where the knowledge base is too small.
+
+        A clean entry that cannot be judged is never held. As a sample of clean entries it has the
+        lowest score, so that a few of them do not make the sample too small.
+        """
+        if self._fluency.n_tokens < self.min_tokens:
             return np.full(len(texts), np.nan)
         scores = self._worst(texts).score
-        scores[unjudged] = np.nan
+        scores[list(self._unjudged(texts))] = 0.0
         return scores
-
-    def _vocabulary(
-        self, texts: Tokenized, *, recur: bool = False
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-        """Return how many words each text has, known ones, and unknown ones that recur in it."""
-        counts = np.zeros((3, len(texts)))
-        for first, tokens in texts:
-            known = self._fluency.known(tokens)
-            recurring = ~known & (recurrences(tokens) > 0) if recur else known
-            for row, chosen in enumerate((tokens.letters, known, recurring)):
-                owner = tokens.owner[tokens.letters & chosen] + first
-                counts[row] += np.bincount(owner, minlength=len(texts))
-        return counts[0], counts[1], counts[2]
 
     def _worst(self, texts: Tokenized) -> _Worst:
         if not self._fluency.n_tokens:
@@ -285,6 +260,7 @@ class DisfluencyDetector(Detector):
         worst = _Worst(np.full(n, -np.inf), *(np.zeros(n, dtype=np.intp) for _ in range(3)))
         for first, tokens in texts:
             surprise = self._fluency.surprise(tokens)
+            surprise[self._languages.quoted(tokens)] = NEUTRAL
             for length, bonus in WINDOWS:
                 _take_worst(worst, tokens, surprise, first, length, bonus)
         worst.score[np.isneginf(worst.score)] = 0.0  # no token at all

@@ -25,14 +25,15 @@ KEPT = 48
 
 # What a word's rarity counts for, in relation to how it follows the word before it. Rare words
 # alone are what a new topic looks like; the weight was chosen between random pieces of words
-# (found by rarity) and shuffled sentences (found by order alone).
-RARITY = 0.35
+# (found by rarity) and prose of another source, whose words are rare here and follow each other.
+RARITY = 0.5
 # Bits: two frequent tokens that never meet in the knowledge base count for no more than this. Code
 # and tables have such pairs, one after the other; sentences in random order have few of them.
 ESTRANGED = 4.0
 # Bits: nothing is rarer than 2**-19, that is about one word in half a million. Capitalised words
-# are names as a rule, of which there is no end: 2**-17.
-RAREST, RAREST_NAME = 19.0, 17.0
+# are names as a rule, of which there is no end: 2**-17. Two side by side, or with one word between
+# them, are part of a name, a title, a menu or a list, where strangers follow each other: 2**-10.
+RAREST, RAREST_NAME, RAREST_AMONG_NAMES = 19.0, 17.0, 10.0
 # A word that recurs within its entry is what the entry is about, or a function word of a language
 # of its own: each recurrence counts as this share of the knowledge base.
 RECURRENCE = 1.5e-4
@@ -47,7 +48,7 @@ NEUTRAL = 0.0
 _ONE = np.int32(1)
 
 _SPACE, _LOWER, _UPPER, _DIGIT, _MARK, _IDEOGRAPH = range(6)
-_BMP = 0x10000
+_BMP, _ASCII = 0x10000, 0x7F
 _CLASS = 17  # bits that hold a place in the basic plane, and one more
 _LOWERED = (1 << _CLASS) - 1
 # Radicals, kana and unified ideographs; compatibility ideographs.
@@ -81,6 +82,8 @@ class Tokens:
     capital: NDArray[np.bool_]
     letters: NDArray[np.bool_]  # whether it is a word or ideograph, not a number or mark
     chain: NDArray[np.intp]  # how many tokens stand before it without white space
+    first: NDArray[np.uint32]  # its first character, in lower case
+    accented: NDArray[np.bool_]  # whether it has a character beyond ASCII
 
     def __len__(self) -> int:
         return len(self.owner)
@@ -121,14 +124,17 @@ class Fluency:
                 np.add.at(self._counts, slots, _ONE)
             self.n_tokens += len(tokens)
 
-    def forget(self, texts: Tokenized) -> None:
-        """Take texts off that were learned; those that cannot have been are ignored.
+    def forget(self, texts: Tokenized) -> list[Tokenized]:
+        """Take texts off that were learned, and return them.
 
-        What another process has learned comes here, too, when it leaves the knowledge base.
+        Texts that cannot have been learned are ignored: what another process has learned comes
+        here, too, when it leaves the knowledge base.
         """
-        if not self._take_off(texts) and len(texts) > 1:
-            for text in texts.texts:
-                self._take_off(Tokenized([text]))
+        if self._take_off(texts):
+            return [texts]
+        if len(texts) < 2:  # noqa: PLR2004 - one text, or none
+            return []
+        return [one for text in texts.texts if self._take_off(one := Tokenized([text]))]
 
     def _take_off(self, texts: Tokenized) -> bool:
         """Take all of some texts off, or none of them; return which."""
@@ -170,17 +176,12 @@ class Fluency:
         seen = words + 1.0
         rare = np.flatnonzero(words < FREQUENT * n)
         seen[rare] += RECURRENCE * n * _recurrences(tokens.word[rare], tokens.owner[rare])
-        rarity = np.minimum(
-            np.log2((n + 1.0) / seen), np.where(tokens.capital, RAREST_NAME, RAREST)
-        )
+        rarest = np.where(tokens.capital, RAREST_NAME, RAREST)
+        rarest[_among_capitals(tokens)] = RAREST_AMONG_NAMES
+        rarity = np.minimum(np.log2((n + 1.0) / seen), rarest)
         surprise: NDArray[np.float64] = RARITY * rarity - association
         surprise[tokens.chain >= CHAIN] = NEUTRAL
         return surprise
-
-    def known(self, tokens: Tokens) -> NDArray[np.bool_]:
-        """Return which tokens stand in the texts that were learned, shape (n_tokens,)."""
-        known: NDArray[np.bool_] = self._counts[_slot(tokens.word, SINGLES)] > 0
-        return known
 
     def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """Return the counts that are not zero, 8 bytes each: about 1 MiB for 1,000 passages."""
@@ -314,7 +315,7 @@ def _tokens(pieces: tuple[tuple[int, int, str], ...]) -> Tokens:
     if not len(start):
         none = np.empty(0, dtype=np.intp)
         hashes, flags = np.empty(0, dtype=np.uint64), np.empty(0, dtype=np.bool_)
-        return Tokens(none, none, none, hashes, hashes, flags, flags, none)
+        return Tokens(none, none, none, hashes, hashes, flags, flags, none, low[:0], flags)
     end = np.append(edges[1:], len(classes))[is_token]
     length = end - start
     sums = _sums(low, start, end)
@@ -343,7 +344,10 @@ def _tokens(pieces: tuple[tuple[int, int, str], ...]) -> Tokens:
     text = np.repeat(np.arange(len(texts)), sizes)
     shift = (np.array(offsets, dtype=np.intp) - begins)[text]
     owner = np.array(owners, dtype=np.intp)[text]
-    return Tokens(owner, start + shift, end + shift, word, kind, capital, letters, chain)
+    at = start + shift, end + shift
+    beyond = np.concatenate([[0], np.cumsum(low > _ASCII)])
+    accented = beyond[end] > beyond[start]
+    return Tokens(owner, *at, word, kind, capital, letters, chain, low[start], accented)
 
 
 def _sums(
@@ -392,7 +396,8 @@ def _mixed(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return values
 
 
-def _slot(hashes: NDArray[np.uint64], size: int) -> NDArray[np.intp]:
+def slot(hashes: NDArray[np.uint64], size: int) -> NDArray[np.intp]:
+    """Return the place of each hash in a table of ``size``, a power of two."""
     return ((hashes >> np.uint64(20)) & np.uint64(size - 1)).astype(np.intp)
 
 
@@ -401,9 +406,9 @@ def _slots(tokens: Tokens) -> tuple[NDArray[np.intp], ...]:
 
     A pair is the token and the one before it, which for the first of a text is of another text.
     """
-    singles = _slot(tokens.word, SINGLES), _slot(tokens.kind, SINGLES)
+    singles = slot(tokens.word, SINGLES), slot(tokens.kind, SINGLES)
     pairs = (
-        _slot(_pair(_before(hashes), hashes, odd), PAIRS)
+        slot(_pair(_before(hashes), hashes, odd), PAIRS)
         for hashes, odd in ((tokens.word, _M2), (tokens.kind, _M3))
     )
     return *singles, *(SINGLES + pair for pair in pairs)
@@ -435,6 +440,21 @@ def _paired(tokens: Tokens) -> NDArray[np.bool_]:
     paired = np.zeros(len(tokens), dtype=np.bool_)
     paired[1:] = tokens.owner[1:] == tokens.owner[:-1]
     return paired
+
+
+def _among_capitals(tokens: Tokens) -> NDArray[np.intp]:
+    """Return the places of capitalised words next to another one, or with one word between.
+
+    Marks and numbers between them do not count.
+    """
+    words = np.flatnonzero(tokens.letters)
+    capital, owner = tokens.capital[words], tokens.owner[words]
+    among = np.zeros(len(words), dtype=np.bool_)
+    for apart in (1, 2):
+        both = capital[apart:] & capital[:-apart] & (owner[apart:] == owner[:-apart])
+        among[apart:] |= both
+        among[:-apart] |= both
+    return words[among]
 
 
 def _expected(counts: NDArray[np.int32], n: float) -> NDArray[np.float64]:

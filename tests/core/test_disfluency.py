@@ -95,9 +95,7 @@ def test_a_language_that_the_knowledge_base_lacks_is_not_judged_and_one_it_holds
     foreign = [article(rng, 6, frames=FOREIGN, lexicons=words) for _ in range(60)]
     reasons = fitted.unjudged(entries(foreign))
     assert len(reasons) == len(foreign)
-    assert "recur" in reasons[0]
-    both = CASE.fitted()
-    both.learn(entries(foreign[:50], "f"))
+    both = DisfluencyDetector().fit(join(CASE.known, entries(foreign[:50], "f")))
     new = entries(foreign[50:], "g")
     assert both.unjudged(new) == {}
     assert (both.score(new) <= fitted.default_threshold).all()
@@ -106,7 +104,7 @@ def test_a_language_that_the_knowledge_base_lacks_is_not_judged_and_one_it_holds
 def test_unknown_words_that_do_not_recur_are_no_language(fitted):
     rng = np.random.default_rng(10)
     letters = np.array(list("qwxzvfjkrtp"))
-    keys = " ".join("".join(rng.choice(letters, rng.integers(3, 9))) for _ in range(60))
+    keys = " ".join("".join(rng.choice(letters, rng.integers(3, 9))) for _ in range(80))
     assert fitted.unjudged(entries([keys])) == {}
     assert fitted.score(entries([keys]))[0] > fitted.default_threshold
     few = " ".join(keys.split()[:8])
@@ -128,22 +126,25 @@ def test_lists_of_names_from_a_new_source_are_not_held_and_gibberish_among_usual
     guard = Guard([DisfluencyDetector()], policy=Policy(quarantine_at=0.01))
     guard.fit(pages(2_000, 1, "kb", 2)).calibrate()
     lists, usual, gibberish = pages(1_000, 3, "new", 5), pages(1_000, 4, "u", 2), poisoned(200, 5)
-    report = guard.screen(lists)
-    assert np.mean(report.scores["disfluency"] > guard.thresholds["disfluency"]) > 0.05
-    assert len(report.quarantined) < 20
-    assert "another source" in report.raised["disfluency"]
+    assert len(guard.screen(lists).quarantined) < 20
     for n in (1, 40, 200):  # however many there are
         report = guard.screen(join(gibberish.take(range(n)), usual))
-        assert report.raised == {}
         assert np.mean(~report.admitted[:n]) > 0.95  # a few are too short to judge
     assert len(report.quarantined) - 200 < 20
+
+
+def test_entries_that_are_not_judged_count_as_clean_ones_in_the_sample():
+    known = join(CASE.known, entries(["qwx zvf jkr", "漢字漢字漢字漢字"], "odd"))
+    scores = DisfluencyDetector().fit(known).held_out_scores(known, 0)
+    assert not np.isnan(scores).any()
+    np.testing.assert_array_equal(scores[-2:], 0.0)
 
 
 def test_a_small_knowledge_base_judges_nothing():
     detector = DisfluencyDetector().fit(articles(20, 1))
     reasons = detector.unjudged(CASE.poison)
     assert set(reasons) == set(range(len(CASE.poison)))
-    assert "10000 are needed" in reasons[0]
+    assert "25000 are needed" in reasons[0]
     assert np.isnan(detector.held_out_scores(articles(20, 1), 0)).all()
 
 
@@ -168,7 +169,7 @@ def test_chunks_of_a_document_are_held_out_together():
     texts = [article(rng).replace(" the ", f" {name} ") for name in names for _ in range(10)]
     lineages = [name for name in names for _ in range(10)]
     together = entries(texts, lineages=lineages)
-    detector = DisfluencyDetector().fit(together)
+    detector = DisfluencyDetector(min_tokens=1_000).fit(together)
     apart = detector.held_out_scores(entries(texts), 0).mean()
     assert detector.held_out_scores(together, 0).mean() > apart + 0.05
     collection = entries(texts, lineages=["all"] * len(texts))
@@ -178,7 +179,7 @@ def test_chunks_of_a_document_are_held_out_together():
 def test_the_rule_is_taken_from_held_out_entries(fitted):
     held_out = fitted.held_out_scores(CASE.known, 0)
     assert (held_out > fitted.default_threshold).mean() <= 0.01
-    assert fitted.floor <= fitted.default_threshold < DisfluencyDetector().default_threshold
+    assert fitted.floor <= fitted.default_threshold
 
 
 def test_an_unfitted_detector_refuses_and_odd_settings_are_refused():
@@ -273,13 +274,13 @@ def test_surprise_is_rarity_less_association():
         ((_, tokens),) = tokenized([text])
         first, second = fluency.surprise(tokens)
         n = fluency.n_tokens
-        assert first == pytest.approx(0.35 * math.log2((n + 1) / (words[one] + 1)))
+        assert first == pytest.approx(0.5 * math.log2((n + 1) / (words[one] + 1)))
         expected = words[one] * words[other] / n
         # Words of up to three letters and these of four are each a kind of their own.
         kind = (pairs[text] + 1) / (expected + 1)
         word = (pairs[text] + kind) / (expected + 1)
         association = max(0.5 * math.log2(kind * word), -4.0)
-        rarity = 0.35 * math.log2((n + 1) / (words[other] + 1))
+        rarity = 0.5 * math.log2((n + 1) / (words[other] + 1))
         assert second == pytest.approx(rarity - association)
 
 
