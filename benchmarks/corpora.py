@@ -91,7 +91,7 @@ def many(n: int) -> Batch:
     )
 
 
-def from_source(batch: Batch, source: str | None | Sequence[str | None]) -> Batch:
+def from_source(batch: Batch, source: str | Sequence[str | None] | None) -> Batch:
     """Return the entries as they come from a source, where batches say where entries come from.
 
     Parameters
@@ -105,7 +105,7 @@ def from_source(batch: Batch, source: str | None | Sequence[str | None]) -> Batc
         return batch
     named = isinstance(source, str) or source is None
     sources = (source,) * len(batch) if named else tuple(source)
-    return replace(batch, **{"sources": sources})
+    return replace(batch, sources=sources)
 
 
 def read_rows(name: str) -> list[dict[str, Any]]:

@@ -86,8 +86,9 @@ def arrive(guard: Guard, parts: Sequence[Batch], standing: Batch | None = None) 
         screening, rest = screening + screened - begin, rest + time.perf_counter() - screened
         status = guard.status()
         calibrated_at.add(status.calibrated_at)
-        named |= {f"{name} abstained" for name in status.abstaining}
-        named |= {f"shift in {shift.detector}" for shift in status.shifts if shift.source is None}
+        named |= {f"{name} abstained" for name in getattr(status, "abstaining", ())}
+        shifts = getattr(status, "shifts", ())
+        named |= {f"shift in {shift.detector}" for shift in shifts if shift.source is None}
     return Outcome(
         held=held,
         recalled=recalled,
