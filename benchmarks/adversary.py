@@ -53,10 +53,10 @@ HEAD = f"""# Attacks, by how they arrive
 
 Written by `benchmarks/adversary.py`. `Guard.default(fpr={FPR})`, adopted on {KNOWN:,} entries,
 among them the passages that a retriever finds for the attacked questions. {QUESTIONS} questions an
-attack. Cells: share of the attack's texts held or recalled by the end of the day; behind the stroke, of
-clean entries in the same stream. Columns: knowledge base and texts a question. Without another
-word the attack comes in fifties, shuffled, and names no source; each text is a document of its own.
-Vectors: all-MiniLM-L6-v2.
+attack. Cells: share of the attack's texts held or recalled by the end of the day; behind the
+stroke, of clean entries in the same stream. Columns: knowledge base and texts a question. Without
+another word the attack comes in fifties, shuffled, and names no source; each text is a document of
+its own. Vectors: all-MiniLM-L6-v2.
 """
 
 
