@@ -120,7 +120,9 @@ def _is_docstring(node: ast.AST, first: ast.stmt) -> bool:
     )
 
 
-def write(name: str, text: str, codes: Sequence[str] | None = None) -> None:
+def write(
+    name: str, text: str, *, codes: Sequence[str] | None = None, partly: bool = False
+) -> None:
     """Write a result, with the line about the code at its end.
 
     Parameters
@@ -128,13 +130,17 @@ def write(name: str, text: str, codes: Sequence[str] | None = None) -> None:
     name
         Of the file in `benchmarks/results`, without ending.
     text
-        The page.
+        The page; a line about the code that it has already is replaced.
     codes
-        Fingerprints of its parts, where they were measured at different times.
+        Fingerprints of its parts, where they were measured at different times; today's otherwise.
+    partly
+        Whether some of the page stays as it was: the codes that the file names are kept then.
     """
     RESULTS.mkdir(exist_ok=True)
-    line = MeasuredBy(version(), tuple(dict.fromkeys(codes or [current()])))
-    (RESULTS / f"{name}.md").write_text(f"{text.rstrip()}\n\n{line}\n", encoding="utf-8")
+    before = measured_by(name).codes if partly else ()
+    line = MeasuredBy(version(), tuple(dict.fromkeys([*before, *(codes or [current()])])))
+    page = _LINE.sub("", text).rstrip()
+    (RESULTS / f"{name}.md").write_text(f"{page}\n\n{line}\n", encoding="utf-8")
 
 
 def measured_by(name: str) -> MeasuredBy:
@@ -192,4 +198,4 @@ class Parts:
         self._file.write_text(text + "\n", encoding="utf-8")
         there = [p for p in self.order if p in self._parts]
         page = "\n".join([self.head, *(line for p in there for line in self.lines(p))])
-        write(self.name, page, [str(self._parts[p]["code"]) for p in there])
+        write(self.name, page, codes=[str(self._parts[p]["code"]) for p in there])
