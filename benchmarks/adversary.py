@@ -21,7 +21,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # one stream a core
@@ -45,7 +45,7 @@ from ragshield_core.evaluation import DetectionRates
 
 FPR, QUESTIONS, KNOWN, HELD_OUT = 0.01, 50, 5_000, 1_200
 BASES = {"web": "redundant_web_passages", "Wikipedia": "wiki_passages"}
-HARMLESS, CARRIERS, NEW_SOURCE = 200, 20, 300
+LATER, CARRIERS, NEW_SOURCE = 200, 20, 300
 SECONDS = 45  # 250 texts in all arrivals, on one core
 SLACK = 0.15  # of a quick run: ten questions
 
@@ -223,9 +223,9 @@ def among(batch: Batch, there: Base, n: int) -> Batches:
     return chunks(mixed(together([from_source(batch, there.name), clean])), 100)
 
 
-def prepared(batch: Batch, there: Base) -> Batches:
-    """Return the attack after harmless entries of the same new source."""
-    harmless = from_source(there.fresh.take(range(HARMLESS)), "new.example")
+def prepared(batch: Batch, there: Base, n: int) -> Batches:
+    """Return the attack after n harmless entries of the same new source."""
+    harmless = from_source(there.fresh.take(range(n)), "new.example")
     return [*chunks(harmless, 100), *fifties(from_source(batch, "new.example"))]
 
 
@@ -238,9 +238,15 @@ def updates(batch: Batch, there: Base) -> Batches:
 
 
 def into_nothing(batch: Batch, there: Base) -> Batches:
-    """Return the attack among the first thousand entries of an empty store."""
+    """Return the attack among the first thousand entries of an empty store, and some after it.
+
+    A guard that begins with nothing takes its first thresholds from a thousand entries, and judges
+    those by them when more come.
+    """
     clean = there.known.take(range(1_000 - len(batch)))
-    return chunks(mixed(together([from_source(batch, there.name), clean])), 100)
+    later = there.fresh.take(range(LATER))
+    first = mixed(together([from_source(batch, there.name), clean]))
+    return chunks(together([first, later]), 100)
 
 
 def while_open(batch: Batch, there: Base) -> Batches:
@@ -260,7 +266,8 @@ ARRIVALS: dict[str, Callable[[Batch, Base], Batches]] = {
     "one by one": lambda a, _: chunks(mixed(a), 1),
     "1:1 among clean ones": lambda a, there: among(a, there, 1),
     "1:3 among clean ones": lambda a, there: among(a, there, 3),
-    f"after {HARMLESS} harmless ones of its source": prepared,
+    "after 200 harmless ones of its source": lambda a, there: prepared(a, there, 200),
+    "after 500 harmless ones of its source": lambda a, there: prepared(a, there, 500),
     "under a new source": lambda a, _: fifties(from_source(a, "new.example")),
     "under a known source": lambda a, there: fifties(from_source(a, there.name)),
     "under many sources": lambda a, _: fifties(many_sources(a)),
@@ -310,13 +317,12 @@ def both(web: float, wikipedia: float, apart: float | None = None) -> dict[str, 
 
 def black_box(form: str) -> list[Column]:
     """Return the columns of texts with the question in front, from fives to singles."""
-    made = (
-        (lambda k: published("text_blackbox", k))
-        if form == "published"
-        else (lambda k: in_form(form, k))
-    )
+
+    def made(k: int) -> Batch:
+        return published("text_blackbox", k) if form == "published" else in_form(form, k)
+
     return [
-        column(f"{k}", lambda k=k: made(k), **both(0.97 if k > 1 else 0.85, 0.97))
+        column(f"{k}", partial(made, k), **both(0.97 if k > 1 else 0.85, 0.97))
         for k in (5, 3, 2, 1)
     ]
 
@@ -339,7 +345,7 @@ FAMILIES: dict[str, tuple[str, Callable[[], list[Column]]]] = {
     "forms": (
         "The question in front, other forms, fives",
         lambda: [
-            column(form, lambda form=form: in_form(form, 5), **both(0.97, 0.97))
+            column(form, partial(in_form, form, 5), **both(0.97, 0.97))
             for form in ("heading", "bold", "Q and A", "reworded")
         ],
     ),
@@ -443,7 +449,8 @@ def table(
         goal = columns[number].goals.get(name)
         if goal:
             broken += missed(f"{title}: {name} {columns[number].title}", goal, by_arrival, quick)
-    lines += ["\nGoals that are not met:\n", *([f"- {line}" for line in broken] or ["- none"])]
+    if any(columns[number].goals.get(name) for name, number in found):
+        lines += ["\nGoals that are not met:\n", *([f"- {one}" for one in broken] or ["- none"])]
     return lines, broken
 
 
@@ -593,9 +600,9 @@ def main() -> None:
             if not arguments.quick:
                 done.put(part, run[0])
         if arguments.quick:
-            job = pool.submit(flips, "sms_spam", "label model", ["hundreds"], (0.1, 0.4))
-            print("\n".join(job.result()), flush=True)
-            broken += [line for line in job.result() if line.startswith("- ")]
+            found = pool.submit(flips, "sms_spam", "label model", ["hundreds"], (0.1, 0.4)).result()
+            print("\n".join(found), flush=True)
+            broken += [line for line in found if line.startswith("- ")]
     if arguments.quick:
         failed(broken)
 

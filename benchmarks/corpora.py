@@ -103,9 +103,9 @@ def from_source(batch: Batch, source: str | Sequence[str | None] | None) -> Batc
     """
     if "sources" not in {column.name for column in fields(Batch)}:
         return batch
-    named = isinstance(source, str) or source is None
-    sources = (source,) * len(batch) if named else tuple(source)
-    return replace(batch, sources=sources)
+    one = source is None or isinstance(source, str)
+    columns: dict[str, Any] = {"sources": (source,) * len(batch) if one else tuple(source or ())}
+    return replace(batch, **columns)
 
 
 def read_rows(name: str) -> list[dict[str, Any]]:

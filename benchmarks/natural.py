@@ -26,6 +26,7 @@ _ASKING = re.compile(
     r"(?:\s+(?:is|are|was|were|does|do|did|has|have|had|can|could|will|would))?\s*",
     re.IGNORECASE,
 )
+_THERE = re.compile(r"\s*\b(?:is|are|was|were) there\b", re.IGNORECASE)
 
 
 def question_of(question: str) -> str:
@@ -51,11 +52,11 @@ def topic_of(question: str) -> str:
 
     Examples
     --------
-    >>> topic_of("how many episodes are in chicago fire season 4")
-    'episodes are in chicago fire season 4'
+    >>> topic_of("how many seasons of the oc are there")
+    'seasons of the oc'
     """
     bare = question.strip().rstrip(".?! ")
-    return _ASKING.sub("", bare) or bare
+    return _THERE.sub("", _ASKING.sub("", bare)).strip() or bare
 
 
 def natural(question: str, text: str) -> str:

@@ -426,6 +426,8 @@ def goals(rows: Sequence[Row], slack: float) -> list[tuple[str, bool]]:
         base, joins, bound, _ = row.case
         worst = max(row.shares.values())
         found.append((f"{joins} joins {base}: {worst:.3f}, ≤ {bound:g}", worst <= bound + slack))
+        if row.holes is not None:
+            found.append((f"{joins}: {row.holes} pages with holes, none", not row.holes))
     found.append(_worst("recalled", [row.recalled for row in rows], MOST_RECALLED + slack))
     apart = [max(row.shares.values()) - min(row.shares.values()) for row in rows]
     found.append(_worst("between slicings", apart, MOST_APART + slack))

@@ -45,7 +45,8 @@ def embedded(name: str, texts: Sequence[str]) -> np.ndarray:
     if missing:
         _embed(name, path, known, missing)
     found = np.array([known[key] for key in keys], dtype=np.float32).reshape(len(keys), -1)
-    return found / np.linalg.norm(found, axis=1, keepdims=True)
+    found /= np.linalg.norm(found, axis=1, keepdims=True)
+    return found
 
 
 def _embed(name: str, path: Path, known: dict[str, np.ndarray], missing: dict[str, str]) -> None:
