@@ -46,7 +46,7 @@ from ragshield_core.evaluation import DetectionRates
 FPR, QUESTIONS, KNOWN, HELD_OUT = 0.01, 50, 5_000, 1_200
 BASES = {"web": "redundant_web_passages", "Wikipedia": "wiki_passages"}
 LATER, CARRIERS, NEW_SOURCE = 200, 20, 300
-SECONDS = 45  # 250 texts in all arrivals, on one core
+SECONDS = 58  # 250 texts in all arrivals, on one core
 SLACK = 0.15  # of a quick run: ten questions
 
 HEAD = f"""# Attacks, by how they arrive
@@ -554,8 +554,8 @@ def all_flips(pool: ProcessPoolExecutor) -> tuple[list[str], list[str]]:
 
 
 def full(who: str, arrival: str) -> bool:
-    """Return whether a guard is measured in an arrival: all detectors one by one take long."""
-    return who in LABEL_DETECTORS or arrival != "one by one"
+    """Return whether a guard is measured in an arrival: but for centroids, singles take long."""
+    return who == "centroids" or arrival != "one by one"
 
 
 def attacked(

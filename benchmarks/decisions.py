@@ -30,7 +30,8 @@ class Outcome:
     @property
     def out(self) -> np.ndarray:
         """Which entries were held or recalled."""
-        return self.held | self.recalled
+        gone: np.ndarray = self.held | self.recalled
+        return gone
 
 
 def chunks(batch: Batch, size: int | None) -> list[Batch]:

@@ -91,7 +91,7 @@ def flip(batch: Batch, share: float, rng: np.random.Generator) -> tuple[Batch, n
     flipped = np.zeros(len(batch), dtype=bool)
     flipped[rng.permutation(len(batch))[: round(share * len(batch))]] = True
     changed = [
-        labels[(labels.index(label) + int(rng.integers(1, len(labels)))) % len(labels)]
+        labels[(labels.index(str(label)) + int(rng.integers(1, len(labels)))) % len(labels)]
         if is_flipped
         else label
         for label, is_flipped in zip(batch.labels, flipped, strict=True)

@@ -1,13 +1,18 @@
-"""Vectors of texts that have none beside their corpus: embedded once, and kept in a folder."""
+"""Vectors of texts that have none beside their corpus: embedded once, and kept in a folder.
+
+python benchmarks/vectors.py doc_sites.npz xquad_passages.npz   # taken over: `ids`, `embeddings`
+"""
 
 from __future__ import annotations
 
 import hashlib
 import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from corpora import read_rows
 from rich.progress import Progress
 
 from ragshield_core.adapters.minilm import MiniLM
@@ -40,13 +45,26 @@ def embedded(name: str, texts: Sequence[str]) -> np.ndarray:
     """
     path = vectors_folder() / f"{name}.npz"
     known = _read(path)
-    keys = [hashlib.sha256(text.encode()).hexdigest()[:32] for text in texts]
+    keys = [_key(text) for text in texts]
     missing = {key: text for key, text in zip(keys, texts, strict=True) if key not in known}
     if missing:
         _embed(name, path, known, missing)
     found = np.array([known[key] for key in keys], dtype=np.float32).reshape(len(keys), -1)
     found /= np.linalg.norm(found, axis=1, keepdims=True)
     return found
+
+
+def take_over(path: Path) -> None:
+    """Keep vectors of a corpus, named as the file, that somebody has made with the same model."""
+    with np.load(path, allow_pickle=False) as file:
+        vectors = dict(zip(file["ids"].tolist(), file["embeddings"], strict=True))
+    texts = {row["id"]: row["text"] for row in read_rows(path.stem)}
+    kept = vectors_folder() / f"{path.stem}.npz"
+    _save(kept, _read(kept) | {_key(texts[i]): vector for i, vector in vectors.items()})
+
+
+def _key(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def _embed(name: str, path: Path, known: dict[str, np.ndarray], missing: dict[str, str]) -> None:
@@ -75,3 +93,8 @@ def _save(path: Path, known: dict[str, np.ndarray]) -> None:
     with part.open("wb") as file:
         np.savez(file, keys=np.array(list(known)), embeddings=np.array(list(known.values())))
     part.replace(path)
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:]:
+        take_over(Path(name))

@@ -197,6 +197,9 @@ def test_decisions_of_a_day_are_held_and_recalled():
 
 def test_a_text_is_embedded_once(tmp_path, monkeypatch):
     asked = []
+    rows = [{"id": "1", "text": "dddd"}]
+    monkeypatch.setattr(vectors, "read_rows", lambda _: rows)
+    np.savez(tmp_path / "made.npz", ids=np.array(["1"]), embeddings=np.eye(1, 2))
 
     class Model:
         def embed(self, texts, on_progress):
@@ -211,3 +214,8 @@ def test_a_text_is_embedded_once(tmp_path, monkeypatch):
     assert asked == ["a", "bb", "ccc"]
     np.testing.assert_allclose(np.linalg.norm(first, axis=1), 1.0, rtol=1e-6)
     np.testing.assert_array_equal(first[1], again[0])
+    (tmp_path / "kept").mkdir()
+    monkeypatch.setenv(vectors.VARIABLE, str(tmp_path / "kept"))
+    vectors.take_over(tmp_path / "made.npz")
+    np.testing.assert_array_equal(vectors.embedded("made", ["dddd"]), np.eye(1, 2))
+    assert "dddd" not in asked
