@@ -86,6 +86,48 @@ def lineage_of(
     return None, None
 
 
+# A URL, or a bucket; the host may carry a user or a port.
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,20}://([^/?#\s]{1,255})")
+MAX_SOURCE = 255  # characters of a name
+
+
+def source_of(document: str | None) -> str | None:
+    """Return where a document comes from, by its name: a host, a bucket or a folder.
+
+    Parameters
+    ----------
+    document
+        A URL, a path, or another name. ``None`` for a document without one.
+
+    Returns
+    -------
+    str | None
+        The host or bucket of a URL; the top folder of a relative path; the first two folders of an
+        absolute one, which are rarely shared by two collections. ``None`` for other names: they
+        belong to the one source that has no name.
+
+    Examples
+    --------
+    >>> source_of("https://docs.example.org/guide/start.html")
+    'docs.example.org'
+    >>> source_of("handbook/leave/parents.md"), source_of("/srv/wiki/a.md"), source_of("Chicago")
+    ('handbook', '/srv/wiki', None)
+    """
+    if not isinstance(document, str):  # refused elsewhere, by name
+        return None
+    if found := _URL.match(document):
+        return found[1].rpartition("@")[2].lower()
+    folders = document[: 4 * MAX_SOURCE].replace("\\", "/").split("/")[:-1]
+    if not folders:
+        return None
+    named = [folder for folder in folders if folder not in ("", ".", "..")]
+    if not named:
+        return None
+    absolute = folders[0] == "" or folders[0].endswith(":")
+    source = "/".join(named[:2] if absolute else named[:1])
+    return (f"/{source}" if folders[0] == "" else source)[:MAX_SOURCE]
+
+
 def tell_lineages(keys: Iterable[str | None]) -> None:
     """Log which metadata lineages were taken from: names of keys and counts only."""
     if logger.isEnabledFor(logging.INFO):

@@ -11,6 +11,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ragshield_core.claims import source_of
 from ragshield_core.errors import InvalidBatchError
 
 # An embedder that says it returns unit vectors is off by about 1e-7 in float32; vectors that went
@@ -29,6 +30,7 @@ class Entry:
     lineage: str | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
     context: str | None = None  # what a model reads with the text, where that is more
+    source: str | None = None  # where its document comes from
 
     @property
     def fingerprint(self) -> str:
@@ -69,6 +71,10 @@ class Batch:
         framework puts into the prompt, without the text itself; ``None`` where that is nothing.
         Detectors that look for instructions and hidden text judge it like the text. Part of the
         revision: fill it in wherever a batch of the same entries is made, or not at all.
+    sources
+        Per id, where its document comes from: a site, folder, bucket, feed, connector or uploader;
+        ``None`` for the one source without a name. A claim like a lineage, and no part of the
+        revision.
     vectors
         Shape (n_entries, dim), float32: the vectors as the embedder gave them, of any length: what
         stores keep. The same array as ``embeddings`` where those were of unit length already.
@@ -95,11 +101,12 @@ class Batch:
     metadatas: tuple[Mapping[str, Any], ...]
     vectors: NDArray[np.float32]
     contexts: tuple[str | None, ...]
+    sources: tuple[str | None, ...]
 
     def __post_init__(self) -> None:
         _check_ids(self.ids)
         n = len(self.ids)
-        for name in ("texts", "labels", "lineages", "metadatas", "contexts"):
+        for name in ("texts", "labels", "lineages", "metadatas", "contexts", "sources"):
             if len(getattr(self, name)) != n:
                 msg = (
                     f"{name} has {len(getattr(self, name))} items for {n} ids, expected {n}; "
@@ -110,7 +117,8 @@ class Batch:
         _check_types(self.ids, "labels", self.labels, (str, type(None)), "a str or None")
         _check_types(self.ids, "lineages", self.lineages, (str, type(None)), "a str or None")
         _check_types(self.ids, "contexts", self.contexts, (str, type(None)), "a str or None")
-        for name in ("ids", "labels", "lineages"):
+        _check_types(self.ids, "sources", self.sources, (str, type(None)), "a str or None")
+        for name in ("ids", "labels", "lineages", "sources"):
             _check_storable(self.ids, name, getattr(self, name))
         _check_types(self.ids, "metadatas", self.metadatas, Mapping, "a mapping")
         _check_matrix(self.ids, "vectors", self.vectors)
@@ -140,6 +148,7 @@ class Batch:
         lineages: Sequence[str | None] | None = None,
         metadatas: Sequence[Mapping[str, Any]] | None = None,
         contexts: Sequence[str | None] | None = None,
+        sources: Sequence[str | None] | None = None,
     ) -> Self:
         """Build a batch from ordinary sequences.
 
@@ -147,6 +156,9 @@ class Batch:
         ----------
         ids, texts, labels, lineages, metadatas, contexts
             As the columns of the class; ``None`` for a column that is not there.
+        sources
+            As the column of the class; ``None`` takes the host, bucket or top folder of each
+            lineage, see :func:`ragshield_core.claims.source_of`.
         embeddings
             Shape (n_entries, dim), any float type, any length but zero. Rows are brought to unit
             length for the detectors; the originals are kept in ``vectors``. ``None`` where there
@@ -170,6 +182,9 @@ class Batch:
             metadatas=tuple({} for _ in range(n)) if metadatas is None else tuple(metadatas),
             vectors=vectors,
             contexts=(None,) * n if contexts is None else tuple(contexts),
+            sources=tuple(map(source_of, lineages or (None,) * n))
+            if sources is None
+            else tuple(sources),
         )
 
     def __len__(self) -> int:
@@ -184,6 +199,7 @@ class Batch:
             lineage=self.lineages[row],
             metadata=self.metadatas[row],
             context=self.contexts[row],
+            source=self.sources[row],
         )
 
     def __iter__(self) -> Iterator[Entry]:
@@ -228,6 +244,7 @@ class Batch:
             ("metadatas", tuple(map(self.metadatas.__getitem__, chosen))),
             ("vectors", embeddings if same else self.vectors[index]),
             ("contexts", tuple(map(self.contexts.__getitem__, chosen))),
+            ("sources", tuple(map(self.sources.__getitem__, chosen))),
         ):
             object.__setattr__(taken, name, value)
         _check_ids(taken.ids)
@@ -248,7 +265,7 @@ def together(batches: Sequence[Batch]) -> Batch:
         embeddings = vectors = np.concatenate([batch.embeddings for batch in batches])
         if any(batch.vectors is not batch.embeddings for batch in batches):
             vectors = np.concatenate([batch.vectors for batch in batches])
-    columns = ("ids", "texts", "labels", "lineages", "metadatas", "contexts")
+    columns = ("ids", "texts", "labels", "lineages", "metadatas", "contexts", "sources")
     return Batch(
         **{name: tuple(chain.from_iterable(getattr(b, name) for b in batches)) for name in columns},
         embeddings=embeddings,

@@ -107,9 +107,6 @@ class Report:
         detector had no opinion.
     skipped
         Detectors that took no part, and why.
-    raised
-        Detectors whose thresholds are higher than calibrated, as what comes lately is unlike the
-        clean sample as a whole, and how far.
     timings
         Seconds spent in each detector.
     retroactive
@@ -134,7 +131,6 @@ class Report:
     remarkable: Mapping[int, Decision] = field(default_factory=dict)
     scores: Mapping[str, NDArray[np.float64]] = field(default_factory=dict)
     skipped: tuple[Skipped, ...] = ()
-    raised: Mapping[str, str] = field(default_factory=dict)
     timings: Mapping[str, float] = field(default_factory=dict)
     retroactive: tuple[Decision, ...] = ()
     spent: float | None = None
@@ -248,7 +244,6 @@ class Report:
                     {"detector": s.detector, "reason": s.reason, "waiting": s.waiting}
                     for s in self.skipped
                 ],
-                "raised": dict(self.raised),
                 "timings": dict(self.timings),
             }
         )
@@ -280,7 +275,6 @@ class Report:
             + (f"; {missing} judged by no detector" if missing else "")
             + (f"; {unscreened} let in although a detector failed" if unscreened else "")
             + (f"; for now without {waiting} of the detectors" if waiting else "")
-            + (f"; higher thresholds for {', '.join(self.raised)}" if self.raised else "")
         )
 
     def __repr__(self) -> str:
@@ -299,8 +293,6 @@ class Report:
         yield table
         for skipped in self.skipped:
             yield Text(printable(f"skipped {skipped.detector}: {skipped.reason}"))
-        for name, reason in self.raised.items():
-            yield Text(printable(f"{name}: {reason}"))
 
     def _repr_html_(self) -> str:
         head = "".join(f"<th>{column}</th>" for column in _COLUMNS)
@@ -309,7 +301,6 @@ class Report:
             for row in self._remarkable()
         )
         remarks = [f"skipped {s.detector}: {s.reason}" for s in self.skipped]
-        remarks += [f"{name}: {reason}" for name, reason in self.raised.items()]
         below = "".join(f"<p>{html.escape(printable(remark))}</p>" for remark in remarks)
         return (
             f"<table><caption>{html.escape(self.summary())}</caption>"

@@ -143,7 +143,6 @@ class Guard(Writes):
         self._where: Where | None = None
         self._notifier: Notifier | None = None
         self._failing: dict[str, str] = {}  # detectors that failed when they were asked last, how
-        self._raised: frozenset[str] = frozenset()  # detectors whose thresholds were higher last
         self._left_out: tuple[Skipped, ...] = ()
         self._warned = False  # that it is not calibrated
         self._excusing: Excusing | None = None  # by the rules of the quarantine
@@ -500,9 +499,7 @@ class Guard(Writes):
             shared: dict[str, Any] = {} if standing is None else standing._asdict()
             if not self.calibrated:
                 shared.pop("calibrated_on", None)
-            why_not = {
-                name: arrivals.abstaining.get(name) or why for name, why in self._force().items()
-            }
+            why_not = self._force()
             why_not |= {skipped.detector: skipped.reason for skipped in self._left_out}
             return Status(
                 **shared,
@@ -522,7 +519,6 @@ class Guard(Writes):
                 spent=arrivals.of(),
                 by_detector={d.name: arrivals.of(d.name) for d in self.detectors},
                 by_source=arrivals.of_sources(arrivals.sources),
-                abstaining=dict(arrivals.abstaining),
                 shifts=tuple(arrivals.shifts()),
                 spread=arrivals.spread(),
                 topics=tuple(arrivals.topics()),
@@ -859,9 +855,6 @@ class Guard(Writes):
                 if self._budget.times_late != times_late:
                     self._leave_detectors()
             judged = {name for name, column in report.scores.items() if not np.isnan(column).all()}
-            for name in sorted(set(report.raised) - self._raised):
-                logger.warning("%s: %s", name, report.raised[name])
-            self._raised = frozenset(report.raised)
             failed = failing(report)
             self._failing = {n: why for n, why in self._failing.items() if n not in judged} | failed
             calibrated_at = self._calibrator.calibrated_at if self.calibrated else None
@@ -910,8 +903,6 @@ class Guard(Writes):
                     thresholds=calibrator.thresholds,
                     clean=calibrator.clean,
                     waiting=self._growth.waiting(),
-                    abstaining=calibrator.arrivals.abstaining,
-                    raised=calibrator.raised,
                 ),
                 leaving={*batch.ids, *replacing},
                 overdue=self._growth.overdue(),
@@ -1133,7 +1124,7 @@ class Guard(Writes):
                 return report
             arrivals = self._calibrator.arrivals
             names = [d.name for d in self.detectors if arrivals.of(d.name).judged]
-            sources = arrivals.of_sources(filter(None, report.batch.lineages))
+            sources = arrivals.of_sources(filter(None, report.batch.sources))
             return replace(
                 report,
                 spent=arrivals.of().share,

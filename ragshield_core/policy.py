@@ -24,10 +24,6 @@ class Thresholds(NamedTuple):
     quarantine: float
     recall: float = math.inf  # the same for entries that were admitted earlier
 
-    def moved(self, offset: float, factor: float) -> Thresholds:
-        """Return thresholds of scores that are stretched and moved; never lower ones."""
-        return Thresholds(*(max(one, offset + factor * one) for one in self))
-
     def at_least(self, others: Thresholds) -> Thresholds:
         """Return the higher of each and its counterpart."""
         return Thresholds(*map(max, self, others))

@@ -42,13 +42,6 @@ class Named(Protocol):
         """Its name in reports."""
 
 
-class Raised(NamedTuple):
-    """Thresholds of one detector, moved as far as what comes is, and why."""
-
-    thresholds: Thresholds
-    why: str
-
-
 class Outcome(NamedTuple):
     """What one detector says of a batch."""
 
@@ -56,7 +49,6 @@ class Outcome(NamedTuple):
     findings: list[tuple[int, Finding]]  # by row
     unjudged: list[tuple[int, Unjudged]]  # by row
     part: Batch | None = None  # what was scored
-    raised: Raised | None = None
     rows: NDArray[np.intp] = np.empty(0, dtype=np.intp)  # where that stands in the batch
 
 
@@ -74,9 +66,6 @@ class InForce(NamedTuple):
     thresholds: Mapping[str, Thresholds]
     clean: Mapping[str, Calibration]  # none for those that are not calibrated
     waiting: Mapping[str, Skipped]  # detectors that take no part, whatever comes
-    abstaining: Mapping[str, str]  # detectors that find nothing for now, and why
-    # Of a detector's name and scores, thresholds that are higher for now.
-    raised: Callable[[str, NDArray[np.float64]], Raised | None]
 
 
 class Tally:
@@ -163,14 +152,11 @@ def screened(
         if isinstance(outcome, Skipped):
             skipped.append(outcome)
             continue
-        if name in in_force.abstaining:
-            skipped.append(Skipped(detector=name, reason=in_force.abstaining[name], waiting=True))
         outcomes[name] = outcome
         tally.add(name, outcome)
         timings[name] = time.perf_counter() - start
     quiet = partial(finds_nothing, detectors, in_force.thresholds, budget, policy)
     remarkable = excuse(batch, tally.decisions(policy), quiet)
-    raised = {name: one.raised.why for name, one in outcomes.items() if one.raised is not None}
     condemned = np.zeros(len(batch), dtype=np.bool_)
     condemned[[r for r, d in remarkable.items() if d.verdict is Verdict.QUARANTINE]] = True
     earlier = {i: list(found) for i, found in overdue.items() if i not in leaving}
@@ -193,7 +179,6 @@ def screened(
         scores=tally.scores,
         skipped=tuple(skipped),
         timings=timings,
-        raised=raised,
         retroactive=tuple(policy.decide(i, found) for i, found in earlier.items()),
     )
 
@@ -292,10 +277,7 @@ def _judged(detector: Detector, batch: Batch, in_force: InForce) -> Outcome:
     part = batch.take(rows) if reasons else batch
     scores = checked(detector.name, detector.score(part), len(part))
     column[rows] = scores
-    if detector.name in in_force.abstaining:
-        return Outcome(column, [], missing)
-    raised = in_force.raised(detector.name, scores)
-    thresholds = raised.thresholds if raised else in_force.thresholds[detector.name]
+    thresholds = in_force.thresholds[detector.name]
     hits = np.flatnonzero(scores > thresholds.flag)
     found = findings_of(
         detector,
@@ -306,7 +288,7 @@ def _judged(detector: Detector, batch: Batch, in_force: InForce) -> Outcome:
         in_force.clean.get(detector.name),
     )
     listed = list(zip(rows[hits].tolist(), found, strict=True))
-    return Outcome(column, listed, missing, part, raised, rows)
+    return Outcome(column, listed, missing, part, rows)
 
 
 def _judged_again(
@@ -325,8 +307,7 @@ def _judged_again(
     """
     batch = outcome.part
     assert batch is not None  # noqa: S101 - asked for where something was scored
-    thresholds = outcome.raised.thresholds if outcome.raised else in_force.thresholds[detector.name]
-    threshold = thresholds.recall
+    threshold = in_force.thresholds[detector.name].recall
     ids, scores = detector.retroactive(batch, condemned)
     rows = np.flatnonzero(scores > threshold)
     names = [ids[row] for row in rows]

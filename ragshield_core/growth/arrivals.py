@@ -1,12 +1,11 @@
-"""What came in, held against what the calibration promised: budget spent, runaways, shifts."""
+"""What came in since the calibration: budget spent, shifts, topics."""
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,13 +13,8 @@ from numpy.typing import NDArray
 from ragshield_core.calibration import TIE, Calibration
 from ragshield_core.findings import Report, printable
 
-# Arrivals that are looked at for a runaway or a shift: enough to tell 3 % from 1 %.
+# Arrivals that are looked at for a shift: enough to tell 3 % from 1 %.
 WINDOW = 500
-# A detector runs away if it alone would hold more than so many times the accepted rate, and chance
-# would do that once in ten thousand looks.
-FAR_BEYOND, BY_CHANCE = 3.0, 1e-4
-# It acts again once it would hold no more than so many times the accepted rate.
-BACK_AT = 2.0
 # Clean entries have a p-value of at most so much just as often. Poison, as long as it is the
 # smaller part, has far smaller ones, and leaves the others alone.
 LOWER, MIDDLE = 0.02, 0.25
@@ -32,18 +26,6 @@ FEWEST, MAX_SOURCES = 100, 1_000
 # A topic is an arrival and so many of the latest that are nearest to it, itself included; if nearly
 # all of them are held, a reviewer should look.
 TOPIC, NEARLY_ALL = 30, 0.9
-# Of clean entries, half have a p-value above one half. A detector goes on acting as long as so
-# large a share of what it does not hold is as usual by that (Storey, "A direct approach to false
-# discovery rates", J. R. Statist. Soc. B 64, 2002): who wants to silence it must bring nearly all.
-USUAL = 1 / 3
-# Thresholds are raised for another source where a smaller share than this is as usual: new sources
-# had .02 to .54 (of Wikipedia: web pages, documentation, opinions), a fifth or a half of poison 1.
-MOSTLY_USUAL = 0.6
-# Where most are as usual, a source still shows in the band next to what is held: clean entries are
-# there as often as the band is wide. Standard deviations by which they must be more: fewer than for
-# what is called a shift, since thresholds move by no more than the band says, which is next to
-# nothing where chance was at work (once in seven hundred looks).
-BAND, HEAVIER = (LOWER, (LOWER * MIDDLE) ** 0.5), 3.0
 # Parts of [0, 1] in which p-values are counted, to be drawn.
 PARTS = 10
 # Of the clean scores of a detector, at least this share must differ for its p-values to be tested.
@@ -72,7 +54,7 @@ class Shift:
     """Entries that are unlike those a detector was calibrated on, as a whole and not by a few."""
 
     detector: str
-    source: str | None  # a lineage; None for all that came lately
+    source: str | None  # None for all that came lately
     n_entries: int
     share: float  # with a p-value in (0.02, 0.25], among those above 0.02
     expected: float  # of that, for entries like those of the clean sample
@@ -87,14 +69,6 @@ class Shift:
             f"than the clean sample ({self.share:.0%} of p-values in the lower quarter, "
             f"{self.expected:.0%} expected)"
         )
-
-
-class Moved(NamedTuple):
-    """How scores of what comes lately are those of the clean sample, stretched and moved."""
-
-    offset: float
-    factor: float
-    why: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +93,7 @@ class Counted:
 
     Attributes
     ----------
-    ids, lineages
+    ids, sources
         One per entry.
     embeddings
         Shape (n_entries, dim), float32, rows of unit length.
@@ -132,7 +106,7 @@ class Counted:
     """
 
     ids: tuple[str, ...]
-    lineages: tuple[str | None, ...]
+    sources: tuple[str | None, ...]
     embeddings: NDArray[np.float32]
     held: NDArray[np.bool_]
     scores: Mapping[str, NDArray[np.float64]]
@@ -148,7 +122,7 @@ class Counted:
         )
         return cls(
             ids=report.batch.ids,
-            lineages=report.batch.lineages,
+            sources=report.batch.sources,
             embeddings=report.batch.embeddings,
             held=~report.admitted,
             scores=report.scores,
@@ -159,7 +133,7 @@ class Counted:
         """Return everything as JSON-ready values and arrays."""
         values = {
             "ids": list(self.ids),
-            "lineages": list(self.lineages),
+            "sources": list(self.sources),
             "held_by": dict(self.held_by),
             "scores": list(self.scores),
         }
@@ -179,13 +153,13 @@ class Counted:
         """
         counted = cls(
             ids=tuple(values["ids"]),
-            lineages=tuple(values["lineages"]),
+            sources=tuple(values["sources"]),
             embeddings=arrays["embeddings"],
             held=arrays["held"],
             scores=dict(zip(values["scores"], arrays.get("scores", ()), strict=True)),
             held_by=dict(values["held_by"]),
         )
-        columns = (counted.lineages, counted.embeddings, counted.held, *counted.scores.values())
+        columns = (counted.sources, counted.embeddings, counted.held, *counted.scores.values())
         if any(len(column) != len(counted.ids) for column in columns):
             msg = "columns of what was counted differ in length"
             raise ValueError(msg)
@@ -201,8 +175,6 @@ class Arrivals:
     def __init__(self) -> None:
         self.spent: Counter[tuple[str, str]] = Counter()  # (detector or "", judged/held/recalled)
         self.sources: dict[str, Counter[str]] = {}
-        self.abstaining: dict[str, str] = {}  # detector -> why
-        self._hits: dict[str, NDArray[np.bool_]] = {}  # by detector, of the latest arrivals
         self._p_values: dict[str, NDArray[np.float32]] = {}
         self._by_source: dict[str, dict[str, NDArray[np.float32]]] = {}
         # Of the latest arrivals that have vectors, in order.
@@ -216,9 +188,8 @@ class Arrivals:
         counted: Counted,
         thresholds: Mapping[str, float],
         calibrations: Mapping[str, Calibration],
-        rate: float,
-    ) -> list[str]:
-        """Take note of a report; return which detectors have run away, or come back, just now.
+    ) -> None:
+        """Count what was decided in a report.
 
         Parameters
         ----------
@@ -227,15 +198,9 @@ class Arrivals:
         thresholds
             Per detector, the score above which it holds.
         calibrations
-            Scores of the clean sample, of those detectors that measure what is usual. The others
-            never run away: what they object to is no matter of what is usual.
-        rate
-            Accepted false-positive rate.
+            Scores of the clean sample, of those detectors that measure what is usual.
         """
         scores = {name: s for name, s in counted.scores.items() if name in thresholds}
-        hits = {
-            name: np.nan_to_num(s, nan=-np.inf) > thresholds[name] for name, s in scores.items()
-        }
         for name, column in scores.items():
             self.spent[name, "judged"] += int(np.count_nonzero(~np.isnan(column)))
         held = counted.held
@@ -243,78 +208,12 @@ class Arrivals:
         self.spent["", "held"] += int(np.count_nonzero(held))
         for name, n in counted.held_by.items():
             self.spent[name, "held"] += n
-        self._count_sources(counted.lineages, held)
+        self._count_sources(counted.sources, held)
         self._remember(counted)
-        together = np.sum(list(hits.values()), axis=0) if hits else np.zeros(len(held))
-        for name, mine in hits.items():
-            self._hits[name] = _latest(self._hits.get(name), mine & (together == 1))
+        for name, column in scores.items():
             calibration = calibrations.get(name)
             if calibration is not None and _distinct(calibration):
-                self._note(name, calibration, scores[name], counted.lineages)
-        return [name for name in hits if name in calibrations and self._runs_away(name, rate)]
-
-    def moved(
-        self,
-        name: str,
-        calibration: Calibration,
-        scores: NDArray[np.float64],
-        threshold: float | None = None,
-    ) -> Moved | None:
-        """Return how far what comes lately is from the clean sample; mostly ``None``.
-
-        A new source, in which all is a little more suspicious, would be held far too often by the
-        thresholds of the clean sample. Its scores are taken for those of the sample, stretched and
-        moved so that the median and the upper quartile agree; thresholds move with them.
-
-        Poison does not move what it is not: the shift is told by the middling p-values, which it
-        leaves alone, and where most arrivals are as usual, the others do not speak for a source.
-        Unless entries are judged one by one: those of a source then get rarer towards the extremes
-        at an even pace, and what is held belongs to it as far as that pace says
-        (:func:`_without_excess`). Poison stands apart.
-
-        Parameters
-        ----------
-        name
-            Of a detector.
-        calibration
-            Its scores for the clean sample.
-        scores
-            Of a batch that is judged now, NaN without an opinion.
-        threshold
-            The score above which it holds, if it judges entries one by one: by the entry and the
-            knowledge base, and not by what else comes. Members of a group raise each other's
-            scores, some little and some much, so that their tail tells nothing.
-        """
-        now = calibration.p_values(scores[~np.isnan(scores)]).astype(np.float32)
-        before = self._p_values.get(name)
-        p_values = now if before is None else np.concatenate([before, now])
-        p_values = p_values[-max(WINDOW, len(now)) :]
-        if len(p_values) < FEWEST or not _distinct(calibration):
-            return None
-        n, usual = len(p_values), _usual_share(p_values)
-        if _middle(p_values)[0] >= SHIFTED and usual < MOSTLY_USUAL:
-            how = f"at most {usual:.0%} are as usual"
-        elif threshold is not None and (band := _between(p_values, *BAND))[0] >= HEAVIER:
-            p_values = _without_excess(p_values, 1.0 / (len(calibration) + 1.0))
-            if not _held_too_often(p_values, calibration, threshold):
-                return None
-            how = (
-                f"{band[1]:.0%} are nearly as suspicious as what is held, where {band[2]:.0%} of "
-                "usual ones are"
-            )
-        else:
-            return None
-        clean, quartiles = calibration.clean_scores, np.array([0.5, 0.75])
-        there = np.quantile(clean, quartiles)
-        here = np.quantile(clean, 1.0 - np.quantile(p_values, 1.0 - quartiles))
-        spread = float(there[1] - there[0])
-        factor = max(1.0, float(here[1] - here[0]) / spread) if spread > 0.0 else 1.0
-        why = (
-            f"thresholds are higher for now: of the latest {n} entries {how}, so that they are "
-            "taken for another source than it was calibrated on; review some of them, and adopt "
-            "anew if they are good"
-        )
-        return Moved(float(here[0]) - factor * float(there[0]), factor, why)
+                self._note(name, calibration, column, counted.sources)
 
     def topics(self) -> list[Topic]:
         """Return topics of which nearly all that came lately was held, the fullest first."""
@@ -357,7 +256,6 @@ class Arrivals:
     def refitted(self) -> None:
         """Start everything but the count of what was spent anew."""
         self.calibrated()
-        self._hits, self.abstaining = {}, {}
         self._ids, self._vectors, self._held = [], None, np.empty(0, dtype=np.bool_)
         self._announced = set()
 
@@ -415,15 +313,13 @@ class Arrivals:
         values = {
             "spent": [[*key, n] for key, n in self.spent.items()],
             "sources": {source: dict(counts) for source, counts in self.sources.items()},
-            "abstaining": self.abstaining,
             "by_source": {
                 name: [[source, len(p_values)] for source, p_values in found.items()]
                 for name, found in by_source.items()
             },
             "latest": {"ids": self._ids, "announced": sorted(self._announced)},
         }
-        arrays: dict[str, NDArray[Any]] = {f"hits.{n}": a for n, a in self._hits.items()}
-        arrays |= {f"p_values.{n}": a for n, a in self._p_values.items()}
+        arrays: dict[str, NDArray[Any]] = {f"p_values.{n}": a for n, a in self._p_values.items()}
         arrays |= {
             f"by_source.{name}": np.concatenate(list(found.values()))
             for name, found in by_source.items()
@@ -438,12 +334,9 @@ class Arrivals:
         again = cls()
         again.spent.update({(name, what): n for name, what, n in values["spent"]})
         again.sources = {source: Counter(counts) for source, counts in values["sources"].items()}
-        again.abstaining = dict(values["abstaining"])
         for key, array in arrays.items():
             kind, _, name = key.partition(".")
-            if kind == "hits":
-                again._hits[name] = array
-            elif kind == "p_values":
+            if kind == "p_values":
                 again._p_values[name] = array
         # Early versions kept none of these.
         for name, sizes in values.get("by_source", {}).items():
@@ -466,16 +359,16 @@ class Arrivals:
         self._ids = [*self._ids, *counted.ids][-WINDOW:]
         self._held = np.concatenate([self._held, counted.held])[-WINDOW:]
 
-    def _count_sources(self, lineages: Iterable[str | None], held: NDArray[np.bool_]) -> None:
-        judged = zip(lineages, held.tolist(), strict=True)
+    def _count_sources(self, sources: Iterable[str | None], held: NDArray[np.bool_]) -> None:
+        judged = zip(sources, held.tolist(), strict=True)
         named: list[tuple[str, bool]] = [
-            (lineage, is_held) for lineage, is_held in judged if lineage is not None
+            (source, is_held) for source, is_held in judged if source is not None
         ]
-        out = Counter(lineage for lineage, is_held in named if is_held)
-        for lineage, n in Counter(lineage for lineage, _ in named).items():
-            counts = self.sources.setdefault(lineage, Counter())
+        out = Counter(source for source, is_held in named if is_held)
+        for source, n in Counter(source for source, _ in named).items():
+            counts = self.sources.setdefault(source, Counter())
             counts["judged"] += n
-            counts["held"] += out[lineage]
+            counts["held"] += out[source]
         if len(self.sources) > 2 * MAX_SOURCES:  # those that brought least are forgotten
             most = sorted(self.sources, key=lambda s: -self.sources[s]["judged"])[:MAX_SOURCES]
             self.sources = {source: self.sources[source] for source in most}
@@ -486,56 +379,21 @@ class Arrivals:
         name: str,
         calibration: Calibration,
         scores: NDArray[np.float64],
-        lineages: Iterable[str | None],
+        sources: Iterable[str | None],
     ) -> None:
         p_values = calibration.p_values(scores).astype(np.float32)
         p_values[np.isnan(scores)] = np.nan
         known = ~np.isnan(p_values)
         self._p_values[name] = _latest(self._p_values.get(name), p_values[known])
         by_source: dict[str, list[int]] = {}
-        for row, lineage in enumerate(lineages):
-            if lineage is None or not known[row] or lineage not in self.sources:
+        for row, source in enumerate(sources):
+            if source is None or not known[row] or source not in self.sources:
                 continue
-            if self.sources[lineage]["judged"] >= FEWEST // 2:
-                by_source.setdefault(lineage, []).append(row)
-        for lineage, rows in by_source.items():
-            kept = self._by_source.setdefault(lineage, {})
+            if self.sources[source]["judged"] >= FEWEST // 2:
+                by_source.setdefault(source, []).append(row)
+        for source, rows in by_source.items():
+            kept = self._by_source.setdefault(source, {})
             kept[name] = _latest(kept.get(name), p_values[rows])
-
-    def _runs_away(self, name: str, rate: float) -> bool:
-        """Let a detector abstain, or act again; return whether that is new.
-
-        Of a detector whose scores are too few to tell, the others tell whether what comes is unlike
-        the clean sample. If it is not, it is no runaway: a phrase in every tenth entry was planted.
-        """
-        from scipy.special import bdtrc  # noqa: PLC0415 - keeps `import ragshield_core` quick
-
-        hits = self._hits[name]
-        n, share = len(hits), float(hits.mean()) if len(hits) else 0.0
-        if name in self.abstaining:
-            if n == WINDOW and share <= BACK_AT * rate:
-                del self.abstaining[name]
-                return True
-            return False
-        count = int(hits.sum())
-        if n < FEWEST or not count:
-            return False
-        if bdtrc(count - 1, n, min(1.0, FAR_BEYOND * rate)) > BY_CHANCE:
-            return False
-        if name in self._p_values:
-            z = _middle(self._p_values[name])[0]
-            if _usual_share(self._p_values[name]) > USUAL:
-                return False  # much is as usual, so that the rest does not belong to it
-        else:
-            z = max((abs(_middle(p)[0]) for p in self._p_values.values()), default=0.0)
-        if z < SHIFTED:  # many poisoned entries among clean ones that are as usual
-            return False
-        self.abstaining[name] = (
-            f"it abstains: alone it would hold {share:.1%} of the latest {n} entries, where "
-            f"{rate:.1%} of clean ones are accepted, so that they are unlike those it was "
-            "calibrated on; review what is held, then fit or adopt anew"
-        )
-        return True
 
 
 def _latest(before: NDArray[Any] | None, new: NDArray[Any]) -> NDArray[Any]:
@@ -545,13 +403,6 @@ def _latest(before: NDArray[Any] | None, new: NDArray[Any]) -> NDArray[Any]:
 def _distinct(calibration: Calibration) -> bool:
     scores = calibration.clean_scores
     return bool(np.count_nonzero(np.diff(scores) > TIE) >= DISTINCT * len(scores))
-
-
-def _usual_share(p_values: NDArray[np.float32]) -> float:
-    """Return which share of the entries that are not held is as usual, at the most, [0, 1]."""
-    rest = p_values[p_values > LOWER]
-    upper = float(np.mean(rest > 0.5)) if len(rest) else 0.0  # noqa: PLR2004 - a half
-    return min(1.0, upper * (1.0 - LOWER) / 0.5)
 
 
 def _middle(p_values: NDArray[np.float32]) -> tuple[float, float, float]:
@@ -571,43 +422,3 @@ def _between(p_values: NDArray[np.float32], low: float, high: float) -> tuple[fl
     share = float(np.mean((rest > low) & (rest <= high)))
     deviation = float(np.sqrt(expected * (1.0 - expected) / len(rest)))
     return (share - expected) / deviation, share, expected
-
-
-def _held_too_often(
-    p_values: NDArray[np.float32], calibration: Calibration, threshold: float
-) -> bool:
-    """Return whether more p-values than those of clean entries are of scores above a threshold."""
-    (at,) = calibration.p_values(np.array([threshold]))
-    n, beyond = len(p_values), int(np.count_nonzero(p_values < np.float32(at)))
-    return bool(beyond - at * n >= HEAVIER * np.sqrt(at * (1.0 - at) * n))
-
-
-def _without_excess(p_values: NDArray[np.float32], smallest: float) -> NDArray[np.float32]:
-    """Return p-values without the smallest, as far as these are more than the others tell.
-
-    p-values of scores with an exponential tail of any slope follow a power law (of the clean
-    sample's slope, they are uniform). In bands of one width on a logarithmic scale, their numbers
-    are then a geometric series, and each band tells how many there are in the next. Where one has
-    fewer, the series goes on from there: what stands apart does not belong to it.
-
-    Parameters
-    ----------
-    p_values
-        Of arrivals.
-    smallest
-        That a p-value can be.
-    """
-    edges = [MIDDLE, BAND[1], LOWER]
-    while edges[-1] > smallest:
-        edges.append(edges[-1] * LOWER / BAND[1])
-    ascending = np.sort(p_values)
-    ends = np.searchsorted(ascending, np.array(edges, dtype=np.float32), side="right")
-    far, near = float(ends[0] - ends[1]), float(ends[1] - ends[2])
-    pace, expected, kept = min(1.0, near / max(far, 1.0)), near, [ascending[ends[2] :]]
-    for above, below in itertools.pairwise(ends[2:]):
-        expected *= pace
-        n = min(int(above - below), int(np.ceil(expected)))
-        kept.append(ascending[above - n : above])
-        if n < expected:
-            pace, expected = pace * n / expected, float(n)
-    return np.concatenate(kept)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ragshield_core.calibration import Calibration, JointCalibration, Released, rounded_up
-from ragshield_core.detectors.base import Detector, Scope
+from ragshield_core.detectors.base import Detector
 from ragshield_core.entries import Batch
 from ragshield_core.errors import CalibrationError
 from ragshield_core.growth.arrivals import Arrivals, Counted
@@ -19,7 +19,6 @@ from ragshield_core.growth.borrowed import Borrowed, Lent, check_dim
 from ragshield_core.growth.clean_sample import CleanSample, drawn_rows
 from ragshield_core.growth.knowledge import Knowledge
 from ragshield_core.policy import Policy, Thresholds
-from ragshield_core.screening import Raised
 from ragshield_core.state import part_of
 
 logger = logging.getLogger("ragshield")
@@ -324,50 +323,17 @@ class Calibrator:
         if self.sample is not None and ids:
             self.sample = self.sample.without(ids)
 
-    def raised(self, name: str, scores: NDArray[np.float64]) -> Raised | None:
-        """Return higher thresholds of a detector where what comes is of another source.
-
-        Parameters
-        ----------
-        name
-            Of the detector: one that measures what is usual.
-        scores
-            Of a batch that is judged, NaN without an opinion.
-        """
-        clean = self._measured().get(name)
-        if clean is None:
-            return None
-        thresholds, detectors = self.thresholds[name], self._knowledge.detectors
-        one_by_one = any(d.name == name and d.scope is Scope.ENTRY for d in detectors)
-        threshold = thresholds.quarantine if one_by_one else None
-        moved = self.arrivals.moved(name, clean, scores, threshold)
-        if moved is None:
-            return None
-        return Raised(thresholds.moved(moved.offset, moved.factor), moved.why)
-
     def _measured(self) -> dict[str, Calibration]:
         """Return the clean scores of detectors that measure what is usual."""
         measuring = {d.name for d in self._knowledge.detectors if d.learns}
         return {name: found for name, found in self.clean.items() if name in measuring}
 
     def count(self, counted: Counted) -> None:
-        """Take note of what was decided of a batch: detectors may run away, or come back.
-
-        Counted is what the calibration promised something about: nothing before there is one.
-        """
+        """Count what was decided of a batch, once there is a calibration."""
         if self.calibration is None:
             return
         thresholds = {name: threshold.quarantine for name, threshold in self.thresholds.items()}
-        for name, scores in counted.scores.items():
-            if raised := self.raised(name, scores):
-                thresholds[name] = raised.thresholds.quarantine
-        rate = self.policy.quarantine_at
-        for name in self.arrivals.count(counted, thresholds, self._measured(), rate):
-            why = self.arrivals.abstaining.get(name)
-            if why is None:
-                logger.warning("%s acts again: what comes is as usual", name)
-            else:
-                logger.warning("%s: %s", name, why)
+        self.arrivals.count(counted, thresholds, self._measured())
         for topic in self.arrivals.new_topics():
             logger.warning("topic: %s", topic)
 

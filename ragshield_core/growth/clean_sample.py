@@ -96,6 +96,7 @@ class CleanSample:
                 "texts": part.texts,
                 "labels": part.labels,
                 "lineages": part.lineages,
+                "sources": part.sources,
             }
             if any(context is not None for context in part.contexts):
                 values[name]["contexts"] = part.contexts

@@ -150,7 +150,7 @@ def _entries_to_parts(entries: Batch) -> tuple[dict[str, Any], dict[str, NDArray
     arrays["texts"], arrays["text_lengths"] = _packed(entries.texts)
     if any(context is not None for context in entries.contexts):
         arrays["contexts"], arrays["context_lengths"] = _packed(entries.contexts)
-    for name in ("labels", "lineages"):
+    for name in ("labels", "lineages", "sources"):
         column = getattr(entries, name)
         if any(value is not None for value in column):
             values[name] = list(column)
@@ -177,6 +177,7 @@ def _entries_from_parts(values: Mapping[str, Any], arrays: Mapping[str, NDArray[
         metadatas=tuple(metadata_json.loads(metadata) for metadata in metadatas),
         vectors=arrays.get("vectors", arrays["embeddings"]),
         contexts=tuple(contexts),
+        sources=tuple(values.get("sources", nothing)),
     )
 
 

@@ -50,16 +50,13 @@ class Status:
     spent, by_detector, by_source
         What was held and recalled of what was judged since the first calibration: of all, by
         detector, and by lineage. An upper bound of what it has cost: poison counts as well.
-    abstaining
-        Detectors that hold nothing for now, and why.
     shifts
         Sources, and what came lately, as far as they are unlike the clean sample as a whole.
     spread
         By detector, how many p-values of the latest arrivals are in each tenth of [0, 1], as far as
         they are enough to tell: about as many in each if they are like the clean sample.
     topics
-        Topics of which nearly all that came lately was held. Detectors do not abstain for these:
-        whoever floods a topic would switch them off there.
+        Topics of which nearly all that came lately was held.
     doubted
         By detector, how many of the entries that it has learned it takes for poison which was among
         them; those that doubt none are left out.
@@ -106,7 +103,6 @@ class Status:
     spent: Spent
     by_detector: Mapping[str, Spent]
     by_source: Mapping[str, Spent]
-    abstaining: Mapping[str, str]
     shifts: tuple[Shift, ...]
     spread: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     topics: tuple[Topic, ...] = ()
@@ -153,7 +149,6 @@ class Status:
             lines = [line]
         if self.next_at is not None:
             lines.append(f"calibrates itself at {self.next_at} entries")
-        lines += [f"{name}: {why}" for name, why in self.abstaining.items()]
         lines += [f"{name}: {why}" for name, why in self.failing.items()]
         if self.unscreened:
             lines.append(
@@ -177,7 +172,6 @@ class Status:
         if not self.calibrated:
             found.append("not calibrated: the accepted rate is not in force")
         found += [_crashed(one) for one in self.writers if not one.alive]
-        found += [f"{name} abstains: {why}" for name, why in self.abstaining.items()]
         found += [f"{name} fails: {why}" for name, why in self.failing.items()]
         if self.unscreened:
             found.append(
@@ -196,7 +190,7 @@ class Status:
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON-ready values."""
         values = asdict(self)
-        for name in ("by_source", "by_detector", "abstaining"):
+        for name in ("by_source", "by_detector"):
             values.pop(name)
         values["calibrated_on"] = _iso(self.calibrated_on)
         if self.snapshot is not None:

@@ -168,8 +168,7 @@ class _State:
         sample = self.values.get("sample", {})
         arrivals = self.arrivals
         force = self.values.get("standing", {})  # early versions did not say
-        why_not = {name: arrivals.abstaining.get(name) or why for name, why in force.items()}
-        why_not |= dict(self.values.get("left_out", ()))
+        why_not = dict(force) | dict(self.values.get("left_out", ()))
         return Status(
             n_known=len(self.known),
             calibrated=self.calibrated,
@@ -182,7 +181,6 @@ class _State:
             spent=arrivals.of(),
             by_detector={name: arrivals.of(name) for name in force},
             by_source=arrivals.of_sources(arrivals.sources),
-            abstaining=dict(arrivals.abstaining),
             shifts=tuple(arrivals.shifts()),
             spread=arrivals.spread(),
             detectors=tuple(
