@@ -69,7 +69,7 @@ def questions(n: int = QUESTIONS) -> list[str]:
 
 
 def attack_of(texts: Sequence[str], groups: Sequence[str], vectors: np.ndarray | None) -> Batch:
-    """Return attack texts in the order of their questions, each a document of its own.
+    """Return attack texts in the order of their questions, each a document of no named source.
 
     Parameters
     ----------
@@ -79,13 +79,14 @@ def attack_of(texts: Sequence[str], groups: Sequence[str], vectors: np.ndarray |
         ``None`` to embed the texts.
     """
     ids = [f"attack {group} {number}" for number, group in enumerate(groups)]
-    return Batch.of(
+    batch = Batch.of(
         ids=ids,
         texts=texts,
         embeddings=embedded("attacks", texts) if vectors is None else vectors,
         lineages=[f"document of {i}" for i in ids],
         metadatas=[{"group": group} for group in groups],
     )
+    return from_source(batch, None)
 
 
 def first_of_each(k: int, n: int = QUESTIONS, name: str = "poisonedrag_nq") -> list[int]:
