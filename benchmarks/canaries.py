@@ -24,6 +24,7 @@ import numpy as np
 from cliques import renamed
 from corpora import data_folder, load, read_rows
 from langchain_community.vectorstores import FAISS
+from results_files import write
 from rich.progress import track
 
 from ragshield_core import Batch, Guard, Quarantine
@@ -37,7 +38,6 @@ from ragshield_core.evaluation import proportion_interval
 from ragshield_core.scan.embedding_cache import CachedEmbedder
 from ragshield_langchain.minilm import MiniLMEmbeddings
 
-RESULTS = Path(__file__).parent / "results"
 SEEDS = 5
 # Draws 0 to 34 were looked at, or could have been, while thresholds were chosen.
 FIRST_SEED = 40
@@ -668,8 +668,7 @@ def main() -> None:
                 print(line)
                 lines.append(line)
     if arguments.seeds is None and arguments.parts is None:
-        RESULTS.mkdir(exist_ok=True)
-        (RESULTS / "canaries.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        write("canaries", "\n".join(lines))
 
 
 if __name__ == "__main__":

@@ -15,18 +15,17 @@ import logging
 import re
 from collections import defaultdict
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from corpora import load, read_rows
+from results_files import RESULTS, write
 from rich.progress import track
 
 from ragshield_core import Batch, Guard, Quarantine
 from ragshield_core.detectors import CliqueDetector
 from ragshield_core.evaluation import proportion_interval
 
-RESULTS = Path(__file__).parent / "results"
 FPRS = (0.01, 0.002)
 # The default keeps an accepted rate in nine samples of ten, which makes it stricter than the rate.
 CONFIDENCES = {"": 0.9, ", rate in expectation": 0.5}
@@ -346,8 +345,7 @@ def main() -> None:
             f"passages of Wikipedia, at 1 %: at once recall {at_once:.3f}; singly, one after every "
             f"20 clean ones, recall {recall:.3f} with {rate:.4f} of the clean ones held.\n"
         )
-        RESULTS.mkdir(exist_ok=True)
-        (RESULTS / "cliques.md").write_text(text, encoding="utf-8")
+        write("cliques", text)
         (RESULTS / "cliques.json").write_text(tally.to_json(), encoding="utf-8")
     print(text)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import json
 import os
+from collections.abc import Sequence
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +89,23 @@ def many(n: int) -> Batch:
         embeddings=vectors,
         lineages=[lineages[row] for row in rows.tolist()],
     )
+
+
+def from_source(batch: Batch, source: str | Sequence[str | None] | None) -> Batch:
+    """Return the entries as they come from a source, where batches say where entries come from.
+
+    Parameters
+    ----------
+    batch
+        Any entries.
+    source
+        Of all entries, or one each.
+    """
+    if "sources" not in {column.name for column in fields(Batch)}:
+        return batch
+    one = source is None or isinstance(source, str)
+    columns: dict[str, Any] = {"sources": (source,) * len(batch) if one else tuple(source or ())}
+    return replace(batch, **columns)
 
 
 def read_rows(name: str) -> list[dict[str, Any]]:

@@ -28,6 +28,7 @@ from unittest.mock import patch
 import numpy as np
 from corpora import read_rows
 from numpy.typing import NDArray
+from results_files import write
 from rich.progress import track
 from scipy.sparse import csr_matrix
 from sklearn.linear_model import LogisticRegression
@@ -40,7 +41,6 @@ from ragshield_core.text.normalized import readable
 
 HERE = Path(__file__).parent
 WORDINGS = HERE / "wordings"
-RESULTS = HERE / "results"
 PACKAGE = Path(concepts.__file__).parent
 SEED = 0
 # Clean passages: those of even numbers train, those of odd numbers compare.
@@ -504,7 +504,7 @@ def main() -> None:
         written = {"bias": weights.bias, "weights": weights.of}
         arguments.write.write_text(json.dumps(written, indent=1) + "\n", encoding="utf-8")
     if not (arguments.quick or arguments.unseen):
-        (RESULTS / "instruction_model.md").write_text(text, encoding="utf-8")
+        write("instruction_model", text)
     print(text)
 
 

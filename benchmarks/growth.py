@@ -1,6 +1,6 @@
 """A knowledge base that grows: whether the accepted rate holds, and poison is still caught.
 
-    python benchmarks/growth.py            # everything, writes benchmarks/results/growth.md
+    python benchmarks/growth.py            # what is stale, writes benchmarks/results/growth.md
     python benchmarks/growth.py --quick    # small streams, writes nothing; fails beyond the goals
     python benchmarks/growth.py --only clean imitations   # some parts, others as before
 
@@ -12,16 +12,12 @@ recalled counts, once.
 from __future__ import annotations
 
 import argparse
-import json
 import logging
 import os
-import time
-from collections import Counter
 from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # one stream a core
@@ -29,7 +25,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # one stream a core
 import numpy as np
 from cliques import attack, knowledge_base
 from corpora import load, read_rows
+from decisions import Outcome, arrive, chunks
 from langchain_end_to_end import Looked, bare_store, documents_of
+from results_files import Parts
 from rich.progress import track
 
 from ragshield_core import Batch, Guard, Policy, Quarantine
@@ -40,8 +38,6 @@ from ragshield_core.entries import together
 from ragshield_core.evaluation import proportion_interval
 from ragshield_langchain import GuardedVectorStore
 
-RESULTS = Path(__file__).parent / "results"
-STORED = RESULTS / "growth.json"
 FPR = 0.01
 BATCH = 100
 ADOPTED = 1_000
@@ -144,66 +140,11 @@ Per entry, at batches of 100, Wikipedia, from {adopted} to the size given; one t
 |---|---|---|---|"""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """What became of a stream."""
-
-    held: np.ndarray  # (n,)
-    recalled: np.ndarray  # (n,)
-    before: np.ndarray  # (n,): came in before the guard was calibrated
-    findings: Counter[str]
-    named: str  # shifts and abstentions
-    seconds: tuple[float, float]  # screening, all the rest
-    calibrations: int
-
-    @property
-    def out(self) -> np.ndarray:
-        """Which entries were held or recalled."""
-        return self.held | self.recalled
-
-
 def grow(guard: Guard, stream: Batch, adopted: int, size: int = BATCH) -> Outcome:
     """Write a stream behind the entries that are adopted first."""
     if adopted:
         learn_store(guard, stream.take(range(adopted)), None)
-    stream = stream.take(range(adopted, len(stream)))
-    row_of = {entry_id: row for row, entry_id in enumerate(stream.ids)}
-    held, recalled, before = (np.zeros(len(stream), dtype=np.bool_) for _ in range(3))
-    findings: Counter[str] = Counter()
-    named: set[str] = set()
-    screening = rest = 0.0
-    calibrated_at: set[int | None] = set()
-    for start in range(0, len(stream), size):
-        batch = stream.take(range(start, min(start + size, len(stream))))
-        before[start : start + size] = not guard.calibrated
-        begin = time.perf_counter()
-        report = guard.screen(batch)
-        screened = time.perf_counter()
-        report = guard.hold(report)
-        for decision in report.quarantined:
-            held[row_of[decision.entry_id]] = True
-            findings.update(f.detector for f in decision.findings)
-        earlier = [d for d in report.retroactive if d.entry_id in row_of]
-        if earlier:
-            rows = [row_of[d.entry_id] for d in earlier]
-            guard.recall(stream.take(rows), earlier, lambda _: None)
-            recalled[rows] = True
-            findings.update(f"{f.detector} (recalled)" for d in earlier for f in d.findings)
-        guard.admit(report)
-        screening, rest = screening + screened - begin, rest + time.perf_counter() - screened
-        status = guard.status()
-        calibrated_at.add(status.calibrated_at)
-        named |= {f"{name} abstained" for name in status.abstaining}
-        named |= {f"shift in {shift.detector}" for shift in status.shifts if shift.source is None}
-    return Outcome(
-        held=held,
-        recalled=recalled,
-        before=before,
-        findings=findings,
-        named=", ".join(sorted(named)) or "–",
-        seconds=(screening, rest),
-        calibrations=len(calibrated_at - {None}),
-    )
+    return arrive(guard, chunks(stream.take(range(adopted, len(stream))), size))
 
 
 # Streams
@@ -738,20 +679,14 @@ def main() -> None:
     arguments = parser.parse_args()
     logging.getLogger("ragshield").setLevel(logging.CRITICAL)
     longest = 3_000 if arguments.quick else None
-    done: dict[str, list[str]] = {}
-    if STORED.exists():
-        done = json.loads(STORED.read_text(encoding="utf-8"))
-    wanted = arguments.only or (("clean", "imitations") if arguments.quick else list(PARTS))
+    done = Parts("growth", HEAD, list(PARTS))
+    wanted = arguments.only or (("clean", "imitations") if arguments.quick else done.stale())
     with ProcessPoolExecutor(os.cpu_count()) as pool:
         for name in wanted:
-            done[name] = PARTS[name](longest, pool)
-            print("\n".join(done[name]), flush=True)
+            lines = PARTS[name](longest, pool)
+            print("\n".join(lines), flush=True)
             if not arguments.quick:  # each part as soon as it is there
-                RESULTS.mkdir(exist_ok=True)
-                text = json.dumps(done, indent=1, ensure_ascii=False)
-                STORED.write_text(text + "\n", encoding="utf-8")
-                lines = [HEAD, *(line for part in PARTS for line in done.get(part, ()))]
-                (RESULTS / "growth.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+                done.put(name, lines)
 
 
 if __name__ == "__main__":

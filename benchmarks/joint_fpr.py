@@ -15,19 +15,18 @@ import logging
 import platform
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 from cliques import knowledge_base
 from corpora import load
 from growth import ham
+from results_files import RESULTS, write
 from rich.progress import track
 from templated import templated
 
 from ragshield_core import Batch, Guard, Quarantine
 from ragshield_core.evaluation import exact_interval
 
-RESULTS = Path(__file__).parent / "results"
 FPR = 0.01
 SPLITS = 3
 TOGETHER, SINGLY = 100, 300  # entries of a batch; entries that are screened one by one
@@ -111,15 +110,14 @@ def main() -> None:
     logging.getLogger("ragshield").setLevel(logging.ERROR)
     if options.only:
         page = (RESULTS / "joint_fpr.md").read_text(encoding="utf-8")
-        (RESULTS / "joint_fpr.md").write_text(
-            with_rows(page, clean_rates(options.only, SPLITS)), encoding="utf-8"
-        )
+        write("joint_fpr", with_rows(page, clean_rates(options.only, SPLITS)), partly=True)
         return
     rates = clean_rates(["SMS, ham"] if quick else list(CORPORA), 1 if quick else SPLITS)
     if quick:
         return
     newline = "\n"
-    RESULTS.joinpath("joint_fpr.md").write_text(
+    write(
+        "joint_fpr",
         f"""# Whether the rate is kept, by all detectors together
 
 Written by `benchmarks/joint_fpr.py`. The default guard at an accepted rate of {FPR:.0%}, fitted and
@@ -134,7 +132,6 @@ that does not exist, on five templates (`benchmarks/templated.py`). Python
 |---|---|---|---|---|---|---|
 {newline.join(rates)}
 """,
-        encoding="utf-8",
     )
 
 

@@ -1,86 +1,87 @@
 """Flipped labels: how many are caught, how many clean entries are held.
 
     python benchmarks/label_flipping.py            # all splits, writes benchmarks/results/
-    python benchmarks/label_flipping.py --splits 2 # a quick look, writes nothing
+    python benchmarks/label_flipping.py --quick    # one small split, writes nothing
 
 Setting of the experiments in the source (Dynatrace unguard): the knowledge base is a random half
-of the corpus, the rest arrives in batches of 100 in which a share of the labels is flipped.
-Targeted: only the entries of one label that are nearest to one of them, 5 % of the label, are
-flipped, all to the same other label.
+of the corpus; of the rest, entries arrive in batches of 100 in which a share of the labels is
+flipped. What counts are decisions of a guard with one detector, which learns what it admits: an
+entry is caught when it is held or recalled by the end of the day. Targeted: only the entries of one
+label that are nearest to one of them, 5 % of the label, are flipped, all to the same other label.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable
+import logging
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from itertools import product
 from pathlib import Path
 from typing import NamedTuple
 
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # one split a core
+
 import numpy as np
 from corpora import load
+from decisions import arrive, chunks, opened
+from results_files import RESULTS, write
 from rich.progress import track
 
-from ragshield_core import Batch, Guard, Quarantine
-from ragshield_core.calibration import JointCalibration
+from ragshield_core import Batch, Guard, Policy, Quarantine
 from ragshield_core.detectors import Detector, LabelCentroidDetector
 from ragshield_core.detectors.label_model import LabelModelDetector
 from ragshield_core.detectors.label_neighbors import LabelNeighborDetector
 from ragshield_core.evaluation import DetectionRates, mean_interval
 
 # name -> random splits
-CORPORA = {"sms_spam": 10, "enron1_spam": 10, "banking77": 5}
+CORPORA = {"sms_spam": 4, "enron1_spam": 4, "banking77": 3}
 SHARES = (0.0, 0.1, 0.4, 0.7, 1.0)
 TARGETED = 0.05
 BATCH_SIZE = 100
+ARRIVING = 1_000
 FPR = 0.01
-# What each of about eight detectors would have of the same budget, if it were shared equally.
-SMALL_FPR = 0.002
-RESULTS = Path(__file__).parent / "results"
-
-DETECTORS: dict[str, Callable[[], Detector]] = {
-    "entry": LabelCentroidDetector,
-    "batch": lambda: LabelCentroidDetector(level="batch"),
-    "neighbours": LabelNeighborDetector,
-    "neighbours, majority": lambda: LabelNeighborDetector(vote="majority"),
-    "model": LabelModelDetector,
-}
+SECONDS = 170  # a split, on one core
 
 
 class Mode(NamedTuple):
-    """How a detector decides."""
+    """A guard with one detector, and how it is calibrated."""
 
-    detector: str
-    fpr: float | None = None  # None for the default threshold
+    make: Callable[[], Detector]
+    calibrated: bool = True
     confidence: float = 0.9
 
 
 MODES = {
-    "entry, default threshold": Mode("entry"),
-    "entry, calibrated at 1 %": Mode("entry", FPR),
-    "entry, calibrated at 1 %, in expectation": Mode("entry", FPR, 0.5),
-    "batch, default threshold": Mode("batch"),
-    "neighbours, default threshold": Mode("neighbours"),
-    "neighbours, calibrated at 1 %": Mode("neighbours", FPR),
-    "neighbours, calibrated at 1 %, in expectation": Mode("neighbours", FPR, 0.5),
-    "neighbours, calibrated at 0.2 %": Mode("neighbours", SMALL_FPR),
-    "neighbours by majority, calibrated at 1 %": Mode("neighbours, majority", FPR),
-    "model, default threshold": Mode("model"),
-    "model, calibrated at 1 %": Mode("model", FPR),
-    "model, calibrated at 1 %, in expectation": Mode("model", FPR, 0.5),
-    "model, calibrated at 0.2 %": Mode("model", SMALL_FPR),
+    "entry, default threshold": Mode(LabelCentroidDetector, calibrated=False),
+    "entry, calibrated at 1 %": Mode(LabelCentroidDetector),
+    "entry, calibrated at 1 %, in expectation": Mode(LabelCentroidDetector, confidence=0.5),
+    "batch, default threshold": Mode(
+        lambda: LabelCentroidDetector(level="batch"), calibrated=False
+    ),
+    "neighbours, calibrated at 1 %": Mode(LabelNeighborDetector),
+    "neighbours by majority, calibrated at 1 %": Mode(
+        lambda: LabelNeighborDetector(vote="majority")
+    ),
+    "model, calibrated at 1 %": Mode(LabelModelDetector),
+    "model, calibrated at 1 %, in expectation": Mode(LabelModelDetector, confidence=0.5),
 }
 RATES = ("precision", "recall", "f1", "fpr")
 
 HEAD = """# Flipped labels
 
 Written by `benchmarks/label_flipping.py`. Vectors: all-MiniLM-L6-v2. {splits} random splits; mean
-and 95 % t-interval over splits. Share 0 % is clean batches only: what matters there is the
-false-positive rate. At 100 % nothing is clean. "Calibrated" takes its threshold from the knowledge
-base itself (each entry scored while held out) at an accepted false-positive rate of {fpr:.0%}: kept
-with 90 % confidence (the default), or in expectation only (`Policy(confidence=0.5)`). "Targeted"
-flips {targeted:.0%} of one label, the entries nearest to one of them, and nothing else.
-Intervals are cut at 0 and 1.
+and 95 % t-interval over splits. Decisions of a guard with one detector: the knowledge base is a
+random half of the corpus, {arriving:,} entries of the rest come in batches of {batch}, and the
+guard learns what it admits. Caught: held or recalled by the end of the day. Share 0 % is clean
+batches only: what matters there is the false-positive rate. At 100 % nothing is clean. "Calibrated"
+takes its threshold from the knowledge base itself (each entry scored while held out) at an accepted
+false-positive rate of {fpr:.0%}: kept with 90 % confidence (the default), or in expectation only
+(`Policy(confidence=0.5)`). "Targeted" flips {targeted:.0%} of one label, the entries nearest to one
+of them, and nothing else. Intervals are cut at 0 and 1.
 """
 
 
@@ -90,7 +91,7 @@ def flip(batch: Batch, share: float, rng: np.random.Generator) -> tuple[Batch, n
     flipped = np.zeros(len(batch), dtype=bool)
     flipped[rng.permutation(len(batch))[: round(share * len(batch))]] = True
     changed = [
-        labels[(labels.index(label) + int(rng.integers(1, len(labels)))) % len(labels)]
+        labels[(labels.index(str(label)) + int(rng.integers(1, len(labels)))) % len(labels)]
         if is_flipped
         else label
         for label, is_flipped in zip(batch.labels, flipped, strict=True)
@@ -123,92 +124,91 @@ def _relabelled(batch: Batch, labels: list[str | None]) -> Batch:
     return Batch.of(ids=batch.ids, texts=batch.texts, embeddings=batch.embeddings, labels=labels)
 
 
-def run_split(corpus: Batch, seed: int) -> list[dict[str, object]]:
-    """Return the rates of every mode at every share on one random split."""
-    rng = np.random.default_rng(seed)
+def run_split(
+    name: str, seed: int, arriving: int, shares: Sequence[float]
+) -> list[dict[str, object]]:
+    """Return the rates of every mode at every share on one random split of a corpus."""
+    logging.getLogger("ragshield").setLevel(logging.CRITICAL)
+    rng, corpus = np.random.default_rng(seed), load(name)
     order = rng.permutation(len(corpus))
     half = len(corpus) // 2
-    knowledge_base, rest = corpus.take(order[:half]), corpus.take(order[half:])
-    guards = {
-        name: Guard([make()], quarantine=Quarantine("sqlite://"), seed=seed).fit(knowledge_base)
-        for name, make in DETECTORS.items()
+    known, new = corpus.take(order[:half]), corpus.take(order[half : half + arriving])
+    streams: dict[float | str, tuple[Batch, np.ndarray]] = {
+        share: flip(new, share, rng) for share in shares
     }
-    thresholds = {
-        mode: _threshold(guards[m.detector], knowledge_base, m) for mode, m in MODES.items()
-    }
+    streams["targeted"] = flip_neighborhood(new, TARGETED, rng)
     rows: list[dict[str, object]] = []
-
-    def judge(share: float | str, batches: list[tuple[Batch, np.ndarray]]) -> None:
-        poisoned = np.concatenate([flipped for _, flipped in batches])
-        scores = {
-            name: np.concatenate(
-                [next(iter(guard.screen(batch).scores.values())) for batch, _ in batches]
-            )
-            for name, guard in guards.items()
-        }
-        for mode, (detector, _, _) in MODES.items():
-            # NaN, which is not judged, is above no threshold.
-            rates = DetectionRates.of(poisoned, scores[detector] > thresholds[mode])
-            rows.append(
-                {"mode": mode, "share": share, "split": seed}
-                | {name: getattr(rates, name) for name in RATES}
-            )
-
-    parts = [
-        range(len(rest))[start : start + BATCH_SIZE] for start in range(0, len(rest), BATCH_SIZE)
-    ]
-    for share in SHARES:
-        judge(share, [flip(rest.take(part), share, rng) for part in parts])
-    aimed, flipped = flip_neighborhood(rest, TARGETED, rng)
-    judge("targeted", [(aimed.take(part), flipped[part]) for part in parts])
+    for what, mode in MODES.items():
+        rates = rates_of(mode, known, streams, seed)
+        rows += [
+            {"corpus": name, "mode": what, "share": share, "split": seed}
+            | {rate: getattr(of, rate) for rate in RATES}
+            for share, of in rates.items()
+        ]
     return rows
 
 
-def _threshold(guard: Guard, knowledge_base: Batch, mode: Mode) -> float:
-    """Return the score above which a mode holds entries."""
-    (detector,) = guard.detectors
-    if mode.fpr is None:
-        return guard.thresholds[detector.name]
-    clean = {detector.name: detector.held_out_scores(knowledge_base, guard.seed)}
-    joint = JointCalibration(clean, {detector.name: detector.floor})
-    return joint.thresholds(mode.fpr, mode.confidence)[detector.name]
+def rates_of(
+    mode: Mode,
+    known: Batch,
+    streams: dict[float | str, tuple[Batch, np.ndarray]],
+    seed: int,
+) -> dict[float | str, DetectionRates]:
+    """Return how well a guard decides about each stream, each beginning with what is known."""
+    policy = Policy(quarantine_at=FPR, confidence=mode.confidence)
+    guard = Guard([mode.make()], policy=policy, quarantine=Quarantine("sqlite://"), seed=seed)
+    guard.fit(known)
+    if mode.calibrated:
+        guard.calibrate()
+    with tempfile.TemporaryDirectory() as folder:
+        guard.save(Path(folder) / "guard")
+        return {
+            share: DetectionRates.of(
+                flipped, arrive(opened(Path(folder) / "guard"), chunks(batch, BATCH_SIZE)).out
+            )
+            for share, (batch, flipped) in streams.items()
+        }
+
+
+def page(results: Sequence[dict[str, object]], splits: str) -> str:
+    """Return the page of results."""
+    given = {"fpr": FPR, "targeted": TARGETED, "arriving": ARRIVING, "batch": BATCH_SIZE}
+    lines = [HEAD.format(splits=splits, **given)]
+    by_row: dict[tuple[object, ...], list[dict[str, object]]] = {}
+    for row in results:
+        by_row.setdefault((row["corpus"], row["mode"], row["share"]), []).append(row)
+    for corpus in dict.fromkeys(corpus for corpus, _, _ in by_row):
+        lines += [
+            f"\n## {corpus}\n",
+            "| detector | flipped | precision | recall | F1 | FPR |",
+            "|---|---|---|---|---|---|",
+        ]
+        for mode, share in product(MODES, (*SHARES, "targeted")):
+            if rows := by_row.get((corpus, mode, share)):
+                cells = [str(mean_interval([float(str(r[rate])) for r in rows])) for rate in RATES]
+                flipped = share if isinstance(share, str) else f"{share:.0%}"
+                lines.append(f"| {mode} | {flipped} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
 
 
 def main() -> None:
     """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--splits", type=int, default=None, help="random splits; default 10 or 5")
-    parser.add_argument("--corpora", nargs="+", default=list(CORPORA), help="a quick look at some")
-    arguments = parser.parse_args()
-    results = []
-    for name in arguments.corpora:
-        corpus = load(name)
-        splits = CORPORA[name] if arguments.splits is None else arguments.splits
-        for seed in track(range(splits), description=name):
-            results += [{"corpus": name} | row for row in run_split(corpus, seed)]
-    shown = "10 (banking77: 5)" if arguments.splits is None else arguments.splits
-    lines = [HEAD.format(splits=shown, fpr=FPR, targeted=TARGETED)]
-    for name in arguments.corpora:
-        lines += [
-            f"\n## {name}\n",
-            "| detector | flipped | precision | recall | F1 | FPR |",
-            "|---|---|---|---|---|---|",
-        ]
-        for mode in MODES:
-            for share in (*SHARES, "targeted"):
-                chosen = [
-                    r
-                    for r in results
-                    if (r["corpus"], r["mode"], r["share"]) == (name, mode, share)
-                ]
-                cells = [str(mean_interval([float(r[rate]) for r in chosen])) for rate in RATES]
-                flipped = share if isinstance(share, str) else f"{share:.0%}"
-                lines.append(f"| {mode} | {flipped} | " + " | ".join(cells) + " |")
-    table = "\n".join(lines) + "\n"
-    print(table)
-    if arguments.splits is None and arguments.corpora == list(CORPORA):
-        RESULTS.mkdir(exist_ok=True)
-        (RESULTS / "label_flipping.md").write_text(table, encoding="utf-8")
+    parser.add_argument("--quick", action="store_true", help="one small split; writes nothing")
+    quick = parser.parse_args().quick
+    corpora = {"sms_spam": 1} if quick else CORPORA
+    arriving, shares = (300, (0.0, 0.4)) if quick else (ARRIVING, SHARES)
+    jobs = [(name, seed) for name, splits in corpora.items() for seed in range(splits)]
+    if not quick:
+        minutes = len(jobs) * SECONDS / 60 / (os.cpu_count() or 1)
+        print(f"{len(jobs)} splits, about {minutes:.0f} minutes", flush=True)
+    with ProcessPoolExecutor(os.cpu_count()) as pool:
+        futures = [pool.submit(run_split, *job, arriving, shares) for job in jobs]
+        results = [row for future in track(futures, "splits") for row in future.result()]
+    text = page(results, ", ".join(f"{name} {n}" for name, n in corpora.items()))
+    print(text)
+    if not quick:
+        write("label_flipping", text)
         (RESULTS / "label_flipping.json").write_text(
             json.dumps(results, indent=1).replace("NaN", "null") + "\n", encoding="utf-8"
         )

@@ -27,6 +27,7 @@ from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
 from langchain_core.vectorstores import VectorStore
 from numpy.typing import NDArray
+from results_files import write
 from rich.progress import track
 
 from ragshield_core import Batch, Guard, Quarantine
@@ -37,7 +38,6 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # langchain-community is being sunset
     from langchain_community.vectorstores import FAISS
 
-RESULTS = Path(__file__).parent / "results"
 K = 5
 FPR = 0.01
 SPLITS = 3
@@ -296,7 +296,7 @@ def main() -> None:
         "|---|---|---|---|---|",
         ingestion,
     ]
-    (RESULTS / "langchain_end_to_end.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    write("langchain_end_to_end", "\n".join(lines))
 
 
 if __name__ == "__main__":

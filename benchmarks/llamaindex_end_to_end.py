@@ -20,7 +20,6 @@ import platform
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,13 +31,13 @@ from llama_index.core.storage.docstore import SimpleDocumentStore
 from llama_index.vector_stores.chroma import ChromaVectorStore
 from numpy.typing import NDArray
 from pydantic import PrivateAttr
+from results_files import RESULTS, write
 
 from ragshield_core import Batch, Guard, Policy, Quarantine
 from ragshield_core.detectors import CliqueDetector
 from ragshield_core.evaluation import proportion_interval
 from ragshield_llamaindex import GuardedIngestionPipeline, GuardedVectorStoreIndex
 
-RESULTS = Path(__file__).parent / "results"
 K = 5
 BATCH = 200
 CHUNK = 4_000
@@ -245,8 +244,7 @@ def main() -> None:
     report = _shown(table, options.detectors, len(everything), len(poison))
     print(report)
     if not options.quick:
-        RESULTS.mkdir(exist_ok=True)
-        (RESULTS / "llamaindex_end_to_end.md").write_text(report, encoding="utf-8")
+        write("llamaindex_end_to_end", report)
         described = {"machine": platform.processor() or platform.machine(), "results": table}
         path = RESULTS / "llamaindex_end_to_end.json"
         path.write_text(json.dumps(described, indent=1) + "\n", encoding="utf-8")

@@ -17,7 +17,6 @@ import platform
 import warnings
 from collections.abc import Callable
 from importlib.metadata import version
-from pathlib import Path
 
 import faiss
 from peer_canaries import canaries
@@ -25,8 +24,8 @@ from peer_groups import groups
 from peer_labels import labels
 from peer_lists import lists
 from peer_texts import texts
+from results_files import RESULTS, write
 
-RESULTS = Path(__file__).parent / "results"
 STORED = RESULTS / "peers.json"
 PACKAGES = (
     *("rag-firewall", "ragdefender", "agent-memory-guard", "cleanlab", "datasketch"),
@@ -82,10 +81,10 @@ def main() -> None:
         done[name] = {"lines": lines, "counts": counts, "load": load}
         print("\n".join(lines), flush=True)
         if not arguments.quick:
-            write(done)
+            write_page(done, partly=bool(arguments.only) or name != list(ROLES)[-1])
 
 
-def write(done: dict[str, dict[str, object]]) -> None:
+def write_page(done: dict[str, dict[str, object]], *, partly: bool) -> None:
     """Write the results."""
     head = HEAD.format(
         versions=", ".join(f"{name} {version(name)}" for name in PACKAGES),
@@ -96,7 +95,7 @@ def write(done: dict[str, dict[str, object]]) -> None:
     )
     lines = [head, *(line for name in ROLES if name in done for line in done[name]["lines"])]
     STORED.write_text(json.dumps(done, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    (RESULTS / "peers.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    write("peers", "\n".join(lines), partly=partly)
 
 
 if __name__ == "__main__":

@@ -14,13 +14,13 @@ import json
 import logging
 import platform
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 from cliques import attack, join, knowledge_base, renamed
 from corpora import load, read_rows
 from ingestion import written
 from joint_fpr import FPR, TOGETHER, halves, held
+from results_files import RESULTS, write
 from rich.progress import track
 from singles import CORRUPT_RAG
 
@@ -28,7 +28,6 @@ from ragshield_core import Batch, Guard, Quarantine
 from ragshield_core.adapters.minilm import MiniLM
 from ragshield_core.attacks import plant_phrase
 
-RESULTS = Path(__file__).parent / "results"
 SPLITS = 3
 # The corpus, and the attack texts: for questions about it, or about anything else.
 POISONED = {
@@ -228,7 +227,8 @@ def main() -> None:
         figures[f"{name}, {manner}"] = found
         kept.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
     rows = "\n".join(table(figures))
-    RESULTS.joinpath("poisoned_samples.md").write_text(
+    write(
+        "poisoned_samples",
         f"""# What poison in the sample costs
 
 Written by `benchmarks/poisoned_samples.py`. The default guard at an accepted rate of {FPR:.0%} has
@@ -246,7 +246,7 @@ What limits it: docs/growth.md. Python {platform.python_version()}.
 |---|---|---|---|---|---|---|
 {rows}
 """,
-        encoding="utf-8",
+        partly=bool(given.only or given.manner),
     )
 
 

@@ -26,6 +26,7 @@ from corpora import data_folder, load, read_rows
 from langchain_community.vectorstores import FAISS
 from langchain_core.embeddings import Embeddings
 from langchain_core.retrievers import BaseRetriever
+from results_files import RESULTS, write
 from rich.progress import track
 
 from ragshield_core import Batch
@@ -36,7 +37,6 @@ from ragshield_core.evaluation import proportion_interval
 from ragshield_core.retrieval import RetrievalGuard
 from ragshield_langchain.retrieval import GuardedRetriever
 
-RESULTS = Path(__file__).parent / "results"
 ATTACKS = ("nq", "hotpotqa")
 TEXTS = {"text_blackbox": "black-box", "text": "raw, without the question"}
 NUMBERS = (5, 3, 2, 1)
@@ -421,8 +421,7 @@ def main() -> None:
     text = "\n".join(lines) + "\n"
     print(text)
     if not arguments.quick:
-        RESULTS.mkdir(exist_ok=True)
-        (RESULTS / "retrieval.md").write_text(text, encoding="utf-8")
+        write("retrieval", text)
         rows = {" | ".join(key): counts for key, counts in tally.counts.items()}
         (RESULTS / "retrieval.json").write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
 

@@ -21,12 +21,12 @@ import numpy as np
 from cliques import attack, join, knowledge_base, renamed
 from corpora import read_rows
 from ingestion import chunks
+from results_files import write
 from rich.progress import track
 
 from ragshield_core import Batch, Guard, Quarantine
 from ragshield_core.evaluation import proportion_interval
 
-RESULTS = Path(__file__).parent / "results"
 FPR, BATCH, CLEAN, GROUPS, SIZE = 0.01, 500, 10_000, 200, 5
 NQ, HOTPOTQA, MSMARCO = "poisonedrag_nq", "poisonedrag_hotpotqa", "poisonedrag_msmarco_half"
 # Of each knowledge base, the questions that poison is made for; no question comes twice.
@@ -207,7 +207,8 @@ def main() -> None:
         measured(["wikipedia"], n_clean=500, n_groups=10, n_known=1_500)
         return
     newline = "\n"
-    (RESULTS / "review_queue.md").write_text(
+    write(
+        "review_queue",
         f"""# Decisions that a reviewer needs
 
 Written by `benchmarks/review_queue.py`. Python {platform.python_version()}; vectors:
@@ -241,7 +242,6 @@ groups: four by texts that were held for "surprisingly", "unique" or "contrary t
 and one by four texts, of two questions, that were found as one group. Clean entries in poisoned cases
 are mostly one or two that a group's evidence names, or that share such a phrase.
 """,  # noqa: E501 - a table's head
-        encoding="utf-8",
     )
 
 

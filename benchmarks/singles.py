@@ -15,13 +15,13 @@ import logging
 import platform
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from cliques import knowledge_base
 from corpora import read_rows
 from ingestion import guard_of, split, written
+from results_files import write
 from rich.progress import track
 
 from ragshield_core import Batch, Guard
@@ -29,7 +29,6 @@ from ragshield_core.adapters.minilm import MiniLM
 from ragshield_core.detectors.registry import BUILT_IN
 from ragshield_core.evaluation import proportion_interval
 
-RESULTS = Path(__file__).parent / "results"
 FPR, SPLITS, NEW, OTHERS = 0.01, 3, 1_000, 300
 # The template of the paper (arXiv 2504.03957).
 CORRUPT_RAG = (
@@ -195,7 +194,7 @@ def main() -> None:
         lines += measured(name, sets, splits=splits, new=new)
         print("\n".join(lines[-len(sets) - 2 :]), flush=True)
     if not quick:
-        (RESULTS / "singles.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        write("singles", "\n".join(lines))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ import logging
 import platform
 from collections import defaultdict
 from collections.abc import Sequence
-from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
@@ -23,13 +22,13 @@ from cliques import join, knowledge_base, renamed
 from corpora import load, read_rows
 from ingestion import chunks, guard_of, split
 from numpy.typing import NDArray
+from results_files import write
 from rich.progress import track
 
 from ragshield_core import Batch, Guard, Quarantine
 from ragshield_core.detectors.registry import BUILT_IN
 from ragshield_core.evaluation import proportion_interval
 
-RESULTS = Path(__file__).parent / "results"
 FPR, BATCH, CLEAN, POISONED, STREAMS = 0.01, 20, 1_000, 10, 5
 
 
@@ -144,7 +143,7 @@ def main() -> None:
     for attacks in by_base.values():
         lines += measured(attacks, streams=streams, n_clean=n_clean)
     if not quick:
-        (RESULTS / "stream.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        write("stream", "\n".join(lines))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,201 @@
+"""Result files that say which code measured them.
+
+A result in `benchmarks/results` ends in a line with the version and a fingerprint of the deciding
+modules: the source of `ragshield_core` but for packages that decide nothing about an entry.
+Comments, docstrings and blank lines do not count. A result is stale when the fingerprint of today's
+code is another one.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+import re
+import tomllib
+from collections.abc import Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = Path(__file__).parent / "results"
+CORE = ROOT / "ragshield_core"
+# Packages and modules that decide nothing about an entry. A new one counts as deciding until it is
+# named here.
+NOT_DECIDING = frozenset(
+    {
+        "adapters",
+        "attacks",
+        "canary",
+        "cli",
+        "database",
+        "errors",
+        "evaluation",
+        "feedback",
+        "help_desk",
+        "knowledge",
+        "logs",
+        "notifications",
+        "quarantine",
+        "review",
+        "scan",
+        "settings",
+        "sharing",
+        "state",
+        "store",
+        "telemetry",
+        "testing",
+        "tools",
+        "trials",
+    }
+)
+# Of a result, or a part of one, that was written before results named their code.
+UNKNOWN = "unknown"
+LENGTH = 12  # hexadecimal digits of a fingerprint that are shown
+_LINE = re.compile(r"^Measured by RAGShield (\S+), code ((?:`\w+`(?:, )?)+)\.$", re.MULTILINE)
+
+
+class MeasuredBy(NamedTuple):
+    """What a result says of the code that measured it."""
+
+    version: str
+    codes: tuple[str, ...]  # several where parts were measured at different times
+
+    def __str__(self) -> str:
+        """Return the line that stands in the result."""
+        codes = ", ".join(f"`{code}`" for code in self.codes)
+        return f"Measured by RAGShield {self.version}, code {codes}."
+
+
+def version() -> str:
+    """Return the version of this tree."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    return str(project["project"]["version"])
+
+
+def deciding_files(core: Path = CORE) -> Iterator[Path]:
+    """Return the files whose source decides about entries, in order."""
+    for path in sorted(core.rglob("*")):
+        first = path.relative_to(core).parts[0].removesuffix(".py")
+        if path.is_file() and "__pycache__" not in path.parts and first not in NOT_DECIDING:
+            yield path
+
+
+def fingerprint(core: Path = CORE) -> str:
+    """Return a fingerprint of the deciding modules and of the data that they read."""
+    digest = hashlib.sha256()
+    for path in deciding_files(core):
+        digest.update(path.relative_to(core).as_posix().encode() + b"\0")
+        source = path.read_bytes()
+        digest.update(code_of(source.decode()).encode() if path.suffix == ".py" else source)
+        digest.update(b"\0")
+    return digest.hexdigest()[:LENGTH]
+
+
+@cache
+def current() -> str:
+    """Return the fingerprint of this tree."""
+    return fingerprint()
+
+
+def code_of(source: str) -> str:
+    """Return the lines of a module that are code."""
+    lines = source.splitlines()
+    for node in ast.walk(ast.parse(source)):
+        body = getattr(node, "body", None)
+        if isinstance(body, list) and body and _is_docstring(node, body[0]):
+            for row in range(body[0].lineno - 1, body[0].end_lineno or body[0].lineno):
+                lines[row] = ""
+    return "\n".join(line for line in lines if line.strip() and not line.lstrip().startswith("#"))
+
+
+def _is_docstring(node: ast.AST, first: ast.stmt) -> bool:
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    return (
+        isinstance(node, documented)
+        and isinstance(first, ast.Expr)
+        and isinstance(first.value, ast.Constant)
+        and isinstance(first.value.value, str)
+    )
+
+
+def write(
+    name: str, text: str, *, codes: Sequence[str] | None = None, partly: bool = False
+) -> None:
+    """Write a result, with the line about the code at its end.
+
+    Parameters
+    ----------
+    name
+        Of the file in `benchmarks/results`, without ending.
+    text
+        The page; a line about the code that it has already is replaced.
+    codes
+        Fingerprints of its parts, where they were measured at different times; today's otherwise.
+    partly
+        Whether some of the page stays as it was: the codes that the file names are kept then.
+    """
+    RESULTS.mkdir(exist_ok=True)
+    before = measured_by(name).codes if partly else ()
+    line = MeasuredBy(version(), tuple(dict.fromkeys([*before, *(codes or [current()])])))
+    page = _LINE.sub("", text).rstrip()
+    (RESULTS / f"{name}.md").write_text(f"{page}\n\n{line}\n", encoding="utf-8")
+
+
+def measured_by(name: str) -> MeasuredBy:
+    """Return which code measured a result, unknown where the file does not say."""
+    path = RESULTS / f"{name}.md"
+    found = _LINE.findall(path.read_text(encoding="utf-8")) if path.exists() else []
+    if not found:
+        return MeasuredBy(UNKNOWN, (UNKNOWN,))
+    last_version, codes = found[-1]
+    return MeasuredBy(last_version, tuple(re.findall(r"`(\w+)`", codes)))
+
+
+def is_current(name: str) -> bool:
+    """Return whether today's code measured the whole of a result."""
+    return measured_by(name).codes == (current(),)
+
+
+class Parts:
+    """The parts of a long result, each kept with the code that measured it.
+
+    Parameters
+    ----------
+    name
+        Of the result.
+    head
+        The lines above the first part.
+    order
+        Names of all parts, in the order of the page.
+    """
+
+    def __init__(self, name: str, head: str, order: Sequence[str]) -> None:
+        self.name, self.head, self.order = name, head, list(order)
+        self._file = RESULTS / f"{name}.json"
+        self._parts: dict[str, dict[str, object]] = {}
+        if self._file.exists():
+            stored = json.loads(self._file.read_text(encoding="utf-8"))
+            for part, value in stored.items():
+                known = isinstance(value, dict)
+                self._parts[part] = value if known else {"code": UNKNOWN, "lines": value}
+
+    def stale(self) -> list[str]:
+        """Return the parts that today's code has not measured."""
+        return [p for p in self.order if self._parts.get(p, {}).get("code") != current()]
+
+    def lines(self, part: str) -> list[str]:
+        """Return the lines of a part."""
+        found = self._parts.get(part, {}).get("lines", [])
+        return list(found) if isinstance(found, list) else []
+
+    def put(self, part: str, lines: Sequence[str]) -> None:
+        """Keep a part that was measured now, and write the result."""
+        self._parts[part] = {"code": current(), "lines": list(lines)}
+        RESULTS.mkdir(exist_ok=True)
+        text = json.dumps(self._parts, indent=1, ensure_ascii=False)
+        self._file.write_text(text + "\n", encoding="utf-8")
+        there = [p for p in self.order if p in self._parts]
+        page = "\n".join([self.head, *(line for p in there for line in self.lines(p))])
+        write(self.name, page, codes=[str(self._parts[p]["code"]) for p in there])
