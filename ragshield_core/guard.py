@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
@@ -63,6 +64,7 @@ from ragshield_core.time_budget import TimeBudget
 
 if TYPE_CHECKING:
     from ragshield_core.groups.pieces import Progress
+    from ragshield_core.growth.questions import Question
     from ragshield_core.knowledge.sharing import Sharing, Whole
     from ragshield_core.notifications import Notifier
     from ragshield_core.quarantine import Quarantine
@@ -520,6 +522,7 @@ class Guard(Writes):
                 by_detector={d.name: arrivals.of(d.name) for d in self.detectors},
                 by_source=arrivals.of_sources(arrivals.sources),
                 shifts=tuple(arrivals.shifts()),
+                questions=arrivals.questions(self.policy.quarantine_at),
                 spread=arrivals.spread(),
                 topics=tuple(arrivals.topics()),
                 doubted=self._doubted(),
@@ -862,6 +865,88 @@ class Guard(Writes):
         skipped = (*self._left_out, *report.skipped)
         return replace(report, skipped=skipped, calibrated_at=calibrated_at, position=position)
 
+    def questions(self) -> tuple[Question, ...]:
+        """Return the sources of which far more is held than accepted: new ones, or attacks.
+
+        No statistics tell the two apart. Until a person decides, entries of such a source are held
+        by the thresholds of everybody else, or as ``Policy(on_shift=...)`` says.
+
+        Examples
+        --------
+        >>> from ragshield_core import Quarantine
+        >>> from ragshield_core.detectors import CliqueDetector
+        >>> Guard([CliqueDetector()], quarantine=Quarantine("sqlite://")).questions()
+        ()
+        """
+        with self._lock:
+            return self._calibrator.arrivals.questions(self.policy.quarantine_at)
+
+    def adopt_source(self, source: str | None, *, by: str = "ragshield") -> tuple[str, ...]:
+        """Take thresholds for a source that a person has found to be good.
+
+        Its held entries are judged again. Of all its entries, the accepted share stays held: the
+        most suspicious ones by each detector that objects to the source. Later entries of the
+        source are judged by the same thresholds, which are never lower than those of others.
+
+        Parameters
+        ----------
+        source
+            Its name, as :meth:`questions` has it; ``None`` for entries that name none.
+        by
+            Who decided, for the log.
+
+        Returns
+        -------
+        tuple[str, ...]
+            Ids of the held entries that come free: release them next. Guarded stores have a method
+            of the same name, which does both.
+
+        Raises
+        ------
+        ValueError
+            If nothing of such a source is held.
+        """
+        from ragshield_core.quarantine.entries import batches_of  # noqa: PLC0415 - SQLAlchemy
+
+        with self._lock:
+            count = self._calibrator.arrivals.sources.get(source)
+            ids = [] if count is None else list(count.held_ids)
+        waiting = self.quarantine.list(ids=ids) if ids else ()
+        if count is None or not waiting:
+            msg = (
+                f"nothing of the source {printable(str(source), 80)!r} waits in quarantine; "
+                "questions() names the sources that are asked about."
+            )
+            raise ValueError(msg)
+        parts = [(batch, self.screen(batch).scores) for batch in batches_of(waiting)]
+        with self._replaced():
+            freed = [
+                batch.take(self._calibrator.adopt_source(source, scores, count.judged)).ids
+                for batch, scores in parts
+            ]
+        ids = list(chain.from_iterable(freed))
+        named = printable(str(source), 80)
+        note = f"source {named!r}: {len(ids)} of {len(waiting)} held entries come free"
+        self.quarantine.record("adopt", by=by, note=note)
+        return tuple(ids)
+
+    def keep_holding(self, source: str | None, *, by: str = "ragshield") -> Self:
+        """Close the question about a source: it is an attack, or not wanted here.
+
+        Its entries stay held, and later ones are judged as before. The question is asked again once
+        twice as many are held.
+
+        Parameters
+        ----------
+        source, by
+            As of :meth:`adopt_source`.
+        """
+        with self._replaced():
+            self._calibrator.arrivals.decide(source, "keep holding")
+        note = f"source {printable(str(source), 80)!r}: what is held of it stays held"
+        self.quarantine.record("keep", by=by, note=note)
+        return self
+
     def nearest(self, batch: Batch, k: int) -> KnownNeighbors:
         """Return the nearest known entries of others; changes nothing.
 
@@ -895,7 +980,7 @@ class Guard(Writes):
             self.catch_up()
             self.check_dim(batch)
             calibrator = self._calibrator
-            return screened(
+            report = screened(
                 batch,
                 self.detectors,
                 self.policy,
@@ -903,12 +988,32 @@ class Guard(Writes):
                     thresholds=calibrator.thresholds,
                     clean=calibrator.clean,
                     waiting=self._growth.waiting(),
+                    by_source=calibrator.by_source,
                 ),
                 leaving={*batch.ids, *replacing},
                 overdue=self._growth.overdue(),
                 budget=self._budget,
                 excuse=self._excused,
             )
+            return self._flagged_while_asked(report)
+
+    def _flagged_while_asked(self, report: Report) -> Report:
+        """Return a report in which entries of sources that are asked about are flagged, if wanted.
+
+        Entries that a detector objects to which needs no comparison stay held.
+        """
+        if self.policy.on_shift != "flag" or not report.quarantined:
+            return report
+        asked = {question.source for question in self.questions()}
+        comparing = {detector.name for detector in self.detectors if detector.learns}
+        changed = dict(report.remarkable)
+        for row, decision in report.remarkable.items():
+            names = {f.detector for f in decision.findings if f.score > f.threshold}
+            held = decision.verdict is Verdict.QUARANTINE and bool(names)
+            if held and report.batch.sources[row] in asked and names <= comparing:
+                note = "of a source that is asked about: a new source, or a mass attack"
+                changed[row] = replace(decision, verdict=Verdict.FLAG, note=note)
+        return replace(report, remarkable=changed)
 
     def accused(
         self, entries: Batch, decisions: Sequence[Decision]
@@ -1004,6 +1109,7 @@ class Guard(Writes):
         decided("ingestion", report)
         if self._notifier is not None:
             self._notifier.screened(report, self.quarantine)
+            self._notifier.asked(self.questions(), self.quarantine)
         return report
 
     def _held(self, report: Report, by: str) -> Report:
@@ -1015,6 +1121,10 @@ class Guard(Writes):
         rows = np.flatnonzero(~report.admitted).tolist()
         if not rows:
             return self.with_spent(self._counted(report))
+        if self.policy.on_shift == "raise":
+            asked = {question.source for question in self.questions()}
+            if any(report.batch.sources[row] in asked for row in rows):
+                raise PoisonedEntryError(report)
         suspects = report.batch.take(rows)
         if self.policy.on_detect == "raise":
             decisions = [report.remarkable[row] for row in rows]
@@ -1173,7 +1283,7 @@ class Guard(Writes):
                     self._growth.held(entries)
                 case Event(change=Change.RECALLED, entries=Batch() as entries):
                     self._knowledge.forget(entries)
-                    self._calibrator.recalled(event.accused)
+                    self._calibrator.recalled(entries, event.accused)
                     self._growth.held(entries)
                     self._unscreened.drop(entries.ids)
                 case Event(change=Change.HELD_FORGOTTEN):

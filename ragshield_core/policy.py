@@ -67,6 +67,13 @@ class Policy(BaseModel):
         Seconds that a detector may take for a batch of up to 1,000 entries, in proportion for a
         larger one; then it has failed, and is left behind. The default is hundreds of times what a
         built-in detector takes, so that only one that hangs is stopped. ``None`` waits for ever.
+    on_shift
+        What becomes of suspicious entries of a source that is asked about, see
+        :meth:`ragshield_core.Guard.questions`: far more of it is held than of clean entries, so
+        that it is a new source or a mass attack. ``"hold"`` goes on holding them, until a person
+        decides; ``"flag"`` writes them with a flag, unless a detector objects that needs no
+        comparison with the knowledge base, such as one of instructions; ``"raise"`` raises
+        :class:`~ragshield_core.errors.PoisonedEntryError` before anything is written.
     unjudged
         Verdict for entries that no detector could judge, e.g. because they have no label. The
         default admits them, so that a guard without labels or with an empty knowledge base does
@@ -88,6 +95,7 @@ class Policy(BaseModel):
     on_detect: Literal["quarantine", "raise"] = "quarantine"
     fail_open: bool = False
     time_budget: Annotated[float, Field(gt=0.0)] | None = 300.0
+    on_shift: Literal["hold", "flag", "raise"] = "hold"
     unjudged: Verdict = Verdict.ADMIT
 
     @model_validator(mode="before")

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
@@ -66,6 +67,16 @@ class InForce(NamedTuple):
     thresholds: Mapping[str, Thresholds]
     clean: Mapping[str, Calibration]  # none for those that are not calibrated
     waiting: Mapping[str, Skipped]  # detectors that take no part, whatever comes
+    # Of sources that a person has adopted, per detector the score above which it acts.
+    by_source: Mapping[str | None, Mapping[str, float]] = MappingProxyType({})
+
+    def above(self, name: str, sources: Sequence[str | None]) -> NDArray[np.float64]:
+        """Return how much higher thresholds of a detector are, by the sources of entries."""
+        own = {source: found[name] for source, found in self.by_source.items() if name in found}
+        if not own:
+            return np.zeros(len(sources))
+        base = self.thresholds[name].quarantine
+        return np.array([max(0.0, own.get(source, base) - base) for source in sources])
 
 
 class Tally:
@@ -278,12 +289,13 @@ def _judged(detector: Detector, batch: Batch, in_force: InForce) -> Outcome:
     scores = checked(detector.name, detector.score(part), len(part))
     column[rows] = scores
     thresholds = in_force.thresholds[detector.name]
-    hits = np.flatnonzero(scores > thresholds.flag)
+    above = in_force.above(detector.name, part.sources)
+    hits = np.flatnonzero(scores > thresholds.flag + above)
     found = findings_of(
         detector,
         [part.ids[hit] for hit in hits],
         scores[hits],
-        thresholds.quarantine,
+        thresholds.quarantine + above[hits],
         explained(detector.name, detector.explain, part, hits.tolist()),
         in_force.clean.get(detector.name),
     )
@@ -353,7 +365,7 @@ def findings_of(
     detector: Named,
     ids: Sequence[str],
     scores: NDArray[np.float64],
-    threshold: float,
+    threshold: float | NDArray[np.float64],
     explained: Sequence[Evidence],
     calibration: Calibration | None,
 ) -> list[Finding]:
@@ -364,14 +376,16 @@ def findings_of(
             detector=detector.name,
             entry_id=entry_id,
             score=float(score),
-            threshold=threshold,
+            threshold=float(limit),
             p_value=None if p_value is None else float(p_value),
             evidence=evidence.sentence,
             related_ids=evidence.related_ids,
             span=evidence.span,
             taxonomy=detector.taxonomy,
         )
-        for entry_id, score, p_value, evidence in zip(ids, scores, p_values, explained, strict=True)
+        for entry_id, score, limit, p_value, evidence in zip(
+            ids, scores, np.broadcast_to(threshold, len(ids)), p_values, explained, strict=True
+        )
     ]
 
 

@@ -1,7 +1,7 @@
-"""Groups within a source that joins: usual there, or among the standing topics?
+"""Judge groups of a source that joins by what is usual within it.
 
-Documents of one product, under one template, resemble each other; in a knowledge base of something
-else each of them looks like a member of a crafted group. Two questions tell them apart:
+Documents of one product, under one template, resemble each other; in a knowledge base of
+something else each of them looks like a member of a crafted group. Two questions tell them apart:
 
 - Does the group sit among *standing* topics? Poisoned documents must answer questions that standing
   documents answer, or they are not retrieved instead of them. How near an entry is to the entries
@@ -9,8 +9,8 @@ else each of them looks like a member of a crafted group. Two questions tell the
 - Does it stand out within its own source? Where the source is large enough, its own entries say how
   alike they usually are.
 
-A group that sits among standing topics is judged by the knowledge base alone. One that does not must
-stand out in its source as well.
+A group that sits among standing topics is judged by the knowledge base alone. One that does not
+must stand out in its source as well.
 """
 
 from __future__ import annotations

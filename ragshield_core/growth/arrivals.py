@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -11,7 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ragshield_core.calibration import TIE, Calibration
-from ragshield_core.findings import Report, printable
+from ragshield_core.entries import Batch
+from ragshield_core.findings import Report, Verdict, printable
+from ragshield_core.growth.questions import (
+    MAX_SOURCES,
+    SHOWN_IDS,
+    Choice,
+    Question,
+    SourceCount,
+)
 
 # Arrivals that are looked at for a shift: enough to tell 3 % from 1 %.
 WINDOW = 500
@@ -21,8 +30,8 @@ LOWER, MIDDLE = 0.02, 0.25
 # Standard deviations by which the share of those must be off to be called a shift: with a dozen
 # detectors and hundreds of looks, chance does not reach that.
 SHIFTED = 6.0
-# A source is tested by itself from so many entries on, and so many sources are remembered at least.
-FEWEST, MAX_SOURCES = 100, 1_000
+# A source is tested by itself from so many entries on.
+FEWEST = 100
 # A topic is an arrival and so many of the latest that are nearest to it, itself included; if nearly
 # all of them are held, a reviewer should look.
 TOPIC, NEARLY_ALL = 30, 0.9
@@ -102,7 +111,9 @@ class Counted:
     scores
         Per detector, shape (n_entries,); NaN where it had no opinion.
     held_by
-        Per detector, how many of the entries that were held it objected to.
+        Per detector, rows of the held entries that it objected to.
+    at
+        When they were decided, in seconds since the epoch.
     """
 
     ids: tuple[str, ...]
@@ -110,23 +121,25 @@ class Counted:
     embeddings: NDArray[np.float32]
     held: NDArray[np.bool_]
     scores: Mapping[str, NDArray[np.float64]]
-    held_by: Mapping[str, int]
+    held_by: Mapping[str, Sequence[int]]
+    at: float
 
     @classmethod
     def of(cls, report: Report) -> Self:
         """Return what counts of a report, after entries were held."""
-        objecting = Counter(
-            name
-            for decision in report.quarantined
-            for name in {f.detector: None for f in decision.findings if f.score > f.threshold}
-        )
+        objecting: dict[str, list[int]] = {}
+        for row, decision in sorted(report.remarkable.items()):
+            if decision.verdict is Verdict.QUARANTINE:
+                for name in {f.detector: None for f in decision.findings if f.score > f.threshold}:
+                    objecting.setdefault(name, []).append(row)
         return cls(
             ids=report.batch.ids,
             sources=report.batch.sources,
             embeddings=report.batch.embeddings,
             held=~report.admitted,
             scores=report.scores,
-            held_by=dict(objecting),
+            held_by=objecting,
+            at=time.time(),
         )
 
     def to_parts(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
@@ -134,7 +147,8 @@ class Counted:
         values = {
             "ids": list(self.ids),
             "sources": list(self.sources),
-            "held_by": dict(self.held_by),
+            "held_by": {name: list(rows) for name, rows in self.held_by.items()},
+            "at": self.at,
             "scores": list(self.scores),
         }
         arrays: dict[str, NDArray[Any]] = {"embeddings": self.embeddings, "held": self.held}
@@ -157,7 +171,8 @@ class Counted:
             embeddings=arrays["embeddings"],
             held=arrays["held"],
             scores=dict(zip(values["scores"], arrays.get("scores", ()), strict=True)),
-            held_by=dict(values["held_by"]),
+            held_by={name: list(map(int, rows)) for name, rows in values["held_by"].items()},
+            at=float(values["at"]),
         )
         columns = (counted.sources, counted.embeddings, counted.held, *counted.scores.values())
         if any(len(column) != len(counted.ids) for column in columns):
@@ -174,7 +189,8 @@ class Arrivals:
 
     def __init__(self) -> None:
         self.spent: Counter[tuple[str, str]] = Counter()  # (detector or "", judged/held/recalled)
-        self.sources: dict[str, Counter[str]] = {}
+        self.sources: dict[str | None, SourceCount] = {}
+        self._latest_at = 0.0  # when something was decided last, in seconds since the epoch
         self._p_values: dict[str, NDArray[np.float32]] = {}
         self._by_source: dict[str, dict[str, NDArray[np.float32]]] = {}
         # Of the latest arrivals that have vectors, in order.
@@ -182,6 +198,7 @@ class Arrivals:
         self._vectors: NDArray[np.float32] | None = None
         self._held: NDArray[np.bool_] = np.empty(0, dtype=np.bool_)
         self._announced: set[str] = set()  # of entries of topics
+        self._asked: set[str | None] = set()  # sources of open questions
 
     def count(
         self,
@@ -206,9 +223,10 @@ class Arrivals:
         held = counted.held
         self.spent["", "judged"] += len(held)
         self.spent["", "held"] += int(np.count_nonzero(held))
-        for name, n in counted.held_by.items():
-            self.spent[name, "held"] += n
-        self._count_sources(counted.sources, held)
+        for name, rows in counted.held_by.items():
+            self.spent[name, "held"] += len(rows)
+        self._latest_at = counted.at
+        self._count_sources(counted)
         self._remember(counted)
         for name, column in scores.items():
             calibration = calibrations.get(name)
@@ -242,12 +260,33 @@ class Arrivals:
         self._announced.update(entry_id for topic in topics for entry_id in topic.entry_ids)
         return topics
 
-    def recalled(self, detectors: Iterable[Iterable[str]]) -> None:
-        """Take note of entries that were recalled, each with the detectors that accused it."""
-        for names in detectors:
+    def recalled(self, entries: Batch, accused: Mapping[str, Iterable[str]]) -> None:
+        """Count entries that were recalled, by id, each with the detectors that accused it."""
+        for entry_id, source in zip(entries.ids, entries.sources, strict=True):
+            count = self.sources.setdefault(source, SourceCount())
+            count.recalled += 1
+            count.hold([entry_id], self._latest_at)
+            names = list(dict.fromkeys(accused.get(entry_id, ())))
+            count.detectors.update(names)
             self.spent["", "recalled"] += 1
-            for name in dict.fromkeys(names):
+            for name in names:
                 self.spent[name, "recalled"] += 1
+
+    def new_questions(self, rate: float) -> list[Question]:
+        """Return questions that were not among those returned before."""
+        asked = {question.source: question for question in self.questions(rate)}
+        new = [question for source, question in asked.items() if source not in self._asked]
+        self._asked = set(asked)
+        return new
+
+    def decide(self, source: str | None, choice: Choice) -> None:
+        """Close the question about a source."""
+        self.sources.setdefault(source, SourceCount()).decide(choice)
+
+    def questions(self, rate: float) -> tuple[Question, ...]:
+        """Return the sources of which far more is held than accepted, the most entries first."""
+        asked = (count.question(source, rate) for source, count in self.sources.items())
+        return tuple(sorted(filter(None, asked), key=lambda one: -one.n_held))
 
     def calibrated(self) -> None:
         """Start the tests anew: p-values are of another calibration now."""
@@ -256,6 +295,7 @@ class Arrivals:
     def refitted(self) -> None:
         """Start everything but the count of what was spent anew."""
         self.calibrated()
+        self.sources = {}
         self._ids, self._vectors, self._held = [], None, np.empty(0, dtype=np.bool_)
         self._announced = set()
 
@@ -265,12 +305,12 @@ class Arrivals:
             **{what: self.spent[detector, what] for what in ("judged", "held", "recalled")}
         )
 
-    def of_sources(self, sources: Iterable[str]) -> dict[str, Spent]:
+    def of_sources(self, sources: Iterable[str | None]) -> dict[str, Spent]:
         """Return what was held of the entries of some sources, as far as they are remembered."""
         return {
-            source: Spent(judged=counts["judged"], held=counts["held"])
+            source: Spent(judged=count.judged, held=count.held, recalled=count.recalled)
             for source in dict.fromkeys(sources)
-            if (counts := self.sources.get(source)) is not None
+            if source is not None and (count := self.sources.get(source)) is not None
         }
 
     def shifts(self) -> list[Shift]:
@@ -312,7 +352,9 @@ class Arrivals:
                 by_source.setdefault(name, {})[source] = p_values
         values = {
             "spent": [[*key, n] for key, n in self.spent.items()],
-            "sources": {source: dict(counts) for source, counts in self.sources.items()},
+            "latest_at": self._latest_at,
+            "asked": list(self._asked),
+            "sources": [[source, count.state()] for source, count in self.sources.items()],
             "by_source": {
                 name: [[source, len(p_values)] for source, p_values in found.items()]
                 for name, found in by_source.items()
@@ -333,7 +375,9 @@ class Arrivals:
         """Return what :meth:`state` described."""
         again = cls()
         again.spent.update({(name, what): n for name, what, n in values["spent"]})
-        again.sources = {source: Counter(counts) for source, counts in values["sources"].items()}
+        again._latest_at = values["latest_at"]
+        again._asked = set(values["asked"])
+        again.sources = {name: SourceCount.restored(kept) for name, kept in values["sources"]}
         for key, array in arrays.items():
             kind, _, name = key.partition(".")
             if kind == "p_values":
@@ -359,18 +403,24 @@ class Arrivals:
         self._ids = [*self._ids, *counted.ids][-WINDOW:]
         self._held = np.concatenate([self._held, counted.held])[-WINDOW:]
 
-    def _count_sources(self, sources: Iterable[str | None], held: NDArray[np.bool_]) -> None:
-        judged = zip(sources, held.tolist(), strict=True)
-        named: list[tuple[str, bool]] = [
-            (source, is_held) for source, is_held in judged if source is not None
-        ]
-        out = Counter(source for source, is_held in named if is_held)
-        for source, n in Counter(source for source, _ in named).items():
-            counts = self.sources.setdefault(source, Counter())
-            counts["judged"] += n
-            counts["held"] += out[source]
+    def _count_sources(self, counted: Counted) -> None:
+        rows_of: dict[str | None, list[int]] = {}
+        for row, source in enumerate(counted.sources):
+            rows_of.setdefault(source, []).append(row)
+        for source, rows in rows_of.items():
+            count = self.sources.setdefault(source, SourceCount())
+            held = [counted.ids[row] for row in rows if counted.held[row]]
+            admitted = [counted.ids[row] for row in rows if not counted.held[row]]
+            count.judged += len(rows)
+            count.held += len(held)
+            count.hold(held, counted.at)
+            count.admitted_ids = (*count.admitted_ids, *admitted)[-SHOWN_IDS:]
+            mine = set(rows)
+            for name, objected in counted.held_by.items():
+                if n := len(mine.intersection(objected)):
+                    count.detectors[name] += n
         if len(self.sources) > 2 * MAX_SOURCES:  # those that brought least are forgotten
-            most = sorted(self.sources, key=lambda s: -self.sources[s]["judged"])[:MAX_SOURCES]
+            most = sorted(self.sources, key=lambda s: -self.sources[s].judged)[:MAX_SOURCES]
             self.sources = {source: self.sources[source] for source in most}
             self._by_source = {s: kept for s, kept in self._by_source.items() if s in self.sources}
 
@@ -389,7 +439,7 @@ class Arrivals:
         for row, source in enumerate(sources):
             if source is None or not known[row] or source not in self.sources:
                 continue
-            if self.sources[source]["judged"] >= FEWEST // 2:
+            if self.sources[source].judged >= FEWEST // 2:
                 by_source.setdefault(source, []).append(row)
         for source, rows in by_source.items():
             kept = self._by_source.setdefault(source, {})

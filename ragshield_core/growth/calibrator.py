@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.calibration import Calibration, JointCalibration, Released, rounded_up
+from ragshield_core.calibration import TIE, Calibration, JointCalibration, Released, rounded_up
 from ragshield_core.detectors.base import Detector
 from ragshield_core.entries import Batch
 from ragshield_core.errors import CalibrationError
@@ -69,6 +70,9 @@ class Calibrator:
         What came since, held against what the calibration promised.
     released
         What people found to be clean of it, if somebody has decided that it counts.
+    by_source
+        Of sources that a person has adopted, per detector the score above which it acts there,
+        where that is higher than elsewhere.
     """
 
     def __init__(self, knowledge: Knowledge, policy: Policy, seed: int) -> None:
@@ -83,6 +87,8 @@ class Calibrator:
         self.sample_scores: dict[str, NDArray[np.float64]] = {}
         self.arrivals = Arrivals()
         self.released: Released | None = None
+        # Of sources that a person has adopted, the score above which a detector acts.
+        self.by_source: dict[str | None, dict[str, float]] = {}
         self._ever_beyond: set[str] = set()  # of the sample, a threshold of recalls
         # Scores of revisions in the sample that never change, by detector, id and fingerprint.
         self._fixed: dict[str, dict[tuple[str, str], float]] = {}
@@ -100,7 +106,7 @@ class Calibrator:
     def reset(self) -> None:
         """Go by default thresholds, after detectors were fitted anew: fits may change these."""
         self.calibration, self.sample, self.held_out, self._fixed = None, None, {}, {}
-        self.released = None
+        self.released, self.by_source = None, {}
         self._ever_beyond = set()
         self.arrivals.refitted()
         self.thresholds = self._rules()
@@ -318,6 +324,48 @@ class Calibrator:
         self.thresholds = self.thresholds_with(released)
         self.released = released
 
+    def adopt_source(
+        self,
+        source: str | None,
+        scores: Mapping[str, NDArray[np.float64]],
+        n_entries: int,
+    ) -> NDArray[np.bool_]:
+        """Take thresholds for a source that a person has found to be good.
+
+        Parameters
+        ----------
+        source
+            Its name.
+        scores
+            Per detector, shape (n_held,): of its entries that are held; NaN without an opinion.
+        n_entries
+            How many entries it has brought in all. As many as the accepted rate allows of these
+            stay held, the most suspicious ones: what was hidden among good ones is not freed.
+
+        Returns
+        -------
+        NDArray[np.bool_]
+            Shape (n_held,): which come free.
+        """
+        objecting = {n: s for n, s in scores.items() if n in self.thresholds}
+        objecting = {
+            name: column
+            for name, column in objecting.items()
+            if (np.nan_to_num(column, nan=-np.inf) > self.thresholds[name].quarantine).any()
+        }
+        allowed = math.floor(self.policy.quarantine_at * n_entries / max(1, len(objecting)))
+        own = self.by_source.setdefault(source, {})
+        for name, column in objecting.items():
+            highest = np.sort(column[~np.isnan(column)])[::-1]
+            if len(highest) > allowed:
+                own[name] = max(own.get(name, -np.inf), float(highest[allowed]) + TIE)
+        free = np.ones(max(map(len, scores.values()), default=0), dtype=np.bool_)
+        for name, column in objecting.items():
+            threshold = max(self.thresholds[name].quarantine, own.get(name, -np.inf))
+            free &= ~(np.nan_to_num(column, nan=-np.inf) > threshold)
+        self.arrivals.decide(source, "adopt")
+        return free
+
     def leave_out(self, ids: Collection[str]) -> None:
         """Take entries out of the sample: they have left, or are not what was drawn any more."""
         if self.sample is not None and ids:
@@ -336,13 +384,15 @@ class Calibrator:
         self.arrivals.count(counted, thresholds, self._measured())
         for topic in self.arrivals.new_topics():
             logger.warning("topic: %s", topic)
+        for question in self.arrivals.new_questions(self.policy.quarantine_at):
+            logger.warning("%s", question)
 
-    def recalled(self, accused: Mapping[str, Sequence[str]]) -> None:
+    def recalled(self, entries: Batch, accused: Mapping[str, Sequence[str]]) -> None:
         """Take note of entries that were recalled, by id, each with the detectors that accused it.
 
         They were part of what thresholds are taken from, and stay so, if nobody vouched for it.
         """
-        self.arrivals.recalled(accused.values())
+        self.arrivals.recalled(entries, accused)
         if self.sample is not None and not self.sample.vetted:
             self.sample = self.sample.after_holding(accused.keys())
 
@@ -355,6 +405,7 @@ class Calibrator:
             "calibrated_at": self.calibrated_at,
             "n_doubtful": 0 if self.calibration is None else self.calibration.n_doubtful,
             "ever_beyond": sorted(self._ever_beyond),
+            "by_source": [[source, found] for source, found in self.by_source.items()],
         }
         arrays: dict[str, NDArray[Any]] = {}
         if self.calibration is not None:
@@ -410,6 +461,7 @@ class Calibrator:
         # Early versions wrote none of this: what was fitted stays fitted.
         self.calibrated_at = values.get("calibrated_at", len(self._knowledge))
         self._ever_beyond = set(values.get("ever_beyond", ()))
+        self.by_source = {source: dict(found) for source, found in values.get("by_source", ())}
         if "arrivals" in values:
             self.arrivals = Arrivals.restored(values["arrivals"], part_of(arrays, "arrivals."))
         if "sample" in values:

@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from ragshield_core.findings import printable
 from ragshield_core.growth.arrivals import Shift, Spent, Topic
+from ragshield_core.growth.questions import Question
 from ragshield_core.growth.recorder import Intending
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
 
 SHOWN_NAME = 80  # characters of names
+# A rate is named as spent beyond what is accepted if chance would do that once in so many looks.
+BY_CHANCE = 1e-4
 MINUTE = "%Y-%m-%d %H:%M UTC"
 
 
@@ -55,6 +58,8 @@ class Status:
     spread
         By detector, how many p-values of the latest arrivals are in each tenth of [0, 1], as far as
         they are enough to tell: about as many in each if they are like the clean sample.
+    questions
+        Sources of which far more is held than accepted: new ones, or mass attacks.
     topics
         Topics of which nearly all that came lately was held.
     doubted
@@ -105,6 +110,7 @@ class Status:
     by_source: Mapping[str, Spent]
     shifts: tuple[Shift, ...]
     spread: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    questions: tuple[Question, ...] = ()
     topics: tuple[Topic, ...] = ()
     doubted: Mapping[str, int] = field(default_factory=dict)
     failing: Mapping[str, str] = field(default_factory=dict)
@@ -154,6 +160,7 @@ class Status:
             lines.append(
                 f"{self.unscreened} entries were let in although a detector failed on them"
             )
+        lines += [str(question) for question in self.questions]
         lines += [f"shift: {shift}" for shift in self.shifts]
         lines += [f"topic: {topic}" for topic in self.topics]
         if self.position is not None:
@@ -183,9 +190,28 @@ class Status:
             "overlook more of it: scan() says which and why; take them out, and fit or adopt anew"
             for name, n in self.doubted.items()
         ]
+        found += [str(question) for question in self.questions]
+        if (beyond := self._beyond_rate()) is not None:
+            found.append(beyond)
         found += [f"shift: {shift}" for shift in self.shifts]
         found += [f"topic: {topic}" for topic in self.topics]
         return tuple(found)
+
+    def _beyond_rate(self) -> str | None:
+        """Return what to say where more is held than accepted, what is asked about left out."""
+        from scipy.special import bdtrc  # noqa: PLC0415 - keeps `import ragshield_core` quick
+
+        beside = sum(question.n_held for question in self.questions)
+        out = max(0, self.spent.held + self.spent.recalled - beside)
+        judged = max(out, self.spent.judged - sum(one.n_entries for one in self.questions))
+        if not out or bdtrc(out - 1, judged, self.rate) > BY_CHANCE:
+            return None
+        return (
+            f"{out} of {judged} entries were held or recalled, {out / judged:.2%} where "
+            f"{self.rate:.2%} of clean ones are accepted"
+            + (f" ({beside} more are asked about)" if beside else "")
+            + ": an attack, or entries unlike those that thresholds were taken from"
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON-ready values."""
@@ -202,6 +228,7 @@ class Status:
             | {"spent": asdict(one.spent) | {"share": one.spent.share}}
             for one in self.detectors
         ]
+        values["questions"] = [one.to_dict() for one in self.questions]
         values["writers"] = [one._asdict() for one in self.writers]
         values["concerns"] = list(self.concerns())
         return values

@@ -141,10 +141,10 @@ class _State:
                 self.known.difference_update(ids)
             case Change.RECALIBRATED:
                 self.calibrated, self.calibrated_at = True, len(self.known)
-        if event.change is Change.RECALLED:
-            self.arrivals.recalled(event.accused.values())
+        if event.change is Change.RECALLED and event.entries is not None:
+            self.arrivals.recalled(event.entries, event.accused)
         if event.counted is not None and self.calibrated:
-            self.arrivals.count(event.counted, {}, {}, self.policy.quarantine_at)
+            self.arrivals.count(event.counted, {}, {})
             for name, scores in event.counted.scores.items():
                 self.arrivals.spent[name, "judged"] += int(np.count_nonzero(~np.isnan(scores)))
 
@@ -182,6 +182,7 @@ class _State:
             by_detector={name: arrivals.of(name) for name in force},
             by_source=arrivals.of_sources(arrivals.sources),
             shifts=tuple(arrivals.shifts()),
+            questions=arrivals.questions(self.policy.quarantine_at),
             spread=arrivals.spread(),
             detectors=tuple(
                 DetectorStanding(name=name, why_not=why, spent=arrivals.of(name))

@@ -14,6 +14,7 @@ class Kind(StrEnum):
 
     GROUP_HELD = "group_held"  # a case has as many waiting entries as somebody wants to hear of
     QUEUE_LONG = "queue_long"  # more entries wait than somebody wants to
+    SOURCE_ASKED = "source_asked"  # a new source or a mass attack: a person has to decide
     DETECTOR_FAILING = "detector_failing"
     CANARY_DRIFTED = "canary_drifted"
     LOG_BROKEN = "log_broken"  # the log of a quarantine, or its entries, were changed

@@ -16,6 +16,7 @@ from ragshield_core.findings import Report, printable
 from ragshield_core.notifications.notice import Kind, Notice
 
 if TYPE_CHECKING:
+    from ragshield_core.growth.questions import Question
     from ragshield_core.quarantine import Quarantine
 
 logger = logging.getLogger("ragshield")  # ids and counts, never text
@@ -136,6 +137,22 @@ class Notifier:
             data = {"n_waiting": waiting}
             self.tell(_notice(Kind.QUEUE_LONG, quarantine, f"{time.time_ns()}", data))
         self._long = waiting is not None
+
+    def asked(self, questions: Iterable[Question], quarantine: Quarantine) -> None:
+        """Tell of sources of which far more is held than accepted, each once.
+
+        Parameters
+        ----------
+        questions
+            As :meth:`ragshield_core.Guard.questions` returns them.
+        quarantine
+            Where their entries are held.
+        """
+        for question in questions:
+            data = question.to_dict() | {"said": str(question)}
+            name = None if question.source is None else printable(question.source, 200)
+            key = f"source {name} {question.since.isoformat()}"
+            self.tell(_notice(Kind.SOURCE_ASKED, quarantine, key, data | {"source": name}))
 
     def drifted(self, report: Any) -> None:
         """Tell that canaries drifted, for :meth:`ragshield_core.canary.CanaryMonitor.watch`.
