@@ -30,28 +30,33 @@ from ragshield_core.text.readings import Readings
 # lower case and runs into its answer without a space ("...?.The"). Broad guesses, not fitted to any
 # attack: each trait is about as likely as not, so that an attacker who avoids it gains a bit and no
 # more.
-_ATTACK_KIND = np.array([0.02, 0.04, 0.01, 0.06, 0.06, 0.1, 0.2, 0.1, 0.35, 0.05, 0.05])
+_ATTACK_KIND = np.array([0.02, 0.03, 0.01, 0.02, 0.02, 0.05, 0.2, 0.06, 0.5, 0.05, 0.03])
 _ATTACK_LOWER = np.array([0.5, 1.0, 0.1, 0.2, 0.5, 0.4, 0.5, 0.2, 0.25, 0.5, 1.0])
 _ATTACK_GLUED = np.array([0.5, 0.4, 0.1, 0.1, 0.4, 0.4, 0.4, 0.3, 0.3, 0.4, 0.1])
-# What it asks for is anything. Mostly it asks once, in front. The rest is about the question: it is
-# retrieved for that question because it is, and not for what else it tells.
-_ATTACK_ABOUT = np.full(len(ABOUT), 1.0 / len(ABOUT))
-_ATTACK_PLACE = np.array([0.6, 0.15, 0.15, 0.1])
-_ATTACK_FOCUS = np.array([0.04, 0.1, 0.2, 0.25, 0.25, 0.16])
+# What an attack wants believed is a fact, so that it seldom asks why, how or what something is, as
+# headings and answers to frequent questions do; a way to ask that is rare in the knowledge base
+# counts two bits at most. Mostly it asks once, in front. The rest is about the question: it is
+# retrieved for the question because it is, and not for what else it tells.
+_ATTACK_ABOUT = np.array([0.08, 0.1, 0.18, 0.13, 0.1, 0.1, 0.04, 0.06, 0.09, 0.12])
+_ABOUT_MOST = 4.0
+_ATTACK_PLACE = np.array([0.88, 0.05, 0.05, 0.02])
+_ATTACK_FOCUS = np.array([0.03, 0.05, 0.12, 0.2, 0.2, 0.18, 0.12, 0.1])
 # What is assumed of a knowledge base before anything is known of it, and how many entries that
 # assumption is worth.
 _PRIOR_KIND = np.array([0.87, 0.02, 0.02, 0.02, 0.02, 0.01, 0.01, 0.01, 0.005, 0.005, 0.01])
 _PRIOR_LOWER, _PRIOR_GLUED = 0.05, 0.01
 _PRIOR_PLACE = np.array([0.4, 0.2, 0.2, 0.2])
-_PRIOR_FOCUS = np.array([0.25, 0.25, 0.25, 0.15, 0.07, 0.03])
+_PRIOR_FOCUS = np.array([0.25, 0.2, 0.2, 0.15, 0.1, 0.05, 0.03, 0.02])
 _WORTH = 10.0
 # How often such an entry has its question further down, for each that opens with it; how often
 # nothing follows then, and in clean entries.
-_ATTACK_FURTHER, _ATTACK_LAST, _PRIOR_LAST = 0.3, 0.6, 0.2
+_ATTACK_FURTHER, _ATTACK_LAST, _PRIOR_LAST = 0.2, 0.6, 0.2
 # Sources, by a hash, and how many entries of a source weigh as much as the whole knowledge base in
 # how usual questions are there.
 _N_SOURCES, _SOURCE_WORTH = 1_024, 50.0
 
+# Axes of the counts.
+_GLUED, _ABOUT = 2, 3
 _SHAPE = (len(KINDS), 2, 2, len(ABOUT), len(PLACES), len(FOCUS) + 1)
 _N_TRAITS = len(_SHAPE)
 _STATE = ("fitted", "arrived", "sources", "doubtful")
@@ -300,7 +305,6 @@ class LeadingQuestionDetector(Detector):
         return np.asarray(np.where(asks, np.log2(share / here), 0.0), dtype=np.float64)
 
 
-ABOUT_CAP = 2.0
 def _bits(
     shapes: NDArray[np.intp], counts: NDArray[np.int64], *, further: bool = False
 ) -> NDArray[np.float64]:
@@ -309,31 +313,30 @@ def _bits(
     prior, attacks = _PRIOR_GLUED, _ATTACK_GLUED
     if further:
         prior, attacks = _PRIOR_LAST, np.full(len(KINDS), _ATTACK_LAST)
-    asks = kind != NONE
-    known = _smoothed(counts.sum(axis=(1, 2, 3, 4, 5)), _PRIOR_KIND)[kind]
-    attack = _ATTACK_KIND[kind]
     each = np.ones((len(KINDS), 1))
-    traits = (
-        (1, _binary(_PRIOR_LOWER), _binary(_ATTACK_LOWER)),
-        (2, _binary(prior), _binary(attacks)),
-        (3, _ATTACK_ABOUT, _ATTACK_ABOUT * each),
-        (4, _PRIOR_PLACE, _ATTACK_PLACE * each),
-        (5, _PRIOR_FOCUS, _ATTACK_FOCUS * each),
+    traits = (  # in the order of the axes
+        (_binary(_PRIOR_LOWER), _binary(_ATTACK_LOWER)),
+        (_binary(prior), _binary(attacks)),
+        (_ATTACK_ABOUT, _ATTACK_ABOUT * each),
+        (_PRIOR_PLACE, _ATTACK_PLACE * each),
+        (_PRIOR_FOCUS, _ATTACK_FOCUS * each),
     )
-    for axis, usual, assumed in traits:
-        has = asks | (not further) if axis <= 2 else asks  # noqa: PLR2004
-        # Of a kind that is rare in the knowledge base, traits are taken to be as everywhere in it;
-        # where nothing is asked, there is nothing that could have most of them.
-        table = counts.sum(axis=tuple({1, 2, 3, 4, 5} - {axis}))
-        everywhere = _smoothed(table[int(further or axis > 2) :].sum(axis=0), usual)  # noqa: PLR2004
-        if axis == 3:
-            everywhere = usual
+    axes = range(1, len(_SHAPE))
+    known = _smoothed(counts.sum(axis=tuple(axes)), _PRIOR_KIND)[kind]
+    ratio = _ATTACK_KIND[kind] / known
+    for axis, (usual, assumed) in zip(axes, traits, strict=True):
+        of_all = axis <= _GLUED and not further  # also where nothing is asked
+        table = counts.sum(axis=tuple({*axes} - {axis}))
+        # Of a kind that is rare in the knowledge base, traits are taken to be as everywhere in it,
+        # but for what it asks for: sentences that are no questions have other words that ask.
+        pooled = _smoothed(table[int(not of_all) :].sum(axis=0), usual)
         trait = shapes[:, axis]
-        kn, at = _smoothed(table, everywhere)[kind, trait], assumed[kind, trait]
-        if axis == 3: kn = np.maximum(kn, at / ABOUT_CAP)
-        known = known * np.where(has, kn, 1.0)
-        attack = attack * np.where(has, at, 1.0)
-    return np.asarray(np.log2(attack / known), dtype=np.float64)
+        known = _smoothed(table, usual if axis == _ABOUT else pooled)[kind, trait]
+        more = assumed[kind, trait] / known
+        if axis == _ABOUT:
+            more = np.minimum(more, _ABOUT_MOST)
+        ratio = ratio * np.where(of_all | (kind != NONE), more, 1.0)
+    return np.asarray(np.log2(ratio), dtype=np.float64)
 
 
 def _binary(share: float | NDArray[np.float64]) -> NDArray[np.float64]:

@@ -44,7 +44,7 @@ KINDS = (
 ) = range(len(KINDS))
 # How much the rest of a text is about its question: the cosine of their content words, in steps.
 # An answer goes on to other things; one made to be retrieved for the question cannot go far.
-FOCUS = (0.0, 0.2, 0.35, 0.5, 0.65)
+FOCUS = (0.0, 0.15, 0.25, 0.35, 0.45, 0.55, 0.65)
 # Where a question stands: in front or behind another sentence, alone or beside others.
 PLACES = ("in front", "behind another sentence", "in front of others", "among others")
 _OPENING = 600  # characters in which the first question is looked for
@@ -66,7 +66,7 @@ class Opening(NamedTuple):
     kind: int  # index into KINDS
     lower: bool  # starts in lower case
     glued: bool  # runs into the next sentence without a space
-    focus: int  # how much of the rest is about it, 0 to 5
+    focus: int  # how much of the rest is about it, 0 to 7
     span: tuple[int, int]  # of the question, or of the first sentence
     n_words: int = 0  # content words of the question
     n_back: int = 0  # of these, come back in the rest of the text
@@ -608,9 +608,9 @@ def _question(
     return found._replace(place=behind + 2 * among)
 
 
-def _asked(question: str) -> set[str]:
-    """Return content words."""
-    return {word for word in _stems(question) if word not in _STOP}
+def content_words(text: str) -> set[str]:
+    """Return the beginnings of a text's content words."""
+    return {word for word in _stems(text) if word not in _STOP}
 
 
 def _opening(
@@ -618,7 +618,7 @@ def _opening(
 ) -> Opening:
     """Return what was found, given the text around it."""
     question = text[slice(*span)]
-    asked, said = _asked(question), _asked(rest)
+    asked, said = content_words(question), content_words(rest)
     n_words, n_back = len(asked), len(asked & said)
     focus = bisect_left(FOCUS, n_back / sqrt(max(1, n_words * len(said))))
     about = about_of(question, _PREPOSITIONS, _VERBS)
