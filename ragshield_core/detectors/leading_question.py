@@ -298,9 +298,10 @@ class LeadingQuestionDetector(Detector):
         self, asks: NDArray[np.bool_], sources: NDArray[np.intp], but: int
     ) -> NDArray[np.float64]:
         """Return how much rarer opening with a question is in its source than everywhere."""
-        everywhere = self._sources.sum(axis=0)
-        share = (everywhere[1] + 1.0) / (everywhere[0] + 2.0)
-        n, n_asking = (self._sources[sources] - but * np.column_stack([asks >= 0, asks])).T
+        this = but * np.column_stack([np.ones_like(asks), asks])
+        n_all, n_all_asking = (self._sources.sum(axis=0) - this).T
+        n, n_asking = (self._sources[sources] - this).T
+        share = (n_all_asking + 1.0) / (n_all + 2.0)
         here = (n_asking + _SOURCE_WORTH * share) / (n + _SOURCE_WORTH)
         return np.asarray(np.where(asks, np.log2(share / here), 0.0), dtype=np.float64)
 

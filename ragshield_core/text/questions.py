@@ -143,15 +143,18 @@ _NO_SUBJECT = frozenset(
 _LATER_BE = re.compile(r"\s\S{1,200}\s(?:is|was|are|were)\s", re.IGNORECASE)
 # A sentence that stops where its answer should follow: "the capital of the province is."
 _OPEN_END = re.compile(r"\s(?:is|are|was|were|of|by|the|in|called|as|from)$", re.IGNORECASE)
-# A question that a sentence speaks of, behind what introduces one: "This page covers who ...".
+# A question that a sentence speaks of: "This page covers who ..."; after other words than these,
+# "who", "which", "when" and "where" mostly go back to a noun.
 _INDIRECT = re.compile(
-    r"\b(?:know|knows|wonder|wonders|wondered|wondering|ask|asks|asked|asking|out|learn|explain"
-    r"|explains|explained|cover|covers|covering|describes|tell|tells|told|shows?|answers?|answered"
-    r"|discuss|discusses|discover|see|understand|decide|settle|settles|question|questions|topic"
-    r"|subject|here|here's|about|of|on|into|is|was|as|to|regarding|concerning|:|,)\s[\"'“‘*_]{0,3}"
-    rf"((?:who|whom|whose|what|which|when|where|why|how|whether)\s(?=\S))",
+    r"\b(?:(?:know|knows|wonder|wonders|wondered|wondering|ask|asks|asked|asking|out|learn|explain"
+    r"|explains|explained|cover|covers|covering|describes?|tell|tells|told|shows?|answers?|answered"
+    r"|discuss|discusses|discover|see|understand|decide|decides|settle|settles)\s[\"'“‘*_]{0,3}"
+    r"(?=(?:who|whom|whose|what|which|when|where|why|how|whether)\s\S)"
+    r"|(?:question|topic|subject|here|here's|about|of|on|into|is|was|as|to|regarding|concerning"
+    r"|[:,])\s[\"'“‘*_]{0,3}(?=(?:what|why|how|whether)\s\S))",
     re.IGNORECASE,
 )
+
 _LEAD = re.compile(
     r"(?:\s{0,8}<[^<>]{1,100}>){0,4}[\s\ufeff#>*_~\"'“”‘’«»„¿¡(\[\-–—•]{0,20}"
     r"(?:(?:\d{1,3}[.)]|(?:q|a?faq|question|query|frage|pregunta|domanda|pergunta|вопрос|问题?|問)"
@@ -232,7 +235,7 @@ def opening_of(text: str) -> Opening:
         end, glued = broken.start(), False
     kind = _unmarked_kind(head[start:end])
     if kind == NONE and (indirect := _INDIRECT.search(head, start, end)):
-        start, kind = indirect.start(1), INDIRECT
+        start, kind = indirect.end(), INDIRECT
     if kind != NONE:
         opening = _question(text, kind, (start, end), glued=glued)
         if kind not in (PHRASE, INDIRECT) or 2 * opening.n_back >= max(1, opening.n_words):
