@@ -15,10 +15,15 @@ from ragshield_core.errors import NotFittedError
 from ragshield_core.findings import printable
 from ragshield_core.text.question_words import ABOUT
 from ragshield_core.text.questions import (
+    EMBEDDED,
     FOCUS,
     KINDS,
+    MARKED,
+    MARKED_OTHER,
     NONE,
     PLACES,
+    UNMARKED,
+    VERB_FIRST,
     Opening,
     further_of,
     may_ask,
@@ -31,14 +36,13 @@ from ragshield_core.text.readings import Readings
 # attack: each trait is about as likely as not, so that an attacker who avoids it gains a bit and no
 # more.
 _ATTACK_KIND = np.array([0.02, 0.03, 0.01, 0.02, 0.02, 0.05, 0.2, 0.06, 0.5, 0.05, 0.03])
-_ATTACK_LOWER = np.array([0.5, 1.0, 0.1, 0.2, 0.5, 0.4, 0.5, 0.2, 0.25, 0.5, 1.0])
+_ATTACK_LOWER = np.array([0.5, 1.0, 0.1, 0.2, 0.5, 0.4, 0.5, 0.2, 0.25, 0.5, 0.05])
 _ATTACK_GLUED = np.array([0.5, 0.4, 0.1, 0.1, 0.4, 0.4, 0.4, 0.3, 0.3, 0.4, 0.1])
 # What an attack wants believed is a fact, so that it seldom asks why, how or what something is, as
 # headings and answers to frequent questions do; a way to ask that is rare in the knowledge base
 # counts two bits at most. Mostly it asks once, in front. The rest is about the question: it is
 # retrieved for the question because it is, and not for what else it tells.
 _ATTACK_ABOUT = np.array([0.08, 0.1, 0.18, 0.13, 0.1, 0.1, 0.04, 0.06, 0.09, 0.12])
-_ABOUT_MOST = 4.0
 _ATTACK_PLACE = np.array([0.88, 0.05, 0.05, 0.02])
 _ATTACK_FOCUS = np.array([0.03, 0.05, 0.12, 0.2, 0.2, 0.18, 0.12, 0.1])
 # What is assumed of a knowledge base before anything is known of it, and how many entries that
@@ -56,7 +60,9 @@ _ATTACK_FURTHER, _ATTACK_LAST, _PRIOR_LAST = 0.2, 0.6, 0.2
 _N_SOURCES, _SOURCE_WORTH = 1_024, 50.0
 
 # Axes of the counts.
-_GLUED, _ABOUT = 2, 3
+_GLUED, _ABOUT, _FOCUS = 2, 3, 5
+# What was never seen here counts so much at most, however large the knowledge base is.
+_MOST = {_ABOUT: 4.0, _FOCUS: 16.0}
 _SHAPE = (len(KINDS), 2, 2, len(ABOUT), len(PLACES), len(FOCUS) + 1)
 _N_TRAITS = len(_SHAPE)
 _STATE = ("fitted", "arrived", "sources", "doubtful")
@@ -64,6 +70,8 @@ _STATE = ("fitted", "arrived", "sources", "doubtful")
 # Malformed questions that make up so large a share of a sample that nobody has vouched for are
 # taken for poison: fewer hardly change what is usual, more are the habit of those who write there.
 DOUBTFUL = (0.0075, 0.03)
+# Phrases and indirect questions always start in lower case: chunks that begin in mid-sentence do.
+_DOUBTED = (EMBEDDED, UNMARKED, MARKED_OTHER, MARKED, VERB_FIRST)
 
 
 class LeadingQuestionDetector(Detector):
@@ -187,7 +195,7 @@ class LeadingQuestionDetector(Detector):
     def outliers(self, reference: Batch) -> NDArray[np.bool_]:
         """Return which entries open with malformed questions that are rare; count these no more."""
         shapes = np.argwhere(self._fitted[0] > 0)
-        shapes = shapes[(shapes[:, 0] != NONE) & (shapes[:, 1:3] == 1).any(axis=1)]
+        shapes = shapes[np.isin(shapes[:, 0], _DOUBTED) & (shapes[:, 1:3] == 1).any(axis=1)]
         sample = tuple(_questions(reference)[0].T)
         doubtful = self._malformed(shapes, np.zeros(_SHAPE, dtype=np.bool_))
         fewest, most = DOUBTFUL
@@ -333,9 +341,7 @@ def _bits(
         pooled = _smoothed(table[int(not of_all) :].sum(axis=0), usual)
         trait = shapes[:, axis]
         known = _smoothed(table, usual if axis == _ABOUT else pooled)[kind, trait]
-        more = assumed[kind, trait] / known
-        if axis == _ABOUT:
-            more = np.minimum(more, _ABOUT_MOST)
+        more = np.minimum(assumed[kind, trait] / known, _MOST.get(axis, np.inf))
         ratio = ratio * np.where(of_all | (kind != NONE), more, 1.0)
     return np.asarray(np.log2(ratio), dtype=np.float64)
 

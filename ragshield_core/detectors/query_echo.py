@@ -167,7 +167,9 @@ class QueryEchoDetector(RetrievalDetector):
     def _unusual(self, retrieved: RetrievedSet, echoes: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return in [.5, 1], per passage, how unusual it is here to open with a question."""
         others = echoes < NO_ECHO
-        asks = np.array([opening.kind not in _ASK_NOT for opening, _ in retrieved.openings], dtype=np.bool_)
+        asks = np.array(
+            [opening.kind not in _ASK_NOT for opening, _ in retrieved.openings], dtype=np.bool_
+        )
         n_others = int(np.count_nonzero(others))
         share = np.count_nonzero(asks & others) / max(2, n_others)  # one alone says little
         return np.full(len(retrieved), 1.0 - 0.5 * min(1.0, share / USUAL_FROM))

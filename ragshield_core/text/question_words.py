@@ -102,9 +102,7 @@ _EDGES = "\"'“”‘’«»„¿¡()[]*_,.:;?"
 
 def words_of(question: str, n: int) -> list[str]:
     """Return the first words of a question, in lower case, without the marks around them."""
-    return [
-        word.strip(_EDGES).replace("’", "'").lower() for word in question.split(maxsplit=n)[:n]
-    ]
+    return [word.strip(_EDGES).replace("’", "'").lower() for word in question.split(maxsplit=n)[:n]]
 
 
 def about_of(question: str, prepositions: frozenset[str], verbs: frozenset[str]) -> int:

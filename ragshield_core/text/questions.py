@@ -129,9 +129,7 @@ _MID_END = re.compile(
 )
 _FIRST_WORDS = re.compile(r"(\w+)(?:\s(\w+))?")
 # What questions begin with, before any apostrophe or hyphen; endings in brackets left out.
-_OPENERS = frozenset(
-    re.findall(r"(?<![^|])\w+", "|".join([*ASKS_FOR, _AUX, "tell|name|please|i"]))
-)
+_OPENERS = frozenset(re.findall(r"(?<![^|])\w+", "|".join([*ASKS_FOR, _AUX, "tell|name|please|i"])))
 _PREPOSITIONS = frozenset(_PREPOSITION.split("|"))
 _MID_WORDS = frozenset(("who", "whom", "what", "when", "where", "which", "why", "how"))
 _VERBS = frozenset(f"{_BE}|do|does|did|has|have|had|can|could|will|would|should".split("|"))
@@ -181,8 +179,7 @@ _TOUCHING = r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff"
 _UNSPACED = re.compile(f"[{_TOUCHING}]{{2,4000}}")
 _STEM = 5  # letters that two forms of a word have in common
 _STOP = frozenset(
-    word[:_STEM]
-    for word in (*ASKS_FOR, *f"{_AUX}|{_PREPOSITION}".split("|"), *_OTHERS.split())
+    word[:_STEM] for word in (*ASKS_FOR, *f"{_AUX}|{_PREPOSITION}".split("|"), *_OTHERS.split())
 )
 _ABBREVIATION = re.compile(
     r"(?:^|[\s(.])(?:[^\W\d_]|mr|mrs|ms|dr|st|mt|jr|sr|vs|no|vol|inc|ltd|co|prof|gen|col|sgt|lt|gov|sen"
@@ -616,16 +613,14 @@ def content_words(text: str) -> set[str]:
     return {word for word in _stems(text) if word not in _STOP}
 
 
-def _opening(
-    text: str, kind: int, span: tuple[int, int], rest: str, *, glued: bool
-) -> Opening:
+def _opening(text: str, kind: int, span: tuple[int, int], rest: str, *, glued: bool) -> Opening:
     """Return what was found, given the text around it."""
     question = text[slice(*span)]
     asked, said = content_words(question), content_words(rest)
     n_words, n_back = len(asked), len(asked & said)
     focus = bisect_left(FOCUS, n_back / sqrt(max(1, n_words * len(said))))
     about = about_of(question, _PREPOSITIONS, _VERBS)
-    lower = question[:1].islower()
+    lower = question[:1].islower() and kind != INDIRECT  # as all of these do
     return Opening(kind, lower, glued, focus, span, n_words, n_back, about=about)
 
 
