@@ -151,8 +151,8 @@ class LeadingQuestionDetector(Detector):
         """Count what entries of the knowledge base open with."""
         shapes = _questions(piece)
         _add(self._fitted, shapes, 1)
-        np.add.at(self._sources, (_sources(piece), 0), 1)
-        np.add.at(self._sources, (_sources(piece), 1), shapes[0][:, 0] != NONE)
+        asks = shapes[0][:, 0] != NONE
+        np.add.at(self._sources, _sources(piece), np.column_stack([np.ones_like(asks), asks]))
 
     def learn(self, entries: Batch) -> None:
         """Count what new entries open with; they make no question more usual."""

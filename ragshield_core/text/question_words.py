@@ -30,8 +30,8 @@ _WORDS = {
         "when wann wanneer när hvornår quand cuándo quando когда коли kiedy kdy πότε متى कब kapan"
     ),
     WHERE: (
-        "where where's wo woher wohin waar où dónde dove dov'è onde где куда откуда gdzie kde nerede"
-        " πού أين कहाँ कहां"
+        "where where's wo woher wohin waar où dónde dove dov'è onde где куда откуда gdzie kde"
+        " nerede πού أين कहाँ कहां"
     ),
     WHY: (
         "why warum wieso weshalb waarom varför hvorfor pourquoi perché почему зачем чому dlaczego"
@@ -57,18 +57,90 @@ _WORDS = {
 ASKS_FOR = {word: about for about, words in _WORDS.items() for word in words.split()}
 # They open statements just as well.
 WEAK = frozenset(
-    (
-        "was wo wie wen qui que où come che como quanto quando как чем wanneer waar wat hva hvad vad"
-        " när hur hoe hvor ile jak kde من ما"
-    ).split()
+    [
+        "was",
+        "wo",
+        "wie",
+        "wen",
+        "qui",
+        "que",
+        "où",
+        "come",
+        "che",
+        "como",
+        "quanto",
+        "quando",
+        "как",
+        "чем",
+        "wanneer",
+        "waar",
+        "wat",
+        "hva",
+        "hvad",
+        "vad",
+        "när",
+        "hur",
+        "hoe",
+        "hvor",
+        "ile",
+        "jak",
+        "kde",
+        "من",
+        "ما",
+    ]
 )
 # They open nothing but questions, in languages for which no pattern looks at the words behind them.
 ONLY_ASK = frozenset(
-    (
-        "hoeveel waarom varför hvorfor hvem vem hvordan хто скільки чому kto kdo dlaczego kolik proč"
-        " neden niçin nasıl kaç ποιος πότε πού γιατί πώς πόσο πόσα πόσοι πόσες كم متى أين لماذا كيف"
-        " कौन किसने कब कहाँ कहां क्यों कैसे कितने कितना कितनी siapa mengapa kenapa bagaimana berapa"
-    ).split()
+    [
+        "hoeveel",
+        "waarom",
+        "varför",
+        "hvorfor",
+        "hvem",
+        "vem",
+        "hvordan",
+        "хто",
+        "скільки",
+        "чому",
+        "kto",
+        "kdo",
+        "dlaczego",
+        "kolik",
+        "proč",
+        "neden",
+        "niçin",
+        "nasıl",
+        "kaç",
+        "ποιος",
+        "πότε",
+        "πού",
+        "γιατί",
+        "πώς",
+        "πόσο",
+        "πόσα",
+        "πόσοι",
+        "πόσες",
+        "كم",
+        "متى",
+        "أين",
+        "لماذا",
+        "كيف",
+        "कौन",
+        "किसने",
+        "कब",
+        "कहाँ",
+        "कहां",
+        "क्यों",
+        "कैसे",
+        "कितने",
+        "कितना",
+        "कितनी",
+        "siapa",
+        "mengapa",
+        "kenapa",
+        "bagaimana",
+        "berapa",
+    ]
 )
 # Behind "how", they ask for a measure.
 MEASURED = "many|much|long|old|far|tall|big|large|high|deep|often|fast|hot|wide|heavy|late"
@@ -78,7 +150,7 @@ _MEASURED = frozenset(
         " gammal lång mange mye meget gammel"
     ).split()
 )
-_IS = frozenset("is are was were does do did ist sind bedeutet".split())
+_IS = frozenset(["is", "are", "was", "were", "does", "do", "did", "ist", "sind", "bedeutet"])
 # In scripts without spaces, and in Korean: anywhere in the question. Chinese, Japanese, Korean,
 # Thai.
 _UNSPACED = tuple(

@@ -19,9 +19,11 @@ from ragshield_core.text.question_words import (
     MEASURED,
     ONLY_ASK,
     UNSPACED,
-    WEAK as _WEAK_WORDS,
     about_of,
     words_of,
+)
+from ragshield_core.text.question_words import (
+    WEAK as _WEAK_WORDS,
 )
 
 # What an opening can be, by what it tells; the first that applies.
@@ -96,7 +98,7 @@ _STRONG = re.compile(
     rf"|(?:please\s)?tell\s(?:me|us)\b|name\sthe\b|i\s(?:(?:was|am)\s)?wonder(?:ing)?\b"
     rf"|(?:what|where|when|how)\s(?:{_AUX})\b"
     rf"|(?:what|which)\s{_NOT_ASKED}(?:\S{{1,20}}\s){{1,6}}(?:{_AUX})\b"
-    rf"|which\s{_NOT_ASKED}\w{{1,20}}\s"
+    rf"|which\s{_NOT_ASKED}(?!\w{{1,20}}(?:s|ed)\b)\w{{1,20}}\s"
     rf"|how\s(?:{MEASURED})\b"
     rf"|(?:{_PREPOSITION})\s(?:what|whom|whose|which\s\w{{1,20}}\s(?:{_AUX})|how\s(?:many|much))\b"
     rf"|(?!(?:do|have)\s(?:the|it|this|that)\b)(?:{_DO}|is|are|was|were|can|could|will|would|has|have|should)\s(?:the|there|it|this|that"
@@ -210,11 +212,7 @@ def opening_of(text: str) -> Opening:
         Only its first 600 characters and its last sentence are searched for a question, and 4,000
         for the words of it.
     """
-    head = text[:_OPENING]
-    if ";" in head and _GREEK.search(head):
-        head = head.replace(";", "?")
-    if "?" in head and ("[" in head or "(" in head):
-        head = _ASIDE.sub(lambda match: " " * len(match[0]), head)
+    head = _head_of(text)
     lead = _LEAD.match(head)
     start = lead.end() if lead else 0
     first: tuple[int, int, str] | None = None
@@ -242,6 +240,16 @@ def opening_of(text: str) -> Opening:
         if last[2] in _MARKS:
             return _question(text, LATER, (last[0], last[1] + 1), glued=False, behind=True)
     return Opening(NONE, head[start : start + 1].islower(), glued, 0, (start, end))
+
+
+def _head_of(text: str) -> str:
+    """Return a text's beginning without question marks of others than who wrote it."""
+    head = text[:_OPENING]
+    if ";" in head and _GREEK.search(head):
+        head = head.replace(";", "?")
+    if "?" in head and ("[" in head or "(" in head):
+        head = _ASIDE.sub(lambda match: " " * len(match[0]), head)
+    return head
 
 
 def _broken(head: str, start: int, end: int) -> re.Match[str] | None:
