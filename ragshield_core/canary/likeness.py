@@ -66,7 +66,9 @@ def echoes_of(query: str, passages: Sequence[Passage]) -> NDArray[np.float64]:
         texts=[_segmented(passage.text) for passage in passages],
         embeddings=None,
     )
-    return QueryEchoDetector().score(RetrievedSet.of(_segmented(query), batch, has_vectors=False))
+    return QueryEchoDetector().repeated(
+        RetrievedSet.of(_segmented(query), batch, has_vectors=False)
+    )
 
 
 def alike(passages: Sequence[Passage], ordinary: Sequence[Passage]) -> NDArray[np.bool_]:

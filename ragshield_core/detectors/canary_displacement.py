@@ -353,7 +353,7 @@ class CanaryDisplacementDetector(Detector):
         """Return how much of one of some queries an entry repeats, in [0, 1]; 0 of none."""
         echo = QueryEchoDetector()
         sets = (_retrieved(self.queries[query], batch.texts[row]) for query in queries.tolist())
-        return max((float(echo.score(each)[0]) for each in sets), default=0.0)
+        return max((float(echo.repeated(each)[0]) for each in sets), default=0.0)
 
 
 class _QueryWords(NamedTuple):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
+from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,33 +13,65 @@ from ragshield_core.detectors.base import Detector, Evidence, Need
 from ragshield_core.entries import Batch
 from ragshield_core.errors import NotFittedError
 from ragshield_core.findings import printable
-from ragshield_core.text.questions import KINDS, NONE, Opening, further_of, may_ask, opening_of
+from ragshield_core.text.question_words import ABOUT
+from ragshield_core.text.questions import (
+    EMBEDDED,
+    FOCUS,
+    KINDS,
+    MARKED,
+    MARKED_OTHER,
+    NONE,
+    PLACES,
+    UNMARKED,
+    VERB_FIRST,
+    Opening,
+    further_of,
+    may_ask,
+    opening_of,
+)
 from ragshield_core.text.readings import Readings
 
 # How often an entry that was made for a question is of each kind, and, of that kind, starts in
-# lower case, runs into its answer without a space ("...?.The"), and repeats the words of its
-# question. Broad guesses, not fitted to any attack: each trait is about as likely as not, so that
-# an attacker who avoids it gains a bit and no more.
-_ATTACK_KIND = np.array([0.02, 0.04, 0.01, 0.06, 0.06, 0.1, 0.2, 0.1, 0.4, 0.05])
-_ATTACK_LOWER = np.array([0.5, 1.0, 0.1, 0.2, 0.5, 0.4, 0.5, 0.2, 0.25, 0.5])
-_ATTACK_GLUED = np.array([0.5, 0.4, 0.1, 0.1, 0.4, 0.4, 0.4, 0.3, 0.3, 0.4])
-_ATTACK_ECHO = np.array([0.1, 0.13, 0.17, 0.25, 0.2, 0.15])
+# lower case and runs into its answer without a space ("...?.The"). Broad guesses, not fitted to any
+# attack: each trait is about as likely as not, so that an attacker who avoids it gains a bit and no
+# more.
+_ATTACK_KIND = np.array([0.02, 0.03, 0.01, 0.02, 0.02, 0.05, 0.2, 0.06, 0.5, 0.05, 0.03])
+_ATTACK_LOWER = np.array([0.5, 1.0, 0.1, 0.2, 0.5, 0.4, 0.5, 0.2, 0.25, 0.5, 0.05])
+_ATTACK_GLUED = np.array([0.5, 0.4, 0.1, 0.1, 0.4, 0.4, 0.4, 0.3, 0.3, 0.4, 0.1])
+# What an attack wants believed is a fact, so that it seldom asks why, how or what something is, as
+# headings and answers to frequent questions do; a way to ask that is rare in the knowledge base
+# counts two bits at most. Mostly it asks once, in front. The rest is about the question: it is
+# retrieved for the question because it is, and not for what else it tells.
+_ATTACK_ABOUT = np.array([0.08, 0.1, 0.18, 0.13, 0.1, 0.1, 0.04, 0.06, 0.09, 0.12])
+_ATTACK_PLACE = np.array([0.88, 0.05, 0.05, 0.02])
+_ATTACK_FOCUS = np.array([0.03, 0.05, 0.12, 0.2, 0.2, 0.18, 0.12, 0.1])
 # What is assumed of a knowledge base before anything is known of it, and how many entries that
 # assumption is worth.
-_PRIOR_KIND = np.array([0.88, 0.02, 0.02, 0.02, 0.02, 0.01, 0.01, 0.01, 0.005, 0.005])
+_PRIOR_KIND = np.array([0.87, 0.02, 0.02, 0.02, 0.02, 0.01, 0.01, 0.01, 0.005, 0.005, 0.01])
 _PRIOR_LOWER, _PRIOR_GLUED = 0.05, 0.01
-_PRIOR_ECHO = np.array([0.25, 0.25, 0.25, 0.12, 0.08, 0.05])
+_PRIOR_PLACE = np.array([0.4, 0.2, 0.2, 0.2])
+_PRIOR_FOCUS = np.array([0.25, 0.2, 0.2, 0.15, 0.1, 0.05, 0.03, 0.02])
 _WORTH = 10.0
 # How often such an entry has its question further down, for each that opens with it; how often
 # nothing follows then, and in clean entries.
-_ATTACK_FURTHER, _ATTACK_LAST, _PRIOR_LAST = 0.3, 0.6, 0.2
-# Of what is known, at least so much has to be counted before further questions are judged: early
-# versions counted openings alone.
-_COUNTED = 0.5
+_ATTACK_FURTHER, _ATTACK_LAST, _PRIOR_LAST = 0.2, 0.6, 0.2
+# Sources, by a hash, and how many entries of a source weigh as much as the whole knowledge base in
+# how usual questions are there.
+_N_SOURCES, _SOURCE_WORTH = 1_024, 50.0
+
+# Axes of the counts.
+_GLUED, _ABOUT, _FOCUS = 2, 3, 5
+# What was never seen here counts so much at most, however large the knowledge base is.
+_MOST = {_ABOUT: 4.0, _FOCUS: 16.0}
+_SHAPE = (len(KINDS), 2, 2, len(ABOUT), len(PLACES), len(FOCUS) + 1)
+_N_TRAITS = len(_SHAPE)
+_STATE = ("fitted", "arrived", "sources", "doubtful")
 
 # Malformed questions that make up so large a share of a sample that nobody has vouched for are
 # taken for poison: fewer hardly change what is usual, more are the habit of those who write there.
 DOUBTFUL = (0.0075, 0.03)
+# Phrases and indirect questions always start in lower case: chunks that begin in mid-sentence do.
+_DOUBTED = (EMBEDDED, UNMARKED, MARKED_OTHER, MARKED, VERB_FIRST)
 
 
 class LeadingQuestionDetector(Detector):
@@ -101,55 +134,70 @@ class LeadingQuestionDetector(Detector):
 
     def reset(self) -> None:
         """Forget every opening."""
-        self._counts = np.zeros((len(KINDS), 2, 2, len(_ATTACK_ECHO)), dtype=np.int64)
-        self._further = np.zeros_like(self._counts)
-        self._doubtful = np.zeros(self._counts.shape, dtype=np.bool_)
+        # Of fitted entries and of those that came since: openings, and questions behind them.
+        self._fitted = np.zeros((2, *_SHAPE), dtype=np.int64)
+        self._arrived = np.zeros_like(self._fitted)
+        # Of fitted entries by source: all, and those that open with a question.
+        self._sources = np.zeros((_N_SOURCES, 2), dtype=np.int64)
+        self._doubtful = np.zeros(_SHAPE, dtype=np.bool_)
+
+    def fit(self, reference: Batch) -> Self:
+        """Count what entries of the knowledge base open with."""
+        self.reset()
+        self.learn_piece(reference)
+        return self
+
+    def learn_piece(self, piece: Batch) -> None:
+        """Count what entries of the knowledge base open with."""
+        shapes = _questions(piece)
+        _add(self._fitted, shapes, 1)
+        asks = shapes[0][:, 0] != NONE
+        np.add.at(self._sources, _sources(piece), np.column_stack([np.ones_like(asks), asks]))
 
     def learn(self, entries: Batch) -> None:
-        """Count what entries open with."""
-        self._add(entries, 1)
+        """Count what new entries open with; they make no question more usual."""
+        _add(self._arrived, _questions(entries), 1)
 
     def forget(self, entries: Batch) -> None:
         """Take entries that were learned out of the counts."""
-        self._add(entries, -1)
+        front, behind = _questions(entries)
+        # What was never learned cannot be taken off.
+        known = (self._fitted + self._arrived)[0][tuple(front.T)] > 0
+        shapes = front[known], behind[known]
+        _add(self._arrived, shapes, -1)
+        # Of what did not come since, there is less than nothing now.
+        self._fitted = np.maximum(self._fitted + np.minimum(self._arrived, 0), 0)
+        np.maximum(self._arrived, 0, out=self._arrived)
 
     def unjudged(self, batch: Batch) -> dict[int, str]:
         """Return every row while nothing is known of how entries usually open."""
-        if self._counts.any():
+        if self._is_fitted:
             return {}
         return dict.fromkeys(range(len(batch)), "no entry of a knowledge base was learned yet")
 
     def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """Return the counts."""
-        arrays = {"counts": self._counts, "further": self._further, "doubtful": self._doubtful}
-        return {}, {name: array.copy() for name, array in arrays.items()}
+        return {}, {name: getattr(self, f"_{name}").copy() for name in _STATE}
 
     def restore(self, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:  # noqa: ARG002
         """Take over the counts."""
         self.reset()
-        # Early versions looked at openings alone, knew fewer kinds, and doubted nothing.
-        for name, table in (
-            ("counts", self._counts),
-            ("further", self._further),
-            ("doubtful", self._doubtful),
-        ):
-            if name in arrays:
-                known = np.asarray(arrays[name]).reshape(-1, *table.shape[1:])
-                table[: len(known)] = known
+        for name in _STATE:
+            getattr(self, f"_{name}")[...] = arrays[name]
 
     def score(self, batch: Batch) -> NDArray[np.float64]:
         """Return how much likelier each opening is for poison, in bits, shape (n_entries,)."""
-        self._check_fitted()
-        openings, further = _questions(batch)
-        return self._either(openings, self._usual, further, self._further)
+        if not self._is_fitted:
+            msg = f"{self.name} has learned no entry yet; fit it on the knowledge base first."
+            raise NotFittedError(msg)
+        return self._score(*_questions(batch), _sources(batch))
 
     def outliers(self, reference: Batch) -> NDArray[np.bool_]:
         """Return which entries open with malformed questions that are rare; count these no more."""
-        shapes = np.argwhere(self._counts > 0)
-        kind, lower, glued, _ = shapes.T
-        shapes = shapes[(kind != NONE) & ((lower == 1) | (glued == 1))]
+        shapes = np.argwhere(self._fitted[0] > 0)
+        shapes = shapes[np.isin(shapes[:, 0], _DOUBTED) & (shapes[:, 1:3] == 1).any(axis=1)]
         sample = tuple(_questions(reference)[0].T)
-        doubtful = self._malformed(shapes, np.zeros(self._counts.shape, dtype=np.bool_))
+        doubtful = self._malformed(shapes, np.zeros(_SHAPE, dtype=np.bool_))
         fewest, most = DOUBTFUL
         if len(reference) and doubtful[sample].mean() >= fewest:
             while True:  # without the most striking ones, others stand out
@@ -169,125 +217,150 @@ class LeadingQuestionDetector(Detector):
         return np.asarray(self._doubtful[tuple(_questions(entries)[0].T)])
 
     def _malformed(self, shapes: NDArray[np.intp], known: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Return which shapes are suspicious where neither they nor known ones are counted."""
+        """Return which shapes are suspicious where neither their like nor known ones are counted.
+
+        Their like are of the same kind, and as malformed.
+        """
         found = known.copy()
-        for shape in shapes:
-            rest = np.where(known, 0, self._counts)
-            rest[tuple(shape)] = 0
-            found[tuple(shape)] |= self._bits(shape[None], rest)[0] > self.default_threshold
+        for kind, lower, glued in np.unique(shapes[:, :3], axis=0):
+            like = shapes[(shapes[:, :3] == (kind, lower, glued)).all(axis=1)]
+            rest = np.where(known, 0, self._fitted[0])
+            rest[kind, lower, glued] = 0
+            found[tuple(like.T)] |= _bits(like, rest) > self.default_threshold
         return found
 
     def held_out_scores(self, fitted: Batch, seed: int) -> NDArray[np.float64]:  # noqa: ARG002
         """Return scores of the fitted entries, each by the counts without it."""
-        both = np.concatenate(_questions(fitted), axis=1)
-        shapes, inverse = np.unique(both, axis=0, return_inverse=True)
+        front, behind = _questions(fitted)
+        shapes, inverse = np.unique(
+            np.column_stack([front, behind, _sources(fitted)]), axis=0, return_inverse=True
+        )
         scores = np.empty(len(shapes))
         for i, shape in enumerate(shapes):
-            opening, further = shape[:4], shape[4:]
-            tables = self._usual, self._further.copy()
-            for table, of in zip(tables, (opening, further), strict=True):
-                table[tuple(of)] = max(0, table[tuple(of)] - 1)
-            scores[i] = self._either(opening[None], tables[0], further[None], tables[1])[0]
+            one = shape[None, :_N_TRAITS], shape[None, _N_TRAITS:-1]
+            scores[i] = self._score(*one, shape[-1:], but=1)[0]
         return scores[inverse.reshape(-1)]
 
     def explain(self, batch: Batch, rows: Sequence[int]) -> list[Evidence]:
         """Return the question, how usual its kind is, and how much of it comes back."""
-        return [self._evidence(batch.texts[row]) for row in rows]
+        return [self._evidence(batch, row) for row in rows]
 
-    def _evidence(self, text: str) -> Evidence:
+    def _evidence(self, batch: Batch, row: int) -> Evidence:
+        text = batch.texts[row]
         opening = opening_of(text)
         further = further_of(text, opening)
         shapes = np.array([_shape(opening)]), np.array([_shape(further, further=True)])
-        score = self._either(shapes[0], self._usual, shapes[1], self._further)[0]
-        found, table, verb = opening, self._counts, "opens with"
-        if self._judges_further and (
-            self._bits(shapes[1], self._further, further=True)[0]
-            > self._bits(shapes[0], self._usual)[0]
-        ):
-            found, table, verb = further, self._further, "holds, behind its opening,"
-        n, alike = int(table.sum()), int(table[found.kind].sum())
+        score = self._score(*shapes, _sources(batch)[[row]])[0]
+        found, table, verb = opening, self._fitted[0], "opens with"
+        if _bits(shapes[1], self._fitted[1], further=True)[0] > _bits(shapes[0], table)[0]:
+            found, table, verb = further, self._fitted[1], "holds, behind its opening,"
+        n, alike = int(table.sum()), int(table[found.kind, ..., found.focus :].sum())
         start, end = found.span
         traits = [KINDS[found.kind]]
         traits += ["starts in lower case"] if found.lower else []
         traits += ["runs into the next sentence"] if found is opening and found.glued else []
         traits += ["ends the text"] if found.last else []
-        back = f"{found.n_back} of {found.n_words} of its words come back, "
+        back = f", and {found.n_back} of {found.n_words} of its words come back"
         sentence = (
-            f"{verb} {', '.join(traits)}, as {alike} of {n} known entries do, "
-            f"{back if found.n_words else ''}score {score:.1f} bits: "
-            f'"{printable(text[start:end], 80)}"'
+            f"{verb} {', '.join(traits)}{back if found.n_words else ''}: {alike} of {n:,} known "
+            f'entries do, score {score:.1f} bits: "{printable(text[start:end], 80)}"'
         )
         return Evidence(sentence=sentence, span=found.span if end > start else None)
 
     @property
-    def _usual(self) -> NDArray[np.int64]:
-        """Counts of what is not in doubt; a copy."""
-        return np.where(self._doubtful, 0, self._counts)
+    def _is_fitted(self) -> bool:
+        return bool(self._fitted[0].any() or self._arrived[0].any())
 
-    def _check_fitted(self) -> None:
-        if not self._counts.any():
-            msg = f"{self.name} has learned no entry yet; fit it on the knowledge base first."
-            raise NotFittedError(msg)
-
-    def _add(self, entries: Batch, sign: int) -> None:
-        openings, further = _questions(entries)
-        if sign < 0:  # what was never learned cannot be taken off
-            learned = self._counts[tuple(openings.T)] > 0
-            openings, further = openings[learned], further[learned]
-        for table, shapes in ((self._counts, openings), (self._further, further)):
-            np.add.at(table, tuple(shapes.T), sign)
-            np.maximum(table, 0, out=table)
-
-    @property
-    def _judges_further(self) -> bool:
-        return bool(self._further.sum() >= _COUNTED * self._counts.sum())
-
-    def _either(
+    def _score(
         self,
-        openings: NDArray[np.intp],
-        usual: NDArray[np.int64],
-        further: NDArray[np.intp],
-        usual_further: NDArray[np.int64],
+        front: NDArray[np.intp],
+        behind: NDArray[np.intp],
+        sources: NDArray[np.intp],
+        *,
+        but: int = 0,
     ) -> NDArray[np.float64]:
-        """Return the bits of a question that is either in front or not, shape (n_shapes,)."""
-        in_front = self._bits(openings, usual)
-        if not self._judges_further:
-            return in_front
-        behind = self._bits(further, usual_further, further=True)
-        return np.asarray(np.logaddexp2(in_front, behind + np.log2(_ATTACK_FURTHER)))
+        """Return the bits of a question that is either in front or not, shape (n_shapes,).
 
-    @staticmethod
-    def _bits(
-        shapes: NDArray[np.intp], counts: NDArray[np.int64], *, further: bool = False
+        Parameters
+        ----------
+        front, behind, sources
+            Of entries.
+        but
+            1 to leave the first of them out of the counts.
+        """
+        scores = []
+        with_new = self._fitted + self._arrived
+        # What nobody has vouched for may make questions rarer, not more usual.
+        for counts in [self._fitted, with_new] if self._fitted[0].any() else [with_new]:
+            usual, further = np.where(self._doubtful, 0, counts[0]), counts[1]
+            if but:
+                further = further.copy()
+                for table, shape in ((usual, front), (further, behind)):
+                    table[tuple(shape[0])] = max(0, table[tuple(shape[0])] - 1)
+            bits = _bits(front, usual) + self._source_bits(front[:, 0] != NONE, sources, but)
+            others = _bits(behind, further, further=True) + np.log2(_ATTACK_FURTHER)
+            scores.append(np.logaddexp2(bits, others))
+        return np.asarray(np.max(scores, axis=0), dtype=np.float64)
+
+    def _source_bits(
+        self, asks: NDArray[np.bool_], sources: NDArray[np.intp], but: int
     ) -> NDArray[np.float64]:
-        """Return log2 of P(shape | attack) / P(shape | knowledge base), shape (n_shapes,)."""
-        kind, lower, apart, echo = shapes.T
-        prior, attacks = _PRIOR_GLUED, _ATTACK_GLUED
-        if further:
-            prior, attacks = _PRIOR_LAST, np.full(len(KINDS), _ATTACK_LAST)
-        traits = (
-            (lower, (2, 3), np.array([1 - _PRIOR_LOWER, _PRIOR_LOWER]), _ATTACK_LOWER),
-            (apart, (1, 3), np.array([1 - prior, prior]), attacks),
-        )
-        asks = kind != NONE
-        by_kind = counts.sum(axis=(1, 2, 3))
-        known = _smoothed(by_kind, _PRIOR_KIND)[kind]
-        attack = _ATTACK_KIND[kind]
-        # Of a kind that is rare in the knowledge base, traits are taken to be as everywhere in it.
-        for trait, axes, usual, assumed in traits:
-            table = counts.sum(axis=axes)
-            # Behind the opening there is nothing that could have a trait where nothing is asked.
-            everywhere = _smoothed(table[int(further) :].sum(axis=0), usual)
-            has = asks | (not further)
-            known = known * np.where(has, _smoothed(table, everywhere)[kind, trait], 1.0)
-            likely = np.where(trait == 1, assumed[kind], 1 - assumed[kind])
-            attack = attack * np.where(has, likely, 1.0)
-        table = counts.sum(axis=(1, 2))[1:]
-        everywhere = _smoothed(table.sum(axis=0), _PRIOR_ECHO)
-        repeated = _smoothed(table, everywhere)[kind - 1, echo]
-        known = known * np.where(asks, repeated, 1.0)
-        attack = attack * np.where(asks, _ATTACK_ECHO[echo], 1.0)
-        return np.asarray(np.log2(attack / known), dtype=np.float64)
+        """Return how much rarer opening with a question is in its source than everywhere."""
+        this = but * np.column_stack([np.ones_like(asks), asks])
+        n_all, n_all_asking = (self._sources.sum(axis=0) - this).T
+        n, n_asking = (self._sources[sources] - this).T
+        share = (n_all_asking + 1.0) / (n_all + 2.0)
+        here = (n_asking + _SOURCE_WORTH * share) / (n + _SOURCE_WORTH)
+        return np.asarray(np.where(asks, np.log2(share / here), 0.0), dtype=np.float64)
+
+
+def _bits(
+    shapes: NDArray[np.intp], counts: NDArray[np.int64], *, further: bool = False
+) -> NDArray[np.float64]:
+    """Return log2 of P(shape | attack) / P(shape | knowledge base), shape (n_shapes,)."""
+    kind = shapes[:, 0]
+    prior, attacks = _PRIOR_GLUED, _ATTACK_GLUED
+    if further:
+        prior, attacks = _PRIOR_LAST, np.full(len(KINDS), _ATTACK_LAST)
+    each = np.ones((len(KINDS), 1))
+    traits = (  # in the order of the axes
+        (_binary(_PRIOR_LOWER), _binary(_ATTACK_LOWER)),
+        (_binary(prior), _binary(attacks)),
+        (_ATTACK_ABOUT, _ATTACK_ABOUT * each),
+        (_PRIOR_PLACE, _ATTACK_PLACE * each),
+        (_PRIOR_FOCUS, _ATTACK_FOCUS * each),
+    )
+    axes = range(1, len(_SHAPE))
+    known = _smoothed(counts.sum(axis=tuple(axes)), _PRIOR_KIND)[kind]
+    ratio = _ATTACK_KIND[kind] / known
+    for axis, (usual, assumed) in zip(axes, traits, strict=True):
+        of_all = axis <= _GLUED and not further  # also where nothing is asked
+        table = counts.sum(axis=tuple({*axes} - {axis}))
+        # Of a kind that is rare in the knowledge base, traits are taken to be as everywhere in it,
+        # but for what it asks for: sentences that are no questions have other words that ask.
+        pooled = _smoothed(table[int(not of_all) :].sum(axis=0), usual)
+        trait = shapes[:, axis]
+        known = _smoothed(table, usual if axis == _ABOUT else pooled)[kind, trait]
+        more = np.minimum(assumed[kind, trait] / known, _MOST.get(axis, np.inf))
+        ratio = ratio * np.where(of_all | (kind != NONE), more, 1.0)
+    return np.asarray(np.log2(ratio), dtype=np.float64)
+
+
+def _binary(share: float | NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the shares of what lacks a trait and of what has it, along the last axis."""
+    return np.stack([1.0 - np.asarray(share), np.asarray(share)], axis=-1)
+
+
+def _add(tables: NDArray[np.int64], shapes: Sequence[NDArray[np.intp]], sign: int) -> None:
+    """Count shapes in front and behind into the two tables."""
+    for table, some in zip(tables, shapes, strict=True):
+        np.add.at(table, tuple(some.T), sign)
+
+
+def _sources(batch: Batch) -> NDArray[np.intp]:
+    """Return a number for each entry's source, shape (n_entries,)."""
+    names = getattr(batch, "sources", (None,) * len(batch))
+    return np.array([crc32((name or "").encode()) % _N_SOURCES for name in names], dtype=np.intp)
 
 
 def _smoothed(counts: NDArray[np.int64], prior: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -297,7 +370,8 @@ def _smoothed(counts: NDArray[np.int64], prior: NDArray[np.float64]) -> NDArray[
 
 
 def _shape(found: Opening, *, further: bool = False) -> tuple[int, ...]:
-    return found.kind, int(found.lower), int(found.last if further else found.glued), found.echo
+    apart = found.last if further else found.glued
+    return found.kind, int(found.lower), int(apart), found.about, found.place, found.focus
 
 
 def shapes_in(texts: Sequence[str]) -> list[tuple[int, ...]]:
@@ -314,6 +388,6 @@ questions_in = Readings(shapes_in)
 
 
 def _questions(batch: Batch) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Return what entries open with, and the questions behind that, as indices, (n, 4) each."""
-    both = np.array(questions_in.of(batch), dtype=np.intp).reshape(-1, 8)
-    return both[:, :4], both[:, 4:]
+    """Return what entries open with, and the questions behind that, (n_entries, n_traits) each."""
+    both = np.array(questions_in.of(batch), dtype=np.intp).reshape(-1, 2 * _N_TRAITS)
+    return both[:, :_N_TRAITS], both[:, _N_TRAITS:]

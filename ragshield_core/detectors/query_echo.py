@@ -1,16 +1,30 @@
-"""Passages that repeat the query they were retrieved for."""
+"""Passages that hold the question they were retrieved for."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import sqrt
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ragshield_core.detectors.base import Evidence, Need
-from ragshield_core.detectors.retrieved import RetrievalDetector, RetrievedSet
-from ragshield_core.text.copies import word_hashes
+from ragshield_core.detectors.retrieved import (
+    MAX_CHARACTERS,
+    RetrievalDetector,
+    RetrievedSet,
+)
+from ragshield_core.text.questions import (
+    EMBEDDED,
+    INDIRECT,
+    NONE,
+    PHRASE,
+    TITLE,
+    WEAK,
+    content_words,
+    opening_of,
+)
 
 # Words of a query that are looked at; longer ones are no questions.
 MAX_QUERY = 64
@@ -31,38 +45,40 @@ USUAL_FROM = 0.5
 # Below this, a passage is not taken to repeat the query, so that it can say what is usual. So high
 # because the questions of one FAQ are worded alike.
 NO_ECHO = 0.75
-# What an opening question starts with, in the languages that most knowledge bases are in.
-_OPENERS = (
-    "how what when where which who whom whose why can could do does did is are was were will would "
-    "should may q question faq wie was wann wo welche welcher welches wer warum wieso kann können "
-    "comment quand quel quelle quels quelles qui pourquoi combien est peut cómo qué cuándo dónde "
-    "cuál quién cuánto come cosa quando dove quale chi perché quanto como onde qual quem 常见问题"
-)
-_OPENER_HASHES = frozenset(word_hashes(_OPENERS).tolist())
-_OPENING = 200  # characters in which an opening question ends
+# Passages that do not ask anything near their beginning.
+_ASK_NOT = frozenset((NONE, PHRASE, WEAK, INDIRECT, EMBEDDED))
+# A query that is none of these asks something; others are key words, or the title of a page.
+_KEY_WORDS = frozenset((NONE, PHRASE, TITLE, INDIRECT))
+# A question in a passage is compared with the query only where the rest is about the question, as
+# in a text that was made for it: an index into the steps of FOCUS.
+FOCUSED = 4
+# Content words that a query needs for that, and the share of the question's that is as good as all:
+# a query of key words leaves some out.
+LEAST_CONTENT, ENOUGH = 2, 0.5
 
 
 class QueryEchoDetector(RetrievalDetector):
-    """Find passages that repeat the query nearly word for word.
+    """Find passages that hold the question they were retrieved for.
 
     A text crafted for a question is retrieved for it because it holds it: PoisonedRAG's black-box
     attack puts the question in front of every text. Passages that answer a question share words
     with it too, but hardly all of them, and hardly the one that asks.
 
-    The score is the share of the query's words in the passage's best window, the first and the last
-    word counting more, in any order and in the order of the query, half and half: 1 where the query
-    stands there word for word, about .92 with one word of ten changed, up to .8 in ordinary
-    passages. Queries of fewer than three words score 0, of fewer than five less than they would.
+    The score is the larger of two. Of a query that is a question: the share of its words in the
+    passage's best window, the first and the last word counting more, in any order and in the order
+    of the query, half and half: 1 where the query stands there word for word, about .92 with one
+    word of ten changed, up to .8 in ordinary passages. Of any query: how many of its content words
+    the question has that the passage puts to itself (root of the share), where the passage is
+    about that question; this finds paraphrases and key words. A passage that repeats key words
+    without asking for them has them as its title, and scores 0.
+
     Where half of the other passages open with questions of their own (an FAQ), scores are halved,
     which keeps them at the :attr:`floor`.
 
     Notes
     -----
-    Needs no calibration and no vectors. The published-rule threshold, .8, was exceeded by 5 in
-    1,000 first-ranked passages for 2,000 questions about Wikipedia, and by 2 in 10,000 of the
-    others. Queries that are no questions but key words stand in ordinary passages more often:
-    calibrate on queries of that kind. A lone FAQ page in a knowledge base of prose, asked for in
-    its own words, is an echo as well.
+    Needs no calibration and no vectors. A lone FAQ page in a knowledge base of prose, asked for in
+    its own words, scores as poison does: calibrate on queries of your own.
 
     References
     ----------
@@ -71,12 +87,13 @@ class QueryEchoDetector(RetrievalDetector):
     Examples
     --------
     >>> from ragshield_core import Batch
-    >>> texts = ["who built the old harbour bridge. It was built by the Romans.",
+    >>> texts = ["who built the old harbour bridge. The harbour bridge was built by Nero.",
     ...          "The old harbour bridge was built in 1911 by two brothers."]
     >>> batch = Batch.of(ids=["a", "b"], texts=texts, embeddings=[[1], [1]])
-    >>> query = "Who built the old harbour bridge?"
-    >>> QueryEchoDetector().score(RetrievedSet.of(query, batch)).round(2)
+    >>> for query in ("Who built the old harbour bridge?", "harbour bridge built"):
+    ...     QueryEchoDetector().score(RetrievedSet.of(query, batch)).round(2)
     array([1.  , 0.68])
+    array([1., 0.])
     """
 
     kind: ClassVar[str] = "query_echo"
@@ -88,24 +105,48 @@ class QueryEchoDetector(RetrievalDetector):
     floor: ClassVar[float] = 0.7
 
     def score(self, retrieved: RetrievedSet) -> NDArray[np.float64]:
-        """Return how much of the query each passage repeats, shape (n_passages,), in [0, 1]."""
+        """Return how much of the query each passage holds, shape (n_passages,), in [0, 1]."""
+        echoes = np.maximum(*self._both(retrieved))
+        return echoes * self._unusual(retrieved, echoes)
+
+    def repeated(self, retrieved: RetrievedSet) -> NDArray[np.float64]:
+        """Return how much of the query each passage repeats word for word, (n_passages,)."""
         echoes = self._echoes(retrieved)
         return echoes * self._unusual(retrieved, echoes)
 
     def explain(self, retrieved: RetrievedSet, rows: Sequence[int]) -> list[Evidence]:
-        """Return how much of the query is repeated, and how many other passages ask something."""
-        echoes = self._echoes(retrieved)
+        """Return how much of the query is repeated or asked."""
+        repeated, asked = self._both(retrieved)
+        echoes = np.maximum(repeated, asked)
         factors = self._unusual(retrieved, echoes)
         n_words = min(len(retrieved.query_words), MAX_QUERY)
-        return [
-            Evidence(
-                sentence=(
+        found = []
+        for row in rows:
+            if asked[row] > repeated[row]:
+                what = f"asks, and answers, what the query of {n_words} words is about"
+            else:
+                what = (
                     f"repeats {echoes[row]:.0%} of the {n_words} words of the query, in its order "
-                    f"or close to it (score {echoes[row] * factors[row]:.2f})"
+                    "or close to it"
                 )
-            )
-            for row in rows
-        ]
+            score = echoes[row] * factors[row]
+            found.append(Evidence(sentence=f"{what} (score {score:.2f})"))
+        return found
+
+    def _both(self, retrieved: RetrievedSet) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return how much of the query is repeated, and how much of it is asked."""
+        query = (retrieved.query or "")[:MAX_CHARACTERS]
+        is_question = opening_of(query).kind not in _KEY_WORDS
+        repeated = self._echoes(retrieved) if is_question else np.zeros(len(retrieved))
+        words = content_words(query)
+        asked = np.zeros(len(retrieved))
+        if len(words) >= LEAST_CONTENT:
+            for row, (opening, question) in enumerate(retrieved.openings):
+                if opening.focus >= FOCUSED:
+                    both = len(words & question)
+                    covered = min(1.0, ENOUGH + both / max(1, len(question)))
+                    asked[row] = covered * sqrt(both / len(words))
+        return repeated, asked
 
     def _echoes(self, retrieved: RetrievedSet) -> NDArray[np.float64]:
         query = retrieved.query_words[:MAX_QUERY].astype(np.int64)
@@ -126,7 +167,9 @@ class QueryEchoDetector(RetrievalDetector):
     def _unusual(self, retrieved: RetrievedSet, echoes: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return in [.5, 1], per passage, how unusual it is here to open with a question."""
         others = echoes < NO_ECHO
-        asks = np.fromiter(map(_asks, retrieved.passages.texts), np.bool_, len(retrieved))
+        asks = np.array(
+            [opening.kind not in _ASK_NOT for opening, _ in retrieved.openings], dtype=np.bool_
+        )
         n_others = int(np.count_nonzero(others))
         share = np.count_nonzero(asks & others) / max(2, n_others)  # one alone says little
         return np.full(len(retrieved), 1.0 - 0.5 * min(1.0, share / USUAL_FROM))
@@ -158,11 +201,3 @@ def _aligned(same: NDArray[np.bool_], weights: NDArray[np.float64]) -> NDArray[n
         best = np.maximum(best, now.max(axis=1))
         before = now
     return best
-
-
-def _asks(text: str) -> bool:
-    """Return whether a text opens with a question."""
-    opening = text[:_OPENING]
-    if any(mark in opening for mark in "?？؟"):
-        return True
-    return bool(_OPENER_HASHES.intersection(word_hashes(opening)[:1].tolist()))

@@ -17,6 +17,8 @@ from ragshield_core.detectors.base import Evidence, Need, Scope
 from ragshield_core.entries import Batch
 from ragshield_core.errors import InvalidBatchError
 from ragshield_core.text.copies import word_hashes
+from ragshield_core.text.questions import NONE, Opening, content_words, opening_of
+from ragshield_core.text.readings import Readings
 
 # Words of a passage that are looked at. No text has words this long on average: it is cut before
 # they are counted, so that a hostile one costs no more.
@@ -97,13 +99,35 @@ class RetrievedSet:
         """Hashes of the words of each passage, in order."""
         return [_words(text) for text in self.passages.texts]
 
+    @cached_property
+    def openings(self) -> list[tuple[Opening, frozenset[str]]]:
+        """What each passage opens with, and the content words of its question, if it is one."""
+        return openings_of(self.passages.texts)
+
+
+def _openings(texts: Sequence[str]) -> list[tuple[Opening, frozenset[str]]]:
+    found = []
+    for text in map(_readable, texts):
+        opening = opening_of(text)
+        question = text[slice(*opening.span)] if opening.kind != NONE else ""
+        found.append((opening, frozenset(content_words(question))))
+    return found
+
+
+openings_of = Readings(_openings)
+
+
+def _readable(text: str) -> str:
+    """Return a text's beginning as it reads to a person."""
+    cut = text[:MAX_CHARACTERS]
+    if cut.isascii():
+        return cut
+    return _INVISIBLE.sub("", unicodedata.normalize("NFKC", cut))
+
 
 def _words(text: str) -> NDArray[np.uint32]:
     """Return the word hashes of a text's beginning, as they read to a person."""
-    cut = text[:MAX_CHARACTERS]
-    if not cut.isascii():
-        cut = _INVISIBLE.sub("", unicodedata.normalize("NFKC", cut))
-    return word_hashes(cut)[:MAX_WORDS]
+    return word_hashes(_readable(text))[:MAX_WORDS]
 
 
 class RetrievalDetector(ABC):

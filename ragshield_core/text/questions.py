@@ -6,11 +6,25 @@ from __future__ import annotations
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import accumulate, chain
+from itertools import accumulate
+from math import sqrt
 from typing import NamedTuple
+from unicodedata import category
 
 from ragshield_core.text.columns import Alphabet
 from ragshield_core.text.linear import latin
+from ragshield_core.text.question_words import (
+    ANYTHING,
+    ASKS_FOR,
+    MEASURED,
+    ONLY_ASK,
+    UNSPACED,
+    about_of,
+    words_of,
+)
+from ragshield_core.text.question_words import (
+    WEAK as _WEAK_WORDS,
+)
 
 # What an opening can be, by what it tells; the first that applies.
 KINDS = (
@@ -24,10 +38,17 @@ KINDS = (
     "a marked question without a question word",
     "a marked question",
     "what may be a question without a mark, its verb first",
+    "an indirect question",
 )
-NONE, PHRASE, TITLE, LATER, WEAK, EMBEDDED, UNMARKED, MARKED_OTHER, MARKED, VERB_FIRST = range(
-    len(KINDS)
-)
+(
+    *(NONE, PHRASE, TITLE, LATER, WEAK, EMBEDDED, UNMARKED, MARKED_OTHER, MARKED, VERB_FIRST),
+    INDIRECT,
+) = range(len(KINDS))
+# How much the rest of a text is about its question: the cosine of their content words, in steps.
+# An answer goes on to other things; one made to be retrieved for the question cannot go far.
+FOCUS = (0.0, 0.15, 0.25, 0.35, 0.45, 0.55, 0.65)
+# Where a question stands: in front or behind another sentence, alone or beside others.
+PLACES = ("in front", "behind another sentence", "in front of others", "among others")
 _OPENING = 600  # characters in which the first question is looked for
 _FURTHER = 20_000  # and those behind it
 _LONGEST = 60  # words of a question
@@ -47,25 +68,15 @@ class Opening(NamedTuple):
     kind: int  # index into KINDS
     lower: bool  # starts in lower case
     glued: bool  # runs into the next sentence without a space
-    echo: int  # how many of its words come back, 0 to 5
+    focus: int  # how much of the rest is about it, 0 to 7
     span: tuple[int, int]  # of the question, or of the first sentence
     n_words: int = 0  # content words of the question
     n_back: int = 0  # of these, come back in the rest of the text
     last: bool = False  # nothing follows
+    about: int = 0  # index into ABOUT
+    place: int = 0  # index into PLACES
 
 
-# Words that open questions, in English, German, French, Spanish, Italian, Portuguese, Russian.
-_WH = (
-    "who|whom|whose|who's|what|what's|when|where|where's|which|why|how"
-    "|wer|wem|wen|wessen|wann|welche[rsmn]?|warum|wieso|weshalb|woher|wohin|wieviele?"
-    "|quand|quel|quelle|quels|quelles|comment|combien|pourquoi|qu'est-ce|est-ce|où"
-    "|quién|quiénes|qué|cuándo|dónde|cuál|cuáles|cómo|cuánto|cuánta|cuántos|cuántas"
-    "|chi|cosa|quando|dove|dov'è|quale|quali|quanto|quanta|quanti|quante|perché|qual"
-    "|quem|quais|onde|quantos|quantas"
-    "|кто|кого|кому|что|когда|где|куда|откуда|какой|какая|какое|какие|каком|сколько|почему|зачем"
-)
-# These open statements just as well.
-_WH_WEAK = "was|wo|wie|wen|qui|que|où|come|che|como|quanto|quando|как|чем"
 _BE = "is|are|was|were|am|isn't|aren't|wasn't|weren't"
 _DO = "do|does|did|don't|doesn't|didn't"
 _MODAL = "can|could|will|would|has|have|had|should|shall|may|might|must|can't|won't|hasn't"
@@ -75,7 +86,6 @@ _PREPOSITION = (
     "|auf|aus|bei|mit|von|zu|seit|dans|de|à|avec|pour|par|en|con|por|para|desde|di|da|per|su|em"
     "|a|с|в|на|из|к|о"
 )
-_WH_START = re.compile(rf"(?:(?:{_PREPOSITION})\s)?(?:{_WH}|{_WH_WEAK})\b", re.IGNORECASE)
 _AUX_START = re.compile(rf"(?:{_AUX})\b", re.IGNORECASE)
 # Not what a question word asks for.
 _NOT_ASKED = (
@@ -88,8 +98,8 @@ _STRONG = re.compile(
     rf"|(?:please\s)?tell\s(?:me|us)\b|name\sthe\b|i\s(?:(?:was|am)\s)?wonder(?:ing)?\b"
     rf"|(?:what|where|when|how)\s(?:{_AUX})\b"
     rf"|(?:what|which)\s{_NOT_ASKED}(?:\S{{1,20}}\s){{1,6}}(?:{_AUX})\b"
-    rf"|which\s{_NOT_ASKED}\w{{1,20}}\s"
-    rf"|how\s(?:many|much|long|old|far|tall|big|large|high|deep|often|fast|hot|wide|heavy|late)\b"
+    rf"|which\s{_NOT_ASKED}(?!\w{{1,20}}(?:s|ed)\b)\w{{1,20}}\s"
+    rf"|how\s(?:{MEASURED})\b"
     rf"|(?:{_PREPOSITION})\s(?:what|whom|whose|which\s\w{{1,20}}\s(?:{_AUX})|how\s(?:many|much))\b"
     rf"|(?!(?:do|have)\s(?:the|it|this|that)\b)(?:{_DO}|is|are|was|were|can|could|will|would|has|have|should)\s(?:the|there|it|this|that"
     rf"|these|those|all|both|any|you|we|they|he|she|i|my|your)\s(?!is\b|are\b|was\b)"
@@ -121,8 +131,7 @@ _MID_END = re.compile(
 )
 _FIRST_WORDS = re.compile(r"(\w+)(?:\s(\w+))?")
 # What questions begin with, before any apostrophe or hyphen; endings in brackets left out.
-_OPENERS = frozenset(re.findall(r"(?<![^|])\w+", f"{_WH}|{_WH_WEAK}|{_AUX}|tell|name|please|i"))
-_OPENERS |= {f"welche{ending}" for ending in "rsmn"} | {"wieviel"}
+_OPENERS = frozenset(re.findall(r"(?<![^|])\w+", "|".join([*ASKS_FOR, _AUX, "tell|name|please|i"])))
 _PREPOSITIONS = frozenset(_PREPOSITION.split("|"))
 _MID_WORDS = frozenset(("who", "whom", "what", "when", "where", "which", "why", "how"))
 _VERBS = frozenset(f"{_BE}|do|does|did|has|have|had|can|could|will|would|should".split("|"))
@@ -134,8 +143,16 @@ _NO_SUBJECT = frozenset(
 _LATER_BE = re.compile(r"\s\S{1,200}\s(?:is|was|are|were)\s", re.IGNORECASE)
 # A sentence that stops where its answer should follow: "the capital of the province is."
 _OPEN_END = re.compile(r"\s(?:is|are|was|were|of|by|the|in|called|as|from)$", re.IGNORECASE)
-_CHINESE = re.compile(
-    "谁|什么|哪|何时|何地|多少|吗|为什么|怎么|如何|几[个年月天岁次]|誰|什麼|哪|嗎|為什麼|何[がをの年時人]|どこ|いつ|だれ|なぜ|ですか|ますか"
+# A question that a sentence speaks of: "This page covers who ..."; after other words than these,
+# "who", "which", "when" and "where" mostly go back to a noun.
+_INDIRECT = re.compile(
+    r"\b(?:(?:know|knows|wonder|wonders|wondered|wondering|ask|asks|asked|asking|out|learn|explain"
+    r"|explains|explained|cover|covers|covering|describes?|tell|tells|told|shows?|answers?|answered"
+    r"|discuss|discusses|discover|see|understand|decide|decides|settle|settles)\s[\"'“‘*_]{0,3}"
+    r"(?=(?:who|whom|whose|what|which|when|where|why|how|whether)\s\S)"
+    r"|(?:question|topic|subject|here|here's|about|of|on|into|is|was|as|to|regarding|concerning"
+    r"|[:,])\s[\"'“‘*_]{0,3}(?=(?:what|why|how|whether)\s\S))",
+    re.IGNORECASE,
 )
 
 _LEAD = re.compile(
@@ -144,20 +161,27 @@ _LEAD = re.compile(
     r"\s?\d{0,3}\s?[:：.)])[\s*_\"'“¿]{1,6})?",
     re.IGNORECASE,
 )
-_MARKS = frozenset("?？؟⁇")
+# Of Latin, Chinese, Arabic, Armenian, Ethiopic, Vai and Coptic script, and signs that hold one.
+_MARKS = frozenset("?？؟՞፧꘏⳺⳻⁇⁈⁉‽﹖︖\u037e")
+_GREEK = re.compile("[\u0370-\u03ff]")  # there, a semicolon asks
 _ASIDE = re.compile(r"\[[^\][]{0,80}\]|\([^()?]{0,20}\?[^()?]{0,20}\)")
 _WORD = re.compile(r"[^\W_]+(?:['’.-][^\W_]+)*")
+# Letters with the vowel signs of Arabic and of the scripts of India, where there are any.
+_SIGN = r"[\u064b-\u065f\u0900-\u0963\u0966-\u0dff]"
+_SIGNS = re.compile(_SIGN)
+_WORD_OF_SIGNS = re.compile(rf"(?:[^\W_]|{_SIGN})+")
 _OTHERS = (
     "the a an and or but not that this these those there their they its it his her he she you your "
     "we our i my me be been being do done any some most more than then as such first last many "
     "much new one two name called der die das ein eine und ist sind le la les un une et est sont "
     "el los las una y es son il lo gli e o os"
 )
-_UNSPACED = re.compile("[\u3040-\u30ff\u3400-\u9fff]{2,4000}")
+# Kana, ideographs, and the scripts of Thailand, Laos, Burma and Cambodia.
+_TOUCHING = r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff"
+_UNSPACED = re.compile(f"[{_TOUCHING}]{{2,4000}}")
 _STEM = 5  # letters that two forms of a word have in common
 _STOP = frozenset(
-    word[:_STEM]
-    for word in (*f"{_WH}|{_WH_WEAK}|{_AUX}|{_PREPOSITION}".split("|"), *_OTHERS.split())
+    word[:_STEM] for word in (*ASKS_FOR, *f"{_AUX}|{_PREPOSITION}".split("|"), *_OTHERS.split())
 )
 _ABBREVIATION = re.compile(
     r"(?:^|[\s(.])(?:[^\W\d_]|mr|mrs|ms|dr|st|mt|jr|sr|vs|no|vol|inc|ltd|co|prof|gen|col|sgt|lt|gov|sen"
@@ -166,7 +190,7 @@ _ABBREVIATION = re.compile(
 )
 # One class in front, because that is what the engine looks for quickly; so below.
 _STOPS = re.compile(
-    r"[.!。！\n?？؟⁇](?:(?<=[.!。！])(?=[\s\"'”’»)]|$|[^\W\d_])|(?<=\n)\s{0,9}\n|(?<=[?？؟⁇]))"
+    r"[.!。！\n?？؟՞፧꘏⳺⳻⁇⁈⁉‽﹖︖\u037e](?:(?<=[.!。！])(?=[\s\"'”’»)]|$|[^\W\d_])|(?<=\n)\s{0,9}\n|(?<=[?？؟՞፧꘏⳺⳻⁇⁈⁉‽﹖︖\u037e]))"
 )
 _RUNS_ON = re.compile("[.?!]|[A-Za-z]")
 # What goes on after the mark in the same sentence: the title of a work, mostly.
@@ -188,16 +212,14 @@ def opening_of(text: str) -> Opening:
         Only its first 600 characters and its last sentence are searched for a question, and 4,000
         for the words of it.
     """
-    head = text[:_OPENING]
-    if "?" in head and ("[" in head or "(" in head):
-        head = _ASIDE.sub(lambda match: " " * len(match[0]), head)
+    head = _head_of(text)
     lead = _LEAD.match(head)
     start = lead.end() if lead else 0
     first: tuple[int, int, str] | None = None
     marked = _has_mark(head)
     for n, (begin, end, stop) in enumerate(_sentences(head, start)):
         if stop in _MARKS:
-            return _marked(text, head, (begin, end), early=n < 2)
+            return _marked(text, head, (begin, end), n)
         first = first or (begin, end, stop)
         if not marked:
             break
@@ -207,15 +229,27 @@ def opening_of(text: str) -> Opening:
     if broken := _broken(head, start, end):
         end, glued = broken.start(), False
     kind = _unmarked_kind(head[start:end])
+    if kind == NONE and (indirect := _INDIRECT.search(head, start, end)):
+        start, kind = indirect.end(), INDIRECT
     if kind != NONE:
         opening = _question(text, kind, (start, end), glued=glued)
-        if kind != PHRASE or opening.echo > 1:
+        if kind not in (PHRASE, INDIRECT) or 2 * opening.n_back >= max(1, opening.n_words):
             return opening
     if len(text) > _OPENING and text.rstrip()[-1:] in _MARKS:
         *_, last = [(0, 0, ""), *_sentences(text, len(text) - _OPENING // 2)]
         if last[2] in _MARKS:
-            return _question(text, LATER, (last[0], last[1] + 1), glued=False)
+            return _question(text, LATER, (last[0], last[1] + 1), glued=False, behind=True)
     return Opening(NONE, head[start : start + 1].islower(), glued, 0, (start, end))
+
+
+def _head_of(text: str) -> str:
+    """Return a text's beginning without question marks of others than who wrote it."""
+    head = text[:_OPENING]
+    if ";" in head and _GREEK.search(head):
+        head = head.replace(";", "?")
+    if "?" in head and ("[" in head or "(" in head):
+        head = _ASIDE.sub(lambda match: " " * len(match[0]), head)
+    return head
 
 
 def _broken(head: str, start: int, end: int) -> re.Match[str] | None:
@@ -245,7 +279,7 @@ def further_of(text: str, opening: Opening, places: Sequence[int] | None = None)
     >>> text[start:end]
     'who built the mill of brill'
     """
-    best, most = Opening(NONE, lower=False, glued=False, echo=0, span=(0, 0)), 0
+    best, most = Opening(NONE, lower=False, glued=False, focus=0, span=(0, 0)), 0
     done = opening.span[1] if opening.kind not in (NONE, LATER) else 0
     head = text[:_FURTHER]
     asks = []
@@ -256,16 +290,14 @@ def further_of(text: str, opening: Opening, places: Sequence[int] | None = None)
         # Lower case behind a full stop is a phrase where nothing follows, and else a name.
         if kind != NONE and (kind != PHRASE or _is_last(text, end)):
             asks.append((kind, start, end, glued))
-    if not asks:
-        return best
-    words = _Words(text[: _FURTHER + _AROUND], list(_pieces(head)), few=len(asks) <= _FEW)
-    for kind, start, end, glued in asks:
-        back = words.come_back(_asked(text[start:end]), start, end)
-        found = _opening(text, kind, (start, end), *back, glued=glued)
-        if kind == PHRASE and found.echo < 3:
+    asks.sort(key=lambda ask: -_STRIKING[ask[0]] - text[ask[1]].islower() - _is_last(text, ask[2]))
+    for kind, start, end, glued in asks[:_FEW]:  # a look at the words of all would take too long
+        rest = f"{text[max(0, start - _AROUND) : start]} {text[end : end + _AROUND]}"
+        found = _opening(text, kind, (start, end), rest, glued=glued)
+        if kind == PHRASE and (found.n_back < 3 or 2 * found.n_back < found.n_words):
             continue
         last = _is_last(text, end)
-        striking = 1 + 2 * _STRIKING[kind] + 2 * (found.lower + last) + found.echo
+        striking = 1 + 2 * _STRIKING[kind] + 2 * (found.lower + last) + found.focus
         if striking >= most:
             best, most = found._replace(last=last), striking
     return best
@@ -326,7 +358,7 @@ def may_ask(texts: Sequence[str]) -> list[list[int] | None]:
 
 
 # Which of several questions is the one that was planted: in running text, people set marks.
-_STRIKING = dict(zip(range(len(KINDS)), (0, 1, 0, 1, 0, 2, 3, 1, 2, 1), strict=True))
+_STRIKING = dict(zip(range(len(KINDS)), (0, 1, 0, 1, 0, 2, 3, 1, 2, 1, 0), strict=True))
 _PIECE_END = re.compile(
     r"[.!?。！？\n](?:(?<=\n)\s{0,9}(?=\S)"
     r"|(?<!\n)[.!?。！？]{0,2}[\"'”’»)\]]{0,3}\s{0,3}(?=[^\s.!?。！？]))"
@@ -350,7 +382,7 @@ def _byte_of(character: str) -> int:
 
 # Letters that are the same as others where case is left out of account.
 _ALSO = {"\u0131": "i", "\u0130": "i", "\u017f": "s", "\u212a": "k"}
-_IDEOGRAPH = re.compile("[\u3040-\u30ff\u3400-\u9fff]")
+_IDEOGRAPH = re.compile(f"[\uac00-\ud7a3{_TOUCHING}]")
 _OTHER = 0xFF
 _narrow = Alphabet(_byte_of)
 
@@ -378,7 +410,8 @@ _ASKING = latin(
 )
 _LOWER = re.compile(r"[.!?。！？\n]\W{0,20}[^\W\d_A-Z]")
 _BLANK_BEHIND = latin(r"[ .!?\n\"')\x80-\xff]{40}")
-_STARTS = frozenset(f"{_WH}|{_AUX}|{_PREPOSITION}|tell|name|please|i".split("|"))
+_STARTS = frozenset(("|".join([*ASKS_FOR, _AUX, _PREPOSITION, "tell|name|please|i"])).split("|"))
+_STARTS -= _WEAK_WORDS
 
 
 def _pieces(text: str) -> Iterator[tuple[int, int, bool]]:
@@ -470,17 +503,17 @@ def _sentences(text: str, start: int) -> Iterator[tuple[int, int, str]]:
         begin = match.end()
 
 
-def _marked(text: str, head: str, span: tuple[int, int], *, early: bool) -> Opening:
+def _marked(text: str, head: str, span: tuple[int, int], n_before: int) -> Opening:
     """Return the opening of a text whose first question mark ends a span of it."""
     start, end = span
     glued = bool(_RUNS_ON.match(head, end + 1))
     if _GOES_ON.match(head, end + 1):
         kind = TITLE
-    elif not early:
+    elif n_before > 1:
         kind, glued = LATER, False
     else:
         kind = MARKED if _is_direct(head[start:end].lstrip()) else MARKED_OTHER
-    return _question(text, kind, (start, end + 1), glued=glued)
+    return _question(text, kind, (start, end + 1), glued=glued, behind=n_before > 0)
 
 
 def _has_mark(head: str) -> bool:
@@ -493,7 +526,8 @@ def _ends_a_question(head: str, place: int) -> bool:
     after = head[place + 1 : place + 2]
     if "://" in before or "/" in before or after in ("=", "&", "/"):
         return False
-    return place > 0 and (head[place - 1].isalnum() or head[place - 1] in " \"'”’»)")
+    last = head[place - 1 : place]
+    return last.isalnum() or last in " \"'”’»)" or category(last).startswith("M")
 
 
 def _is_abbreviation(head: str, place: int) -> bool:
@@ -507,12 +541,15 @@ def _is_abbreviation(head: str, place: int) -> bool:
 
 def _is_direct(question: str) -> bool:
     """Return whether a sentence with a question mark has a question word, or its verb first."""
-    return bool(
-        _AUX_START.match(question)
-        or any(_WH_START.match(part.lstrip()) for part in re.split("[:,]", question))
-        or _MID.search(question)
-        or _CHINESE.search(question)
+    return about_of(question, _PREPOSITIONS, _VERBS) != ANYTHING or any(
+        map(_asks_first, re.split("[:,]", question))
     )
+
+
+def _asks_first(sentence: str) -> bool:
+    """Return whether a sentence begins with a word that asks."""
+    first, second, *_ = [*words_of(sentence, 2), "", ""]
+    return first in ASKS_FOR or (first in _PREPOSITIONS and second in ASKS_FOR)
 
 
 def _unmarked_kind(sentence: str) -> int:
@@ -520,19 +557,20 @@ def _unmarked_kind(sentence: str) -> int:
     words = sentence.split(maxsplit=_LONGEST)
     if len(words) > _LONGEST:
         return NONE
-    if not sentence.isascii() and (asks := _CHINESE.search(sentence)):
+    if not sentence.isascii() and (asks := UNSPACED.search(sentence)):
         return UNMARKED if asks.start() == 0 or asks.end() == len(sentence) else WEAK
     if len(words) < 3:
         return NONE
     if not _opens(sentence):
         return _embedded_kind(sentence, words)
-    if _STRONG.match(sentence) or _is_inverted(sentence, words):
+    only_asks = words_of(sentence, 1)[0] in ONLY_ASK
+    if only_asks or _STRONG.match(sentence) or _is_inverted(sentence, words):
         # "Who Framed Roger Rabbit is a film": a title, or a question in capitals.
         capitals = sum(word[0].isupper() for word in words[1:5])
         title = capitals >= min(3, len(words) - 1) and sentence[0].isupper()
         kind = VERB_FIRST if words[0].lower() in _VERBS else UNMARKED
         return TITLE if title and _LATER_BE.search(sentence) else kind
-    if _WH_START.match(sentence) or _AUX_START.match(sentence):
+    if _asks_first(sentence) or _AUX_START.match(sentence):
         return WEAK
     return _embedded_kind(sentence, words)
 
@@ -567,109 +605,37 @@ def _is_inverted(sentence: str, words: Sequence[str]) -> bool:
     )
 
 
-def _question(text: str, kind: int, span: tuple[int, int], *, glued: bool) -> Opening:
-    start, end = span
-    asked = _asked(text[start:end])
-    rest = text[max(0, start - _BEFORE) : start] + " " + text[end : end + _AROUND]
-    return _opening(text, kind, span, len(asked), _n_back(asked, rest), glued=glued)
-
-
-def _n_back(asked: set[str], rest: str) -> int:
-    """Return how many words that are asked about stand in the rest of a text."""
-    if not rest.isascii() and _UNSPACED.search(rest):
-        return len(asked & _stems(rest))
-    lower = rest.lower()
-    return sum(_stands(word, lower) for word in asked)
-
-
-def _stands(word: str, lower: str) -> bool:
-    """Return whether it is one of the :func:`_stems` of a text in small letters."""
-    end = 0
-    while (place := lower.find(word, end)) >= 0:
-        start = lower.rfind(" ", 0, place) + 1
-        end = lower.find(" ", place)
-        end = end if end >= 0 else len(lower)
-        if word in _stems(lower[start:end]):
-            return True
-    return False
-
-
-def _asked(question: str) -> set[str]:
-    """Return the content words of a question."""
-    return {word for word in _stems(question) if word not in _STOP}
-
-
-def _opening(
-    text: str, kind: int, span: tuple[int, int], n_words: int, n_back: int, *, glued: bool
+def _question(
+    text: str, kind: int, span: tuple[int, int], *, glued: bool, behind: bool = False
 ) -> Opening:
-    """Return what was found, given how many words it has and how many of them come back."""
-    share = n_back / n_words if n_words else 0.0
-    echo = int(share >= 0.25) if share < 0.5 else 2 + sum(n_back > n for n in (2, 4, 6))
-    return Opening(kind, text[span[0] : span[0] + 1].islower(), glued, echo, span, n_words, n_back)
+    start, end = span
+    rest = text[max(0, start - _BEFORE) : start] + " " + text[end : end + _AROUND]
+    found = _opening(text, kind, span, rest, glued=glued)
+    others = sum(map(text[:_FURTHER].count, _MARKS if not text.isascii() else "?"))
+    among = others > (text[end - 1 : end] in _MARKS)
+    return found._replace(place=behind + 2 * among)
 
 
-class _Words:
-    """Where each word of a text stands, sentence by sentence.
+def content_words(text: str) -> set[str]:
+    """Return the beginnings of a text's content words."""
+    return {word for word in _stems(text) if word not in _STOP}
 
-    Parameters
-    ----------
-    text, pieces
-        The text, and its sentences.
-    few
-        Whether few are asked for, so that they are looked for one by one instead of all at once.
-    """
 
-    def __init__(
-        self, text: str, pieces: Sequence[tuple[int, int, bool]], *, few: bool = False
-    ) -> None:
-        ends = [0, *chain.from_iterable((start, end) for start, end, _ in pieces), len(text)]
-        self._text, self._starts, self._ends = text, ends[:-1], ends[1:]
-        self._stems: dict[int, set[str]] = {}
-        self._lower = text.lower()
-        # Of some letters the small one is two, or another one in the middle of a word.
-        self._few = few and len(self._lower) == len(text) and "\u03a3" not in text
-        self._places: dict[str, list[int]] = {}  # sentences, by word
-        if not self._few:
-            for number in range(len(self._starts)):
-                for word in self._stems_of(number):
-                    self._places.setdefault(word, []).append(number)
-
-    def come_back(self, asked: set[str], start: int, end: int) -> tuple[int, int]:
-        """Return how many words are asked about, and how many of them stand around a span."""
-        around = self._sentences(start - _AROUND, start), self._sentences(end, end + _AROUND)
-        return len(asked), sum(
-            self._stands(word, *around[0]) or self._stands(word, *around[1]) for word in asked
-        )
-
-    def _sentences(self, low: int, high: int) -> tuple[int, int]:
-        """Return which sentences start between two places: the first, and the first behind."""
-        return bisect_left(self._starts, low), bisect_left(self._starts, high)
-
-    def _stems_of(self, number: int) -> set[str]:
-        if number not in self._stems:
-            part = slice(self._starts[number], self._ends[number])
-            self._stems[number] = _stems(self._text[part])
-        return self._stems[number]
-
-    def _stands(self, word: str, first: int, behind: int) -> bool:
-        """Return whether a word stands in one of some sentences."""
-        if first == behind:
-            return False
-        if not self._few:
-            places = self._places.get(word, [])
-            return bisect_left(places, first) < bisect_left(places, behind)
-        place, end = self._starts[first], self._ends[behind - 1]
-        while (place := self._lower.find(word, place, end)) >= 0:
-            number = bisect_right(self._starts, place) - 1
-            if word in self._stems_of(number):
-                return True
-            place = max(place + 1, self._ends[number])
-        return False
+def _opening(text: str, kind: int, span: tuple[int, int], rest: str, *, glued: bool) -> Opening:
+    """Return what was found, given the text around it."""
+    question = text[slice(*span)]
+    asked, said = content_words(question), content_words(rest)
+    n_words, n_back = len(asked), len(asked & said)
+    focus = bisect_left(FOCUS, n_back / sqrt(max(1, n_words * len(said))))
+    about = about_of(question, _PREPOSITIONS, _VERBS)
+    lower = question[:1].islower() and kind != INDIRECT  # as all of these do
+    return Opening(kind, lower, glued, focus, span, n_words, n_back, about=about)
 
 
 def _stems(text: str) -> set[str]:
     """Return the beginnings of words, in lower case, and pairs of letters where words touch."""
-    stems = {w[:_STEM] for w in _WORD.findall(text.lower()) if len(w) > 2 or w.isdigit()}
+    words = _WORD_OF_SIGNS if not text.isascii() and _SIGNS.search(text) else _WORD
+    stems = {w[:_STEM] for w in words.findall(text.lower()) if len(w) > 2 or w.isdigit()}
     if not text.isascii():
         for run in _UNSPACED.findall(text):
             stems.discard(run[:_STEM])

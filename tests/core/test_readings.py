@@ -229,7 +229,7 @@ def test_what_is_learned_is_remembered_as_long_as_the_batch():
 def test_a_knowledge_base_is_read_once_to_be_learned_and_held_out(make, monkeypatch):
     read = Counting()
     module, name, values = {
-        LeadingQuestionDetector: ("leading_question", "questions_in", (0,) * 8),
+        LeadingQuestionDetector: ("leading_question", "questions_in", (0,) * 12),
         MetaClaimDetector: ("meta_claim.detector", "passages", roles.Passage([], 5)),
     }[make]
     remembering = Readings(lambda texts: [values for _ in read(texts)])
