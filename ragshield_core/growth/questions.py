@@ -24,7 +24,7 @@ SHOWN_IDS = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """A source of which far more is held than of clean entries: new, or an attack?
+    """A source of which far more is held than of clean entries.
 
     Attributes
     ----------
