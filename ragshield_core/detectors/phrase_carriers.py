@@ -22,6 +22,9 @@ SIZE = 1_000
 KEPT_PAIRS = 128
 # Sums over pairs of an entry and a phrase are taken for so many at once.
 CHUNK = 4_096
+# A phrase between two words makes new pairs of words with them and with those beside them: six at
+# most, of which some are known.
+BORDER = 4
 
 
 class Standing:
@@ -134,7 +137,7 @@ class Standing:
         usual = self._usual(background)
         assert usual.likeness is not None  # noqa: S101
         unknown = np.maximum(0, places.unknown - shared)
-        known = 1.0 - unknown / np.maximum(1, places.pairs - shared)
+        known = 1.0 - unknown / np.maximum(1, np.maximum(places.pairs - shared, unknown))
         rank = _rank(usual.known, known)
         if len(usual.near):
             rank = rank + np.where(np.isnan(places.near), rank, _rank(usual.near, places.near))

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ragshield_core.detectors.base import N_FOLDS, Detector, Evidence, Need, Scope
-from ragshield_core.detectors.phrase_carriers import Standing, closeness
+from ragshield_core.detectors.phrase_carriers import BORDER, Standing, closeness
 from ragshield_core.entries import Batch
 from ragshield_core.errors import InvalidBatchError, NotFittedError
 from ragshield_core.findings import printable
@@ -58,7 +58,7 @@ TRUSTED = 10
 # entries are, texts and vectors taken together (see :mod:`.phrase_carriers`).
 AT_HOME = 0.5
 # Entries of the knowledge base have a mean likeness of a half, those of its lower half of a
-# quarter; entries of other sources have less. What is nearer to the former is like it.
+# quarter; entries of other sources mostly have less. What has clearly more is like it.
 LIKE = 0.35
 # Entries are scattered if the others lie no closer to them, on average, than standing ones with a
 # similarity of so many standard deviations above the mean: three in ten are closer.
@@ -313,9 +313,9 @@ class TriggerPhraseDetector(Detector):
             return
         self._part_with(entries)
         self._lineages -= Counter(name for name in entries.lineages if name is not None)
-        self._standing.forget(entries.ids)
         recent = self._forget_recent(entries.ids, held=False)
         rest = entries.take(np.array([i not in recent for i in entries.ids], dtype=np.bool_))
+        self._standing.forget(rest.ids)
         self._count(rest, -1)
 
     def hold(self, entries: Batch) -> None:
@@ -737,7 +737,7 @@ class TriggerPhraseDetector(Detector):
         rows, which = rows[kept], which[kept]
         # Pairs of words that are part of what is looked at do not make an entry foreign.
         new = (order_of(candidates) == PAIRS) & (self._background.of(candidates) == 0.0)
-        shared = np.bincount(rows[new[which]], minlength=n)
+        shared = np.bincount(rows[new[which]], minlength=n) + BORDER
         likeness = self._standing.likeness(crowd.places, shared, self._background)
         carriers = _Carriers(
             plain=_Tests(candidates, self._background, crowd.share, 1.0),
