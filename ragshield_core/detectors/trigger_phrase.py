@@ -54,12 +54,12 @@ MAX_RECENT_GRAMS = 1 << 22
 # Entries that one counts for that a person has released.
 TRUSTED = 10
 
-# An entry is one that the knowledge base could hold if it is more like it than half of its own
-# entries are, texts and vectors taken together (see :mod:`.phrase_carriers`).
-AT_HOME = 0.5
+# An entry is at home in the knowledge base if it is more like it than so many of its own entries
+# are, texts and vectors taken together (see :mod:`.phrase_carriers`).
+AT_HOME = 0.6
 # Entries of the knowledge base have a mean likeness of a half, those of its lower half of a
 # quarter; entries of other sources mostly have less. What has clearly more is like it.
-LIKE = 0.35
+LIKE = 0.33
 # Entries are scattered if the others lie no closer to them, on average, than standing ones with a
 # similarity of so many standard deviations above the mean: three in ten are closer.
 CLOSE = 0.5
@@ -706,7 +706,7 @@ class TriggerPhraseDetector(Detector):
             updates=np.array([*updates, *(a.update for a in arrivals)], dtype=np.bool_),
             sources=(*sources_of(batch), *(arrival.source for arrival in arrivals)),
             share=share(1.0),
-            at_home=share(AT_HOME),
+            at_home=share(1.0 - AT_HOME),
         )
 
     def _told_apart(
@@ -724,7 +724,7 @@ class TriggerPhraseDetector(Detector):
             return []
         n_batch, n = len(batch), len(crowd.counted)
         mine, place = found_in(candidates, grams.hashes)
-        lenient = _Tests(candidates, self._background, crowd.share, AT_HOME)
+        lenient = _Tests(candidates, self._background, crowd.share, 1.0 - AT_HOME)
         # Of a few texts, candidates are mostly such as share a cell with others.
         most = np.bincount(place, minlength=len(candidates)) + self._recent.at_most(candidates)
         if not (lenient.scores(most.astype(np.float64)) > FAINT).any():
@@ -741,7 +741,7 @@ class TriggerPhraseDetector(Detector):
         likeness = self._standing.likeness(crowd.places, shared, self._background)
         carriers = _Carriers(
             plain=_Tests(candidates, self._background, crowd.share, 1.0),
-            at_home=_Tests(candidates, self._background, crowd.at_home, AT_HOME),
+            at_home=_Tests(candidates, self._background, crowd.at_home, 1.0 - AT_HOME),
             likeness=likeness,
             large=self._large_lineage,
         )
@@ -797,7 +797,7 @@ class TriggerPhraseDetector(Detector):
         mine = cells(hashes)
         counts = np.bincount(mine, minlength=1 << bits)[mine] + self._recent.at_most(hashes)
         several = np.flatnonzero(counts > 1)
-        tests = _Tests(hashes[several], background, crowd.share, AT_HOME)
+        tests = _Tests(hashes[several], background, crowd.share, 1.0 - AT_HOME)
         upper = tests.scores(counts[several].astype(np.float64))
         faint = np.full(len(hashes), NOTHING)
         faint[several] = np.minimum(upper, FAINT)
@@ -976,8 +976,8 @@ class _Carriers(NamedTuple):
         far = ~holding.close
         number = np.maximum(1, np.bincount(holding.which[far], minlength=n_grams))
         total = np.bincount(holding.which[far], likeness[far], minlength=n_grams)
-        # Of a few, the mean is above it by chance: half a standard error of a uniform one.
-        like = total / number >= LIKE + 0.5 / np.sqrt(12.0 * number)
+        # Of a few, the mean is above it by chance: by a standard error of a uniform one.
+        like = total / number >= LIKE + 1.0 / np.sqrt(12.0 * number)
         together = self.plain.scores(holding.take(far).counted(n_grams, self.large))
         usual = holding.take(far & (likeness >= AT_HOME))
         alone = self.at_home.scores(usual.counted(n_grams, self.large))
