@@ -63,6 +63,8 @@ LIKE = 0.33
 # Entries are scattered if the others lie no closer to them, on average, than standing ones with a
 # similarity of so many standard deviations above the mean: three in ten are closer.
 CLOSE = 0.5
+# What is more than a quarter of a text is no phrase that was put into it.
+MOST_OF_TEXT = 4
 # Latest updates of a source that show whether it changes its template.
 UPDATES = 50
 # The recent share of all text stays at a half at the most, but in a small knowledge base.
@@ -151,13 +153,19 @@ class TriggerPhraseDetector(Detector):
     for a common part of a planted phrase. Parts of a phrase that was found need to stand the
     test among each other only, which finds entries with a word of it changed.
 
-    Entries that :meth:`fit` was given are background. Later ones are recent: they count with a
-    weight that halves every ``half_life`` entries, they can be condemned by what comes after them
-    (:meth:`retroactive`), and become background once ``max_recent`` others have come. Held
-    entries go on counting and never become background. Copies of one text count once, and so do
-    entries of one lineage, but for each time that they are as many as the large lineages of the
-    knowledge base have: whoever brings an entry may claim any lineage. Entries about one thing, as
-    their vectors tell, share its name: they count as the fewer, the more alike they are.
+    Only those recent entries count that a planted phrase would have for carriers. They are like
+    the knowledge base but for the phrase: their nearest standing entry is as near, and their pairs
+    of words are as usual, as those of its own entries. They lie scattered: the standing entries
+    next to them are no closer to each other than others. The words of a new source, language or
+    product are not planted. Entries that are clearly at home count whatever else holds the phrase.
+
+    Entries that :meth:`fit` was given are background. Later ones are recent: they can be condemned
+    by what comes after them (:meth:`retroactive`), and become background once ``max_recent`` others
+    have come. Held entries go on counting as carriers, never become background, and do not make the
+    recent share of text larger. Copies of one text count once, and so do entries of one lineage,
+    but for each time that they are as many as the large lineages of the knowledge base have.
+
+    What at least half of the latest updates of a source bring is taken for a new template of it.
 
     Parameters
     ----------
@@ -737,7 +745,8 @@ class TriggerPhraseDetector(Detector):
         rows, which = rows[kept], which[kept]
         # Pairs of words that are part of what is looked at do not make an entry foreign.
         new = (order_of(candidates) == PAIRS) & (self._background.of(candidates) == 0.0)
-        shared = np.bincount(rows[new[which]], minlength=n) + BORDER
+        shared = np.bincount(rows[new[which]], minlength=n)
+        shared = np.minimum(shared, crowd.places.pairs // MOST_OF_TEXT) + BORDER
         likeness = self._standing.likeness(crowd.places, shared, self._background)
         carriers = _Carriers(
             plain=_Tests(candidates, self._background, crowd.share, 1.0),

@@ -238,7 +238,9 @@ def test_what_a_person_trusts_explains_what_comes(detector):
     assert len(found(detector, template)) == 60
     detector.learn(template)
     detector.trust(template.ids)
-    more = planted(passages(60, 3, "more").take(range(0, 60, 3)), range(20), "a new template of ours", "ends")
+    more = planted(
+        passages(60, 3, "more").take(range(0, 60, 3)), range(20), "a new template of ours", "ends"
+    )
     assert found(detector, more) == set()
     assert len(found(detector, planted(more, range(20), "a new heron of ours"))) == 20
 
