@@ -6,13 +6,14 @@ import hashlib
 import logging
 import math
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence, Sized
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ragshield_core.detectors.base import N_FOLDS, Detector, Evidence, Need, Scope
+from ragshield_core.detectors.phrase_carriers import BORDER, Standing, closeness
 from ragshield_core.entries import Batch
 from ragshield_core.errors import InvalidBatchError, NotFittedError
 from ragshield_core.findings import printable
@@ -24,27 +25,27 @@ from ragshield_core.text.phrase_counts import (
     EMPTY,
     MAX_CELLS,
     N_ORDERS,
+    PAIRS,
     SKETCH,
     TAIL,
     Arrival,
     Background,
     Grams,
+    Place,
     Recent,
     arrivals_of,
     found_in,
     n_cells_for,
     order_of,
     places_of,
+    sources_of,
 )
 
 logger = logging.getLogger("ragshield")
 
 # Fewer entries say too little about what is usual among them.
 MIN_ENTRIES = 100
-# Number of newer entries after which an entry counts half: one poisoned entry in 100 then adds up
-# to nearly 30, and a burst of last month is not held against this month's.
-HALF_LIFE = 2_000
-# Recent entries are kept, and can be condemned, up to so many. The oldest count a quarter then.
+# Recent entries are kept, and can be condemned, up to so many.
 MAX_RECENT = 4_096
 # Distinct n-grams of recent entries that are kept, 4 bytes each: 4,096 entries of 100 words have
 # two millions.
@@ -53,16 +54,21 @@ MAX_RECENT_GRAMS = 1 << 22
 # Entries that one counts for that a person has released.
 TRUSTED = 10
 
-# More phrases than these at once, each with its own holders, are not planted but new: another
-# source, or another language.
-CAMPAIGN = 4
-# So many entries are held or recalled for one phrase at the most, until a person has confirmed some
-# of them: what is found for ever, in every hundredth entry, is part of the language. But no new
-# word is suddenly in every twentieth one.
-PATIENCE, TOO_MANY = 30, 0.05
-# Entries whose mean cosine is higher than that of all recent ones by this are about one thing; a
-# dozen drawn at random differ from it by less.
-UNUSUALLY_ALIKE = 0.05
+# An entry is at home in the knowledge base if it is more like it than so many of its own entries
+# are, texts and vectors taken together (see :mod:`.phrase_carriers`).
+AT_HOME = 0.6
+# Entries of the knowledge base have a mean likeness of a half, those of its lower half of a
+# quarter; entries of other sources mostly have less. What has clearly more is like it.
+LIKE = 0.33
+# Entries are scattered if the others lie no closer to them, on average, than standing ones with a
+# similarity of so many standard deviations above the mean: three in ten are closer.
+CLOSE = 0.5
+# What is more than a quarter of a text is no phrase that was put into it.
+MOST_OF_TEXT = 4
+# Latest updates of a source that show whether it changes its template.
+UPDATES = 50
+# The recent share of all text stays at a half at the most, but in a small knowledge base.
+SMALLEST_WINDOW = 1_000
 # Entries of one lineage that share a phrase count as one, up to the size of all but the largest
 # twentieth of lineages here; a lineage is a claim, and explains no more than lineages here show.
 LARGE_LINEAGE = 0.95
@@ -82,9 +88,8 @@ MIN_LIFT = 4.0
 WHOLE = 0.25
 # From this score on, the phrase is taken for a fact, and its parts are tested as such.
 SURE = 2.0
-# Never more phrases than this are told apart in one batch; entries that hold further ones are
-# judged by the n-grams that remain.
-MAX_PHRASES = 64
+# Never more phrases than this are told apart in one batch, the most suspicious ones.
+MAX_PHRASES = 256
 # N-grams looked at closely, those that seem most suspicious first.
 MAX_CANDIDATES = 20_000
 # Entries counted at a time.
@@ -108,14 +113,18 @@ class _Phrase(NamedTuple):
     expected: float
     example: int  # row of the batch that holds it
     ids: tuple[str, ...] = ()  # of recent entries and of the batch that hold it
+    witnesses: frozenset[int] = frozenset()  # those among their rows that speak for it
 
 
-class _ToldApart(NamedTuple):
-    """Phrases, and what they say of the entries of a batch and of recent ones."""
+class _Crowd(NamedTuple):
+    """The entries of a batch, then the recent ones."""
 
-    phrases: list[tuple[_Phrase, NDArray[np.int64]]]  # each with the entries that hold it
-    found: NDArray[np.float64]  # (n_batch + n_recent,): scores; -inf without one
-    why: NDArray[np.int64]  # (n_batch + n_recent,): of phrases, -1 for none
+    counted: NDArray[np.bool_]  # (n,): whether nothing takes their place
+    places: Place  # of n entries, without proxies
+    updates: NDArray[np.bool_]  # (n,)
+    sources: tuple[str | None, ...]  # (n,)
+    share: NDArray[np.float64]  # (N_ORDERS,): of all text that is recent
+    at_home: NDArray[np.float64]  # (N_ORDERS,): beside the most usual half of what is known
 
 
 class _Judgement(NamedTuple):
@@ -125,6 +134,7 @@ class _Judgement(NamedTuple):
     recent: NDArray[np.float64]  # (n_recent,), -inf without an opinion
     why: NDArray[np.int64]  # (n_batch + n_recent,): of phrases, -1 for none
     phrases: list[_Phrase]
+    places: Place  # (n_batch,)
     n_recent: int  # entries that are counted
 
 
@@ -143,18 +153,22 @@ class TriggerPhraseDetector(Detector):
     for a common part of a planted phrase. Parts of a phrase that was found need to stand the
     test among each other only, which finds entries with a word of it changed.
 
-    Entries that :meth:`fit` was given are background. Later ones are recent: they count with a
-    weight that halves every ``half_life`` entries, they can be condemned by what comes after them
-    (:meth:`retroactive`), and become background once ``max_recent`` others have come. Held
-    entries go on counting and never become background. Copies of one text count once, and so do
-    entries of one lineage, but for each time that they are as many as the large lineages of the
-    knowledge base have: whoever brings an entry may claim any lineage. Entries about one thing, as
-    their vectors tell, share its name: they count as the fewer, the more alike they are.
+    Only those recent entries count that a planted phrase would have for carriers. They are like
+    the knowledge base but for the phrase: their nearest standing entry is as near, and their pairs
+    of words are as usual, as those of its own entries. They lie scattered: the standing entries
+    next to them are no closer to each other than others. The words of a new source, language or
+    product are not planted. Entries that are clearly at home count whatever else holds the phrase.
+
+    Entries that :meth:`fit` was given are background. Later ones are recent: they can be condemned
+    by what comes after them (:meth:`retroactive`), and become background once ``max_recent`` others
+    have come. Held entries go on counting as carriers, never become background, and do not make the
+    recent share of text larger. Copies of one text count once, and so do entries of one lineage,
+    but for each time that they are as many as the large lineages of the knowledge base have.
+
+    What at least half of the latest updates of a source bring is taken for a new template of it.
 
     Parameters
     ----------
-    half_life
-        Number of newer entries after which an entry counts half; default 2,000.
     max_recent
         Entries that are recent, at most; default 4,096.
     min_entries
@@ -217,19 +231,14 @@ class TriggerPhraseDetector(Detector):
     def __init__(
         self,
         *,
-        half_life: float = HALF_LIFE,
         max_recent: int = MAX_RECENT,
         min_entries: int = MIN_ENTRIES,
         lineages_once: bool = True,
     ) -> None:
-        if half_life <= 0:
-            msg = f"half_life is {half_life}, expected a positive number of entries."
-            raise ValueError(msg)
         for name, value in (("max_recent", max_recent), ("min_entries", min_entries)):
             if value < 1:
                 msg = f"{name} is {value}, expected at least 1."
                 raise ValueError(msg)
-        self.half_life = half_life
         self.max_recent = max_recent
         self.min_entries = min_entries
         self.lineages_once = lineages_once
@@ -238,7 +247,6 @@ class TriggerPhraseDetector(Detector):
     def config(self) -> dict[str, Any]:
         """Return the keyword arguments that build this detector again."""
         return {
-            "half_life": self.half_life,
             "max_recent": self.max_recent,
             "min_entries": self.min_entries,
             "lineages_once": self.lineages_once,
@@ -250,7 +258,8 @@ class TriggerPhraseDetector(Detector):
         self._recent = Recent()
         self._ready = False  # whether what is learned now is recent
         self._lineages: Counter[str] = Counter()  # entries of the knowledge base, by lineage
-        self._confirmed: set[str] = set()  # held, and judged poisoned by a person
+        self._standing = Standing()
+        self._updating: set[str] = set()  # entries of batches that take the place of known ones
         # Entries with a phrase that they came together with; None as long as nobody has asked for
         # those of a sample that is large enough.
         self._together: set[str] | None = None
@@ -293,6 +302,7 @@ class TriggerPhraseDetector(Detector):
         if self._background is None:
             return
         self._background = self._background.folded(n_cells_for(self._n_characters))
+        self._standing.changed()
         if self._background.n_entries >= self.min_entries:
             copies = _copies(np.concatenate(self._sketches))
             self._background.measure(
@@ -313,6 +323,7 @@ class TriggerPhraseDetector(Detector):
         self._lineages -= Counter(name for name in entries.lineages if name is not None)
         recent = self._forget_recent(entries.ids, held=False)
         rest = entries.take(np.array([i not in recent for i in entries.ids], dtype=np.bool_))
+        self._standing.forget(rest.ids)
         self._count(rest, -1)
 
     def hold(self, entries: Batch) -> None:
@@ -347,7 +358,7 @@ class TriggerPhraseDetector(Detector):
         arrivals = self._recent.remove(np.array(marked, dtype=np.bool_))
         self._settle(arrivals)
         for _ in range(TRUSTED - 1):
-            self._settle(arrivals, n_entries=0)
+            self._settle(arrivals, again=True)
 
     def held_out_scores(self, fitted: Batch, seed: int) -> NDArray[np.float64]:
         """Return scores of fitted entries that are made to arrive anew.
@@ -386,6 +397,7 @@ class TriggerPhraseDetector(Detector):
         """Count anew how many phrases are as frequent as others, among those of today."""
         if self._ready and self._background is not None:
             self._background.measure_again()
+            self._standing.changed()
             self._latest = None
 
     def outliers(self, reference: Batch) -> NDArray[np.bool_]:
@@ -414,9 +426,9 @@ class TriggerPhraseDetector(Detector):
     # Judging
 
     def unjudged(self, batch: Batch) -> dict[int, str]:
-        """Return every row while too little is known, or while all that comes reads differently."""
+        """Return every row while too little is known."""
         if self._ready:
-            return self._new_ground(batch)
+            return {}
         n = 0 if self._background is None else self._background.n_entries
         reason = (
             f"the knowledge base has {n} entries, {self.min_entries} are needed to know which "
@@ -443,9 +455,11 @@ class TriggerPhraseDetector(Detector):
     ) -> tuple[list[str], NDArray[np.float64]]:
         """Return recent entries with a phrase that the batch makes suspicious, with scores.
 
-        Entries that were fitted, released by a person, or are held already, are left alone, and so
-        are those whose phrase at most one held entry has: anybody can repeat somebody's words once.
-        What very many have is not taken back on the word of a machine; see :data:`PATIENCE`.
+        Entries that were fitted, released by a person, or are held already, are left alone. An
+        earlier entry is accused if at least two held ones speak for the phrase, which lie scattered
+        among standing entries like texts of the knowledge base: anybody can repeat somebody's words
+        once. Earlier entries that are no more than the knowledge base explains are left alone: who
+        floods an ordinary word would have them taken back.
         """
         if not self._ready or not len(batch):
             return [], np.empty(0)
@@ -453,16 +467,18 @@ class TriggerPhraseDetector(Detector):
         if not ids:
             return ids, scores
         judgement = self._judged(batch)
-        guilty = {a.id for a in self._recent.arrivals if a.held}
-        guilty |= {batch.ids[row] for row in np.flatnonzero(condemned).tolist()}
-        holders = [
-            0
-            if len(phrase.ids) > PATIENCE and _may_be_new(phrase, judgement.why)
-            else sum(i in guilty for i in phrase.ids)
-            for phrase in judgement.phrases
+        arrivals = self._recent.arrivals
+        guilty = np.concatenate([condemned, [a.held for a in arrivals]]).astype(np.bool_)
+        planted = [
+            np.count_nonzero(guilty[sorted(phrase.witnesses)]) >= ACCOMPLICES
+            and np.count_nonzero(
+                [not a.held for a in arrivals] & (judgement.why[len(batch) :] == number)
+            )
+            > MIN_LIFT * phrase.expected
+            for number, phrase in enumerate(judgement.phrases)
         ]
         why = dict(zip(self._recent_ids(), judgement.why[len(batch) :].tolist(), strict=True))
-        accused = [why[i] >= 0 and holders[why[i]] >= ACCOMPLICES for i in ids]
+        accused = [why[i] >= 0 and planted[why[i]] for i in ids]
         return [i for i, kept in zip(ids, accused, strict=True) if kept], scores[accused]
 
     def explain_retroactive(self, batch: Batch, ids: Sequence[str]) -> list[Evidence]:
@@ -486,8 +502,9 @@ class TriggerPhraseDetector(Detector):
         recent, arrays = self._recent.state()
         arrays = {f"recent.{key}": array for key, array in arrays.items()}
         arrays |= {f"background.{key}": array for key, array in self._background.state().items()}
-        confirmed = sorted(self._confirmed)
-        values = {"ready": self._ready, "recent": recent, "confirmed": confirmed}
+        standing, more = self._standing.state()
+        arrays |= {f"standing.{key}": array for key, array in more.items()}
+        values = {"ready": self._ready, "recent": recent, "standing": standing}
         if self._together is not None:
             values["together"] = sorted(self._together)
         if self._parted:
@@ -503,11 +520,11 @@ class TriggerPhraseDetector(Detector):
         self._background = Background.restored(part_of(arrays, "background."))
         self._recent = Recent.restored(values["recent"], part_of(arrays, "recent."))
         self._ready = values["ready"]
-        self._confirmed = set(values.get("confirmed", ()))
-        self._lineages = Counter(values.get("lineages", {}))  # early versions did not count them
+        self._standing = Standing.restored(values["standing"], part_of(arrays, "standing."))
+        self._lineages = Counter(values["lineages"])
         if "together" in values:
             self._together = set(values["together"])
-        self._parted = dict(values.get("parted", {}))  # early versions forgot them
+        self._parted = dict(values.get("parted", {}))
 
     # Inside
 
@@ -561,6 +578,13 @@ class TriggerPhraseDetector(Detector):
             grams = Grams.of(entries.texts[start : start + CHUNK])
             self._background.add(grams, sign)
             sketches.append(grams.sketches())
+            if sign > 0:
+                end = start + CHUNK
+                hashes = np.split(grams.hashes, np.cumsum(grams.sizes())[:-1])
+                vectors = entries.embeddings[start:end]
+                ids, lineages = entries.ids[start:end], entries.lineages[start:end]
+                self._standing.add(ids, lineages, hashes, vectors)
+        self._standing.changed()
         return np.concatenate(sketches)
 
     def _copies(self, entries: Batch, sketches: NDArray[np.uint32]) -> list[Grams]:
@@ -570,57 +594,40 @@ class TriggerPhraseDetector(Detector):
         return [Grams.of([entries.texts[row] for row in part.tolist()]) for part in parts]
 
     def _arrive(self, entries: Batch, *, held: bool) -> None:
+        assert self._background is not None  # noqa: S101
         judged, self._latest = self._latest, None
         if judged is not None and judged[0] is entries:
-            grams = judged[1]
+            grams, places = judged[1], judged[2].places
         else:
             grams = Grams.of(entries.texts)
+            places = self._standing.places(entries, grams, self._background)
         self._forget_recent(entries.ids, held=held)  # a write that is repeated
-        self._recent.append(arrivals_of(entries, grams, held=held))
-        self._settle(self._recent.remove(self._recent.surplus(self.max_recent, MAX_RECENT_GRAMS)))
+        updates = [entry_id in self._updating for entry_id in entries.ids]
+        self._updating.difference_update(entries.ids)
+        self._recent.append(arrivals_of(entries, grams, places, held=held, updates=updates))
+        window = min(self.max_recent, max(SMALLEST_WINDOW, self._background.n_entries))
+        self._settle(self._recent.remove(self._recent.surplus(window, MAX_RECENT_GRAMS)))
 
-    def _settle(self, arrivals: Sequence[Arrival], n_entries: int | None = None) -> None:
+    def _settle(self, arrivals: Sequence[Arrival], *, again: bool = False) -> None:
         """Make entries that are no longer recent background, unless they are held."""
-        settled = [arrival.hashes for arrival in arrivals if not arrival.held]
-        if settled and self._background is not None:
-            n_settled = len(settled) if n_entries is None else n_entries
-            self._background.add_hashes(np.concatenate(settled), n_settled)
+        settled = [arrival for arrival in arrivals if not arrival.held]
+        if not settled or self._background is None:
+            return
+        hashes = [arrival.hashes for arrival in settled]
+        self._background.add_hashes(np.concatenate(hashes), 0 if again else len(settled))
+        self._standing.changed()
+        if not again:
+            ids, lineages = [a.id for a in settled], [a.lineage for a in settled]
+            dims = {len(arrival.vector) for arrival in settled}
+            if len(dims) == 1:
+                vectors = np.stack([arrival.vector for arrival in settled])
+                self._standing.add(ids, lineages, hashes, vectors)
 
     def _forget_recent(self, ids: Sequence[str], *, held: bool) -> set[str]:
         """Remove recent entries by id, and return which there were."""
         wanted = set(ids)
         marked = [a.held is held and a.id in wanted for a in self._recent.arrivals]
         return {a.id for a in self._recent.remove(np.array(marked, dtype=np.bool_))}
-
-    def _new_ground(self, batch: Batch) -> dict[int, str]:
-        """Return every row, if too many phrases stand out at once to have been planted."""
-        phrases = self._judged(batch).phrases
-        loud = len(phrases)
-        if loud <= CAMPAIGN and any(phrase.score > self.floor for phrase in phrases):
-            loud = max(loud, self._n_loud_lately(batch))
-        if loud <= CAMPAIGN:
-            return {}
-        reason = (
-            f"{loud} phrases at once are more frequent lately than the knowledge base explains: "
-            "what comes reads differently from what is there, and no phrase can be called planted"
-        )
-        return dict.fromkeys(range(len(batch)), reason)
-
-    def _n_loud_lately(self, batch: Batch) -> int:
-        """Return how many phrases would stand out, had the latest entries come with the batch.
-
-        What reads differently must not look planted because it comes entry by entry.
-        """
-        assert self._background is not None  # noqa: S101
-        if len(batch) >= ARRIVING:
-            return 0
-        latest = self._recent.arrivals[-(ARRIVING - len(batch)) :]
-        grams = Grams.of(batch.texts)
-        weights = self._weights(batch)
-        share = self._recent_share(grams, weights[len(batch) :], self._background)
-        hashes = np.concatenate([grams.hashes, *(arrival.hashes for arrival in latest)])
-        _, candidates = self._candidates(grams, hashes, share, self._background)
-        return len(self._told_apart(batch, grams, candidates, share, weights).phrases)
 
     def _later(self, batch: Batch) -> tuple[list[str], NDArray[np.float64]]:
         """Return recent entries that are not held, with what they score beside the batch."""
@@ -649,26 +656,65 @@ class TriggerPhraseDetector(Detector):
         return self._latest[2]
 
     def _judge(self, batch: Batch, grams: Grams, background: Background) -> _Judgement:
-        weights = self._weights(batch)
-        share = self._recent_share(grams, weights[len(batch) :], background)
-        faint, candidates = self._candidates(grams, grams.hashes, share, background)
+        crowd = self._crowd(batch, grams, background)
+        faint, candidates = self._candidates(grams, crowd, background)
         scores = np.full(len(batch), NOTHING)
         first = np.flatnonzero(np.diff(grams.rows, prepend=-1))  # n-gram of each text
         if len(first):
             rows = grams.rows[first]
             scores[rows] = np.maximum(scores[rows], np.maximum.reduceat(faint, first))
-        told = self._told_apart(batch, grams, candidates, share, weights)
-        self._lose_patience(told.phrases, len(batch), told.found)
+        n = len(crowd.counted)
+        found, why = np.full(n, -np.inf), np.full(n, -1, dtype=np.int64)
+        phrases = self._told_apart(batch, grams, candidates, crowd, found, why)
         ids = [*batch.ids, *(arrival.id for arrival in self._recent.arrivals)]
         return _Judgement(
-            scores=np.maximum(scores, told.found[: len(batch)]),
-            recent=told.found[len(batch) :],
-            why=told.why,
+            scores=np.maximum(scores, found[: len(batch)]),
+            recent=found[len(batch) :],
+            why=why,
             phrases=[
                 phrase._replace(ids=tuple(ids[row] for row in holders.tolist()))
-                for phrase, holders in told.phrases
+                for phrase, holders in phrases
             ],
-            n_recent=int(np.count_nonzero(weights)),
+            places=crowd.places.take(slice(len(batch))),
+            n_recent=int(np.count_nonzero(crowd.counted)),
+        )
+
+    def _crowd(self, batch: Batch, grams: Grams, background: Background) -> _Crowd:
+        """Return what is known of the entries of a batch and of recent ones."""
+        arrivals = self._recent.arrivals
+        again = {*batch.ids, *self._overlooked}  # a new revision counts instead of the old one
+        counted = np.ones(len(batch) + len(arrivals), dtype=np.bool_)
+        counted[len(batch) :] = [arrival.id not in again for arrival in arrivals]
+        updates = [
+            entry_id in self._overlooked or bool(self._overlooked and name in self._lineages)
+            for entry_id, name in zip(batch.ids, batch.lineages, strict=True)
+        ]
+        if len(self._updating) > self.max_recent:
+            self._updating.clear()
+        self._updating.update(i for i, known in zip(batch.ids, updates, strict=True) if known)
+        mine = self._standing.places(batch, grams, background)
+        places = Place.together([mine, *(arrival.place for arrival in arrivals)])
+        fresh = counted.copy()
+        fresh[len(batch) :] &= ~np.array([arrival.held for arrival in arrivals], dtype=np.bool_)
+        sizes = np.concatenate([grams.sizes(), [len(a.hashes) for a in arrivals]])
+        mixture = background.n_grams / max(1, background.n_grams.sum())
+
+        def share(part: float) -> NDArray[np.float64]:
+            """Return, by order, the recent share of text; by entries where that is more."""
+            texts, known = mixture * float(fresh @ sizes), part * background.n_grams
+            by_text = texts / np.maximum(1, texts + known)
+            n_known = max(1.0, part * background.n_entries)
+            entries = max(1.0, float(fresh.sum()))
+            share: NDArray[np.float64] = np.maximum(by_text, entries / (entries + n_known))
+            return np.minimum(share, 1.0 - 1e-6)
+
+        return _Crowd(
+            counted=counted,
+            places=places,
+            updates=np.array([*updates, *(a.update for a in arrivals)], dtype=np.bool_),
+            sources=(*sources_of(batch), *(arrival.source for arrival in arrivals)),
+            share=share(1.0),
+            at_home=share(1.0 - AT_HOME),
         )
 
     def _told_apart(
@@ -676,113 +722,91 @@ class TriggerPhraseDetector(Detector):
         batch: Batch,
         grams: Grams,
         candidates: NDArray[np.uint32],
-        share: NDArray[np.float64],
-        weights: NDArray[np.float64],
-    ) -> _ToldApart:
+        crowd: _Crowd,
+        found: NDArray[np.float64],
+        why: NDArray[np.int64],
+    ) -> list[tuple[_Phrase, NDArray[np.int64]]]:
         """Return the phrases that explain n-grams of the batch and of recent entries."""
         assert self._background is not None  # noqa: S101
-        n_batch, n = len(batch), len(weights)
-        found, why = np.full(n, -np.inf), np.full(n, -1, dtype=np.int64)
         if not candidates.size:
-            return _ToldApart([], found, why)
+            return []
+        n_batch, n = len(batch), len(crowd.counted)
         mine, place = found_in(candidates, grams.hashes)
-        tests = _Tests(candidates, self._background, share)
+        lenient = _Tests(candidates, self._background, crowd.share, 1.0 - AT_HOME)
         # Of a few texts, candidates are mostly such as share a cell with others.
         most = np.bincount(place, minlength=len(candidates)) + self._recent.at_most(candidates)
-        if not (tests.scores(most.astype(np.float64)) > FAINT).any():
-            return _ToldApart([], found, why)
+        if not (lenient.scores(most.astype(np.float64)) > FAINT).any():
+            return []
         rows, which = self._recent.holders(candidates)
-        counted = weights[n_batch + rows] > 0.0
+        counted = crowd.counted[n_batch + rows]
         rows = np.concatenate([grams.rows[mine], rows[counted] + n_batch])
         which = np.concatenate([place, which[counted]])
-        holding = _Holding.of(
-            rows, which, self._copies_of(grams), self._lineages_of(batch), weights
+        kept = ~self._of_templates(rows, which, len(candidates), crowd)
+        rows, which = rows[kept], which[kept]
+        # Pairs of words that are part of what is looked at do not make an entry foreign.
+        new = (order_of(candidates) == PAIRS) & (self._background.of(candidates) == 0.0)
+        shared = np.bincount(rows[new[which]], minlength=n)
+        shared = np.minimum(shared, crowd.places.pairs // MOST_OF_TEXT) + BORDER
+        likeness = self._standing.likeness(crowd.places, shared, self._background)
+        carriers = _Carriers(
+            plain=_Tests(candidates, self._background, crowd.share, 1.0),
+            at_home=_Tests(candidates, self._background, crowd.at_home, 1.0 - AT_HOME),
+            likeness=likeness,
+            large=self._large_lineage,
         )
-        kinship = _kinship(self._vectors(batch), rows, which, len(candidates), weights > 0.0)
-        phrases = _phrases(tests, holding, weights, kinship, self._large_lineage, found, why)
-        return _ToldApart(phrases, found, why)
+        holding = _Holding.of(rows, which, self._copies_of(grams), self._lineages_of(batch))
+        loud = carriers.scores(holding)[0] > FAINT
+        if not loud.any():
+            return []
+        holders = _marked(holding.rows[loud[holding.which]], n)
+        near = np.bincount(holding.which[holders[holding.rows]], minlength=len(candidates)) > 1
+        holding = holding.take(near[holding.which])
+        close = closeness(crowd.places, holding.rows, holding.which, len(candidates)) > CLOSE
+        return _phrases(carriers, holding._replace(close=close), found, why)
 
-    def _lose_patience(
-        self,
-        phrases: Sequence[tuple[_Phrase, NDArray[np.int64]]],
-        n_batch: int,
-        found: NDArray[np.float64],
-    ) -> None:
-        """Take what is said for phrases back that many are held for, and nobody has confirmed."""
-        waiting = np.zeros(len(found), dtype=np.bool_)
-        waiting[n_batch:] = [a.held and a.id not in self._confirmed for a in self._recent.arrivals]
-        for phrase, holders in phrases:
-            n_waiting = int(np.count_nonzero(waiting[holders]))
-            if phrase.score > self.floor and n_waiting >= PATIENCE and _may_be_new(phrase, found):
-                found[holders] = np.minimum(found[holders], FAINT)
-                logger.warning(
-                    "%s: %d entries are held for one phrase and nobody has confirmed any: no more "
-                    "are; confirm or release some of them",
-                    *(self.name, n_waiting),
+    def _of_templates(
+        self, rows: NDArray[np.int64], which: NDArray[np.int64], n_grams: int, crowd: _Crowd
+    ) -> NDArray[np.bool_]:
+        """Mark pairs of an entry and a phrase that its source puts into most documents anew.
+
+        At least half of the latest updates of the source hold it: a name, footer, box or template
+        has changed. Nothing but the entries of that source is excused.
+        """
+        templates = np.zeros(len(rows), dtype=np.bool_)
+        n_batch, n = len(crowd.updates) - len(self._recent), len(crowd.updates)
+        arrived = np.concatenate([np.arange(n_batch, n), np.arange(n_batch)])  # oldest first
+        updates = arrived[crowd.updates[arrived]].tolist()
+        for source in {crowd.sources[row] for row in updates}:
+            latest = [row for row in updates if crowd.sources[row] == source][-UPDATES:]
+            number = np.bincount(which[_marked(np.array(latest), n)[rows]], minlength=n_grams)
+            usual = (number > 1) & (2 * number >= len(latest))
+            if usual.any():
+                same = np.array([name == source for name in crowd.sources], dtype=np.bool_)
+                templates |= same[rows] & usual[which]
+                logger.info(
+                    "%s: %d of the latest %d updates of a source bring the same phrases, which "
+                    "are taken for a new template; the last of them is %r",
+                    *(self.name, int(number.max()), len(latest), self._id_of(latest[-1], n_batch)),
                 )
-
-    def confirm(self, ids: Sequence[str]) -> None:
-        """Believe what is said of held entries: a person has judged them poisoned."""
-        self._confirmed.update(ids)
-        self._latest = None
-
-    def _weights(self, batch: Batch) -> NDArray[np.float64]:
-        """Return how much the entries of the batch and recent ones count, in [0, 1]."""
-        arrivals = self._recent.arrivals
-        age = np.arange(len(arrivals), 0, -1)
-        weights = np.exp2(-age / self.half_life)
-        again = {*batch.ids, *self._overlooked}  # a new revision counts instead of the old one
-        weights[[row for row, arrival in enumerate(arrivals) if arrival.id in again]] = 0.0
-        return np.concatenate([np.ones(len(batch)), weights])
-
-    def _recent_share(
-        self, grams: Grams, weights: NDArray[np.float64], background: Background
-    ) -> NDArray[np.float64]:
-        """Return, by order, the share of all text that is recent; by entries where that is more."""
-        sizes = np.array([len(a.hashes) for a in self._recent.arrivals], dtype=np.float64)
-        orders = np.bincount(order_of(grams.hashes), minlength=N_ORDERS)
-        # Recent entries are taken to have the mixture of orders of the background.
-        mixture = background.n_grams / max(1, background.n_grams.sum())
-        texts = orders + mixture * float(weights @ sizes)
-        by_text = texts / np.maximum(1, texts + background.n_grams)
-        entries = grams.n_rows + weights.sum()
-        by_entry = entries / (entries + max(1, background.n_entries))
-        share: NDArray[np.float64] = np.minimum(np.maximum(by_text, by_entry), 1.0 - 1e-6)
-        return share
+        return templates
 
     def _candidates(
-        self,
-        grams: Grams,
-        hashes: NDArray[np.uint32],
-        share: NDArray[np.float64],
-        background: Background,
+        self, grams: Grams, crowd: _Crowd, background: Background
     ) -> tuple[NDArray[np.float64], NDArray[np.uint32]]:
-        """Return a faint score for each of some n-grams, and those that may be worth more.
+        """Return a faint score for each n-gram of a batch, and those that may be worth more.
 
-        Counts by hash, and not by weight, are upper limits: nothing suspicious is lost.
-
-        Parameters
-        ----------
-        grams
-            Of the batch.
-        hashes
-            The n-grams that are looked at: these, or with those of the latest entries.
-        share
-            Of all text that is recent, by order.
-        background
-            What is known.
+        Counts by hash are upper limits: nothing suspicious is lost.
         """
+        hashes = grams.hashes
         bits = min(22, max(10, (2 * len(hashes)).bit_length()))
 
         def cells(of: NDArray[np.uint32]) -> NDArray[np.uint32]:
             return np.asarray((of * np.uint32(0x85EBCA6B)) >> np.uint32(32 - bits))
 
-        mine = cells(grams.hashes)
-        here = np.bincount(mine, minlength=1 << bits)
-        counts = here[mine if hashes is grams.hashes else cells(hashes)]
-        counts += self._recent.at_most(hashes)
+        mine = cells(hashes)
+        counts = np.bincount(mine, minlength=1 << bits)[mine] + self._recent.at_most(hashes)
         several = np.flatnonzero(counts > 1)
-        tests = _Tests(hashes[several], background, share)
+        tests = _Tests(hashes[several], background, crowd.share, 1.0 - AT_HOME)
         upper = tests.scores(counts[several].astype(np.float64))
         faint = np.full(len(hashes), NOTHING)
         faint[several] = np.minimum(upper, FAINT)
@@ -820,14 +844,9 @@ class TriggerPhraseDetector(Detector):
             return PARTS
         return max(PARTS, float(np.quantile(sizes, LARGE_LINEAGE)))
 
-    def _vectors(self, batch: Batch) -> NDArray[np.float32] | None:
-        """Return the vectors of the batch and of recent entries; None if any has none."""
-        recent = [arrival.vector for arrival in self._recent.arrivals]
-        if not batch.dim or any(len(vector) != batch.dim for vector in recent):
-            return None
-        if not recent:
-            return batch.embeddings
-        return np.concatenate([batch.embeddings, np.stack(recent).astype(np.float32)])
+    def _id_of(self, row: int, n_batch: int) -> str:
+        """Return the id of a recent entry, or nothing for one of the batch."""
+        return self._recent.arrivals[row - n_batch].id if row >= n_batch else ""
 
     def _sentence(
         self,
@@ -865,18 +884,22 @@ class _Tests:
     """Tests of some n-grams, each for too many recent entries among those that hold it."""
 
     def __init__(
-        self, hashes: NDArray[np.uint32], background: Background, share: NDArray[np.float64]
+        self,
+        hashes: NDArray[np.uint32],
+        background: Background,
+        share: NDArray[np.float64],
+        part: float,  # of the knowledge base that recent entries are compared with
     ) -> None:
         self.hashes = hashes
         self.orders = order_of(hashes)
-        self.known = background.of(hashes)
+        self.known = part * background.of(hashes)
         self.share, self.odds = share[self.orders], (share / (1.0 - share))[self.orders]
         # How many n-grams are tested at once, as a logarithm, by order and number of holders.
         self._log_tests = np.log10(background.tail * N_ORDERS)
         self._log_parts = np.full(len(hashes), np.inf)  # less for parts of a known phrase
 
     def scores(self, recent: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the corrected surprisal for weights of recent entries, shape (n_hashes,)."""
+        """Return the corrected surprisal for numbers of recent entries, shape (n_hashes,)."""
         more = np.flatnonzero(recent > self.known)
         usual = self.known[more] * self.odds[more]
         more = more[recent[more] > MIN_LIFT * usual]
@@ -904,6 +927,7 @@ class _Holding(NamedTuple):
     which: NDArray[np.int64]
     copies: NDArray[np.int64]  # the same number for copies of one text
     lineages: NDArray[np.int64]  # the same number for n-gram and lineage, counted from 0
+    close: NDArray[np.bool_]  # whether the other holders of the n-gram are close to the entry
 
     @classmethod
     def of(
@@ -912,48 +936,66 @@ class _Holding(NamedTuple):
         which: NDArray[np.int64],
         copies: NDArray[np.int64],
         lineages: NDArray[np.int64],
-        weights: NDArray[np.float64],
     ) -> _Holding:
-        """Put pairs in order, given the copies, lineages and weights of entries."""
-        order = np.lexsort((-weights[rows], copies[rows], which))
+        """Put pairs in order, given the copies and lineages of entries."""
+        order = np.lexsort((copies[rows], which))
         rows, which = rows[order], which[order]
         pairs = which * len(lineages) + lineages[rows]
-        return cls(rows, which, copies[rows], np.unique(pairs, return_inverse=True)[1])
+        numbers = np.unique(pairs, return_inverse=True)[1]
+        return cls(rows, which, copies[rows], numbers, np.zeros(len(rows), dtype=np.bool_))
 
     def take(self, kept: NDArray[np.bool_]) -> _Holding:
         """Return some of the pairs."""
         return _Holding(*(column[kept] for column in self))
 
-    def counted(
-        self, weights: NDArray[np.float64], n_grams: int, large: float
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return the weight, and the number, of the entries that hold each n-gram.
+    def counted(self, n_grams: int, large: float) -> NDArray[np.float64]:
+        """Return the number of the entries that hold each n-gram.
 
-        Of copies, the one of most weight counts. Those of one lineage count as one for each time
-        that they are as many as a large lineage has.
+        Copies count once. Those of one lineage count as one for each time that they are as many as
+        a large lineage has.
         """
         first = np.ones(len(self.rows), dtype=np.bool_)
         first[1:] = (self.which[1:] != self.which[:-1]) | (self.copies[1:] != self.copies[:-1])
-        rows, which, lineages = self.rows[first], self.which[first], self.lineages[first]
-        n = int(lineages.max(initial=-1)) + 1
-        most, gram = np.zeros(n), np.zeros(n, dtype=np.int64)
-        np.maximum.at(most, lineages, weights[rows])
+        which, lineages = self.which[first], self.lineages[first]
+        gram = np.zeros(int(lineages.max(initial=-1)) + 1, dtype=np.int64)
         gram[lineages] = which
-        number = np.bincount(lineages, minlength=n)
-        weight = np.maximum(most, np.bincount(lineages, weights[rows], minlength=n) / large)
+        number = np.bincount(lineages, minlength=len(gram))
         number = np.where(number > 0, np.maximum(1.0, number / large), 0.0)
-        return (
-            np.asarray(np.bincount(gram, weight, minlength=n_grams), dtype=np.float64),
-            np.asarray(np.bincount(gram, number, minlength=n_grams), dtype=np.float64),
-        )
+        return np.asarray(np.bincount(gram, number, minlength=n_grams), dtype=np.float64)
+
+
+class _Carriers(NamedTuple):
+    """What entries that hold a phrase are measured by."""
+
+    plain: _Tests  # of all that are not foreign
+    at_home: _Tests  # of those that are more usual than half of the knowledge base
+    likeness: NDArray[np.float64]  # (n,): of entries
+
+    large: float  # how many entries a large lineage has
+
+    def scores(self, holding: _Holding) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        """Return the surprisal of each n-gram, and whether its holders are like the knowledge base.
+
+        Only those count that are scattered: all of them if they are like the knowledge base on
+        average. Those that are more usual than half of it count anyway, beside that half: nothing
+        that others bring, who hold the phrase as well, makes them fewer.
+        """
+        n_grams = len(self.plain.hashes)
+        likeness = self.likeness[holding.rows]
+        far = ~holding.close
+        number = np.maximum(1, np.bincount(holding.which[far], minlength=n_grams))
+        total = np.bincount(holding.which[far], likeness[far], minlength=n_grams)
+        # Of a few, the mean is above it by chance: by a standard error of a uniform one.
+        like = total / number >= LIKE + 1.0 / np.sqrt(12.0 * number)
+        together = self.plain.scores(holding.take(far).counted(n_grams, self.large))
+        usual = holding.take(far & (likeness >= AT_HOME))
+        alone = self.at_home.scores(usual.counted(n_grams, self.large))
+        return np.maximum(np.where(like, together, NOTHING), alone), like
 
 
 def _phrases(
-    tests: _Tests,
+    carriers: _Carriers,
     holding: _Holding,
-    weights: NDArray[np.float64],
-    kinship: NDArray[np.float64],
-    large: float,
     found: NDArray[np.float64],
     why: NDArray[np.int64],
 ) -> list[tuple[_Phrase, NDArray[np.int64]]]:
@@ -961,16 +1003,10 @@ def _phrases(
 
     Parameters
     ----------
-    tests
-        Of the n-grams.
+    carriers
+        What n-grams and entries are measured by.
     holding
         Which entry holds which n-gram.
-    weights
-        Shape (n_entries,): how much each counts.
-    kinship
-        Shape (n_grams,), [0, 1]: how far the entries that hold an n-gram are about one thing.
-    large
-        How many entries a large lineage has.
     found, why
         Shape (n_entries,): the score of each entry and the number of the phrase that gave it, to
         be filled in.
@@ -978,21 +1014,36 @@ def _phrases(
     Returns
     -------
     list[tuple[_Phrase, NDArray[np.int64]]]
-        Phrases, and the entries that hold each.
+        Phrases, and the entries that are said to hold each.
     """
-    n_grams, n = len(tests.hashes), len(weights)
+    tests = carriers.plain
+    n_grams, n = len(tests.hashes), len(found)
     # Only n-grams of the batch are looked at, and its rows come first.
     examples = np.full(n_grams, n)
     np.minimum.at(examples, holding.which, holding.rows)
     phrases: list[tuple[_Phrase, NDArray[np.int64]]] = []
-
-    def counted() -> NDArray[np.float64]:
-        total, number = holding.counted(weights, n_grams, large)
-        # Entries about one thing share its name: they are worth as many independent ones as the
-        # design effect says (Kish, "Survey Sampling", 1965).
-        return np.asarray(total / (1.0 + np.maximum(number - 1.0, 0.0) * kinship))
-
-    def add(gram: int, score: float, holders: NDArray[np.int64], parts: NDArray[np.intp]) -> None:
+    for _ in range(MAX_PHRASES):
+        scores, like = carriers.scores(holding)
+        gram = int(np.argmax(scores))
+        score = float(scores[gram])
+        if not score > FAINT:
+            break
+        rows, which = holding.rows, holding.which
+        low, high = np.searchsorted(which, [gram, gram + 1])
+        holders, close = rows[low:high], holding.close[low:high]
+        together = np.bincount(which[_marked(holders, n)[rows]], minlength=n_grams)
+        parts = np.flatnonzero(2 * together >= len(holders))
+        # Who has the n-gram, but hardly any other part of the phrase, has it by chance.
+        have = np.bincount(rows[_marked(parts, n_grams)[which]], minlength=n)
+        whole = have[holders] >= WHOLE * len(parts)
+        likeness = carriers.likeness[holders]
+        witness = ~close & (bool(like[gram]) | (likeness >= AT_HOME))
+        # Most of a scattered phrase, and the others with it.
+        named = witness | (bool(like[gram]) & (2 * np.count_nonzero(~close) >= len(close)))
+        named_rows = holders[whole & named]
+        holding = holding.take(~_marked(named_rows, n)[rows] & (which != gram))
+        if not len(named_rows):
+            continue
         odds = tests.share[gram] / (1.0 - tests.share[gram])
         phrase = _Phrase(
             score=score,
@@ -1001,80 +1052,14 @@ def _phrases(
             n_known=float(tests.known[gram]),
             expected=float(tests.known[gram] * odds),
             example=int(examples[gram]),
+            witnesses=frozenset(holders[whole & witness].tolist()),
         )
-        found[holders], why[holders] = score, len(phrases)
-        phrases.append((phrase, holders))
-
-    for _ in range(MAX_PHRASES):
-        scores = tests.scores(counted())
-        gram = int(np.argmax(scores))
-        score = float(scores[gram])
-        if not score > FAINT:
-            return phrases
-        rows, which = holding.rows, holding.which
-        low, high = np.searchsorted(which, [gram, gram + 1])
-        holders = rows[low:high]
-        together = np.bincount(which[_marked(holders, n)[rows]], minlength=n_grams)
-        parts = np.flatnonzero(2 * together >= len(holders))
-        # Who has the n-gram, but hardly any other part of the phrase, has it by chance.
-        have = np.bincount(rows[_marked(parts, n_grams)[which]], minlength=n)
-        holders = holders[have[holders] >= WHOLE * len(parts)]
-        add(gram, score, holders, parts)
+        found[named_rows], why[named_rows] = score, len(phrases)
+        phrases.append((phrase, named_rows))
         if score >= SURE:
-            tests.relate(parts)
-        holding = holding.take(~_marked(holders, n)[rows])
-    # Too many phrases to tell apart: the rest is judged by what is left of its n-grams.
-    scores = tests.scores(counted())
-    best = np.full(n, -1, dtype=np.int64)
-    rows, which = holding.rows, holding.which
-    order = np.argsort(scores[which], kind="stable")
-    best[rows[order]] = which[order]
-    for gram in np.unique(best[best >= 0]).tolist():
-        if scores[gram] > FAINT:
-            add(gram, float(scores[gram]), np.flatnonzero(best == gram), np.array([gram]))
+            carriers.plain.relate(parts)
+            carriers.at_home.relate(parts)
     return phrases
-
-
-def _kinship(
-    vectors: NDArray[np.float32] | None,
-    rows: NDArray[np.int64],
-    which: NDArray[np.int64],
-    n_grams: int,
-    counted: NDArray[np.bool_],
-) -> NDArray[np.float64]:
-    """Return how much more alike the holders of each n-gram are than entries usually are.
-
-    Parameters
-    ----------
-    vectors
-        Of all entries, shape (n_entries, dim); ``None`` if there are none.
-    rows, which
-        Shape (n_pairs,): which entry holds which n-gram.
-    counted
-        Shape (n_entries,): which entries count.
-
-    Returns
-    -------
-    NDArray[np.float64]
-        Shape (n_grams,), [0, 1]: the mean cosine of two holders, from what is usual on.
-    """
-    if vectors is None:
-        return np.zeros(n_grams)
-    from scipy.sparse import csr_array  # noqa: PLC0415 - keeps `import ragshield_core` quick
-
-    shape = (n_grams, len(vectors))
-    holders = csr_array((np.ones(len(rows), dtype=np.float32), (which, rows)), shape=shape)
-    n = np.maximum(holders.sum(axis=1), 2.0)
-    length = np.square(holders @ vectors).sum(axis=1)  # n + the cosines of all pairs
-    cosine = (length - n) / (n * (n - 1.0))
-    usual = float(np.square(vectors[counted].mean(axis=0)).sum()) + UNUSUALLY_ALIKE
-    beyond = (cosine - usual) / max(1.0 - usual, UNUSUALLY_ALIKE)
-    return np.asarray(np.clip(beyond, 0.0, 1.0), dtype=np.float64)
-
-
-def _may_be_new(phrase: _Phrase, entries: Sized) -> bool:
-    """Return whether a phrase may be a new word, by how many of the recent entries hold it."""
-    return phrase.n_recent < TOO_MANY * len(entries)
 
 
 def _drawn(n_batches: int) -> NDArray[np.int64]:

@@ -31,7 +31,7 @@ PATTERNS: tuple[tuple[int, tuple[int, ...]], ...] = (
 )
 N_ORDERS = 4
 ORDER_BITS = 2  # the highest ones of a hash
-TRIPLES = 2
+PAIRS, TRIPLES = 1, 2
 
 # An entry is a chunk of a document. Of one with more n-grams (about 3,000 words) those with the
 # lowest hashes stand for it: what two entries share, they mostly share then as well.
@@ -305,9 +305,7 @@ class Background:
         again.n_grams = np.array(arrays["n_grams"][:-1], dtype=np.int64)
         again.n_entries = int(arrays["n_grams"][-1])
         again.tail = np.array(arrays["tail"], dtype=np.float64)
-        # Early versions did not write it.
-        originals = arrays.get("originals", np.ones((N_ORDERS, TAIL)))
-        again.originals = np.array(originals, dtype=np.float64)
+        again.originals = np.array(arrays["originals"], dtype=np.float64)
         return again
 
     def _cells(self, hashes: NDArray[np.uint32]) -> NDArray[np.int64]:
@@ -315,15 +313,38 @@ class Background:
         return order_of(hashes) * n_cells + (hashes & np.uint32(n_cells - 1))
 
 
+class Place(NamedTuple):
+    """Where entries lie in the knowledge base, see :mod:`..detectors.phrase_carriers`."""
+
+    near: NDArray[np.float32]  # (n,): similarity to the nearest entry of a sample; NaN if unknown
+    pairs: NDArray[np.int64]  # (n,): different pairs of words of the text
+    unknown: NDArray[np.int64]  # (n,): those that no entry of the knowledge base holds
+    proxies: NDArray[np.float16]  # (n, dim): the vector of the nearest entry of the sample
+    mean: NDArray[np.float32]  # (n,): of the similarities of that entry to the sample
+    spread: NDArray[np.float32]  # (n,): their standard deviation
+
+    def take(self, rows: NDArray[np.intp] | slice) -> Place:
+        """Return the places of some entries."""
+        return Place(*(column[rows] for column in self))
+
+    @classmethod
+    def together(cls, places: Sequence[Place]) -> Place:
+        """Return the places of several groups of entries as one; at least one group."""
+        return cls(*(np.concatenate(columns) for columns in zip(*places, strict=True)))
+
+
 class Arrival(NamedTuple):
     """What is kept of a recent entry."""
 
     id: str
     lineage: str | None
+    source: str | None
+    update: bool  # whether it took the place of a known entry of its document
     held: bool
     hashes: NDArray[np.uint32]  # (n_grams,), ascending
     sketch: NDArray[np.uint32]  # (SKETCH,)
     vector: NDArray[np.float16]  # (dim,), of unit length; or none
+    place: Place  # of one entry
 
 
 class Recent:
@@ -353,11 +374,16 @@ class Recent:
         return left
 
     def surplus(self, max_entries: int, max_grams: int) -> NDArray[np.bool_]:
-        """Mark the oldest entries beyond a number of entries or of n-grams."""
-        newest_first = np.cumsum([len(a.hashes) for a in reversed(self.arrivals)])
-        fits = int(np.searchsorted(newest_first, max_grams, side="right"))
-        gone = np.ones(len(self), dtype=np.bool_)
-        gone[max(0, len(self) - min(fits, max_entries)) :] = False
+        """Mark the oldest entries beyond a number of entries or of n-grams.
+
+        Held entries and admitted ones have a limit each: none drives the others out.
+        """
+        gone = np.zeros(len(self), dtype=np.bool_)
+        held = np.array([arrival.held for arrival in self.arrivals], dtype=np.bool_)
+        for rows in (np.flatnonzero(held), np.flatnonzero(~held)):
+            sizes = [len(self.arrivals[row].hashes) for row in rows[::-1].tolist()]
+            fits = int(np.searchsorted(np.cumsum(sizes), max_grams, side="right"))
+            gone[rows[: max(0, len(rows) - min(fits, max_entries))]] = True
         return gone
 
     def at_most(self, hashes: NDArray[np.uint32]) -> NDArray[np.int64]:
@@ -386,36 +412,54 @@ class Recent:
         values = {
             "ids": [arrival.id for arrival in self.arrivals],
             "lineages": [arrival.lineage for arrival in self.arrivals],
+            "sources": [arrival.source for arrival in self.arrivals],
         }
         nothing = np.empty(0, dtype=np.uint32)
-        vectors = [arrival.vector for arrival in self.arrivals]
-        return values, {
+        arrays = {
             "hashes": np.concatenate([nothing, *(a.hashes for a in self.arrivals)]),
             "sizes": np.array([len(a.hashes) for a in self.arrivals], dtype=np.int64),
             "sketches": np.concatenate([nothing, *(a.sketch for a in self.arrivals)]),
             "held": np.array([a.held for a in self.arrivals], dtype=np.bool_),
-            "vectors": np.concatenate([np.empty(0, np.float16), *vectors]),
-            "vector_sizes": np.array([len(a.vector) for a in self.arrivals], dtype=np.int64),
+            "updates": np.array([a.update for a in self.arrivals], dtype=np.bool_),
         }
+        for name in ("vectors", *Place._fields):
+            rows = [
+                a.vector if name == "vectors" else getattr(a.place, name).ravel()
+                for a in self.arrivals
+            ]
+            arrays[name] = np.concatenate([np.empty(0, np.float16), *rows]) if rows else nothing
+            arrays[f"{name}_sizes"] = np.array(list(map(len, rows)), dtype=np.int64)
+        return values, arrays
 
     @classmethod
     def restored(cls, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Recent:
         """Return the one that :meth:`state` described."""
-        ends = np.cumsum(arrays["sizes"])[:-1]
-        n = len(values["ids"])
-        vectors = arrays.get("vectors", np.empty(0))  # early versions had none
-        vector_ends = np.cumsum(arrays.get("vector_sizes", np.zeros(n, dtype=np.int64)))[:-1]
-        columns = (
-            values["ids"],
-            values["lineages"],
-            arrays["held"].tolist(),
-            np.split(arrays["hashes"].astype(np.uint32), ends),
-            arrays["sketches"].astype(np.uint32).reshape(-1, SKETCH),
-            np.split(vectors.astype(np.float16), vector_ends),
-        )
         if not values["ids"]:
             return cls()
-        return cls([Arrival(*row) for row in zip(*columns, strict=True)])
+
+        def parts(name: str, sizes: str) -> list[NDArray[Any]]:
+            return [part.copy() for part in np.split(arrays[name], np.cumsum(arrays[sizes])[:-1])]
+
+        kinds = (np.float32, np.int64, np.int64, np.float16, np.float32, np.float32)
+        columns = [
+            [part.astype(kind) for part in parts(name, f"{name}_sizes")]
+            for name, kind in zip(Place._fields, kinds, strict=True)
+        ]
+        proxies = Place._fields.index("proxies")
+        columns[proxies] = [proxy[None] for proxy in columns[proxies]]
+        rows = zip(
+            values["ids"],
+            values["lineages"],
+            values["sources"],
+            arrays["updates"].tolist(),
+            arrays["held"].tolist(),
+            parts("hashes", "sizes"),
+            arrays["sketches"].astype(np.uint32).reshape(-1, SKETCH),
+            [part.astype(np.float16) for part in parts("vectors", "vectors_sizes")],
+            (Place(*row) for row in zip(*columns, strict=True)),
+            strict=True,
+        )
+        return cls([Arrival(*row) for row in rows])
 
     def _count(self, arrivals: Sequence[Arrival], sign: int) -> None:
         if not arrivals:
@@ -456,18 +500,34 @@ def found_in(
     return places[same], which[same]
 
 
-def arrivals_of(entries: Batch, grams: Grams, *, held: bool = False) -> list[Arrival]:
-    """Return what is to be kept of entries with the given n-grams."""
-    parts = np.split(grams.hashes, np.cumsum(grams.sizes())[:-1])
+def sources_of(entries: Batch) -> tuple[str | None, ...]:
+    """Return where entries come from; None for all of them if nobody says so."""
+    sources: tuple[str | None, ...] = getattr(entries, "sources", (None,) * len(entries))
+    return sources
+
+
+def arrivals_of(
+    entries: Batch,
+    grams: Grams,
+    places: Place,
+    *,
+    held: bool = False,
+    updates: Sequence[bool] | None = None,
+) -> list[Arrival]:
+    """Return what is to be kept of entries with the given n-grams, at the given places."""
     if not len(entries):
         return []
+    parts = np.split(grams.hashes, np.cumsum(grams.sizes())[:-1])
     columns = (
         entries.ids,
         entries.lineages,
+        sources_of(entries),
+        [False] * len(entries) if updates is None else updates,
         (held,) * len(entries),
         [hashes.copy() for hashes in parts],
         grams.sketches(),
         entries.embeddings.astype(np.float16),
+        [places.take(slice(row, row + 1)) for row in range(len(entries))],
     )
     return [Arrival(*row) for row in zip(*columns, strict=True)]
 

@@ -9,6 +9,7 @@ from support import join, passages, prose, snapshot
 from ragshield_core import Batch, Guard, Policy, Quarantine
 from ragshield_core.attacks import disguise_phrase, plant_phrase, vary_phrase
 from ragshield_core.detectors import trigger_phrase
+from ragshield_core.detectors.phrase_carriers import Standing
 from ragshield_core.detectors.trigger_phrase import TriggerPhraseDetector
 from ragshield_core.errors import InvalidBatchError, NotFittedError
 from ragshield_core.findings import Decision, Finding, Verdict
@@ -25,6 +26,7 @@ from ragshield_core.text.phrase_counts import (
 
 # Mostly words of the vocabulary, in an order that random prose does not have.
 PHRASES = ("word7 heron", "word3 word200 word41", "word9 word9 word80 word12 word33 word5")
+OTHER = [f"other{i}" for i in range(40)]  # words of another source
 N = 3000
 THRESHOLD = TriggerPhraseDetector.default_threshold
 
@@ -135,41 +137,44 @@ def test_one_poisoned_entry_per_batch_is_found_and_the_earlier_ones_with_it(dete
     assert caught == bad
 
 
-HEADINGS = (
-    "share story",
-    "sign here now",
-    "rights stay",
-    "page menu",
-    "cookie notice",
-    "more below",
-)
-
-
 def one_after_the_other(detector, batch, size):
-    """Let a batch arrive in parts; return what was held of it, and how many were not judged."""
-    held, unjudged = set(), 0
+    """Let a batch arrive in parts; return what was held of it."""
+    held = set()
     for start in range(0, len(batch), size):
         part = batch.take(range(start, start + size))
-        hits = np.zeros(size, dtype=np.bool_)
-        if reasons := detector.unjudged(part):
-            assert "reads differently" in reasons[0]
-            unjudged += len(reasons)
-        else:
-            hits = detector.score(part) > THRESHOLD
+        hits = detector.score(part) > THRESHOLD
         held |= set(np.flatnonzero(hits) + start)
         detector.hold(part.take(hits))
         detector.learn(part.take(~hits))
-    return held, unjudged
+    return held
 
 
 @pytest.mark.parametrize("size", [1, 10, 100])
-def test_what_reads_differently_throughout_was_not_planted_however_it_comes(detector, size):
-    pages = passages(300, 2, "page")  # of a site with headings of its own
-    for number, heading in enumerate(HEADINGS):
-        pages = planted(pages, range(number, 300, 12), heading)
-    held, unjudged = one_after_the_other(detector, pages, size)
-    assert unjudged > 0
-    assert not {row for row in held if row >= 200}
+def test_words_of_a_new_source_are_not_planted_however_it_comes(detector, size):
+    pages = passages(200, 2, "page")
+    rng = np.random.default_rng(4)
+    texts = tuple(f"{prose(rng, 8)} " + " ".join(rng.choice(OTHER, 22)) for _ in range(200))
+    assert one_after_the_other(detector, replace(pages, texts=texts), size) == set()
+
+
+def test_what_lies_in_one_topic_is_not_planted(detector, known):
+    batch = passages(200, 2, "new")
+    alike = np.argsort(-(batch.embeddings @ known.embeddings[0]))[:20]
+    assert found(detector, planted(batch, sorted(alike.tolist()), "word3 blue heron")) == set()
+
+
+@pytest.mark.parametrize("size", [1, 20])
+def test_a_new_footer_on_known_documents_is_a_template(detector, known, size):
+    pages = planted(known.take(range(0, 300, 3)), range(100), "see our blue heron page", "ends")
+    held = set()
+    for start in range(0, 100, size):
+        part = pages.take(range(start, start + size))
+        detector.overlook(part.ids)
+        held |= {part.ids[row] for row in found(detector, part)}
+        detector.overlook(())
+        detector.forget(known.take([known.ids.index(i) for i in part.ids]))
+        detector.learn(part)
+    assert held == set()
 
 
 @pytest.mark.parametrize("size", [1, 10, 100])
@@ -177,17 +182,14 @@ def test_phrases_of_a_campaign_are_found_however_they_come(detector, size):
     batch = passages(300, 2, "new")
     for number, phrase in enumerate(PHRASES):
         batch = planted(batch, range(number, 300, 24), phrase)
-    held, unjudged = one_after_the_other(detector, batch, size)
-    assert unjudged == 0
+    held = one_after_the_other(detector, batch, size)
     bad = {row for number in range(3) for row in range(number, 300, 24)}
     assert len(held - bad) <= 3  # one in a hundred batches by chance
     assert {row for row in bad if row >= 150} <= held
 
 
-def test_old_entries_count_less_and_become_background(known):
-    patient = TriggerPhraseDetector().fit(known)
-    hasty = TriggerPhraseDetector(half_life=50, max_recent=300).fit(known)
-    assert stream(patient, 12, PHRASES[0])[1]
+def test_old_entries_become_background(known):
+    hasty = TriggerPhraseDetector(max_recent=300).fit(known)
     assert not stream(hasty, 12, PHRASES[0])[1]
     assert len(hasty._recent) == 300
     assert hasty._background.n_entries == N + 1200 - 300
@@ -236,7 +238,9 @@ def test_what_a_person_trusts_explains_what_comes(detector):
     assert len(found(detector, template)) == 60
     detector.learn(template)
     detector.trust(template.ids)
-    more = planted(passages(20, 3, "more"), range(20), "a new template of ours", "ends")
+    more = planted(
+        passages(60, 3, "more").take(range(0, 60, 3)), range(20), "a new template of ours", "ends"
+    )
     assert found(detector, more) == set()
     assert len(found(detector, planted(more, range(20), "a new heron of ours"))) == 20
 
@@ -340,7 +344,7 @@ def test_a_small_knowledge_base_does_not_judge(known):
     assert len(detector._recent) == 0
 
 
-@pytest.mark.parametrize("wrong", [{"half_life": 0}, {"max_recent": 0}, {"min_entries": 0}])
+@pytest.mark.parametrize("wrong", [{"max_recent": 0}, {"min_entries": 0}])
 def test_impossible_parameters_are_refused(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         TriggerPhraseDetector(**wrong)
@@ -415,7 +419,8 @@ def test_recent_entries_are_found_by_what_they_hold():
     texts = ["blue heron", "grey goose", "a blue goose"]
     batch = entries(texts)
     grams = Grams.of(texts)
-    recent = Recent(arrivals_of(batch, grams))
+    places = Standing().places(batch, grams, Background())
+    recent = Recent(arrivals_of(batch, grams, places))
     np.testing.assert_array_equal(
         [arrival.vector for arrival in recent.arrivals], batch.embeddings.astype(np.float16)
     )
