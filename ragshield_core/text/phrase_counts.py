@@ -456,7 +456,7 @@ class Recent:
             parts("hashes", "sizes"),
             arrays["sketches"].astype(np.uint32).reshape(-1, SKETCH),
             [part.astype(np.float16) for part in parts("vectors", "vectors_sizes")],
-            (Place(*row) for row in zip(*columns, strict=True)),
+            (Place(*row) for row in zip(*columns, strict=True)),  # type: ignore[arg-type]
             strict=True,
         )
         return cls([Arrival(*row) for row in rows])
