@@ -325,7 +325,7 @@ class Place(NamedTuple):
 
     def take(self, rows: NDArray[np.intp] | slice) -> Place:
         """Return the places of some entries."""
-        return Place(*(column[rows] for column in self))
+        return Place(*(column[rows] for column in self))  # type: ignore[arg-type]
 
     @classmethod
     def together(cls, places: Sequence[Place]) -> Place:
@@ -456,7 +456,7 @@ class Recent:
             parts("hashes", "sizes"),
             arrays["sketches"].astype(np.uint32).reshape(-1, SKETCH),
             [part.astype(np.float16) for part in parts("vectors", "vectors_sizes")],
-            (Place(*row) for row in zip(*columns, strict=True)),  # type: ignore[arg-type]
+            (Place(*row) for row in zip(*columns, strict=True)),
             strict=True,
         )
         return cls([Arrival(*row) for row in rows])
