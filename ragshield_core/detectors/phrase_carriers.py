@@ -263,7 +263,8 @@ def _rank(usual: NDArray[Any], values: NDArray[Any]) -> NDArray[np.float64]:
 
 def _kept_pairs(hashes: NDArray[np.uint32]) -> NDArray[np.uint32]:
     """Return the pairs of words of a text, at most :data:`KEPT_PAIRS`."""
-    return hashes[order_of(hashes) == PAIRS][:KEPT_PAIRS].copy()
+    kept: NDArray[np.uint32] = hashes[order_of(hashes) == PAIRS][:KEPT_PAIRS].copy()
+    return kept
 
 
 def _mixed(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:

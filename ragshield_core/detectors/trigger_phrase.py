@@ -946,7 +946,7 @@ class _Holding(NamedTuple):
 
     def take(self, kept: NDArray[np.bool_]) -> _Holding:
         """Return some of the pairs."""
-        return _Holding(*(column[kept] for column in self))
+        return _Holding(*(column[kept] for column in self))  # type: ignore[arg-type]
 
     def counted(self, n_grams: int, large: float) -> NDArray[np.float64]:
         """Return the number of the entries that hold each n-gram.

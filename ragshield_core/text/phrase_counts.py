@@ -325,7 +325,7 @@ class Place(NamedTuple):
 
     def take(self, rows: NDArray[np.intp] | slice) -> Place:
         """Return the places of some entries."""
-        return Place(*(column[rows] for column in self))
+        return Place(*(column[rows] for column in self))  # type: ignore[arg-type]
 
     @classmethod
     def together(cls, places: Sequence[Place]) -> Place:
