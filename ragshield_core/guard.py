@@ -976,8 +976,9 @@ class Guard(Writes):
 
     def _screened(self, batch: Batch, replacing: Collection[str]) -> Report:
         self._check_connected()
-        with overlooking(self.detectors, replacing):
-            self.catch_up()
+        self.catch_up()
+        leaving = {*replacing, *self._knowledge.among(batch.ids)}
+        with overlooking(self.detectors, leaving):
             self.check_dim(batch)
             calibrator = self._calibrator
             report = screened(

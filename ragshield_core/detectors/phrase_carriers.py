@@ -25,6 +25,8 @@ CHUNK = 4_096
 # A phrase between two words makes new pairs of words with them and with those beside them: six at
 # most, of which some are known.
 BORDER = 4
+# A share of fewer pairs than three times those is too coarse to say how foreign a text is.
+FEWEST_PAIRS = 3 * BORDER
 
 
 class Standing:
@@ -138,10 +140,13 @@ class Standing:
         assert usual.likeness is not None  # noqa: S101
         unknown = np.maximum(0, places.unknown - shared)
         known = 1.0 - unknown / np.maximum(1, np.maximum(places.pairs - shared, unknown))
-        rank = _rank(usual.known, known)
-        if len(usual.near):
-            rank = rank + np.where(np.isnan(places.near), rank, _rank(usual.near, places.near))
-        return _rank(usual.likeness, rank)
+        words = _rank(usual.known, known)
+        if not len(usual.near):
+            return _rank(usual.likeness, words)
+        near = np.where(np.isnan(places.near), words, _rank(usual.near, places.near))
+        # Of a short text little is left beside the phrase: its vector says more.
+        words = np.where(places.pairs - shared < FEWEST_PAIRS, near, words)
+        return _rank(usual.likeness, words + near)
 
     def _same_lineage(self, lineages: Sequence[str | None]) -> NDArray[np.bool_]:
         """Mark which entries of the sample are parts of the same document as others."""

@@ -25,8 +25,8 @@ from ragshield_core.groups.graph import Lists
 from ragshield_core.groups.usual import Tied, Usual
 
 # A source says what is usual in it from so many entries on: below, one group of five would be a
-# tenth of all that there is to compare it with.
-FEWEST_OF_SOURCE = 50
+# quarter of all that there is to compare it with.
+FEWEST_OF_SOURCE = 20
 # Entries of a source that are compared with: enough for the largest in a hundred.
 MOST_OF_SOURCE = 400
 # The third nearest standing entry says whether an entry sits among standing topics: one or two may
