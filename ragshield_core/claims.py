@@ -128,6 +128,34 @@ def source_of(document: str | None) -> str | None:
     return (f"/{source}" if folders[0] == "" else source)[:MAX_SOURCE]
 
 
+# Where an integration names the source itself: a feed, a connector, an uploader.
+SOURCE_KEY = "ragshield_source"
+
+
+def named_source(metadata: Mapping[str, Any], document: str | None) -> str | None:
+    """Return where an entry comes from: as its metadata says, else by its document's name.
+
+    Parameters
+    ----------
+    metadata
+        Its ``"ragshield_source"`` counts, if it is a text that databases can keep; what is longer
+        than 255 characters is cut.
+    document
+        As of :func:`source_of`.
+
+    Examples
+    --------
+    >>> named_source({"ragshield_source": "helpdesk-export"}, "https://docs.example/a.md")
+    'helpdesk-export'
+    """
+    named = metadata.get(SOURCE_KEY)
+    if isinstance(named, str) and named and "\0" not in named:
+        with suppress(UnicodeEncodeError):  # halves of surrogate pairs
+            named[:MAX_SOURCE].encode()
+            return named[:MAX_SOURCE]
+    return source_of(document)
+
+
 def tell_lineages(keys: Iterable[str | None]) -> None:
     """Log which metadata lineages were taken from: names of keys and counts only."""
     if logger.isEnabledFor(logging.INFO):

@@ -11,7 +11,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ragshield_core.claims import source_of
+from ragshield_core.claims import named_source
 from ragshield_core.errors import InvalidBatchError
 
 # An embedder that says it returns unit vectors is off by about 1e-7 in float32; vectors that went
@@ -157,8 +157,8 @@ class Batch:
         ids, texts, labels, lineages, metadatas, contexts
             As the columns of the class; ``None`` for a column that is not there.
         sources
-            As the column of the class; ``None`` takes the host, bucket or top folder of each
-            lineage, see :func:`ragshield_core.claims.source_of`.
+            As the column of the class; ``None`` takes what metadata names, or the host, bucket or
+            top folder of each lineage; see :func:`ragshield_core.claims.named_source`.
         embeddings
             Shape (n_entries, dim), any float type, any length but zero. Rows are brought to unit
             length for the detectors; the originals are kept in ``vectors``. ``None`` where there
@@ -171,6 +171,8 @@ class Batch:
             dimension, not finite, or zero.
         """
         n = len(ids)
+        documents = (None,) * n if lineages is None else tuple(lineages)
+        kept = tuple({} for _ in range(n)) if metadatas is None else tuple(metadatas)
         given = np.empty((n, 0), dtype=np.float32) if embeddings is None else embeddings
         vectors = _as_matrix(tuple(ids), given)
         return cls(
@@ -178,13 +180,11 @@ class Batch:
             texts=tuple(texts),
             embeddings=_unit_rows(tuple(ids), vectors),
             labels=(None,) * n if labels is None else tuple(labels),
-            lineages=(None,) * n if lineages is None else tuple(lineages),
-            metadatas=tuple({} for _ in range(n)) if metadatas is None else tuple(metadatas),
+            lineages=documents,
+            metadatas=kept,
             vectors=vectors,
             contexts=(None,) * n if contexts is None else tuple(contexts),
-            sources=tuple(map(source_of, lineages or (None,) * n))
-            if sources is None
-            else tuple(sources),
+            sources=_sources_of(kept, documents) if sources is None else tuple(sources),
         )
 
     def __len__(self) -> int:
@@ -271,6 +271,15 @@ def together(batches: Sequence[Batch]) -> Batch:
         embeddings=embeddings,
         vectors=vectors,
     )
+
+
+def _sources_of(
+    metadatas: Sequence[Mapping[str, Any]], documents: Sequence[str | None]
+) -> tuple[str | None, ...]:
+    """Return the source of each entry; what is no mapping is refused elsewhere, by name."""
+    claims = zip(metadatas, documents, strict=False)
+    named = (named_source(m if isinstance(m, Mapping) else {}, name) for m, name in claims)
+    return (*named, *(None,) * (len(documents) - len(metadatas)))
 
 
 def _fingerprint(text: str, label: str | None, lineage: str | None, context: str | None) -> str:
