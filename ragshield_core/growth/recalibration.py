@@ -18,7 +18,7 @@ from ragshield_core.findings import Finding, Skipped, finding_from_dict, finding
 from ragshield_core.groups.pieces import Pieces
 from ragshield_core.growth.borrowed import Lent
 from ragshield_core.growth.calibrator import Calibrator
-from ragshield_core.growth.clean_sample import CleanSample, first_size, full_size, latest
+from ragshield_core.growth.clean_sample import CleanSample, first_size, latest
 from ragshield_core.growth.knowledge import Knowledge
 from ragshield_core.screening import crash, explained, findings_of
 from ragshield_core.state import part_of
@@ -31,10 +31,6 @@ REFRESH_AFTER = 0.1
 # Of what was collected, revisions and entries that have left are dropped once all together are so
 # many times what is known.
 MOST_COLLECTED = 2
-# A first sample is small, so that clean entries are held more often than accepted, by a third as a
-# rule. Where so many times the accepted share was held, what is far from all that is usual left
-# out, poison was: a sample with that in would have higher thresholds than what is clean.
-MOST_HELD = 2
 
 NOTHING = Batch.of(ids=[], texts=[], embeddings=None)
 
@@ -381,8 +377,6 @@ class Recalibration:
         calibrator.sample = sample = calibrator.draw(collected, vetted=False)
         try:
             calibrator.by_sample(sample, confirmed, at_most)
-            if len(collected) < full_size(self._rate):  # a sample for now
-                self._collected = [collected]
         except CalibrationError:
             self._collect_again(collected)
             raise
@@ -411,11 +405,7 @@ class Recalibration:
 
     @property
     def _renewing(self) -> bool:
-        """Whether a larger clean sample is to be had than the one there is, or any at all.
-
-        The guard began with nothing, a small store was adopted, or an early version saved this
-        guard without its sample.
-        """
+        """Whether a clean sample is still to be had: a store too small for the rate was adopted."""
         calibrator = self._calibrator
         if calibrator.calibration is None:
             return False
@@ -428,14 +418,7 @@ class Recalibration:
         held = {entry_id for batch in self._held_meanwhile for entry_id in batch.ids}
         collected = {entry_id for batch in self._collected for entry_id in batch.ids}
         n = len(held) + sum(entry_id in self._knowledge for entry_id in collected)
-        if self._wanted_rate is not None:
-            return n >= first_size(self._wanted_rate)
-        return n >= (full_size(self._rate) if self._began_small else first_size(self._rate))
-
-    @property
-    def _began_small(self) -> bool:
-        """Whether the sample that is to be renewed is the first one after nothing."""
-        return self._wanted_rate is None and self._calibrator.sample is not None
+        return n >= first_size(self._wanted_rate or self._rate)
 
     def _renew(self, confirmed: Sequence[str]) -> None:
         """Take a new clean sample from what has come."""
@@ -445,21 +428,11 @@ class Recalibration:
         clean = [i not in self._knowledge and i not in judged for i in outside.ids]
         outside = outside.take(np.array(clean, dtype=np.bool_))
         renewed = CleanSample(inside=inside, outside=outside, vetted=False)
-        before, began_small = self._calibrator.sample, self._began_small
         self._calibrator.sample = renewed
         if self._wanted_rate is not None:
             self._calibrator.policy = self._calibrator.policy.accepting(self._wanted_rate)
         self._collected, self._held_meanwhile, self._wanted_rate = [], [], None
-        n_held = self.refresh(confirmed)
-        if began_small and n_held > MOST_HELD * self._rate * len(renewed):
-            logger.warning(
-                "%d of %d entries were held, more than clean ones would be: thresholds are still "
-                "taken from the few that came first. calibrate(clean=...) takes them from entries "
-                "that you know to be clean",
-                *(n_held, len(renewed)),
-            )
-            self._calibrator.sample = before
-            self.refresh(confirmed)
+        self.refresh(confirmed)
 
     def _judge_again(self, entries: Batch, scores: Mapping[str, NDArray[np.float64]]) -> None:
         """Note findings against fitted entries; the next report names them."""
