@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
+from ragshield_core.adapters.updates import is_part
 from ragshield_core.entries import Batch
 from ragshield_core.errors import PoisonedEntryError, QuarantineError
 from ragshield_core.findings import Decision, Report, Verdict, printable
@@ -15,7 +16,7 @@ from ragshield_core.quarantine import HeldEntry, Quarantine, Status
 logger = logging.getLogger("ragshield")  # ids and counts, never text
 
 
-def stays_held(report: Report, guard: Guard) -> Report:
+def stays_held(report: Report, guard: Guard, updated: Collection[str] = ()) -> Report:
     """Keep what is held in quarantine until a reviewer decides, even if it looks admissible now.
 
     Detectors may think better of a document, after a new calibration or because others have left.
@@ -29,6 +30,8 @@ def stays_held(report: Report, guard: Guard) -> Report:
         From :meth:`Guard.hold`.
     guard
         Of that report.
+    updated
+        Ids of entries that come as parts of new versions, which supersede held ones.
 
     Returns
     -------
@@ -56,10 +59,12 @@ def stays_held(report: Report, guard: Guard) -> Report:
             continue
         since = f"held by {item.held_by} since {item.held_at.isoformat()}"
         if item.entry.fingerprint in (entry.fingerprint, entry.text_fingerprint):
+            if is_part(item):  # of a version that waited: another has come
+                continue
             stay += 1
             note = f"{since}, and no reviewer has released it"
             changed[row] = replace(decision, verdict=Verdict.QUARANTINE, note=note)
-        else:
+        elif entry.id not in updated:
             note = f"another revision is {since}; releasing that one would replace this one"
             changed[row] = replace(decision, note="; ".join(filter(None, (decision.note, note))))
     report = replace(report, remarkable={**report.remarkable, **changed})
