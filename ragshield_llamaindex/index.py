@@ -402,19 +402,12 @@ class GuardedVectorStoreIndex(Guarded, VectorStoreIndex):
             raise
 
     def insert(self, document: Document, **insert_kwargs: Any) -> None:
-        """Cut a document into nodes and index those that are admitted.
-
-        One that waits in quarantine as it is, with nothing of it in the index, is left there.
-        """
-        if self._new(document) and self._keeper.run(self._waits(document)):
-            return
+        """Cut a document into nodes and index those that are admitted."""
         super().insert(document, **insert_kwargs)
         self._unrecord(document.id_)
 
     async def ainsert(self, document: Document, **insert_kwargs: Any) -> None:
         """Do as :meth:`insert` does, by async methods."""
-        if self._new(document) and await self._keeper.arun(self._waits(document)):
-            return
         await super().ainsert(document, **insert_kwargs)
         self._unrecord(document.id_)
 
@@ -543,12 +536,8 @@ class GuardedVectorStoreIndex(Guarded, VectorStoreIndex):
         unsettle(self._docstore, restored)
         self._record()
 
-    def _new(self, document: Document) -> bool:
-        """Return whether no version of a document is recorded."""
-        return self._docstore.get_document_hash(document.id_) is None
-
     def _waits(self, document: Document) -> Steps[bool]:
-        """Return whether this very version of a document waits in quarantine."""
+        """Return whether this very version of a document waits, and the one before is served."""
         waits = yield from self._keeper.still_held([(document.id_, document.hash)])
         return document.id_ in waits
 

@@ -19,7 +19,7 @@ from ragshield_core.adapters.one_store import claim
 from ragshield_core.adapters.reconciling import warn_if_different
 from ragshield_core.adapters.steps import Step, Steps, asked, own
 from ragshield_core.adapters.stored_vectors import use_table
-from ragshield_core.adapters.updates import NewVersion, held_whole, is_part, rejected
+from ragshield_core.adapters.updates import NewVersion, held_whole, is_part, rejected, waits
 from ragshield_core.arguments import kind_of
 from ragshield_core.entries import Entry
 from ragshield_core.errors import (
@@ -347,31 +347,36 @@ class NodeKeeper(Keeper[BaseNode]):
         return bool(report.admitted.all())
 
     def still_held(self, documents: Iterable[tuple[str, str]]) -> Steps[frozenset[str]]:
-        """Return the documents of which this very version waits, or was confirmed as poisoned.
+        """Return the documents whose very version waits while the one before is served.
+
+        One of which a part was confirmed as poisoned waits for good.
 
         Parameters
         ----------
         documents
             Their ids and hashes.
         """
-        asked = dict(documents)
-        if not asked or not self.guard.quarantine.exists():
-            return frozenset()
-        found: frozenset[str] = yield own(self._still_held, asked)
-        return found
+        found: frozenset[str] = yield own(self._still_held, dict(documents))
+        stored = []
+        for ref_doc_id in found:  # of nothing is the version before served after a loss
+            if (yield from self._document(ref_doc_id)):
+                stored.append(ref_doc_id)
+        return frozenset(stored)
 
     def _still_held(self, asked: Mapping[str, str]) -> frozenset[str]:
         quarantine, stands = self.guard.quarantine, (Status.HELD, Status.CONFIRMED)
-        known = {one.id for one in quarantine.prints(documents=list(asked)) if one.status in stands}
-        held = quarantine.list(None, ids=sorted(known)) if known else ()
-        sources = [to_node(one).source_node for one in held]
+        if not asked or not quarantine.exists():
+            return frozenset()
+        parts = quarantine.prints(documents=list(asked))
+        known = sorted({one.id for one in parts if one.status in stands})
+        waiting = waits(quarantine, known) if known else []
+        held = quarantine.list(None, ids=waiting) if waiting else ()
+        sources = [(one, to_node(one).source_node) for one in held if one.status in stands]
         return frozenset(
             source.node_id
-            for one, source in zip(held, sources, strict=True)
-            if source is not None
-            and one.status in stands
-            and asked.get(source.node_id) == source.hash
-            and not is_part(one)
+            for one, source in sources
+            if source is not None and asked.get(source.node_id) == source.hash
+            if not is_part(one)
         )
 
     def foresee(self, foreseen: Foreseen, sifted: Sifted, replacing: Collection[str]) -> Report:

@@ -53,7 +53,7 @@ class PipelineResult:
     # Admitted, but not in a vector store, or not all: there is none, or nodes have no vectors.
     not_stored: tuple[str, ...] = ()
     rejected_updates: tuple[str, ...] = ()  # updates that were not made: the version before stays
-    still_held: tuple[str, ...] = ()  # wait in quarantine as they are: not looked at again
+    still_held: tuple[str, ...] = ()  # updates that wait as they are: not looked at again
     unchanged: tuple[str, ...] = ()  # as the document store knows them
 
 
@@ -478,7 +478,7 @@ class GuardedIngestionPipeline(IngestionPipeline):
             if same:
                 plan.unchanged.append(document)
                 continue
-            if document in waiting:
+            if recorded is not None and document in waiting:
                 plan.still_held.append(document)
                 continue
             if not upserts:

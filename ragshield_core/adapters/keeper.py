@@ -1058,14 +1058,14 @@ class Keeper(ABC, Generic[Item]):
         known: list[str] = yield own(self.guard.known, ids)
         return (yield from self.stored(known)).entries if known else NOTHING
 
-    def _gone(self, ids: Sequence[str], *, held_only: bool = False) -> None:
+    def _gone(self, ids: Sequence[str]) -> None:
         """Forget what was held of entries that were deleted."""
 
         def purge() -> None:
             self.guard.forget_held(ids)
             if self.guard.quarantine.exists():
                 note = "deleted through the store"
-                self.guard.quarantine.purge(ids, note=note, evidence=False, held_only=held_only)
+                self.guard.quarantine.purge(ids, note=note, evidence=False)
 
         self.guard.together(purge)
         self.mask.discard(ids)

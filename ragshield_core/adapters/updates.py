@@ -204,6 +204,12 @@ def settled(
     return {rows[i]: _again(one) for i, one in held.items() if i in stuck}
 
 
+def waits(quarantine: Quarantine, ids: Sequence[str]) -> list[str]:
+    """Return which entries are parts of versions that wait."""
+    noted = quarantine.noted_for(ids)
+    return [i for i, names in noted.items() if any(n.startswith(WAITING) for n in names)]
+
+
 def to_release(asked: Sequence[HeldEntry], quarantine: Quarantine) -> Waiting:
     """Return what comes into the store if entries are released.
 
