@@ -290,9 +290,7 @@ async def arelease_indexed(
     return released
 
 
-def _with_parts(
-    ids: Sequence[str], records: RecordManager, store: GuardedVectorStore
-) -> list[str]:
+def _with_parts(ids: Sequence[str], records: RecordManager, store: GuardedVectorStore) -> list[str]:
     """Return ids with all that this index has held: parts come in with others of their version."""
     return list(dict.fromkeys([*ids, *store.quarantine.noted_by(records.namespace)]))
 
@@ -422,9 +420,7 @@ class _Run:
                 entry = self.store.quarantine.show(decision.entry_id).entry
             except QuarantineError:  # deleted for good since
                 continue
-            document = Document(
-                id=entry.id, page_content=entry.text, metadata=dict(entry.metadata)
-            )
+            document = Document(id=entry.id, page_content=entry.text, metadata=dict(entry.metadata))
             self.recalled[decision.entry_id] = document
 
     def unknown(self, documents: Sequence[Document]) -> list[str]:

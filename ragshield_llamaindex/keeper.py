@@ -205,9 +205,7 @@ class NodeKeeper(Keeper[BaseNode]):
     def _judged(self, report: Report) -> Report:
         return with_family(report)
 
-    def _hold(
-        self, report: Report, sifted: Sifted, versions: Sequence[NewVersion] = ()
-    ) -> Report:
+    def _hold(self, report: Report, sifted: Sifted, versions: Sequence[NewVersion] = ()) -> Report:
         return noting_images(super()._hold(report, sifted, versions))
 
     def _updated(self, entry: Entry) -> str | None:
@@ -392,9 +390,7 @@ class NodeKeeper(Keeper[BaseNode]):
         self, sifted: Sifted, replacing: Sequence[str]
     ) -> Steps[tuple[Report, Intent | None]]:
         versions = yield from self._versions(sifted.batch, replacing, ())
-        return (
-            yield from self._decided(sifted, replacing, sifted.admitted, versions=versions)
-        )
+        return (yield from self._decided(sifted, replacing, sifted.admitted, versions=versions))
 
     def give_up(self, foreseen: Foreseen) -> Steps[None]:
         """Settle what was foreseen and did not come, by what the store says."""

@@ -337,7 +337,9 @@ class GuardedIngestionPipeline(IngestionPipeline):
             if keeper is not None:
                 replaced = [*outcome.replaced, *plan.missing]
                 waits = outcome.result.rejected_updates
-                report = await keeper.arun(keeper.admit(reports, vectors, replaced, waits, foreseen))
+                report = await keeper.arun(
+                    keeper.admit(reports, vectors, replaced, waits, foreseen)
+                )
                 outcome = outcome._replace(result=replace(outcome.result, report=report))
         except Exception:
             if keeper is not None:

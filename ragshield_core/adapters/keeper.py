@@ -655,9 +655,7 @@ class Keeper(ABC, Generic[Item]):
         held, intent = self.guard.together(work, at=at)
         return self.guard.with_spent(held) if self.guard.shared else held, intent
 
-    def _hold(
-        self, report: Report, sifted: Sifted, versions: Sequence[NewVersion] = ()
-    ) -> Report:
+    def _hold(self, report: Report, sifted: Sifted, versions: Sequence[NewVersion] = ()) -> Report:
         updated = frozenset[str]().union(*(version.ids for version in versions))
         report = stays_held(self.guard.hold(report), self.guard, updated)
         report = sifted.hold(report, self.guard)

@@ -81,9 +81,7 @@ def rejected(report: Report, versions: Sequence[NewVersion]) -> list[NewVersion]
     return [version for version in versions if not held.isdisjoint(version.ids)]
 
 
-def held_whole(
-    report: Report, versions: Sequence[NewVersion], quarantine: Quarantine
-) -> Report:
+def held_whole(report: Report, versions: Sequence[NewVersion], quarantine: Quarantine) -> Report:
     """Hold the other parts of new versions of which a part is held; return the report with them.
 
     An earlier version that waits gives way: its parts are marked superseded.
@@ -240,7 +238,9 @@ def to_release(asked: Sequence[HeldEntry], quarantine: Quarantine) -> Waiting:
         coming = [i for i, one in latest.items() if one.status in COMING]
         entering |= {one.id: one for one in quarantine.vouched(coming)}
         replaced = quarantine.noted_by(REPLACED + waiting.removeprefix(WAITING))
-        versions.append(NewVersion(waiting.removeprefix(WAITING), frozenset(coming), frozenset(replaced)))
+        versions.append(
+            NewVersion(waiting.removeprefix(WAITING), frozenset(coming), frozenset(replaced))
+        )
     return Waiting(tuple(entering.values()), tuple(decided), tuple(versions))
 
 
@@ -267,9 +267,7 @@ def _again(held: HeldEntry) -> Decision:
         when = held.held_at.isoformat()
         since = f"held by {held.held_by} since {when}, and no reviewer has released it"
     note = f"{held.note}; {since}" if is_part(held) else since
-    return Decision(
-        entry_id=held.id, verdict=Verdict.QUARANTINE, findings=held.findings, note=note
-    )
+    return Decision(entry_id=held.id, verdict=Verdict.QUARANTINE, findings=held.findings, note=note)
 
 
 def _names(document: str) -> tuple[str, str]:
