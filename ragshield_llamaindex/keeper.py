@@ -355,10 +355,10 @@ class NodeKeeper(Keeper[BaseNode]):
             Their ids and hashes.
         """
         found: frozenset[str] = yield own(self._still_held, dict(documents))
-        stored = []
+        stored: list[str] = []
         for ref_doc_id in found:  # of nothing is the version before served after a loss
-            if (yield from self._document(ref_doc_id)):
-                stored.append(ref_doc_id)
+            ids = yield from self._document(ref_doc_id)
+            stored += [ref_doc_id] if ids else []
         return frozenset(stored)
 
     def _still_held(self, asked: Mapping[str, str]) -> frozenset[str]:
@@ -451,13 +451,13 @@ class NodeKeeper(Keeper[BaseNode]):
         yield from self.give_up(foreseen)
         for ref_doc_id in replaced:
             version = NewVersion(ref_doc_id, frozenset(batch.ids))
-            older = [i for i in (yield from self._document(ref_doc_id)) if i not in version.ids]
-            leaving = (yield from self.stored(older)).entries
-            yield from self._replaced([version], older, leaving)
+            left = [i for i in (yield from self._document(ref_doc_id)) if i not in version.ids]
+            leaving = (yield from self.stored(left)).entries
+            yield from self._replaced([version], left, leaving)
         return report
 
     def _held_whole(self, report: Report, versions: Sequence[NewVersion]) -> Report:
-        """Hold the other nodes of versions of which a node is held, where a step has judged them."""
+        """Hold the other nodes of versions of which a step of a pipeline has held some."""
         report = held_whole(report, versions, self.guard.quarantine)
         self.mask.add(report.batch.take(~report.admitted))
         return report

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from ragshield_core.adapters.updates import is_part
-from ragshield_core.entries import Batch
+from ragshield_core.entries import Batch, Entry
 from ragshield_core.errors import PoisonedEntryError, QuarantineError
 from ragshield_core.findings import Decision, Report, Verdict, printable
 from ragshield_core.guard import Guard
@@ -55,16 +55,14 @@ def stays_held(report: Report, guard: Guard, updated: Collection[str] = ()) -> R
     for row in rows:
         entry, decision = report.batch[row], report.decisions[row]
         item = _waiting(quarantine, entry.id) if entry.id in held else None
-        if item is None:
+        if item is None or _comes_in(item, entry, updated):
             continue
         since = f"held by {item.held_by} since {item.held_at.isoformat()}"
         if item.entry.fingerprint in (entry.fingerprint, entry.text_fingerprint):
-            if is_part(item):  # of a version that waited: another has come
-                continue
             stay += 1
             note = f"{since}, and no reviewer has released it"
             changed[row] = replace(decision, verdict=Verdict.QUARANTINE, note=note)
-        elif entry.id not in updated:
+        else:
             note = f"another revision is {since}; releasing that one would replace this one"
             changed[row] = replace(decision, note="; ".join(filter(None, (decision.note, note))))
     report = replace(report, remarkable={**report.remarkable, **changed})
@@ -75,6 +73,13 @@ def stays_held(report: Report, guard: Guard, updated: Collection[str] = ()) -> R
     if len(changed) > stay:
         logger.warning("of %d admitted entries, other revisions are held", len(changed) - stay)
     return report
+
+
+def _comes_in(held: HeldEntry, entry: Entry, updated: Collection[str]) -> bool:
+    """Return whether an entry comes in with a version that takes the place of the held one's."""
+    if held.entry.fingerprint in (entry.fingerprint, entry.text_fingerprint):
+        return is_part(held)
+    return entry.id in updated
 
 
 def replacement(newer: str | None, older: str | None) -> str:

@@ -169,7 +169,7 @@ def to_write(report: Report, versions: Sequence[NewVersion]) -> Report:
 def settled(
     batch: Batch, versions: Sequence[NewVersion], quarantine: Quarantine
 ) -> dict[int, Decision]:
-    """Return what needs no screening: the very revision is held or confirmed, and nobody released it.
+    """Return what needs no screening: the very revision is held, or confirmed as poisoned.
 
     Detectors may think better of an entry, after a new calibration or because others have left. If
     it went into the store then, it would be live and held at once. A part that is no suspect is
