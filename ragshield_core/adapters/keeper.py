@@ -39,6 +39,7 @@ from ragshield_core.adapters.updates import (
     settled,
     to_release,
     to_write,
+    unfinished,
 )
 from ragshield_core.entries import Batch, Entry, together
 from ragshield_core.errors import (
@@ -264,6 +265,7 @@ class Keeper(ABC, Generic[Item]):
                 notes = yield from self.put(admitted, how(writing), leaving, intent)
                 report = report.noted(notes)
         except Exception:
+            yield own(unfinished, waiting, self.guard.quarantine)
             yield from self._given_up(intent)
             raise
         if len(admitted):

@@ -155,6 +155,16 @@ def came_in(versions: Iterable[NewVersion], quarantine: Quarantine) -> tuple[str
     return tuple(gone)
 
 
+def unfinished(versions: Iterable[NewVersion], quarantine: Quarantine) -> None:
+    """Note no longer that versions wait, since what follows of them could not be done.
+
+    They are screened once more when the write is repeated.
+    """
+    for version in versions:
+        waiting, _ = _names(version.document)
+        quarantine.forget_index(sorted(version.ids), waiting)
+
+
 def to_write(report: Report, versions: Sequence[NewVersion]) -> Report:
     """Return a report that admits what is to be written: parts that stay as they are, are not."""
     kept = frozenset[str]().union(*(version.kept for version in rejected(report, versions)))
@@ -169,7 +179,7 @@ def to_write(report: Report, versions: Sequence[NewVersion]) -> Report:
 def settled(
     batch: Batch, versions: Sequence[NewVersion], quarantine: Quarantine
 ) -> dict[int, Decision]:
-    """Return what needs no screening: the very revision is held, or confirmed as poisoned.
+    """Return what needs no screening: parts of versions that wait as they are.
 
     Detectors may think better of an entry, after a new calibration or because others have left. If
     it went into the store then, it would be live and held at once. A part that is no suspect is
@@ -180,7 +190,8 @@ def settled(
     dict[int, Decision]
         By row of the batch.
     """
-    if not len(batch) or not quarantine.exists():
+    versions = [one for one in versions if one.ids]
+    if not versions or not quarantine.exists():
         return {}
     rows = {entry_id: row for row, entry_id in enumerate(batch.ids)}
     known: dict[int, str] = {}  # number of the revision -> its id
@@ -193,9 +204,10 @@ def settled(
     if not known:
         return {}
     named = list(dict.fromkeys(known.values()))
+    named = waits(quarantine, named)  # others are screened again, so that a recall is repeated
     held = {one.id: one for one in quarantine.list(None, ids=named) if one.number in known}
     suspects = {i for i, one in held.items() if not is_part(one)}
-    stuck = set(suspects)
+    stuck: set[str] = set()
     for version in versions:
         if not suspects.isdisjoint(version.ids):
             stuck |= version.ids
