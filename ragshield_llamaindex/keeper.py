@@ -431,13 +431,14 @@ class NodeKeeper(Keeper[BaseNode]):
                 judged.append((yield from self.of_copies(stage)))
                 self.mask.add(stage.batch.take(~stage.admitted))
             yield from self.recall_found(stage.retroactive)
-        report = in_stages(judged)
+        report: Report = in_stages(judged)
         versions = []
         for ref_doc_id in waiting:
             older = yield from self._read((yield from self._document(ref_doc_id)))
             versions.append(self._version(ref_doc_id, older, report.batch))
         hold = partial(self._held_whole, report, versions)
-        self.last_report = report = yield own(self.guard.together, hold)
+        report = yield own(self.guard.together, hold)
+        self.last_report = report
         batch: Batch = yield own(self._batch, nodes)
         # First the new versions: what fails here leaves those before.
         if len(batch):
