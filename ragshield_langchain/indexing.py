@@ -6,7 +6,8 @@ cleanup would delete the good version that it was to replace; a guarded store th
 Here the same function runs between two go-betweens:
 
 - a document is recorded if, and only if, the store holds it;
-- while a source has documents that were held, or taken back, its earlier documents are kept;
+- a new version of a source goes in whole, in place of the one before, or not at all: where one of
+  its documents is held, or taken back, all of them wait in quarantine, and the earlier ones stay;
 - what a cleanup is going to delete is no evidence against what replaces it.
 """
 
@@ -15,6 +16,7 @@ from __future__ import annotations
 from collections.abc import (
     AsyncIterator,
     Callable,
+    Collection,
     Iterable,
     Iterator,
     Mapping,
@@ -32,11 +34,13 @@ from langchain_core.runnables.config import run_in_executor
 from langchain_core.vectorstores import VectorStore
 
 from ragshield_core import Report
+from ragshield_core.adapters.malformed import taken
 from ragshield_core.adapters.steps import Step, Steps, adone, asked, done
+from ragshield_core.adapters.updates import NewVersion
 from ragshield_core.claims import lineage_of
 from ragshield_core.errors import InvalidBatchError, MalformedEntriesError, QuarantineError
 from ragshield_core.findings import Verdict, printable
-from ragshield_core.quarantine import HeldEntry
+from ragshield_core.quarantine import HeldEntry, Status
 from ragshield_langchain.audit import NO_ENTRIES
 from ragshield_langchain.callers import GoBetween
 from ragshield_langchain.checks import expect, expect_ids, expect_records
@@ -95,16 +99,16 @@ def guarded_index(  # noqa: PLR0913 - LangChain's own arguments
     batch_size
         Documents that are screened and written together.
     cleanup
-        Which out-of-date documents are deleted, always at the end of the run: a later batch may
-        bring a suspicious part of a document that an earlier batch seemed to replace. So
-        ``"incremental"`` does here what ``"scoped_full"`` does.
+        Which out-of-date documents are deleted, always at the end of the run, when all of a source
+        has come. So ``"incremental"`` does here what ``"scoped_full"`` does.
     source_id_key
         Metadata key of, or function for, what a document was cut from. Needed for
         ``"incremental"`` and ``"scoped_full"``. With ``"full"`` it says which earlier documents
         are kept when one is held; without it, that is decided by the store's lineage key, and
         where a held document has neither, nothing is deleted in that run. With it, and any cleanup,
-        the earlier documents of a source are no evidence against its new ones, which replace them;
-        without it, nobody knows beforehand what replaces what.
+        new documents of a source that is recorded are judged and written at the end of the run, all
+        together: they are its new version, against which the earlier ones are no evidence. Without
+        it, nobody knows beforehand what replaces what.
     cleanup_batch_size
         Documents that are deleted together.
     force_update
@@ -136,10 +140,10 @@ def guarded_index(  # noqa: PLR0913 - LangChain's own arguments
     -----
     A run that was cut short can be repeated: whatever the store holds is durable before it is
     recorded, and a record without a document in the store does not count as one. Held documents
-    that the source still brings are screened again at each run, and admitted once a person has
-    released them; :func:`release_indexed` releases and records in one go. What ``store.release``
-    has put back instead is recorded when the next run begins, and cleaned up like any other: the
-    quarantine keeps the namespace of the record manager by which it came.
+    that the source still brings stay held, without another look, until a person decides;
+    :func:`release_indexed` releases and records in one go. What ``store.release`` has put back
+    instead is recorded when the next run begins, and cleaned up like any other: the quarantine
+    keeps the namespace of the record manager by which it came.
 
     Examples
     --------
@@ -164,7 +168,7 @@ def guarded_index(  # noqa: PLR0913 - LangChain's own arguments
     _record_released(record_manager, vector_store, source_id_key)
     counts = index(
         docs_source,
-        _Records(record_manager, run),
+        _Records(record_manager, run, batch_size),
         _Destination(run, record_manager),
         batch_size=batch_size,
         cleanup=_deferred(cleanup),
@@ -197,7 +201,7 @@ async def aguarded_index(  # noqa: PLR0913 - as above
     await _arecord_released(record_manager, vector_store, source_id_key)
     counts = await aindex(
         docs_source,
-        _Records(record_manager, run),
+        _Records(record_manager, run, batch_size),
         _Destination(run, record_manager),
         batch_size=batch_size,
         cleanup=_deferred(cleanup),
@@ -247,9 +251,14 @@ def release_indexed(
     _check_release(ids, record_manager, vector_store)
     held = _still_held(ids, vector_store, vector_store.get_by_ids(ids))
     released = vector_store.release(held, by=by, note=note) if held else ()
-    documents = vector_store.get_by_ids(ids)
+    documents = vector_store.get_by_ids(_with_parts(ids, record_manager, vector_store))
     if documents:
-        record_manager.update(_ids(documents), group_ids=_groups(documents, source_id_key))
+        groups = _groups(documents, source_id_key)
+        record_manager.update(_ids(documents), group_ids=groups)
+        if sources := _known(groups):  # the version before has left with the release
+            recorded = record_manager.list_keys(group_ids=sources)
+            gone = set(recorded).difference(_ids(vector_store.get_by_ids(recorded)))
+            record_manager.delete_keys(sorted(gone))
     return released
 
 
@@ -269,11 +278,25 @@ async def arelease_indexed(
     released: tuple[HeldEntry, ...] = ()
     if held:
         released = await vector_store.arelease(held, by=by, note=note)
-    documents = await vector_store.aget_by_ids(ids)
+    parts = await run_in_executor(None, _with_parts, ids, record_manager, vector_store)
+    documents = await vector_store.aget_by_ids(parts)
     if documents:
         groups = _groups(documents, source_id_key)
         await record_manager.aupdate(_ids(documents), group_ids=groups)
+        if sources := _known(groups):
+            recorded = await record_manager.alist_keys(group_ids=sources)
+            gone = set(recorded).difference(_ids(await vector_store.aget_by_ids(recorded)))
+            await record_manager.adelete_keys(sorted(gone))
     return released
+
+
+def _with_parts(ids: Sequence[str], records: RecordManager, store: GuardedVectorStore) -> list[str]:
+    """Return ids with all that this index has held: parts come in with others of their version."""
+    return list(dict.fromkeys([*ids, *store.quarantine.noted_by(records.namespace)]))
+
+
+def _known(groups: Iterable[str | None]) -> list[str]:
+    return [source for source in dict.fromkeys(groups) if source is not None]
 
 
 def _record_released(
@@ -285,7 +308,7 @@ def _record_released(
         new = _not_recorded(live, records.exists(_ids(live)) if live else [])
         if new:
             records.update(_ids(new), group_ids=_groups(new, source_id_key))
-        _settle(noted, records, store)
+        _settle(noted, live, records, store)
 
 
 async def _arecord_released(
@@ -297,13 +320,21 @@ async def _arecord_released(
         new = _not_recorded(live, await records.aexists(_ids(live)) if live else [])
         if new:
             await records.aupdate(_ids(new), group_ids=_groups(new, source_id_key))
-        await run_in_executor(None, _settle, noted, records, store)
+        await run_in_executor(None, _settle, noted, live, records, store)
 
 
-def _settle(noted: Sequence[str], records: RecordManager, store: GuardedVectorStore) -> None:
+def _settle(
+    noted: Sequence[str],
+    live: Sequence[Document],
+    records: RecordManager,
+    store: GuardedVectorStore,
+) -> None:
     """Note no longer what nobody has to decide about: it is recorded, or was judged poisoned."""
-    held = store.quarantine.held_ids(noted)
-    decided = [entry_id for entry_id in noted if entry_id not in held]
+    open_still = (Status.HELD, Status.RELEASED)  # a released one may wait for others
+    some = store.quarantine.prints(ids=noted)
+    waiting = {one.id for one in some if one.status in open_still}.difference(_ids(live))
+    waiting |= store.quarantine.held_ids(noted)
+    decided = [entry_id for entry_id in noted if entry_id not in waiting]
     store.quarantine.forget_index(decided, records.namespace)
 
 
@@ -332,7 +363,8 @@ class _Run:
         self.keys: set[str] = set()
         self.recorded: set[str] = set()  # whether or not the store still holds them
         self.existing: set[str] = set()  # recorded, and in the store
-        self.absent: set[str] = set()  # written, but not in the store
+        self.updated: set[str] = set()  # the same, of all that was put off
+        self.absent: set[str] = set()  # handed over, but not in the store
         self.recalled: dict[str, Document] = {}  # taken back because of it
         # Of the whole run:
         self.held_new: dict[str, None] = {}  # in the order in which they came
@@ -342,9 +374,13 @@ class _Run:
         self.reports: list[Report] = []
         self.sources: set[str] = set()  # that have held documents
         self.lineages: set[str | None] = set()  # of held documents
+        self.held_of: dict[str, str] = {}  # id of a held document -> its source, or lineage
         self.written: dict[str, Document] = {}
         self.refused: dict[int, str] = {}  # why documents could not be taken in
-        self.overlooked: set[str] = set()  # what was to be deleted when new ones were judged
+        # Sources, whether they are recorded; and of those that are, what goes in at the end.
+        self.recorded_sources: dict[str, bool] = {}
+        self.later: dict[str, dict[str, Document]] = {}
+        self.how: dict[str, Any] = {}  # arguments of a write
 
     def begin(self, keys: Sequence[str], recorded: Sequence[bool]) -> list[str]:
         """Start a batch; return the keys that are recorded."""
@@ -367,12 +403,14 @@ class _Run:
     ) -> None:
         """Note what became of documents that were handed to the store."""
         self.reports.append(_remarkable(report))
-        self.absent = set(ids) - set(_ids(live))
+        absent = set(ids) - set(_ids(live))
+        self.absent = self.absent.difference(ids) | absent
         # What is not there was not stored, whatever the report says.
-        held = self.absent | {decision.entry_id for decision in report.quarantined}
+        held = absent | {decision.entry_id for decision in report.quarantined}
         for entry_id, document in zip(ids, documents, strict=True):
             if entry_id in held:
-                (self.held_updates if entry_id in self.existing else self.held_new)[entry_id] = None
+                known = entry_id in self.existing or entry_id in self.updated
+                (self.held_updates if known else self.held_new)[entry_id] = None
                 self.protect(document)
             else:
                 self.written[entry_id] = document
@@ -382,13 +420,45 @@ class _Run:
                 entry = self.store.quarantine.show(decision.entry_id).entry
             except QuarantineError:  # deleted for good since
                 continue
-            document = Document(page_content=entry.text, metadata=dict(entry.metadata))
+            document = Document(id=entry.id, page_content=entry.text, metadata=dict(entry.metadata))
             self.recalled[decision.entry_id] = document
 
-    def groups_replaced(self, documents: Sequence[Document]) -> list[str]:
-        """Return the sources whose earlier documents leave if these are admitted."""
-        found = _groups(documents, self.source_id_key) if self.replaces else []
-        return [source for source in dict.fromkeys(found) if source is not None]
+    def unknown(self, documents: Sequence[Document]) -> list[str]:
+        """Return the sources of documents of which nobody has looked yet whether they are recorded.
+
+        ``None`` is no source; and where nothing is cleaned up, nothing is a new version.
+        """
+        found = _known(_groups(documents, self.source_id_key)) if self.replaces else []
+        return [source for source in found if source not in self.recorded_sources]
+
+    def put_off(
+        self, documents: Sequence[Document], ids: Sequence[str]
+    ) -> tuple[list[Document], list[str]]:
+        """Return what is written now: new versions of sources are, once all of them has come."""
+        now: list[tuple[Document, str]] = []
+        groups = _groups(documents, self.source_id_key)
+        for document, entry_id, source in zip(documents, ids, groups, strict=True):
+            if source is not None and self.recorded_sources.get(source):
+                self.later.setdefault(source, {})[entry_id] = document
+                self.absent.add(entry_id)
+                if entry_id in self.existing:
+                    self.updated.add(entry_id)
+            else:
+                now.append((document, entry_id))
+        return [document for document, _ in now], [entry_id for _, entry_id in now]
+
+    def parts(self, size: int) -> Iterator[list[str]]:
+        """Yield sources whose new versions are written together, those put off until now."""
+        some: list[str] = []
+        n = 0
+        for source, documents in self.later.items():
+            if some and n + len(documents) > size:
+                yield some
+                some, n = [], 0
+            some.append(source)
+            n += len(documents)
+        if some:
+            yield some
 
     @contextmanager
     def refusing(self, ids: Sequence[str]) -> Iterator[None]:
@@ -402,19 +472,6 @@ class _Run:
                 len(self.refused) + n: f"{printable(ids[row], 80)!r}: {reason}"
                 for n, (row, reason) in enumerate(error.reasons.items())
             }
-
-    def overlook(self, earlier: Sequence[str]) -> list[str]:
-        """Return which recorded documents the batch at hand replaces."""
-        replaced = [key for key in earlier if key not in self.keys]
-        self.overlooked.update(replaced)
-        return replaced
-
-    def beside(self, staying: Sequence[Document]) -> list[str]:
-        """Return what was written, of the sources of documents that stay against expectation."""
-        sources = set(_groups(staying, self.source_id_key))
-        documents = list(self.written.values())
-        of = _groups(documents, self.source_id_key)
-        return [key for key, source in zip(self.written, of, strict=True) if source in sources]
 
     def left(self, present: Sequence[Document]) -> list[str]:
         """Return which of the recalled ones have really left: a person's release stands."""
@@ -440,15 +497,39 @@ class _Run:
         """Keep what is in the store from the same source."""
         (source,) = _groups([document], self.source_id_key)
         lineage = self.lineage(document)
+        if (name := lineage if source is None else source) is not None:
+            self.held_of[str(document.id)] = name
         if source is not None:
             self.sources.add(source)
         if source is None or lineage is not None:
             self.lineages.add(lineage)
 
+    def in_part(self, older: Mapping[str, Collection[str]]) -> list[NewVersion]:
+        """Return the new versions that are written in part, of which the ones before stay.
+
+        Parameters
+        ----------
+        older
+            What stays, by source, or by lineage.
+        """
+        written: dict[str, set[str]] = {}
+        of = _groups(self.written.values(), self.source_id_key)
+        for (entry_id, document), source in zip(self.written.items(), of, strict=True):
+            name = self.lineage(document) if source is None else source
+            if name is not None and older.get(name):
+                written.setdefault(name, set()).add(entry_id)
+        parts: dict[str, set[str]] = {}
+        for entry_id, name in self.held_of.items():
+            parts.setdefault(name, set()).add(entry_id)
+        return [
+            NewVersion(name, frozenset(ids | parts.get(name, set())), frozenset(older[name]))
+            for name, ids in written.items()
+        ]
+
     @property
     def as_expected(self) -> bool:
-        """Whether all that is out of date can go: nothing was held, nothing was overlooked."""
-        return not (self.sources or self.lineages or self.overlooked)
+        """Whether all that is out of date can go: nothing was held, nothing was put off."""
+        return not (self.sources or self.lineages or self.later)
 
     def lineage(self, document: Document) -> str | None:
         """Return what the store takes for the document's lineage."""
@@ -485,10 +566,11 @@ class _Run:
 class _Records(RecordManager):
     """Between LangChain and the record manager: what is not in the store is not recorded."""
 
-    def __init__(self, records: RecordManager, run: _Run) -> None:
+    def __init__(self, records: RecordManager, run: _Run, batch_size: int) -> None:
         super().__init__(records.namespace)
         self._records = records
         self._run = run
+        self._size = batch_size
         self._listed = False  # whether cleanup has begun
         self._stale: list[str] = []  # what it is still to delete
 
@@ -592,38 +674,63 @@ class _Records(RecordManager):
         await self._records.adelete_keys(keys)
 
     def _decided(self, where: dict[str, Any], limit: int | None) -> Steps[None]:
-        """Decide what cleanup is to delete, and what is to leave with it."""
+        """Write what was put off; decide what cleanup is to delete, and what is to stay with it."""
         run, records, store = self._run, self._records, self._run.store
+        before = where["before"]
+        for sources in list(run.parts(self._size)):
+            yield from self._write_later(sources, before)
         stale = yield asked(records, "list_keys", **where)
-        kept: set[str] = set()
-        judged: set[str] = set()
-        while True:
-            if run.sources:
-                of = {"before": where["before"], "group_ids": list(run.sources)}
-                kept |= set((yield asked(records, "list_keys", **of)))
-            if run.lineages and where["group_ids"] is None:
-                for keys in _parts([key for key in stale if key not in kept], limit):
-                    found = yield asked(store, "get_by_ids", keys)
-                    kept |= self._same_lineage(found)
-            # New documents were judged as if those were gone: a group could come in piece by piece,
-            # each time with something that is held and keeps the earlier pieces.
-            staying = run.overlooked - set(stale).difference(kept)
-            found = yield asked(store, "get_by_ids", sorted(staying))
-            beside = [key for key in run.beside(found) if key not in judged]
-            if not beside:
-                break
-            judged.update(beside)
-            again, aagain = store._judge_again, store._ajudge_again  # noqa: SLF001
-            gone = yield Step(partial(again, beside), partial(aagain, beside))
-            for key in gone:
-                run.protect(run.written.pop(key))
-            run.taken_back += gone
-            if gone:
-                yield asked(run, "note", gone)
-                yield asked(records, "delete_keys", gone)
+        older: dict[str, set[str]] = {}  # what stays, by source, or lineage
+        for source in sorted(run.sources):
+            keys = yield asked(records, "list_keys", before=before, group_ids=[source])
+            older[source] = set(keys)
+        kept = set[str]().union(*older.values())
+        if run.lineages and where["group_ids"] is None:
+            for keys in _parts([key for key in stale if key not in kept], limit):
+                found = yield asked(store, "get_by_ids", keys)
+                same = self._same_lineage(found)
+                kept |= same
+                for document in found:
+                    lineage = run.lineage(document)
+                    if lineage is not None and str(document.id) in same:
+                        older.setdefault(lineage, set()).add(str(document.id))
+        # Of a source of which a part was taken back after it was written, the rest leaves as well.
+        versions = run.in_part(older)
+        if versions:
+            back, aback = store._hold_back, store._ahold_back  # noqa: SLF001
+            gone = yield Step(partial(back, versions), partial(aback, versions))
+            run.held_new |= dict.fromkeys(gone)
+            yield asked(run, "note", gone)
+            yield asked(records, "delete_keys", gone)
         self._listed = True
         self._stale = [key for key in stale if key not in kept]
         run.n_rejected = len(stale) - len(self._stale)
+
+    def _write_later(self, sources: Sequence[str], before: float) -> Steps[None]:
+        """Write new versions of sources, whole; record what went in."""
+        run, records, store = self._run, self._records, self._run.store
+        documents: dict[str, Document] = {}
+        groups: list[str] = []
+        versions = []
+        for source in sources:
+            of = run.later[source]
+            older = yield asked(records, "list_keys", before=before, group_ids=[source])
+            versions.append(NewVersion(source, frozenset(of), frozenset(older)))
+            documents |= of
+            groups += [source] * len(of)
+        ids = list(documents)
+        reports, how = _reported({**run.how, "ids": ids, "batch_size": None, "versions": versions})
+        with run.refusing(ids):
+            yield asked(store, "add_documents", list(documents.values()), **how)
+        live = yield asked(store, "get_by_ids", ids)
+        run.recorded |= set((yield from self._recorded(ids)))
+        wrote = partial(run.wrote, list(documents.values()), ids, live, _first(reports))
+        yield Step(wrote, partial(run_in_executor, None, wrote))
+        yield asked(self, "update", ids, group_ids=groups, time_at_least=before)
+
+    def _recorded(self, ids: Sequence[str]) -> Steps[list[str]]:
+        known = yield asked(self._records, "exists", ids)
+        return [key for key, recorded in zip(ids, known, strict=True) if recorded]
 
     def _same_lineage(self, documents: Sequence[Document]) -> set[str]:
         """Return the ids of documents that may be earlier versions of held ones."""
@@ -646,31 +753,37 @@ class _Destination(VectorStore, GoBetween):
         self._run, self._records = run, records
 
     def add_documents(self, documents: list[Document], **kwargs: Any) -> list[str]:
-        store = self._run.store
-        reports, kwargs = _reported(kwargs)
-        replacing: list[str] = []
-        if groups := self._run.groups_replaced(documents):
-            earlier = self._records.list_keys(before=self._run.start, group_ids=groups)
-            replacing = self._run.overlook(earlier)
-        ids = list(kwargs["ids"])
-        with self._run.refusing(ids):
-            store.add_documents(documents, replacing=replacing, **kwargs)
-        self._run.wrote(documents, ids, store.get_by_ids(ids), _first(reports))
-        return ids
+        run, store = self._run, self._run.store
+        run.how, given = kwargs, list(kwargs["ids"])
+        if (unknown := run.unknown(documents)) and self._records.list_keys(group_ids=unknown):
+            for source in unknown:
+                run.recorded_sources[source] = bool(self._records.list_keys(group_ids=[source]))
+        run.recorded_sources = dict.fromkeys(unknown, False) | run.recorded_sources
+        documents, ids = run.put_off(documents, given)
+        reports, kwargs = _reported({**kwargs, "ids": ids})
+        if documents:
+            with run.refusing(ids):
+                store.add_documents(documents, **kwargs)
+            run.wrote(documents, ids, store.get_by_ids(ids), _first(reports))
+        return given
 
     async def aadd_documents(self, documents: list[Document], **kwargs: Any) -> list[str]:
-        store = self._run.store
-        reports, kwargs = _reported(kwargs)
-        replacing: list[str] = []
-        if groups := self._run.groups_replaced(documents):
-            earlier = await self._records.alist_keys(before=self._run.start, group_ids=groups)
-            replacing = self._run.overlook(earlier)
-        ids = list(kwargs["ids"])
-        with self._run.refusing(ids):
-            await store.aadd_documents(documents, replacing=replacing, **kwargs)
-        live = await store.aget_by_ids(ids)
-        await run_in_executor(None, self._run.wrote, documents, ids, live, _first(reports))
-        return ids
+        run, store = self._run, self._run.store
+        run.how, given = kwargs, list(kwargs["ids"])
+        unknown = run.unknown(documents)
+        if unknown and await self._records.alist_keys(group_ids=unknown):
+            for source in unknown:
+                known = await self._records.alist_keys(group_ids=[source])
+                run.recorded_sources[source] = bool(known)
+        run.recorded_sources = dict.fromkeys(unknown, False) | run.recorded_sources
+        documents, ids = run.put_off(documents, given)
+        reports, kwargs = _reported({**kwargs, "ids": ids})
+        if documents:
+            with run.refusing(ids):
+                await store.aadd_documents(documents, **kwargs)
+            live = await store.aget_by_ids(ids)
+            await run_in_executor(None, run.wrote, documents, ids, live, _first(reports))
+        return given
 
     def delete(self, ids: list[str] | None = None, **kwargs: Any) -> bool | None:
         # A document that is only in quarantine waits for a person, not for a cleanup.
@@ -764,11 +877,4 @@ def _remarkable(report: Report) -> Report:
         for row, decision in sorted(report.remarkable.items())
         if decision.verdict is not Verdict.ADMIT or decision.note
     ]
-    decisions: Mapping[int, Any] = {n: report.remarkable[row] for n, row in enumerate(rows)}
-    return replace(
-        report,
-        batch=report.batch.take(rows),
-        n_left_out=len(report.batch) - len(rows),
-        remarkable=decisions,
-        scores={name: scores[rows] for name, scores in report.scores.items()},
-    )
+    return replace(taken(report, rows), n_left_out=len(report.batch) - len(rows))

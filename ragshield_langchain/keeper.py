@@ -14,6 +14,7 @@ from ragshield_core import Batch, Guard, Report
 from ragshield_core.adapters.keeper import PART, Keeper, Progress, Standing
 from ragshield_core.adapters.malformed import Columns, Sifted, sift
 from ragshield_core.adapters.steps import Steps, own
+from ragshield_core.adapters.updates import NewVersion
 from ragshield_core.entries import Entry, together
 from ragshield_core.findings import Decision
 from ragshield_core.quarantine import HeldEntry
@@ -152,15 +153,20 @@ class DocumentKeeper(Keeper[Document]):
                 n,
             )
 
+    def _updated(self, entry: Entry) -> str | None:
+        return entry.lineage
+
     def add_columns(
-        self, columns: Columns, replacing: Sequence[str]
+        self, columns: Columns, replacing: Sequence[str], versions: Sequence[NewVersion] = ()
     ) -> Steps[tuple[Report, Mapping[int, str]]]:
         """Screen documents; hold the suspicious ones, and store and learn the others.
 
         Returns the report, and by row what can be neither stored nor held.
         """
         sifted: Sifted = yield own(self._sifted, columns)
-        report = yield from self.add(sifted, lambda found: found.flagged, replacing=replacing)
+        report = yield from self.add(
+            sifted, lambda found: found.flagged, replacing=replacing, versions=versions
+        )
         return report, sifted.refused
 
     def _sifted(self, columns: Columns) -> Sifted:
@@ -168,12 +174,6 @@ class DocumentKeeper(Keeper[Document]):
         sifted = sifted.without(self.access.unfit(sifted.batch, sifted.batch.metadatas))
         sifted.check(self.guard)
         return sifted
-
-    def judge_again(self, ids: Sequence[str]) -> Steps[tuple[str, ...]]:
-        """Judge stored documents among all others; recall what is suspicious, return its ids."""
-        standing = yield from self.stored(ids)
-        report = yield own(self.guard.screen, standing.entries)
-        return (yield from self.recall_found(report.quarantined))
 
 
 def model_of(store: VectorStore) -> Embeddings:

@@ -29,6 +29,7 @@ from ragshield_core.adapters.reconciling import (
     warn_if_different,
 )
 from ragshield_core.adapters.stored_vectors import use_table
+from ragshield_core.adapters.updates import NewVersion
 from ragshield_core.errors import (
     InvalidBatchError,
     MalformedEntriesError,
@@ -307,10 +308,15 @@ class GuardedVectorStore(VectorStore):
         *,
         batch_size: int | None = None,
         replacing: Collection[str] = (),
+        versions: Sequence[NewVersion] = (),
         on_report: OnReport | None = None,
         **kwargs: Any,  # noqa: ARG002 - of the indexing API, and of stores
     ) -> list[str]:
         """Screen documents and store those that are admitted.
+
+        Where ids are known, the documents of a lineage are a new version of what stands there: all
+        of them go in, or none does. Where one is held, the others wait in quarantine beside it, and
+        what stands there stays.
 
         Parameters
         ----------
@@ -318,7 +324,8 @@ class GuardedVectorStore(VectorStore):
             May be a generator.
         ids
             One per document; default: the documents' own, or new UUIDs. An id that exists is
-            replaced, unless the new revision is quarantined: then the old one stays.
+            replaced, unless the new revision, or another part of its version, is quarantined: then
+            the old one stays.
         batch_size
             Embed, screen and write so many at a time, each judged by what those before left
             behind; default: all at once. The report tells of all of them. If one fails, those
@@ -326,7 +333,12 @@ class GuardedVectorStore(VectorStore):
         replacing
             Ids of stored documents that you will delete once these are written, e.g. the chunks of
             an earlier version. What these resemble them by is no evidence then. Delete them only
-            after a look at the report: where new ones are held, the old ones are all there is.
+            after a look at the report: where new ones are held, the old ones are all there is, and
+            leave once the new ones are released.
+        versions
+            Which documents are new versions of what, where their lineages and ids do not say so;
+            see :class:`ragshield_core.adapters.updates.NewVersion`. What they replace is yours to
+            delete, as above.
         on_report
             Called once with what was decided; where others write as well, :attr:`last_report` may
             be about theirs.
@@ -354,7 +366,13 @@ class GuardedVectorStore(VectorStore):
         refuse_plain_indexing()
         self._parent_key()
         columns = _columns(documents, ids)
-        return self._add(*columns, batch_size=batch_size, replacing=replacing, on_report=on_report)
+        return self._add(
+            *columns,
+            batch_size=batch_size,
+            replacing=replacing,
+            versions=versions,
+            on_report=on_report,
+        )
 
     async def aadd_documents(
         self,
@@ -363,6 +381,7 @@ class GuardedVectorStore(VectorStore):
         *,
         batch_size: int | None = None,
         replacing: Collection[str] = (),
+        versions: Sequence[NewVersion] = (),
         on_report: OnReport | None = None,
         **kwargs: Any,  # noqa: ARG002 - as in add_documents
     ) -> list[str]:
@@ -371,7 +390,11 @@ class GuardedVectorStore(VectorStore):
         self._parent_key()
         columns = _columns(documents, ids)
         return await self._aadd(
-            *columns, batch_size=batch_size, replacing=replacing, on_report=on_report
+            *columns,
+            batch_size=batch_size,
+            replacing=replacing,
+            versions=versions,
+            on_report=on_report,
         )
 
     def add_texts(
@@ -1391,6 +1414,7 @@ class GuardedVectorStore(VectorStore):
         *,
         batch_size: int | None = None,
         replacing: Collection[str] = (),
+        versions: Sequence[NewVersion] = (),
         on_report: OnReport | None = None,
     ) -> list[str]:
         """Embed and write part by part; the report is one of all parts."""
@@ -1402,7 +1426,7 @@ class GuardedVectorStore(VectorStore):
                 listed = [texts[row] for row in rows]
                 found = self._embed_each(listed) if vectors is None else _taken(vectors, rows)
                 columns = listed, _taken(metadatas, rows), _taken(call.ids, rows), found
-                report, refused = self._write(*columns, replacing)
+                report, refused = self._write(*columns, replacing, versions)
                 call.refuse(rows, refused)
                 if len(report.batch) or not refused:
                     reports.append(report)
@@ -1421,6 +1445,7 @@ class GuardedVectorStore(VectorStore):
         *,
         batch_size: int | None = None,
         replacing: Collection[str] = (),
+        versions: Sequence[NewVersion] = (),
         on_report: OnReport | None = None,
     ) -> list[str]:
         """Do as :meth:`_add` does, with the model's own async embedding."""
@@ -1433,7 +1458,7 @@ class GuardedVectorStore(VectorStore):
                     await self._aembed_each(listed) if vectors is None else _taken(vectors, rows)
                 )
                 columns = listed, _taken(metadatas, rows), _taken(call.ids, rows), found
-                work = partial(self._write, *columns, replacing)
+                work = partial(self._write, *columns, replacing, versions)
                 report, refused = await self._off_loop(work)
                 call.refuse(rows, refused)
                 if len(report.batch) or not refused:
@@ -1475,6 +1500,7 @@ class GuardedVectorStore(VectorStore):
         ids: Sequence[str],
         vectors: Vectors,
         replacing: Collection[str] = (),
+        versions: Sequence[NewVersion] = (),
     ) -> tuple[Report, Mapping[int, str]]:
         """Screen, hold (durably), write, learn: in this order, so that nothing gets lost.
 
@@ -1482,15 +1508,15 @@ class GuardedVectorStore(VectorStore):
         """
         self._access.ready()
         columns = columns_of(ids, texts, metadatas, vectors, self._keys)
-        return self._keeper.run(self._keeper.add_columns(columns, list(replacing)))
+        return self._keeper.run(self._keeper.add_columns(columns, list(replacing), versions))
 
-    def _judge_again(self, ids: Sequence[str]) -> tuple[str, ...]:
-        """Judge stored documents among all others; recall what is suspicious, return its ids."""
+    def _hold_back(self, versions: Sequence[NewVersion]) -> list[str]:
+        """Take new versions of which a part was taken back out again; return what left."""
         self._access.ready()
-        return self._keeper.run(self._keeper.judge_again(ids))
+        return self._keeper.run(self._keeper.hold_back(versions))
 
-    async def _ajudge_again(self, ids: Sequence[str]) -> tuple[str, ...]:
-        return await self._off_loop(lambda: self._judge_again(ids))
+    async def _ahold_back(self, versions: Sequence[NewVersion]) -> list[str]:
+        return await self._off_loop(lambda: self._hold_back(versions))
 
     def _learn(self, trusted: Iterable[str] | None, batch_size: int, *, progress: bool) -> None:
         """Fit and calibrate the guard on what the store inside holds."""

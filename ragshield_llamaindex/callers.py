@@ -80,6 +80,30 @@ def warn_of_held(caller: Any, held: Sequence[BaseNode]) -> None:
         warnings.warn(msg, HeldTextElsewhereWarning, stacklevel=4)
 
 
+def refuse_document_store() -> None:
+    """Refuse to be a step of a plain pipeline that has a document store.
+
+    Raises
+    ------
+    TypeError
+        If one is calling; says what to use.
+    """
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - nothing else names the caller
+    while frame is not None:
+        caller = frame.f_locals.get("self") if frame.f_code.co_name in OF_PIPELINE else None
+        if isinstance(caller, IngestionPipeline) and caller.docstore is not None:
+            msg = (
+                f"a {type(caller).__name__} with a docstore writes the texts of held nodes into "
+                "that, records their documents as done, and deletes the good version of a document "
+                "before any step looks at the new one; expected GuardedIngestionPipeline("
+                "transformations, vector_store=..., docstore=...), with this PoisonGuard among the "
+                "transformations, or no docstore. Run it over the documents of this call: those "
+                "that are known have left the vector store already."
+            )
+            raise TypeError(msg)
+        frame = frame.f_back
+
+
 def _refuse_docstore(pipeline: IngestionPipeline) -> None:
     if pipeline.docstore is not None:
         msg = (

@@ -465,37 +465,6 @@ def version_of(held: HeldEntry) -> tuple[str | None, str | None]:
     return held.entry.lineage, None if source is None else source.hash
 
 
-def replacing(batch: Batch, before: Mapping[str, Sequence[BaseNode]]) -> Batch:
-    """Return a batch of which each entry says what its document replaces.
-
-    Parameters
-    ----------
-    batch
-        As :func:`to_batch` made it.
-    before
-        Nodes of the version before, by the id of their document.
-    """
-    if not before:
-        return batch
-    ids = set(batch.ids)
-    left = {
-        document: [node.node_id for node in nodes if node.node_id not in ids]
-        for document, nodes in before.items()
-    }
-    marked = [
-        {**metadata, NODE_KEY: {**metadata[NODE_KEY], "replaces": left[source]}}
-        if (source := source_of(metadata)) in left
-        else metadata
-        for metadata in batch.metadatas
-    ]
-    return replace(batch, metadatas=tuple(marked))
-
-
-def replaced_by(held: HeldEntry) -> list[str]:
-    """Return the ids of nodes that stay only until a held one, and all of its document, is in."""
-    return list(held.entry.metadata.get(NODE_KEY, {}).get("replaces", ()))
-
-
 def with_plain_vectors(nodes: Sequence[BaseNode]) -> list[BaseNode]:
     """Return nodes whose vectors are lists of Python numbers, which stores need."""
     return [

@@ -37,6 +37,7 @@ from pydantic import PrivateAttr
 
 from ragshield_core import Guard
 from ragshield_core.adapters.malformed import unusable
+from ragshield_core.adapters.steps import Steps
 from ragshield_core.errors import MalformedEntriesError
 from ragshield_core.neighbors.table import VectorTable, Where
 from ragshield_core.quarantine import HeldEntry
@@ -152,7 +153,9 @@ class GuardedVectorStoreIndex(Guarded, VectorStoreIndex):
     Notes
     -----
     An update (``update_ref_doc``, ``refresh_ref_docs``) of which a part is held is not made: the
-    version before stays. Once its held parts are released, or changed, the next one makes it.
+    version before stays, whole. All of the new version waits in quarantine, and replaces the one
+    before once the suspicious parts are released. The same version is neither judged nor logged
+    again at the next refresh; another one takes its place, or that of what waits.
     """
 
     def __init__(  # noqa: PLR0913 - arguments of the framework's and our own
@@ -410,7 +413,9 @@ class GuardedVectorStoreIndex(Guarded, VectorStoreIndex):
 
     @dispatcher.span
     def update_ref_doc(self, document: Document, **update_kwargs: Any) -> None:
-        """Replace a document, if no part of the new version is held; else the old one stays.
+        """Replace a document, if no part of the new version is held; else the old one stays, whole.
+
+        A version that waits in quarantine as it is, is left there without another look.
 
         Parameters
         ----------
@@ -419,6 +424,8 @@ class GuardedVectorStoreIndex(Guarded, VectorStoreIndex):
         **update_kwargs
             ``insert_kwargs``, as of LlamaIndex; ``delete_kwargs`` are not needed.
         """
+        if self._keeper.run(self._waits(document)):
+            return
         insert_kwargs = update_kwargs.get("insert_kwargs", {})
         nodes = run_transformations([document], self._transformations, **insert_kwargs)
         with naming(nodes, self._keeper.keys):
@@ -430,6 +437,8 @@ class GuardedVectorStoreIndex(Guarded, VectorStoreIndex):
     @dispatcher.span
     async def aupdate_ref_doc(self, document: Document, **update_kwargs: Any) -> None:
         """Do as :meth:`update_ref_doc` does, by async methods."""
+        if await self._keeper.arun(self._waits(document)):
+            return
         insert_kwargs = update_kwargs.get("insert_kwargs", {})
         nodes = await arun_transformations([document], self._transformations, **insert_kwargs)
         with naming(nodes, self._keeper.keys):
@@ -526,6 +535,11 @@ class GuardedVectorStoreIndex(Guarded, VectorStoreIndex):
     def _note_restored(self, restored: Sequence[HeldEntry]) -> None:
         unsettle(self._docstore, restored)
         self._record()
+
+    def _waits(self, document: Document) -> Steps[bool]:
+        """Return whether this very version of a document waits, and the one before is served."""
+        waits = yield from self._keeper.still_held([(document.id_, document.hash)])
+        return document.id_ in waits
 
     def _unrecord(self, ref_doc_id: str) -> None:
         """Forget the hash of a document of which the latest write has held all nodes."""

@@ -19,6 +19,7 @@ from ragshield_core.adapters.one_store import claim
 from ragshield_core.adapters.reconciling import warn_if_different
 from ragshield_core.adapters.steps import Step, Steps, asked, own
 from ragshield_core.adapters.stored_vectors import use_table
+from ragshield_core.adapters.updates import NewVersion, held_whole, is_part, rejected, waits
 from ragshield_core.arguments import kind_of
 from ragshield_core.entries import Entry
 from ragshield_core.errors import (
@@ -42,8 +43,6 @@ from ragshield_llamaindex.convert import (
     node_of,
     noting_images,
     relinked,
-    replaced_by,
-    replacing,
     source_of,
     to_batch,
     to_node,
@@ -206,8 +205,20 @@ class NodeKeeper(Keeper[BaseNode]):
     def _judged(self, report: Report) -> Report:
         return with_family(report)
 
-    def _hold(self, report: Report, sifted: Sifted) -> Report:
-        return noting_images(super()._hold(report, sifted))
+    def _hold(self, report: Report, sifted: Sifted, versions: Sequence[NewVersion] = ()) -> Report:
+        return noting_images(super()._hold(report, sifted, versions))
+
+    def _updated(self, entry: Entry) -> str | None:
+        return source_of(entry.metadata)
+
+    def _superseded(self, versions: Sequence[NewVersion]) -> None:
+        """Do so with what was held of new documents as well."""
+        super()._superseded(versions)
+        for version in versions:
+            held = self._held_of(version.document, Status.HELD)
+            gone = [entry_id for entry_id in held if entry_id not in version.ids]
+            note = "a later version of its document is in the store"
+            self.guard.forget_held(self.guard.quarantine.supersede(gone, note=note))
 
     def _document_of(self, entry: Entry) -> str | None:
         return source_of(entry.metadata)
@@ -246,22 +257,6 @@ class NodeKeeper(Keeper[BaseNode]):
         report = with_family(Report(batch=batch, remarkable=held))
         return batch.take(~report.admitted), None if because is None else report.quarantined
 
-    def _completed(self, released: Sequence[HeldEntry]) -> Steps[None]:
-        """Delete what stayed of older versions of documents of which nothing is held any more."""
-        for ref_doc_id in dict.fromkeys(source_of(one.entry.metadata) for one in released):
-            older = {i for one in released for i in replaced_by(one)}
-            if ref_doc_id is None or not older:
-                continue
-            if (yield own(self._held_of, ref_doc_id, Status.HELD)):
-                continue
-            stored = yield from self._document(ref_doc_id)
-            ids = [entry_id for entry_id in stored if entry_id in older]
-            gone = yield from self._learned(ids)
-            if ids:
-                there = yield from self.stored([i for i in stored if i not in older])
-                yield own(self.keep_replaced, [gone], there.entries)
-                yield from self._leave(gone, self._delete(ids))
-
     # Operations on nodes and documents
 
     def add_nodes(
@@ -273,8 +268,8 @@ class NodeKeeper(Keeper[BaseNode]):
     ) -> Steps[Report]:
         """Screen nodes that have vectors; hold the suspicious ones, and store and learn the rest.
 
-        Of a node that is held, an older revision stays. Relationships skip what was held. Of
-        a document that was withdrawn, the version before comes back as far as the new one is held.
+        Of a document that is known, all nodes go in or none does; of one that was withdrawn, the
+        version before comes back if none does. Relationships skip what was held.
 
         What can be neither stored nor held is named once the others are, or, ``at_once`` and where
         a document is replaced, before anything is.
@@ -284,19 +279,32 @@ class NodeKeeper(Keeper[BaseNode]):
         try:
             sifted = yield own(self._sifted, nodes, at_once=at_once or bool(before))
             fit = [nodes[row] for row in sifted.rows]
-            sifted = replace(sifted, batch=replacing(sifted.batch, before))
-            report = yield from self.add(sifted, partial(_how, fit, options))
+            versions = [self._version(one, older, sifted.batch) for one, older in before.items()]
+            report = yield from self.add(sifted, partial(_how, fit, options), versions=versions)
             yield own(report_detection, report, stage="ingestion")
         except Exception:  # the new version is not in
             yield from self._put_back([node for older in before.values() for node in older])
             raise
-        notes: dict[str, str] = {}
+        waiting = {version.document for version in rejected(report, versions)}
         for ref_doc_id, older in before.items():
-            notes |= yield from self._settle(ref_doc_id, older, report)
-        self.last_report = report = report.noted(notes)
+            if ref_doc_id in waiting:
+                yield from self._put_back(older)
+                continue
+            version = next(one for one in versions if one.document == ref_doc_id)
+            former = to_batch_of(self.mask.visible(older), self.keys)
+            notes = yield own(self.keep_replaced, [former], _parts(report.batch, version))
+            self.last_report = report = report.noted(notes)
         if sifted.refused:
             raise MalformedEntriesError(sifted.refused, written=len(sifted.batch) > 0)
         return report
+
+    def _version(self, ref_doc_id: str, older: Sequence[BaseNode], batch: Batch) -> NewVersion:
+        """Return the new version of a document, of which the older nodes were withdrawn."""
+        prints = {one.id: one.fingerprint for one in to_batch_of(older, self.keys)}
+        parts = [entry for entry in batch if source_of(entry.metadata) == ref_doc_id]
+        kept = [one.id for one in parts if prints.get(one.id) == one.fingerprint]
+        ids = frozenset(one.id for one in parts)
+        return NewVersion(ref_doc_id, ids, frozenset(prints), frozenset(kept))
 
     def _sifted(self, nodes: Sequence[BaseNode], *, at_once: bool) -> Sifted:
         """Tell malformed nodes from the others; refuse all before anything is written, if so."""
@@ -329,39 +337,60 @@ class NodeKeeper(Keeper[BaseNode]):
         Returns whether it was replaced.
         """
         sifted = yield own(self._sifted, nodes, at_once=True)
-        batch = sifted.batch
         older = yield from self._document(ref_doc_id)
-        report, intent = yield from self._decided(
-            sifted, older, lambda found: batch if found.admitted.all() else NO_ENTRIES
+        version = NewVersion(ref_doc_id, frozenset(sifted.batch.ids), frozenset(older))
+        how = partial(_how, nodes, options)
+        report = yield from self.add(sifted, how, versions=[version], delete=True)
+        yield own(report_detection, report, stage="ingestion")
+        return bool(report.admitted.all())
+
+    def still_held(self, documents: Iterable[tuple[str, str]]) -> Steps[frozenset[str]]:
+        """Return the documents whose very version waits while the one before is served.
+
+        One of which a part was confirmed as poisoned waits for good.
+
+        Parameters
+        ----------
+        documents
+            Their ids and hashes.
+        """
+        found: frozenset[str] = yield own(self._still_held, dict(documents))
+        stored: list[str] = []
+        for ref_doc_id in found:  # of nothing is the version before served after a loss
+            ids = yield from self._document(ref_doc_id)
+            stored += [ref_doc_id] if ids else []
+        return frozenset(stored)
+
+    def _still_held(self, asked: Mapping[str, str]) -> frozenset[str]:
+        quarantine, stands = self.guard.quarantine, (Status.HELD, Status.CONFIRMED)
+        if not asked or not quarantine.exists():
+            return frozenset()
+        parts = quarantine.prints(documents=list(asked))
+        known = sorted({one.id for one in parts if one.status in stands})
+        waiting = waits(quarantine, known) if known else []
+        held = quarantine.list(None, ids=waiting) if waiting else ()
+        sources = [(one, to_node(one).source_node) for one in held if one.status in stands]
+        return frozenset(
+            source.node_id
+            for one, source in sources
+            if source is not None and asked.get(source.node_id) == source.hash
+            if not is_part(one)
         )
-        self.last_report = report
-        try:
-            yield from self.recall_found(report.retroactive)
-            yield own(report_detection, report, stage="ingestion")
-            if not report.admitted.all():
-                return False
-            # First the new version: what fails here leaves the one before.
-            if len(batch):
-                leaving = (yield from self.stored(older)).entries
-                how = How(flagged(with_plain_vectors(nodes), report.flagged), options)
-                notes = yield from self.put(batch, how, leaving, intent)
-                self.last_report = report = report.noted(notes)
-        except Exception:
-            yield from self._given_up(intent)
-            raise
-        if len(batch):
-            yield own(self.uncover, batch, report)
-        yield from self.delete_document(ref_doc_id, spare=batch.ids)
-        return True
 
     def foresee(self, foreseen: Foreseen, sifted: Sifted, replacing: Collection[str]) -> Report:
         """Judge nodes, and say that those admitted are going to be stored, see :meth:`admit`.
 
         Not at once: steps behind the guard come first. Who judges meanwhile reckons with them.
         """
-        steps = self._decided(sifted, list(replacing), sifted.admitted)
+        steps = self._foreseen(sifted, list(replacing))
         foreseen.report, foreseen.intent = self.run(steps)
         return foreseen.report
+
+    def _foreseen(
+        self, sifted: Sifted, replacing: Sequence[str]
+    ) -> Steps[tuple[Report, Intent | None]]:
+        versions = yield from self._versions(sifted.batch, replacing, ())
+        return (yield from self._decided(sifted, replacing, sifted.admitted, versions=versions))
 
     def give_up(self, foreseen: Foreseen) -> Steps[None]:
         """Settle what was foreseen and did not come, by what the store says."""
@@ -373,6 +402,7 @@ class NodeKeeper(Keeper[BaseNode]):
         reports: Sequence[Report],
         nodes: Sequence[BaseNode],
         replaced: Sequence[str],
+        waiting: Sequence[str],
         foreseen: Foreseen,
     ) -> Steps[Report]:
         """Store nodes that were judged elsewhere, in place of older versions of documents.
@@ -388,6 +418,8 @@ class NodeKeeper(Keeper[BaseNode]):
             Those that go in, with vectors.
         replaced
             Documents whose older versions go.
+        waiting
+            Documents whose older versions stay, since a part of the new one is held.
         foreseen
             What was said of them before, if anything.
         """
@@ -399,7 +431,14 @@ class NodeKeeper(Keeper[BaseNode]):
                 judged.append((yield from self.of_copies(stage)))
                 self.mask.add(stage.batch.take(~stage.admitted))
             yield from self.recall_found(stage.retroactive)
-        self.last_report = report = in_stages(judged)
+        report: Report = in_stages(judged)
+        versions = []
+        for ref_doc_id in waiting:
+            older = yield from self._read((yield from self._document(ref_doc_id)))
+            versions.append(self._version(ref_doc_id, older, report.batch))
+        hold = partial(self._held_whole, report, versions)
+        report = yield own(self.guard.together, hold)
+        self.last_report = report
         batch: Batch = yield own(self._batch, nodes)
         # First the new versions: what fails here leaves those before.
         if len(batch):
@@ -412,7 +451,16 @@ class NodeKeeper(Keeper[BaseNode]):
             yield own(self.uncover, batch, report)
         yield from self.give_up(foreseen)
         for ref_doc_id in replaced:
-            yield from self.delete_document(ref_doc_id, spare=batch.ids)
+            version = NewVersion(ref_doc_id, frozenset(batch.ids))
+            left = [i for i in (yield from self._document(ref_doc_id)) if i not in version.ids]
+            leaving = (yield from self.stored(left)).entries
+            yield from self._replaced([version], left, leaving)
+        return report
+
+    def _held_whole(self, report: Report, versions: Sequence[NewVersion]) -> Report:
+        """Hold the other nodes of versions of which a step of a pipeline has held some."""
+        report = held_whole(report, versions, self.guard.quarantine)
+        self.mask.add(report.batch.take(~report.admitted))
         return report
 
     def withdraw(self, ref_doc_id: str) -> Steps[None]:
@@ -440,27 +488,16 @@ class NodeKeeper(Keeper[BaseNode]):
             self._withdrawn[ref_doc_id] = older
 
     def delete_document(
-        self,
-        ref_doc_id: str,
-        options: dict[str, Any] | None = None,
-        *,
-        spare: Sequence[str] | None = None,
+        self, ref_doc_id: str, options: dict[str, Any] | None = None
     ) -> Steps[list[str]]:
-        """Delete the nodes of a document from the store and from quarantine.
-
-        Nodes to ``spare`` stay in both: they are of its new version. Where there is one, what it
-        replaces of another lineage stays in quarantine.
-        """
+        """Delete the nodes of a document from the store and from quarantine."""
         self._withdrawn.pop(ref_doc_id, None)
-        spared = set(spare or ())
-        stored = yield from self._document(ref_doc_id)
-        ids = [entry_id for entry_id in stored if entry_id not in spared]
+        ids = yield from self._document(ref_doc_id)
         held = yield own(self._held_of, ref_doc_id)
         older = yield from self._learned(ids)
         if ids:
             yield from self._leave(older, self._delete(ids, options))
-        judged = [entry_id for entry_id in (*ids, *held) if entry_id not in spared]
-        yield own(self._gone, judged, held_only=spare is not None)
+        yield own(self._gone, [*ids, *held])
         return ids
 
     def clear(self, ids: Sequence[str], clear: Step) -> Steps[None]:
@@ -511,35 +548,6 @@ class NodeKeeper(Keeper[BaseNode]):
 
     def _written(self, nodes: Sequence[BaseNode]) -> Steps[None]:
         yield asked(self.access, "write", nodes)
-
-    def _settle(
-        self, ref_doc_id: str, older: Sequence[BaseNode], report: Report
-    ) -> Steps[dict[str, str]]:
-        """End the update of a document that was withdrawn, as far as its nodes were admitted.
-
-        Of the version before, what no admitted node stands for comes back. Returns remarks, by id,
-        on nodes that take the place of texts of another lineage.
-        """
-        rows = [r for r, m in enumerate(report.batch.metadatas) if source_of(m) == ref_doc_id]
-        version = report.batch.take(rows)
-        admitted = version.take(report.admitted[rows])
-        known = {entry.fingerprint for entry in admitted}
-        former = to_batch_of(self.mask.visible(older), self.keys)
-        lost: set[str] = set()
-        if len(admitted) < len(version):
-            lost = {e.id for e in former if e.id not in admitted.ids and e.fingerprint not in known}
-            yield from self._put_back([node for node in older if node.node_id in lost])
-            logger.warning(
-                "%d nodes of the new version of document %s are held: %d of the one before stay "
-                "until they are released",
-                *(len(version) - len(admitted), printable(ref_doc_id), len(lost)),
-            )
-        # What is held of other versions than this one.
-        held = yield own(self._held_of, ref_doc_id)
-        gone = [entry_id for entry_id in held if entry_id not in version.ids]
-        yield own(self._gone, gone, held_only=True)
-        left = former.take([row for row, entry_id in enumerate(former.ids) if entry_id not in lost])
-        return (yield own(self.keep_replaced, [left], admitted))  # type: ignore[no-any-return]
 
     def _held_of(self, ref_doc_id: str, status: Status | None = None) -> list[str]:
         quarantine = self.guard.quarantine
@@ -593,6 +601,10 @@ def _how(nodes: Sequence[BaseNode], options: dict[str, Any] | None, report: Repo
     admitted = [node for node, good in zip(nodes, report.admitted, strict=True) if good]
     held = [node for node, good in zip(nodes, report.admitted, strict=True) if not good]
     return How(flagged(with_plain_vectors(relinked(admitted, held)), report.flagged), options)
+
+
+def _parts(batch: Batch, version: NewVersion) -> Batch:
+    return batch.take([row for row, entry_id in enumerate(batch.ids) if entry_id in version.ids])
 
 
 def _documents(nodes: Sequence[BaseNode]) -> Iterator[str]:

@@ -17,8 +17,8 @@ from llama_index.core.schema import BaseNode, Document, TransformComponent
 from pydantic import PrivateAttr
 
 from ragshield_core import Guard, Report
-from ragshield_core.quarantine import HeldEntry, Status
-from ragshield_llamaindex.convert import NO_ENTRIES, in_stages, naming, source_of, to_node
+from ragshield_core.quarantine import HeldEntry
+from ragshield_llamaindex.convert import NO_ENTRIES, in_stages, naming, source_of
 from ragshield_llamaindex.events import dispatcher
 from ragshield_llamaindex.held_nodes import Embed, embedding_with, nodes_of
 from ragshield_llamaindex.index import unsettle
@@ -53,6 +53,7 @@ class PipelineResult:
     # Admitted, but not in a vector store, or not all: there is none, or nodes have no vectors.
     not_stored: tuple[str, ...] = ()
     rejected_updates: tuple[str, ...] = ()  # updates that were not made: the version before stays
+    still_held: tuple[str, ...] = ()  # updates that wait as they are: not looked at again
     unchanged: tuple[str, ...] = ()  # as the document store knows them
 
 
@@ -63,6 +64,7 @@ class _Plan:
     run: list[BaseNode] = field(default_factory=list)
     updates: set[str] = field(default_factory=set)
     unchanged: list[str] = field(default_factory=list)
+    still_held: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
 
     @property
@@ -99,8 +101,10 @@ class GuardedIngestionPipeline(IngestionPipeline):
     - of a new document of which some nodes are held, the others go into the vector store, and the
       document store keeps its hash alone, not its text;
     - a new document of which all nodes are held is not recorded;
-    - an update of which any node is held is not made: the version before stays, and the update is
-      tried again at the next run, which makes it once the held nodes were released.
+    - an update of which any node is held is not made: the version before stays, whole, and all of
+      the new one waits in quarantine. Once its suspicious nodes are released, it goes in and the
+      version before leaves;
+    - what waits is neither judged nor logged again when it comes again as it is.
 
     Nodes are judged all at once and in this process, also with ``num_workers > 1``: the steps
     before a guard run in the workers. A metadata extractor in front of every guard lets a language
@@ -227,8 +231,13 @@ class GuardedIngestionPipeline(IngestionPipeline):
             frozenset() if keeper is None or self.docstore is None else keeper.run(keeper.arrived())
         )
         inputs = self._prepare_inputs(documents, nodes)
+        waiting = (
+            frozenset[str]()
+            if keeper is None or self.docstore is None
+            else keeper.run(keeper.still_held(_versions_of(inputs)))
+        )
         with naming(inputs, self.poison_guard.keys):
-            plan = self._plan(inputs, arrived)
+            plan = self._plan(inputs, arrived, waiting)
         older = [] if keeper is None else keeper.run(keeper.nodes_in(plan.leaving))
         unfit = None if keeper is None else keeper.access.unfit
         stages, after = self._stages()
@@ -260,7 +269,8 @@ class GuardedIngestionPipeline(IngestionPipeline):
             outcome = outcome.written([] if keeper is None else vectors)
             if keeper is not None:
                 replaced = [*outcome.replaced, *plan.missing]
-                report = keeper.run(keeper.admit(reports, vectors, replaced, foreseen))
+                waits = outcome.result.rejected_updates
+                report = keeper.run(keeper.admit(reports, vectors, replaced, waits, foreseen))
                 outcome = outcome._replace(result=replace(outcome.result, report=report))
         except Exception:
             if keeper is not None:
@@ -289,8 +299,13 @@ class GuardedIngestionPipeline(IngestionPipeline):
             else await keeper.arun(keeper.arrived())
         )
         inputs = self._prepare_inputs(documents, nodes)
+        waiting = (
+            frozenset[str]()
+            if keeper is None or self.docstore is None
+            else await keeper.arun(keeper.still_held(_versions_of(inputs)))
+        )
         with naming(inputs, self.poison_guard.keys):
-            plan = await asyncio.to_thread(self._plan, inputs, arrived)
+            plan = await asyncio.to_thread(self._plan, inputs, arrived, waiting)
         older = [] if keeper is None else await keeper.arun(keeper.nodes_in(plan.leaving))
         unfit = None if keeper is None else keeper.access.unfit
         stages, after = self._stages()
@@ -321,7 +336,10 @@ class GuardedIngestionPipeline(IngestionPipeline):
             outcome = outcome.written([] if keeper is None else vectors)
             if keeper is not None:
                 replaced = [*outcome.replaced, *plan.missing]
-                report = await keeper.arun(keeper.admit(reports, vectors, replaced, foreseen))
+                waits = outcome.result.rejected_updates
+                report = await keeper.arun(
+                    keeper.admit(reports, vectors, replaced, waits, foreseen)
+                )
                 outcome = outcome._replace(result=replace(outcome.result, report=report))
         except Exception:
             if keeper is not None:
@@ -335,8 +353,8 @@ class GuardedIngestionPipeline(IngestionPipeline):
     ) -> tuple[HeldEntry, ...]:
         """Put held nodes into the vector store, under their own ids and with their stored vectors.
 
-        Of an update that was not made, it only notes the release: the next run makes the update, if
-        none of its nodes is held any more.
+        An update that was not made goes in whole, in place of the version before, once none of its
+        suspicious nodes is held any more.
 
         Parameters
         ----------
@@ -350,21 +368,14 @@ class GuardedIngestionPipeline(IngestionPipeline):
         ragshield_core.errors.QuarantineError
             If one of them is not held; nothing is released then.
         """
-        guard, keeper = self.poison_guard.guard, self._keeper()
+        keeper = self._keeper()
+        if keeper is not None:
+            return keeper.run(keeper.release(ids, by, note, self._embed()))
+        guard = self.poison_guard.guard
         nodes = nodes_of(guard.quarantine, ids)
-        held = [guard.quarantine.show(entry_id) for entry_id in nodes]
-        awaited = {one.id for one in held if self._awaits(to_node(one))}
-        noted = [one.id for one in held if keeper is None or one.id in awaited]
-        released: tuple[HeldEntry, ...] = ()
-        if keeper is not None and len(noted) < len(held):
-            rest = [one.id for one in held if one.id not in awaited]
-            released = keeper.run(keeper.release(rest, by, note, self._embed()))
-        if noted:
-            late = {one.id for one in held if one.status is Status.RELEASED}
-            waiting = [entry_id for entry_id in noted if entry_id not in late]
-            released += guard.quarantine.release(waiting, by=by, note=note)
-            guard.forget_held(noted)
-            guard.trust(noted)
+        released = guard.quarantine.release(nodes, by=by, note=note)
+        guard.forget_held(nodes)
+        guard.trust(nodes)
         return released
 
     def restore(
@@ -412,14 +423,6 @@ class GuardedIngestionPipeline(IngestionPipeline):
 
         return embed
 
-    def _awaits(self, node: BaseNode) -> bool:
-        """Return whether a held node is part of an update that was not made."""
-        source = node.source_node
-        if self.docstore is None or source is None:
-            return False
-        recorded = self.docstore.get_document_hash(source.node_id)
-        return recorded is not None and recorded != source.hash
-
     def _keeper(self) -> NodeKeeper | None:
         """Return what keeps vector store and guard in step."""
         store = self.vector_store
@@ -427,9 +430,9 @@ class GuardedIngestionPipeline(IngestionPipeline):
         return store._keeper if isinstance(store, GuardedVectorStore) else None  # noqa: SLF001
 
     def _decide(self, guard: PoisonGuard, foreseen: Foreseen) -> Decide | None:
-        """Return how nodes are judged that are stored next, where several processes store some."""
+        """Return how nodes are judged that are stored next."""
         keeper = self._keeper()
-        if keeper is None or guard is not self.poison_guard or not keeper.guard.shared:
+        if keeper is None or guard is not self.poison_guard:
             return None
         return partial(keeper.foresee, foreseen)
 
@@ -454,7 +457,10 @@ class GuardedIngestionPipeline(IngestionPipeline):
         return stages, steps
 
     def _plan(
-        self, inputs: Sequence[BaseNode], arrived: frozenset[tuple[str, str | None]]
+        self,
+        inputs: Sequence[BaseNode],
+        arrived: frozenset[tuple[str, str | None]],
+        waiting: frozenset[str],
     ) -> _Plan:
         """Sort inputs; of documents that are known, those run whose nodes were released since."""
         plan = _Plan()
@@ -473,6 +479,9 @@ class GuardedIngestionPipeline(IngestionPipeline):
                 continue
             if same:
                 plan.unchanged.append(document)
+                continue
+            if recorded is not None and document in waiting:
+                plan.still_held.append(document)
                 continue
             if not upserts:
                 hashes.add(node.hash)
@@ -516,6 +525,7 @@ class GuardedIngestionPipeline(IngestionPipeline):
         result = PipelineResult(
             report=report,
             unchanged=tuple(plan.unchanged),
+            still_held=tuple(dict.fromkeys(plan.still_held)),
             **{name: tuple(dict.fromkeys(found)) for name, found in documents.items()},
         )
         return _Outcome(
@@ -581,6 +591,11 @@ def _last_of(guards: Sequence[PoisonGuard]) -> PoisonGuard:
         msg = "learn=True belongs to the last PoisonGuard: what another lets pass may yet be held."
         raise ValueError(msg)
     return guards[-1]
+
+
+def _versions_of(inputs: Sequence[BaseNode]) -> list[tuple[str, str]]:
+    """Return ids and hashes of documents; a node that was cut elsewhere is only a part of one."""
+    return [(node.node_id, node.hash) for node in inputs if node.ref_doc_id is None]
 
 
 def _document(node: BaseNode) -> str:

@@ -39,6 +39,7 @@ from ragshield_core.errors import (
 from ragshield_core.quarantine import HeldEntry
 from ragshield_core.quarantine.entries import batch_of
 from ragshield_core.quarantine.metadata_json import dumps, loads
+from ragshield_llamaindex.callers import refuse_document_store
 from ragshield_llamaindex.convert import (
     NO_ENTRIES,
     MetadataKeys,
@@ -89,9 +90,10 @@ class PoisonGuard(TransformComponent):
     nodes passed on are the very objects that came in, or copies where something changed.
 
     A :class:`~ragshield_llamaindex.GuardedVectorStore` does the same with less: it learns what it
-    stores and takes back what later nodes condemn. With a document store, use
-    :class:`~ragshield_llamaindex.GuardedIngestionPipeline`: a plain pipeline records held documents
-    as done, and deletes the good version of a document before it looks at the new one.
+    stores and takes back what later nodes condemn. In a plain pipeline with a document store it
+    raises a TypeError: that records held documents as done, and deletes the good version of a
+    document before it looks at the new one. Use
+    :class:`~ragshield_llamaindex.GuardedIngestionPipeline` there.
 
     Setup:
         Install ``ragshield[llamaindex]``.
@@ -261,6 +263,8 @@ class PoisonGuard(TransformComponent):
         PoisonedEntryError
             If nodes are suspicious and the policy says ``on_detect="raise"``; a worker raises a
             RAGShieldError.
+        TypeError
+            If a plain IngestionPipeline with a document store calls it; says what to use.
         ValueError
             If there are no vectors, no model, and no detector that can do without.
         """
@@ -329,7 +333,13 @@ class PoisonGuard(TransformComponent):
         """Warn if the pipeline that is calling has a language model read nodes before this.
 
         A pipeline does not tell a step about the others; they are looked up in its caller.
+
+        Raises
+        ------
+        TypeError
+            If it has a document store, which is told of nodes that are held; says what to use.
         """
+        refuse_document_store()
         frame = sys._getframe(1)  # noqa: SLF001 - see above
         for _ in range(FRAMES):
             steps = frame.f_locals.get("transformations")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from ragshield_core.entries import Batch
+from ragshield_core.adapters.updates import is_part
+from ragshield_core.entries import Batch, Entry
 from ragshield_core.errors import PoisonedEntryError, QuarantineError
 from ragshield_core.findings import Decision, Report, Verdict, printable
 from ragshield_core.guard import Guard
@@ -15,7 +16,7 @@ from ragshield_core.quarantine import HeldEntry, Quarantine, Status
 logger = logging.getLogger("ragshield")  # ids and counts, never text
 
 
-def stays_held(report: Report, guard: Guard) -> Report:
+def stays_held(report: Report, guard: Guard, updated: Collection[str] = ()) -> Report:
     """Keep what is held in quarantine until a reviewer decides, even if it looks admissible now.
 
     Detectors may think better of a document, after a new calibration or because others have left.
@@ -29,6 +30,8 @@ def stays_held(report: Report, guard: Guard) -> Report:
         From :meth:`Guard.hold`.
     guard
         Of that report.
+    updated
+        Ids of entries that come as parts of new versions, which supersede held ones.
 
     Returns
     -------
@@ -52,7 +55,7 @@ def stays_held(report: Report, guard: Guard) -> Report:
     for row in rows:
         entry, decision = report.batch[row], report.decisions[row]
         item = _waiting(quarantine, entry.id) if entry.id in held else None
-        if item is None:
+        if item is None or _comes_in(item, entry, updated):
             continue
         since = f"held by {item.held_by} since {item.held_at.isoformat()}"
         if item.entry.fingerprint in (entry.fingerprint, entry.text_fingerprint):
@@ -70,6 +73,13 @@ def stays_held(report: Report, guard: Guard) -> Report:
     if len(changed) > stay:
         logger.warning("of %d admitted entries, other revisions are held", len(changed) - stay)
     return report
+
+
+def _comes_in(held: HeldEntry, entry: Entry, updated: Collection[str]) -> bool:
+    """Return whether an entry comes in with a version that takes the place of the held one's."""
+    if held.entry.fingerprint in (entry.fingerprint, entry.text_fingerprint):
+        return is_part(held)
+    return entry.id in updated
 
 
 def replacement(newer: str | None, older: str | None) -> str:

@@ -28,12 +28,30 @@ from ragshield_core.adapters.judging import TRIES
 from ragshield_core.adapters.malformed import Sifted, keepable
 from ragshield_core.adapters.mask import Mask
 from ragshield_core.adapters.steps import Steps, Turns, own
+from ragshield_core.adapters.updates import (
+    NewVersion,
+    came_in,
+    forget,
+    held_whole,
+    note_waiting,
+    rejected,
+    remark,
+    settled,
+    to_release,
+    to_write,
+    unfinished,
+)
 from ragshield_core.entries import Batch, Entry, together
-from ragshield_core.errors import OvertakenError, QuarantineError, RAGShieldError
+from ragshield_core.errors import (
+    OvertakenError,
+    PoisonedEntryError,
+    QuarantineError,
+    RAGShieldError,
+)
 from ragshield_core.findings import Decision, Report, Verdict, printable
 from ragshield_core.growth.recorder import Intent
 from ragshield_core.guard import Guard
-from ragshield_core.quarantine import HeldEntry, Status
+from ragshield_core.quarantine import HeldEntry, Quarantine, Status
 from ragshield_core.scan import ScanReport, scan
 
 Item = TypeVar("Item")
@@ -163,6 +181,10 @@ class Keeper(ABC, Generic[Item]):
         """Return whether the store has a held entry as it is to be released."""
         return stored.fingerprint == held.fingerprint
 
+    def _updated(self, entry: Entry) -> str | None:  # noqa: ARG002 - for those who know
+        """Return the document whose new version an entry is a part of, if its id is known."""
+        return None
+
     def _document_of(self, entry: Entry) -> str | None:  # noqa: ARG002 - for those who know
         """Return the document whose parts are replaced together."""
         return None
@@ -194,11 +216,6 @@ class Keeper(ABC, Generic[Item]):
         return entries, None if because is None else [because[i] for i in entries.ids]
         yield  # a generator that has nothing to ask
 
-    def _completed(self, released: Sequence[HeldEntry]) -> Steps[None]:  # noqa: ARG002 - as above
-        """Do what was waiting for entries to be released."""
-        return
-        yield
-
     # Operations
 
     def add(
@@ -207,8 +224,13 @@ class Keeper(ABC, Generic[Item]):
         how: Callable[[Report], Any],
         *,
         replacing: Sequence[str] = (),
+        versions: Sequence[NewVersion] = (),
+        delete: bool = False,
     ) -> Steps[Report]:
         """Screen entries; hold the suspicious ones, and store and learn the others.
+
+        A new version of a document is stored whole or not at all, see
+        :mod:`ragshield_core.adapters.updates`.
 
         Parameters
         ----------
@@ -218,21 +240,79 @@ class Keeper(ABC, Generic[Item]):
             Returns, for a report, what :meth:`_write` needs to write what is admitted.
         replacing
             As of :meth:`ragshield_core.Guard.screen`.
+        versions
+            New versions of documents, as far as their names and ids do not say so.
+        delete
+            Whether the older parts of versions that come in are deleted.
         """
-        report, intent = yield from self._decided(sifted, replacing, sifted.admitted)
+        versions = yield from self._versions(sifted.batch, replacing, versions)
+        report, intent = yield from self._decided(
+            sifted, replacing, sifted.admitted, versions=versions
+        )
         self.last_report = report
+        writing = to_write(report, versions)
+        waiting = rejected(report, versions)
+        coming = [version for version in versions if version not in waiting]
+        older = _older(coming) if delete else []
+        leaving = NOTHING
         try:
             yield from self._taken_out(report.batch.take(~report.admitted))
             yield from self.recall_found(report.retroactive)
-            admitted = sifted.admitted(report)
+            admitted = sifted.admitted(writing)
+            if older:
+                leaving = (yield from self.stored(older)).entries
             if len(admitted):
-                report = report.noted((yield from self.put(admitted, how(report), intent=intent)))
+                notes = yield from self.put(admitted, how(writing), leaving, intent)
+                report = report.noted(notes)
         except Exception:
+            yield own(unfinished, waiting, self.guard.quarantine)
             yield from self._given_up(intent)
             raise
         if len(admitted):
             yield own(self.uncover, admitted, report)
+        yield from self._replaced(coming, older, leaving)
         return (yield from self._with_overdue(report))
+
+    def _replaced(
+        self, versions: Sequence[NewVersion], older: Sequence[str], leaving: Batch
+    ) -> Steps[None]:
+        """End updates whose new versions are in the store."""
+        if older:
+            known = _chosen(leaving, (yield own(self.guard.known, leaving.ids)))
+            yield from self._leave(known, self._delete(older))
+        if versions:
+            yield own(self.guard.together, partial(self._superseded, versions))
+
+    def _superseded(self, versions: Sequence[NewVersion]) -> None:
+        """Have held parts of earlier versions wait no more; they are no evidence against later."""
+        self.guard.forget_held(came_in(versions, self.guard.quarantine))
+
+    def hold_back(self, versions: Sequence[NewVersion]) -> Steps[list[str]]:
+        """Take stored parts of new versions out again, since another part of theirs is held.
+
+        Returns the ids of those that left; they wait in quarantine, and are no suspects.
+        """
+        of = {i: version for version in versions for i in version.ids}
+        standing = (yield from self.stored(list(of))).entries
+        visible = [row for row, one in enumerate(standing) if not self.mask.covers(one)]
+        leaving = keepable(standing.take(visible)).entries
+        because = [
+            Decision(entry_id=i, verdict=Verdict.QUARANTINE, note=remark(of[i].document))
+            for i in leaving.ids
+        ]
+
+        def hold() -> Batch:
+            quarantine = self.guard.quarantine
+            quarantine.hold(leaving, because)
+            for version in versions:
+                note_waiting(version, sorted(version.ids), quarantine)
+            return leaving
+
+        if len(leaving):
+            yield own(self.guard.together, hold)
+            self.mask.add(leaving)
+            yield from self._leave(leaving, self._deleted_or_hidden(leaving.ids))
+        return list(leaving.ids)
 
     def take_in(self, there: Batch) -> Steps[Report]:
         """Screen entries that came into the store past the guard, as if they came now.
@@ -301,28 +381,41 @@ class Keeper(ABC, Generic[Item]):
     ) -> Steps[tuple[HeldEntry, ...]]:
         """Put held entries into the store, with the vectors they were held with, if any.
 
-        Those that were released elsewhere are put there too, unless they are there.
+        Those that were released elsewhere are put there too, unless they are there. Of a new
+        version of a document nothing comes in before all of it can: then its other parts come with
+        it, and the version before leaves.
         """
         quarantine = self.guard.quarantine
         ids = yield own(self._held_under, ids)
-        held: list[HeldEntry] = yield own(self._shown, ids)
-        standing = keepable((yield from self.stored(ids)).entries).entries  # as they were held
+        asked: list[HeldEntry] = yield own(self._shown, ids)
+        held, decided, versions = yield own(to_release, asked, quarantine)
+        parts = frozenset[str]().union(*(version.ids for version in versions))
+        names = list(dict.fromkeys([one.id for one in held]))
+        standing = keepable((yield from self.stored(names)).entries).entries  # as they were held
         there = {entry.id: entry for entry in standing}
         new = {h.id for h in held if h.id not in there or not self._same(there[h.id], h.entry)}
-        waiting = [one.id for one in held if one.status is Status.HELD]
         late = {one.id for one in held if one.status is Status.RELEASED and one.id in new}
-        if any(one.id not in late and one.status is not Status.HELD for one in held):
-            quarantine.release([h.id for h in held if h.id not in late])  # raises, and names it
+        settled = [h.id for h in held if h.status is not Status.HELD and h.id not in late | parts]
+        settled += [one.id for one in decided if one.status is not Status.HELD]
+        if settled:
+            quarantine.release(settled)  # raises, and names one
+        wanted = set(ids)
+        waiting = [h.id for h in (*held, *decided) if h.status is Status.HELD and h.id in wanted]
+        # Nobody has looked at these: they were no suspects, and are no more trusted than others.
+        following = [h.id for h in held if h.status is Status.HELD and h.id not in wanted]
         batch: Batch = yield own(self._entries_of, held, embed)
         # First the store: what fails here is still held. Then the quarantine, then the guard.
         hidden = batch.take([row for row, i in enumerate(batch.ids) if i not in new])
         coming = batch.take([row for row, i in enumerate(batch.ids) if i in new])
+        older = (yield from self.stored(_older(versions))).entries if versions else NOTHING
         if len(coming):
-            yield from self.put(coming, None)
+            yield from self.put(coming, None, older)
 
         def let_in() -> tuple[HeldEntry, ...]:
-            done = quarantine.release(waiting, by=by, note=note)
-            self._let_in(batch, hidden)
+            done = quarantine.release(waiting, by=by, note=note) if waiting else ()
+            quarantine.supersede(following, by=by, note="its version was released")
+            quarantine.readmit(_chosen(batch, following), by=by)
+            self._let_in(batch, hidden, trusted=[i for i in batch.ids if i not in following])
             return done
 
         try:
@@ -331,7 +424,11 @@ class Keeper(ABC, Generic[Item]):
             yield from self._take_back(coming)
             raise
         self.mask.discard(batch.ids)
-        yield from self._completed(held)
+        if len(older):
+            known = _chosen(older, (yield own(self.guard.known, older.ids)))
+            yield from self._leave(known, self._delete(older.ids))
+        if versions:
+            yield own(self.guard.together, partial(forget, versions, quarantine))
         return (*done, *(one for one in held if one.id in late))
 
     def restore(
@@ -493,6 +590,7 @@ class Keeper(ABC, Generic[Item]):
         entering: Callable[[Report], Batch],
         *,
         standing: bool = False,
+        versions: Sequence[NewVersion] = (),
     ) -> Steps[tuple[Report, Intent | None]]:
         """Judge entries, and say which are going to be stored, as one with what is held.
 
@@ -507,22 +605,30 @@ class Keeper(ABC, Generic[Item]):
             Returns, for a report, what is going to be stored.
         standing
             Whether the store has all of it already, so that what is held has to leave it.
+        versions
+            New versions of documents among the entries.
         """
-        screen = partial(self.guard.screen, sifted.whole, replacing=replacing)
+        every = sifted
+        replacing = list(dict.fromkeys([*replacing, *_older(versions)]))
         try:
             for tries in itertools.count(1):
                 if tries > TRIES:
                     yield own(self.guard.take_turn)
+                if not standing:
+                    again = yield own(settled, every.batch, versions, self.guard.quarantine)
+                    sifted = every.but(again)
+                screen = partial(self.guard.screen, sifted.whole, replacing=replacing)
                 report: Report = yield own(screen)
                 at = report.position
-                report = yield own(self._judged, report)
+                report = yield own(sifted.beside, report, self._judged)
                 report = yield from self.of_copies(report)
                 older = NOTHING
                 if self.guard.shared:
                     older = keepable((yield from self.stored(sifted.batch.ids)).entries).entries
                 try:
                     decide = partial(self._decide, report, sifted, entering, older, at)
-                    return (yield own(decide, standing=standing))  # type: ignore[no-any-return]
+                    decide = partial(decide, versions, standing=standing)
+                    return (yield own(decide))  # type: ignore[no-any-return]
                 except OvertakenError:
                     logger.info("another process was faster: a batch is screened again")
         finally:
@@ -536,12 +642,13 @@ class Keeper(ABC, Generic[Item]):
         entering: Callable[[Report], Batch],
         older: Batch,
         at: int | None,
+        versions: Sequence[NewVersion],
         *,
         standing: bool,
     ) -> tuple[Report, Intent | None]:
         def work() -> tuple[Report, Intent | None]:
-            held = self._hold(report, sifted)
-            coming = entering(held)
+            held = self._hold(report, sifted, versions)
+            coming = entering(to_write(held, versions))
             leaving = older if standing else self._left_for(coming, older)
             if not self.guard.shared or not (len(coming) or len(leaving)):
                 return held, None
@@ -550,14 +657,57 @@ class Keeper(ABC, Generic[Item]):
         held, intent = self.guard.together(work, at=at)
         return self.guard.with_spent(held) if self.guard.shared else held, intent
 
-    def _hold(self, report: Report, sifted: Sifted) -> Report:
-        report = stays_held(self.guard.hold(report), self.guard)
+    def _hold(self, report: Report, sifted: Sifted, versions: Sequence[NewVersion] = ()) -> Report:
+        updated = frozenset[str]().union(*(version.ids for version in versions))
+        report = stays_held(self.guard.hold(report), self.guard, updated)
         report = sifted.hold(report, self.guard)
+        if sifted.settled and self.guard.policy.on_detect == "raise":
+            raise PoisonedEntryError(report)
+        report = held_whole(report, versions, self.guard.quarantine)
         if not report.admitted.all():
             held = report.batch.take(~report.admitted)
             self.mask.add(held)
             self._on_held(held)
         return report
+
+    def _versions(
+        self, batch: Batch, replacing: Sequence[str], given: Sequence[NewVersion]
+    ) -> Steps[tuple[NewVersion, ...]]:
+        """Return the new versions of documents among entries, with the parts that stay as they are.
+
+        A document comes in a new version where the id of an entry is known, or where it replaces
+        stored ones.
+        """
+        known: list[str] = yield own(self.guard.known, batch.ids)
+        wanted = list(dict.fromkeys([*known, *replacing]))
+        if not wanted:
+            return tuple(given)
+        found = (yield from self.stored(wanted)).entries
+        visible = [entry for entry in found if not self.mask.covers(entry)]
+        prints = {entry.id: entry.fingerprint for entry in visible}
+        kept = {entry.id for entry in batch if prints.get(entry.id) == entry.fingerprint}
+        named = frozenset[str]().union(*(version.ids for version in given))
+        parts: dict[str, set[str]] = {}
+        for entry in batch:
+            document = None if entry.id in named else self._updated(entry)
+            if document is not None:
+                parts.setdefault(document, set()).add(entry.id)
+        coming = frozenset(batch.ids)
+        older: dict[str, set[str]] = {}
+        for entry in visible:
+            document = self._updated(entry)
+            if document is not None and entry.id not in coming:
+                older.setdefault(document, set()).add(entry.id)
+        versions = [
+            NewVersion(document, frozenset(ids), frozenset(older.get(document, ())))
+            for document, ids in parts.items()
+            if document in older or not ids.isdisjoint(prints)
+        ]
+        other = frozenset(prints).intersection(batch.ids) - kept  # get another text
+        return tuple(
+            v._replace(kept=v.kept | kept & v.ids, older=v.older | other & v.ids)
+            for v in (*given, *versions)
+        )
 
     def of_copies(self, report: Report) -> Steps[Report]:
         """Say of what is to be held where the very same stands in the store under another id.
@@ -809,7 +959,10 @@ class Keeper(ABC, Generic[Item]):
         quarantine = self.guard.quarantine
 
         def show() -> None:
-            held = quarantine.held_ids(entries.ids)  # of some, another revision
+            held = quarantine.held_ids(entries.ids)
+            if held:  # parts of a version that waited, or other revisions
+                same = _same_as_held(_chosen(entries, held), quarantine)
+                held -= set(quarantine.supersede(same, note="it came in with a later version"))
             self.guard.forget_held([i for i in entries.ids if i not in held])
             self.guard.trust(list(quarantine.released_among(entries)))
             quarantine.readmit(entries)
@@ -832,12 +985,12 @@ class Keeper(ABC, Generic[Item]):
                 quarantine.show(entry_id, Status.HELD)  # raises, and says what was expected
         return list(quarantine.vouched(ids))
 
-    def _let_in(self, released: Batch, hidden: Batch) -> None:
+    def _let_in(self, released: Batch, hidden: Batch, trusted: Sequence[str]) -> None:
         """Have the guard know what a person has let in; what was hidden only is learned now."""
         self.guard.forget(hidden)
         self.guard.learn(hidden)
         self.guard.forget_held(released.ids)
-        self.guard.trust(released.ids)
+        self.guard.trust(trusted)
 
     def _take_back(self, written: Batch) -> Steps[None]:
         """Take out what was written to be released, and judged otherwise by somebody meanwhile."""
@@ -905,17 +1058,31 @@ class Keeper(ABC, Generic[Item]):
         known: list[str] = yield own(self.guard.known, ids)
         return (yield from self.stored(known)).entries if known else NOTHING
 
-    def _gone(self, ids: Sequence[str], *, held_only: bool = False) -> None:
+    def _gone(self, ids: Sequence[str]) -> None:
         """Forget what was held of entries that were deleted."""
 
         def purge() -> None:
             self.guard.forget_held(ids)
             if self.guard.quarantine.exists():
                 note = "deleted through the store"
-                self.guard.quarantine.purge(ids, note=note, evidence=False, held_only=held_only)
+                self.guard.quarantine.purge(ids, note=note, evidence=False)
 
         self.guard.together(purge)
         self.mask.discard(ids)
+
+
+def _older(versions: Iterable[NewVersion]) -> list[str]:
+    """Return the ids of what leaves when versions come in."""
+    return sorted(frozenset[str]().union(*(v.older - v.ids for v in versions)))
+
+
+def _same_as_held(entries: Batch, quarantine: Quarantine) -> list[str]:
+    """Return the ids of entries that are held as they are."""
+    prints = {entry.id: entry.fingerprint for entry in entries}
+    held = quarantine.prints(ids=entries.ids)
+    return [
+        one.id for one in held if one.status is Status.HELD and one.fingerprint == prints[one.id]
+    ]
 
 
 def _chosen(batch: Batch, ids: Iterable[str], but: Iterable[str] = ()) -> Batch:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Self
 
@@ -80,6 +80,8 @@ class Sifted:
         Why entries can be neither stored nor held, by row of the input.
     unfit
         Rows of those that the store cannot keep, whatever people say.
+    settled
+        Decisions on those that are held already, by row of the batch: they are not judged again.
     """
 
     rows: tuple[int, ...]
@@ -88,6 +90,7 @@ class Sifted:
     bare: frozenset[int]
     refused: Mapping[int, str]
     unfit: frozenset[int] = frozenset()
+    settled: Mapping[int, Decision] = field(default_factory=dict)
 
     @classmethod
     def of(cls, batch: Batch) -> Self:
@@ -97,10 +100,39 @@ class Sifted:
 
     @property
     def whole(self) -> Batch:
-        """The entries that can be judged."""
-        if not self.reasons:
-            return self.batch
-        return self.batch.take([r for r in range(len(self.batch)) if r not in self.reasons])
+        """The entries that are to be judged."""
+        return self.batch.take(self._open) if self.reasons or self.settled else self.batch
+
+    @property
+    def _open(self) -> list[int]:
+        """Rows of the entries that are to be judged."""
+        rows = range(len(self.batch))
+        return [row for row in rows if row not in self.reasons and row not in self.settled]
+
+    def but(self, settled: Mapping[int, Decision]) -> Sifted:
+        """Return the same, with decisions on entries that are held already."""
+        left = {row: one for row, one in settled.items() if row not in self.reasons}
+        return replace(self, settled=left) if left else self
+
+    def beside(self, report: Report, look: Callable[[Report], Report]) -> Report:
+        """Return a report of :attr:`whole` after a look at it, the suspects held before among it.
+
+        Parameters
+        ----------
+        report
+            Of :attr:`whole`.
+        look
+            Changes decisions on some entries because of others.
+        """
+        suspects = {row: one for row, one in self.settled.items() if one.findings}
+        if not suspects:
+            return look(report)
+        rows = self._open
+        places = {row: n for n, row in enumerate(sorted({*rows, *suspects}))}
+        mine = [places[row] for row in rows]
+        among = spread(report, self.batch.take(list(places)), mine)
+        also = {places[row]: one for row, one in suspects.items()}
+        return taken(look(replace(among, remarkable={**among.remarkable, **also})), mine)
 
     def admitted(self, report: Report) -> Batch:
         """Return the entries that a report of all of them admits."""
@@ -151,7 +183,7 @@ class Sifted:
             keep it.
         """
         if not self.reasons:
-            return report
+            return self._with_settled(report) if self.settled else report
         released: dict[str, str] = {}
         for rows in (
             [row for row in self.reasons if row not in self.bare],
@@ -175,8 +207,8 @@ class Sifted:
             *(len(self.reasons) - len(released), len(self.batch)),
             printable(self.batch.ids[min(self.reasons)], 80),
         )
-        good = [row for row in range(len(self.batch)) if row not in self.reasons]
-        remarkable = {good[row]: decision for row, decision in report.remarkable.items()}
+        report = self._with_settled(report)
+        remarkable = dict(report.remarkable)
         for row in self.reasons:
             decision = self._decision(row)
             if decision.entry_id in released:
@@ -184,15 +216,37 @@ class Sifted:
                 note = f"{decision.note}; {released[decision.entry_id]}"
                 decision = replace(decision, verdict=verdict, note=note)
             remarkable[row] = decision
-        scores = {}
-        for name, column in report.scores.items():
-            scores[name] = np.full(len(self.batch), np.nan)
-            scores[name][good] = column
-        return replace(report, batch=self.batch, remarkable=remarkable, scores=scores)
+        return replace(report, remarkable=remarkable)
+
+    def _with_settled(self, report: Report) -> Report:
+        """Return a report of :attr:`whole` as one of the batch, with what was decided before."""
+        report = spread(report, self.batch, self._open)
+        return replace(report, remarkable={**report.remarkable, **self.settled})
 
     def _decision(self, row: int) -> Decision:
         note = f"not judged: {self.reasons[row]}"
         return Decision(entry_id=self.batch.ids[row], verdict=Verdict.QUARANTINE, note=note)
+
+
+def spread(report: Report, batch: Batch, rows: Sequence[int]) -> Report:
+    """Return a report as one of a larger batch, of which it judges some rows."""
+    scores = {}
+    for name, column in report.scores.items():
+        scores[name] = np.full(len(batch), np.nan)
+        scores[name][list(rows)] = column
+    remarkable = {rows[row]: decision for row, decision in report.remarkable.items()}
+    return replace(report, batch=batch, remarkable=remarkable, scores=scores)
+
+
+def taken(report: Report, rows: Sequence[int]) -> Report:
+    """Return what a report says of some rows of its batch, in their order."""
+    decisions = report.remarkable
+    return replace(
+        report,
+        batch=report.batch.take(list(rows)),
+        remarkable={n: decisions[row] for n, row in enumerate(rows) if row in decisions},
+        scores={name: scores[list(rows)] for name, scores in report.scores.items()},
+    )
 
 
 def sift(columns: Columns, guard: Guard) -> Sifted:

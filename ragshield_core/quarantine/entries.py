@@ -24,7 +24,7 @@ class Status(StrEnum):
     HELD = "held"  # waits for a reviewer's decision
     RELEASED = "released"  # judged good, back in the store
     CONFIRMED = "confirmed"  # judged poisoned, kept as evidence
-    SUPERSEDED = "superseded"  # a later revision under the same id is held
+    SUPERSEDED = "superseded"  # a later revision, or version of its document, took its place
     READMITTED = "readmitted"  # was superseded and came again, or was there before a held copy
     REPLACED = "replaced"  # left the store for a text of another lineage; can be put back
 

@@ -927,6 +927,44 @@ class Quarantine:
 
         return self._written(work, session)
 
+    def supersede(
+        self,
+        ids: Sequence[str],
+        *,
+        by: str = "ragshield",
+        note: str | None = None,
+        session: Session | None = None,
+    ) -> tuple[str, ...]:
+        """Mark held revisions superseded: a later version of their document takes their place.
+
+        They stay here, hidden, and wait for nobody any more.
+
+        Parameters
+        ----------
+        ids
+            Of entries; those that are not held are ignored.
+        by, note
+            Who brought the later version, and why.
+
+        Returns
+        -------
+        tuple[str, ...]
+            The ids that were held.
+        """
+        if not ids or not self.exists():
+            return ()
+
+        def work(session: Session) -> tuple[str, ...]:
+            found = self._find(session, ids, Status.HELD)
+            changes = Changes(session, self._digests)
+            for rows in found.values():
+                for row in rows:
+                    changes.set(row, {"status": Status.SUPERSEDED}, "supersede")
+            changes.write(by, note)
+            return tuple(found)
+
+        return self._written(work, session)
+
     def note_index(self, ids: Sequence[str], index: str, *, session: Session | None = None) -> None:
         """Note by which index held entries came, which then finds them once they are released.
 
@@ -961,6 +999,23 @@ class Quarantine:
             return ()
         with self._database.read() as session:
             return tuple(row.entry_id for row in self._notes(session, index))
+
+    def noted_for(self, ids: Sequence[str]) -> dict[str, tuple[str, ...]]:
+        """Return by which indexes each of the ids is noted, see :meth:`note_index`."""
+        if not self.exists():
+            return {}
+        named: dict[str, tuple[str, ...]] = {}
+        with self._database.connection() as connection:
+            for start in range(0, len(ids), CHUNK):
+                query = (
+                    select(IndexedRow.entry_id, IndexedRow.index_name)
+                    .where(IndexedRow.namespace == self.namespace)
+                    .where(IndexedRow.entry_id.in_(ids[start : start + CHUNK]))
+                    .order_by(IndexedRow.number)
+                )
+                for entry_id, index in connection.execute(query):
+                    named[entry_id] = (*named.get(entry_id, ()), index)
+        return named
 
     def forget_index(
         self, ids: Sequence[str], index: str, *, session: Session | None = None

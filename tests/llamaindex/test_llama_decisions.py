@@ -304,6 +304,8 @@ def test_a_pipeline_keeps_no_text_of_what_a_restoration_took_out(make_store, mod
     assert "d" not in one.pipeline.docstore.docs
     one.update_ref_doc(TAKEN)
     assert one.pipeline.last_result.rejected_updates == ("d",)
+    one.update_ref_doc(TAKEN)
+    assert one.pipeline.last_result.still_held == ("d",)
     assert stored(one.pipeline.vector_store) == sentences(STANDING)
     one.update_ref_doc(STANDING)
     assert one.pipeline.last_result.stored == ("d",)
