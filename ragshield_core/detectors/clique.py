@@ -252,7 +252,6 @@ class CliqueDetector(Detector, Lender, IdSharer, TableUser):
         # they are; vectors of these while the graph stays as it is.
         self._usual_nearness: NDArray[np.float32] = np.empty(0, dtype=np.float32)
         self._compared: tuple[int, NDArray[np.int64], NDArray[np.float32]] | None = None
-        self._within: dict[int, tuple[int, Tied]] = {}  # by source: its size then, and evidence
 
     def neighbors(self) -> NeighborSource:
         """Return the neighbours of the graph, for detectors that would search for the same."""
@@ -948,7 +947,6 @@ class CliqueDetector(Detector, Lender, IdSharer, TableUser):
         self._held_at = self._held_at[before]
         self._measured = self._measured[before]
         self._sources.keep(before)
-        self._within = {}
         self._together = np.flatnonzero(np.isin(before, self._together)).astype(np.int32)
         self._standing = {channel: raw.part(before) for channel, raw in self._standing.items()}
 
@@ -1029,34 +1027,25 @@ class CliqueDetector(Detector, Lender, IdSharer, TableUser):
     ) -> tuple[Tied, NDArray[np.int64]]:
         """Return evidence about entries of a source, held ones left out, and their numbers.
 
-        Those of the batch as they are judged now, standing ones as they were when the source was
-        smaller by a tenth at most.
+        Numbers of those of the batch: -1 stands for a standing entry.
         """
         graph, rng = self._fitted(), np.random.default_rng(0)
         new = np.flatnonzero(codes[graph.n_slots :] == code)  # rows of the overlay, too
         standing = np.flatnonzero(codes[: graph.n_slots] == code)
         standing = standing[~graph.gone[standing] & np.isnan(self._held_at[standing])]
-        size = len(new) + len(standing)
         if len(new) > MOST_OF_SOURCE:
             new = np.sort(rng.choice(new, MOST_OF_SOURCE, replace=False))
         parts = [Tied.of(judgement.evidence, new, judgement.lineages)]
         numbers = [overlay.numbers[new]]
         if standing.size:
-            known = self._within.get(code)
-            if known is None or not 0.9 * size <= known[0] <= size:
-                if len(standing) > MOST_OF_SOURCE:
-                    standing = np.sort(rng.choice(standing, MOST_OF_SOURCE, replace=False))
-                part = graph.part(standing)
-                turns = (
-                    Newcomers(part, self._shares, self._turns(TURNS))
-                    if self._shares is not None
-                    else None
-                )
-                evidence = {channel: self._evidence(part, channel, turns) for channel in CHANNELS}
-                tied = Tied.of(evidence, np.s_[:], self._lineages_by_turn(part, TURNS))
-                self._within[code] = known = (size, tied)
-            parts.append(known[1])
-            numbers.append(np.full(len(known[1].crowd), -1, dtype=np.int64))
+            if len(standing) > MOST_OF_SOURCE:
+                standing = np.sort(rng.choice(standing, MOST_OF_SOURCE, replace=False))
+            part, turns = graph.part(standing), None
+            if self._shares is not None:
+                turns = Newcomers(part, self._shares, self._turns(TURNS))
+            evidence = {channel: self._evidence(part, channel, turns) for channel in CHANNELS}
+            parts.append(Tied.of(evidence, np.s_[:], self._lineages_by_turn(part, TURNS)))
+            numbers.append(np.full(len(standing), -1, dtype=np.int64))
         return Tied.joined(parts), np.concatenate(numbers)
 
     def _among_standing(

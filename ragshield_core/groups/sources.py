@@ -59,7 +59,7 @@ class SourceTable:
         self.by_slot: NDArray[np.int32] = np.empty(0, dtype=np.int32)
 
     def codes_of(self, sources: Sequence[str | None]) -> NDArray[np.int32]:
-        """Return a code for each source name; nothing is noted, so that new names have new codes."""
+        """Return a code for each source name; new names get codes as well, and stay unknown."""
         codes: dict[str | None, int] = {}
         found = (
             self._codes[name]
