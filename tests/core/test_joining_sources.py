@@ -84,9 +84,6 @@ def test_it_does_not_matter_in_which_slices_it_comes():
     assert abs(shares[0] - shares[1]) <= 0.1
 
 
-@pytest.mark.xfail(
-    strict=True, reason="what is held of a source never says what is usual in it, however much"
-)
 def test_nor_where_its_documents_are_nearly_the_same():
     batch = site(200, 1, 0.3)
     shares = [len(write(fitted(), batch, size)) / 200 for size in (200, 20)]
