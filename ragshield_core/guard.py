@@ -909,6 +909,7 @@ class Guard(Writes):
         from ragshield_core.quarantine.entries import batches_of  # noqa: PLC0415 - SQLAlchemy
 
         with self._lock:
+            self.catch_up()
             count = self._calibrator.arrivals.sources.get(source)
             ids = [] if count is None else list(count.held_ids)
         waiting = self.quarantine.list(ids=ids) if ids else ()
