@@ -18,7 +18,7 @@ from ragshield_core.errors import ConfigurationError, RAGShieldError, StateError
 from ragshield_core.findings import printable
 from ragshield_core.growth.questions import Question
 from ragshield_core.guard import Guard
-from ragshield_core.knowledge.standing import namespaces, status_of
+from ragshield_core.knowledge.standing import namespaces, questions_of
 from ragshield_core.screening import crash
 from ragshield_core.settings.objects import modules_here, named_object
 
@@ -173,11 +173,7 @@ def _asked(url: str, namespace: str | None) -> list[tuple[str, Question]]:
     """Return open questions, each with the namespace of its guard."""
     with read_only(url) as session:
         names = (namespaces(session) or ["default"]) if namespace is None else [namespace]
-        return [
-            (name, question)
-            for name in names
-            for question in status_of(session, url, name).questions
-        ]
+        return [(name, question) for name in names for question in questions_of(session, url, name)]
 
 
 def _show(found: Sequence[tuple[str, Question]]) -> None:
@@ -208,7 +204,7 @@ def _opened(
             msg = f"there are {len(found)} guards; choose one with --namespace."
             raise ConfigurationError(msg)
         namespace = namespace if namespace is not None else next(iter(found), "default")
-        status_of(session, database, namespace)  # raises where there is none: none is made
+        questions_of(session, database, namespace)  # raises where there is none: none is made
     guard = Guard.open(database, namespace)
     return guard, _named(source, guard.questions())
 
