@@ -87,7 +87,7 @@ def lineage_of(
 
 
 # A URL, or a bucket; the host may carry a user or a port.
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,20}://([^/?#\s]{1,255})")
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,20}://([^/?#\s]{0,255})")
 MAX_SOURCE = 255  # characters of a name
 
 
@@ -116,7 +116,9 @@ def source_of(document: str | None) -> str | None:
     if not isinstance(document, str):  # refused elsewhere, by name
         return None
     if found := _URL.match(document):
-        return found[1].rpartition("@")[2].lower()
+        if host := found[1].rpartition("@")[2].lower():
+            return host[:MAX_SOURCE]
+        document = document[found.end() :]  # file:///srv/wiki/a.md
     folders = document[: 4 * MAX_SOURCE].replace("\\", "/").split("/")[:-1]
     if not folders:
         return None

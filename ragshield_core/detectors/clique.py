@@ -314,10 +314,8 @@ class CliqueDetector(Detector, Lender, IdSharer, TableUser):
         """Add entries whose neighbours are said when all were added."""
         if self._graph is None:
             self._graph = self._empty_graph(piece.dim)
-        start = self._graph.n_slots
-        self._graph.extend(piece.ids, piece)
         self._sources.vouch(piece.sources)
-        self._note_sources(start, piece)
+        self._sources.put(self._graph.extend(piece.ids, piece), piece.sources)
 
     def pieces_learned(self, pieces: Pieces, reference: Batch) -> None:  # noqa: ARG002
         """Take over the neighbours, and measure what is usual; all entries are trusted."""
@@ -949,7 +947,7 @@ class CliqueDetector(Detector, Lender, IdSharer, TableUser):
         self._scores, self._trusted = self._scores[before], self._trusted[before]
         self._held_at = self._held_at[before]
         self._measured = self._measured[before]
-        self._sources.by_slot = self._sources.by_slot[before]
+        self._sources.keep(before)
         self._within = {}
         self._together = np.flatnonzero(np.isin(before, self._together)).astype(np.int32)
         self._standing = {channel: raw.part(before) for channel, raw in self._standing.items()}

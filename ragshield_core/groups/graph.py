@@ -326,12 +326,16 @@ class SimilarityGraph:
             self.words.append([word_hashes(text) for text in texts])
         self._connect(batch, self.index.rows if isinstance(self.index, NeighborIndex) else None)
 
-    def extend(self, keys: Sequence[str], batch: Batch) -> None:
-        """Take over a part of a knowledge base; :meth:`take_lists` follows once all is there."""
+    def extend(self, keys: Sequence[str], batch: Batch) -> NDArray[np.int64]:
+        """Take over a part of a knowledge base, and return its slots.
+
+        :meth:`take_lists` follows once all is there.
+        """
         self._changed()
         slots = self.index.add(keys, batch.embeddings, more=True)
         self._grow(self.index.capacity)
         self._lineage[slots] = _codes_of(batch.lineages, self._lineages)
+        return slots
 
     def take_lists(self, words: list[NDArray[np.uint32]], lists: Lists) -> None:
         """Take over the words and the neighbours of all entries, which were found elsewhere.

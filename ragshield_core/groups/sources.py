@@ -15,7 +15,7 @@ must stand out in its source as well.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -38,6 +38,8 @@ STANDING_RANK = 3
 AMONG = 0.25
 # Standing entries that are compared with: exact up to this size, a sample of it above.
 MOST_STANDING = 20_000
+# The source of a slot of which none was noted.
+NO_SOURCE = -1
 # An entry is not judged by a tail that it has drawn out itself.
 N_FOLDS = 5
 
@@ -56,28 +58,56 @@ class SourceTable:
         self._vouched: set[int] = set()
         self.by_slot: NDArray[np.int32] = np.empty(0, dtype=np.int32)
 
-    def codes_of(self, sources: Any) -> NDArray[np.int32]:
-        """Return a code for each source name, new ones for new names."""
-        codes = (self._codes.setdefault(name, len(self._codes)) for name in sources)
-        return np.fromiter(codes, np.int32, len(sources))
+    def codes_of(self, sources: Sequence[str | None]) -> NDArray[np.int32]:
+        """Return a code for each source name; nothing is noted, so that new names have new codes."""
+        codes: dict[str | None, int] = {}
+        found = (
+            self._codes[name]
+            if name in self._codes
+            else codes.setdefault(name, len(self._codes) + len(codes))
+            for name in sources
+        )
+        return np.fromiter(found, np.int32, len(sources))
 
-    def put(self, slots: NDArray[np.int64], sources: Any) -> None:
+    def put(self, slots: NDArray[np.int64], sources: Sequence[str | None]) -> None:
         """Note the sources of slots."""
-        self.by_slot[slots] = self.codes_of(sources)
+        if slots.size and (need := int(slots.max()) + 1) > len(self.by_slot):
+            self.grow(max(need, len(self.by_slot) + len(self.by_slot) // 2))
+        self.by_slot[slots] = self._noted(sources)
 
     def grow(self, size: int) -> None:
         """Make room for so many slots."""
-        grown = np.full(size, -1, dtype=np.int32)
+        if size <= len(self.by_slot):
+            return
+        grown = np.full(size, NO_SOURCE, dtype=np.int32)
         grown[: len(self.by_slot)] = self.by_slot
         self.by_slot = grown
 
-    def vouch(self, sources: Any) -> None:
+    def keep(self, slots: NDArray[np.int64]) -> None:
+        """Renumber slots, given those that stay; forget names that nothing is of any more."""
+        self.by_slot = self.by_slot[slots]
+        used = np.union1d(self.by_slot[self.by_slot != NO_SOURCE], list(self._vouched))
+        place = {code: number for number, code in enumerate(used.astype(np.int64).tolist())}
+        renumbered = np.full(len(self._codes), NO_SOURCE, dtype=np.int32)
+        renumbered[list(place)] = list(place.values())
+        known = self.by_slot != NO_SOURCE
+        self.by_slot[known] = renumbered[self.by_slot[known]]
+        self._codes = {name: place[code] for name, code in self._codes.items() if code in place}
+        self._vouched = {place[code] for code in self._vouched}
+
+    def vouch(self, sources: Sequence[str | None]) -> None:
         """Note that somebody vouches for sources: the knowledge base is judged by them."""
-        self._vouched.update(self.codes_of(sources).tolist())
+        self._vouched.update(self._noted(sources).tolist())
 
     def joining(self, codes: NDArray[np.int32]) -> NDArray[np.bool_]:
         """Return which codes are of sources that nobody vouches for, shape as ``codes``."""
         return ~np.isin(codes, list(self._vouched))
+
+    def _noted(self, sources: Sequence[str | None]) -> NDArray[np.int32]:
+        codes = self.codes_of(sources)
+        for name, code in zip(sources, codes.tolist(), strict=True):
+            self._codes.setdefault(name, code)
+        return codes
 
     def state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """Return everything, as JSON-ready values and arrays."""

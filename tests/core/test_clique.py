@@ -4,6 +4,7 @@ import itertools
 import json
 import re
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from ragshield_core.detectors import CliqueDetector
 from ragshield_core.detectors.clique import MIN_ENTRIES
 from ragshield_core.errors import InvalidBatchError, NotFittedError
 from ragshield_core.groups import evidence as group_evidence
+from ragshield_core.growth import arrivals
 from ragshield_core.neighbors import corpus, slots
 from ragshield_core.neighbors.lists import InvertedLists
 from ragshield_core.neighbors.slots import SPARSE_AT
@@ -466,7 +468,8 @@ def verdicts(report):
 
 
 @pytest.mark.parametrize("rule", ["groups", "cleanbase"])
-def test_a_guard_that_is_saved_in_the_middle_goes_on_the_same(tmp_path, rule):
+def test_a_guard_that_is_saved_in_the_middle_goes_on_the_same(tmp_path, rule, monkeypatch):
+    monkeypatch.setattr(arrivals, "time", SimpleNamespace(time=lambda: 1e9))
     poison = trickle(group(5, 3), size=8)
     guard = Guard([CliqueDetector(rule=rule)], quarantine=Quarantine("sqlite://")).fit(KNOWN)
     if rule == "groups":

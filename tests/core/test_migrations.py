@@ -1,22 +1,18 @@
 """Databases of earlier versions open, with what they hold, in SQLite and in PostgreSQL."""
 
-import shutil
 import sqlite3
 import subprocess
 import sys
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 from old_databases import make_old, one
 from sqlalchemy import create_engine, inspect, make_url, text
 
 from ragshield_core import Batch, Quarantine
-from ragshield_core.database import TableBase
 from ragshield_core.errors import QuarantineError
 from ragshield_core.quarantine.documents import document_of
 
-SAVED = Path(__file__).parents[1] / "saved_before" / "quarantine.db"
 ENTRIES = [one("a", "buy now", label="ham", lineage="mails"), one("b", "buy later")]
 REVISED = Batch.of(ids=["b"], texts=["a later revision"], embeddings=[[0.0, 2.0]])
 
@@ -90,22 +86,6 @@ def test_entries_of_before_know_their_document(tmp_path, metadata, document):
     assert [p.id for p in quarantine.prints(documents=[document or "d1"])] == expected
     before = [held.entry.metadata for held in quarantine.list()]
     assert [document_of(one) for one in before] == [document, document]
-
-
-def test_what_was_saved_before_is_of_today_afterwards(tmp_path):
-    file = Path(shutil.copy(SAVED, tmp_path / "q.db"))
-    with closing(sqlite3.connect(file)) as connection:
-        query = "SELECT entry_id, status, text, findings FROM ragshield_quarantine ORDER BY number"
-        before = connection.execute(query).fetchall()
-        assert len(before) > 0
-    Quarantine(f"sqlite:///{file}").count()
-    engine = create_engine(f"sqlite:///{file}")
-    for table in TableBase.metadata.sorted_tables:
-        there = {column["name"] for column in inspect(engine).get_columns(table.name)}
-        assert there == set(table.columns.keys())
-    with closing(sqlite3.connect(file)) as connection:
-        assert connection.execute(query).fetchall() == before
-    engine.dispose()
 
 
 def test_a_database_of_schema_8_keeps_its_cases_and_finds_lines_by_their_entries(on_file):

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from contextlib import contextmanager
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from ragshield_core import Batch, Guard, Policy, Quarantine, state
 from ragshield_core.detectors import CliqueDetector, InstructionDetector, LabelCentroidDetector
 from ragshield_core.entries import together
 from ragshield_core.errors import InvalidBatchError, StateError
+from ragshield_core.growth import arrivals
 from ragshield_core.growth.events import Change, Event
 from ragshield_core.neighbors.index import NeighborIndex
 from ragshield_core.neighbors.rows import Neighbors
@@ -335,7 +337,10 @@ def test_a_saved_guard_remembers_what_was_held_before_it_knew_anything(tmp_path)
     assert_same(guard, again, tmp_path)
 
 
-def test_revisions_are_scored_anew_and_count_once_until_there_is_a_larger_sample(tmp_path):
+def test_revisions_are_scored_anew_and_count_once_until_there_is_a_larger_sample(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(arrivals, "time", SimpleNamespace(time=lambda: 1e9))
     known = passages(150, 1)
     guard = small().adopt(known, at_most=0.2)
     revised = known.take(range(60))
@@ -370,6 +375,7 @@ BATCHES = {
         passages(4, 1), texts=("", "\ud83d\ude00", "nul \0 \udc00", "\U0001f600"), labels=("a",) * 4
     ),
     "contexts": replace(passages(3, 1), contexts=("title", None, "")),
+    "sources": replace(passages(3, 1), sources=("docs.example", None, "")),
     "metadata": replace(passages(2, 1), metadatas=({"on": dt.date(2026, 1, 2)}, {"n": (1, 2)})),
     "long vectors": Batch.of(
         ids=["a", "b"], texts=["x", "y"], embeddings=[[1.0, 0.0], [3.0, 4.0]], labels=["m", None]
@@ -386,7 +392,7 @@ def test_an_event_comes_back_as_it_was(batch):
     )
     again = rewritten(event)
     assert (again.change, again.ids, again.accused) == (event.change, event.ids, event.accused)
-    for name in ("ids", "texts", "labels", "lineages", "metadatas", "contexts"):
+    for name in ("ids", "texts", "labels", "lineages", "metadatas", "contexts", "sources"):
         assert getattr(again.entries, name) == getattr(batch, name)
     for name in ("embeddings", "vectors"):
         np.testing.assert_array_equal(

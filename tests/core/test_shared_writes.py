@@ -1,7 +1,6 @@
 """Several workers write to one store, each with a guard that was opened on one database."""
 
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -19,7 +18,6 @@ from ragshield_core.detectors import CliqueDetector
 
 RATE = 0.05
 KNOWN = passages(300, 1)
-SAVED = Path(__file__).parents[1] / "saved_before"
 
 
 @pytest.fixture
@@ -247,21 +245,6 @@ def test_what_is_released_recalled_and_confirmed_by_one_is_so_for_the_readers_of
     copy = scored([0], prefix="copy", lineages=["a"])
     other.store.write(copy)  # past all guards
     assert other.seen() == ["s1"]
-
-
-# Databases of before
-
-
-def test_a_database_of_before_there_were_journals_is_opened(tmp_path, folder):
-    shutil.copy(SAVED / "quarantine.db", tmp_path / "quarantine.db")
-    url = f"sqlite:///{tmp_path}/quarantine.db"
-    held = {entry.id for entry in Quarantine(url, namespace="kept").list()}
-    assert held
-    one, other = workers_of(url, folder, namespace="kept")
-    add(one, passages(2, 1))
-    other.guard.catch_up()
-    assert other.guard.known(["kb-0", "kb-1"]) == ["kb-0", "kb-1"]
-    assert {entry.id for entry in other.guard.quarantine.list()} == held
 
 
 # Processes

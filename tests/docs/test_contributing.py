@@ -16,7 +16,6 @@ WHOLE |= {
     "tests/docs",
     "tests/review",
     "ragshield_core/help_desk",
-    "tests/saved_before",
     "benchmarks/results",
     "benchmarks/wordings",
 }

@@ -1,0 +1,410 @@
+"""A source of which far too much is held is one question: opened, decided, shared, shown."""
+
+import json
+import logging
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support import Scripted, scored
+
+from ragshield_core import Batch, Guard, PoisonedEntryError, Policy, Quarantine
+from ragshield_core.entries import together
+from ragshield_core.errors import ConfigurationError
+from ragshield_core.findings import Verdict
+from ragshield_core.growth.questions import FEWEST_HELD, Question
+from ragshield_core.notifications import Kind, Notifier
+
+RATE = 0.01
+KNOWN = scored(np.random.default_rng(0).normal(size=1_500))
+HOSTILE = "evil\x1b[31m\u202e<b>[red]\nforged line"
+HIGH = 9.0  # far above the threshold, 3 or so
+
+
+def guard_of(*detectors, quarantine=None, **policy):
+    guard = Guard(
+        detectors or [Scripted()],
+        policy=Policy(quarantine_at=RATE, **policy),
+        quarantine=quarantine or Quarantine("sqlite://"),
+    )
+    return guard.fit(KNOWN).calibrate()
+
+
+def arrivals(scores, source, prefix):
+    return scored(scores, prefix, sources=[source] * len(scores))
+
+
+def usual(n, seed):
+    return np.random.default_rng([5, seed]).uniform(-2.0, 1.5, size=n)
+
+
+def write(guard, batch):
+    report = guard.hold(guard.screen(batch))
+    guard.admit(report)
+    return report
+
+
+def odd(guard, source="odd", n=60, n_held=20, prefix=None):
+    """Write entries of a source of which some are held; return the report."""
+    scores = usual(n, n)
+    scores[:n_held] = HIGH + np.arange(n_held)
+    return write(guard, arrivals(scores, source, prefix or f"{source}-"))
+
+
+# When it is asked
+
+
+def test_a_source_of_which_far_too_much_is_held_is_asked_about():
+    guard = guard_of()
+    odd(guard)
+    write(guard, arrivals(usual(200, 1), "fine", "fine-"))
+    (question,) = guard.questions()
+    assert (question.source, question.n_entries, question.n_held) == ("odd", 60, 20)
+    assert question.detectors == {"scripted": 20}
+    assert set(question.held_ids) <= {f"odd-{i}" for i in range(20)}
+    assert set(question.admitted_ids) <= {f"odd-{i}" for i in range(20, 60)}
+    assert question.held_ids
+    assert question.admitted_ids
+    assert "60 documents of 'odd'" in str(question)
+    assert "20 of them held (scripted 20)" in str(question)
+    status = guard.status()
+    assert status.questions == (question,)
+    assert str(question) in status.summary()
+    assert str(question) in status.concerns()
+    assert json.loads(json.dumps(status.to_dict()))["questions"] == [
+        json.loads(json.dumps(question.to_dict()))
+    ]
+
+
+@pytest.mark.parametrize(("n", "n_held"), [(500, 5), (500, 15), (60, 4), (4, 4), (200, 0)])
+def test_a_normal_rate_and_a_few_entries_are_no_question(n, n_held):
+    guard = guard_of()
+    odd(guard, n=n, n_held=n_held)
+    assert guard.questions() == ()
+
+
+@pytest.mark.parametrize("size", [1, 7, 60])
+def test_the_size_of_batches_does_not_matter(size):
+    guard, scores = guard_of(), usual(60, 2)
+    scores[::4] = HIGH
+    batch = arrivals(scores, "odd", "odd-")
+    for start in range(0, 60, size):
+        write(guard, batch.take(range(start, min(60, start + size))))
+    (question,) = guard.questions()
+    assert (question.n_entries, question.n_held) == (60, 15)
+
+
+def test_entries_without_a_source_are_one():
+    guard = guard_of()
+    odd(guard, None)
+    (question,) = guard.questions()
+    assert question.source is None
+    assert "60 documents that name no source" in str(question)
+    assert guard.adopt_source(None)
+    assert guard.questions() == ()
+
+
+def test_what_is_recalled_counts_as_well():
+    guard = guard_of()
+    batch = arrivals(usual(40, 3), "odd", "odd-")
+    report = write(guard, batch)
+    gone = batch.take(range(12))
+    decisions = [
+        guard.screen(arrivals([HIGH], "odd", f"odd-{i}x")).decisions[0] for i in range(12)
+    ]
+    decisions = [type(d)(entry_id=i, verdict=d.verdict, findings=d.findings)
+                 for d, i in zip(decisions, gone.ids, strict=True)]  # fmt: skip
+    guard.recall(gone, decisions, lambda _: None)
+    assert report.admitted.all()
+    (question,) = guard.questions()
+    assert (question.n_entries, question.n_held) == (40, 12)
+    assert set(question.held_ids) <= set(gone.ids)
+
+
+def test_a_rate_beyond_the_accepted_one_is_a_concern_and_what_is_asked_about_left_out():
+    guard = guard_of()
+    odd(guard, n=60, n_held=20)
+    write(guard, arrivals(usual(400, 4), "fine", "fine-"))
+    assert len(guard.status().concerns()) == 1  # the question
+    for number in range(12):  # a few of each of many sources: no question
+        odd(guard, f"s{number}", n=20, n_held=3)
+    (question,) = guard.questions()
+    beyond = [one for one in guard.status().concerns() if "are accepted" in one]
+    assert beyond == [
+        "36 of 640 entries were held or recalled, 5.62% where 1.00% of clean ones are accepted "
+        "(20 more are asked about): an attack, or entries unlike those that thresholds were "
+        "taken from"
+    ]
+    assert question.n_held == 20
+
+
+# Adopting
+
+
+def test_who_adopts_a_source_frees_all_but_the_accepted_share():
+    guard = guard_of()
+    odd(guard, n=400, n_held=100)
+    others = guard.thresholds
+    freed = guard.adopt_source("odd", by="anna")
+    assert guard.questions() == ()
+    # One in a hundred of 400 stays, the most suspicious ones.
+    assert set(freed) == {f"odd-{i}" for i in range(96)}
+    assert guard.thresholds == others
+    assert guard.quarantine.log()[-1].action == "adopt"
+    # Later entries of the source are judged by the same thresholds; others by theirs.
+    scores = [HIGH + 50.0, HIGH + 95.0, HIGH + 96.0, HIGH + 200.0]
+    assert guard.screen(arrivals(scores, "odd", "new-")).admitted.tolist() == [
+        *(True, True, False, False),
+    ]
+    for other in ("fine", None, "odd ", "Odd"):
+        assert not guard.screen(arrivals(scores, other, "new-")).admitted.any()
+
+
+def test_a_small_source_keeps_none_but_loses_none_beyond():
+    guard = guard_of()
+    odd(guard, n=20, n_held=8)
+    freed = guard.adopt_source("odd")  # one in a hundred of 20 is none
+    assert len(freed) == 8
+    assert not guard.screen(arrivals([HIGH + 8.0], "odd", "new-")).admitted.any()
+
+
+@settings(max_examples=25)
+@given(st.lists(st.floats(-3.0, 40.0), min_size=20, max_size=60))
+def test_adopting_never_lowers_a_threshold(scores):
+    guard = guard_of()
+    write(guard, arrivals(scores, "odd", "odd-"))
+    probe = arrivals(np.linspace(-3.0, 45.0, 60), "odd", "probe-")
+    admitted = guard.screen(probe).admitted
+    before = guard.thresholds
+    held = guard.quarantine.count()
+    if not held:
+        with pytest.raises(ValueError, match="nothing of the source"):
+            guard.adopt_source("odd")
+        return
+    freed = guard.adopt_source("odd")
+    assert len(freed) <= held
+    assert guard.thresholds == before
+    assert (guard.screen(probe).admitted >= admitted).all()
+
+
+def test_several_detectors_share_what_is_accepted():
+    class Length(Scripted):
+        kind = "length"
+
+        def score(self, batch):
+            return np.array([10.0 * text.count("!") - 1.0 for text in batch.texts])
+
+    guard = guard_of(Scripted(), Length("length"))
+    n = 400
+    scores = usual(n, 1)
+    scores[:50] = HIGH + np.arange(50)
+    batch = arrivals(scores, "odd", "odd-")
+    texts = [t + "!" * (i // 4) if 40 <= i < 100 else t for i, t in enumerate(batch.texts)]
+    texts = [t.replace("!", "") if i < 40 else t for i, t in enumerate(texts)]
+    texts = [f"{'!' * t.count('!')} {t.replace('!', '')}" for t in texts]
+    batch = Batch.of(ids=batch.ids, texts=texts, embeddings=batch.embeddings, sources=batch.sources)
+    report = write(guard, batch)
+    freed = guard.adopt_source("odd")
+    assert 0 < len(report.quarantined) - len(freed) <= n * RATE
+
+
+def test_a_source_of_which_nothing_waits_cannot_be_adopted():
+    guard = guard_of()
+    write(guard, arrivals(usual(60, 1), "fine", "fine-"))
+    for source in ("fine", "never seen", None, HOSTILE):
+        with pytest.raises(ValueError, match="nothing of the source") as error:
+            guard.adopt_source(source)
+        assert "\x1b" not in str(error.value)
+        assert "\n" not in str(error.value)
+    odd(guard)
+    guard.quarantine.confirm([f"odd-{i}" for i in range(20)])
+    with pytest.raises(ValueError, match="nothing of the source"):
+        guard.adopt_source("odd")
+
+
+def test_thresholds_of_a_source_and_questions_are_saved(tmp_path):
+    guard = guard_of()
+    odd(guard, n=400, n_held=100)
+    guard.adopt_source("odd")
+    odd(guard, "another")
+    guard.save(tmp_path, detectors=[Scripted])
+    again = Guard.load(tmp_path, detectors=[Scripted], quarantine=guard.quarantine)
+    assert again.questions() == guard.questions() != ()
+    batch = arrivals([HIGH + 50.0, HIGH + 97.0], "odd", "new-")
+    assert again.screen(batch).admitted.tolist() == [True, False]
+    again.fit(KNOWN)
+    assert again.questions() == ()
+    assert not again.screen(batch).admitted.any()  # thresholds are of another fit
+
+
+# Holding on
+
+
+def test_who_keeps_holding_is_asked_again_after_twice_as_many():
+    guard = guard_of()
+    odd(guard, n=40, n_held=20)
+    before = guard.thresholds
+    assert guard.keep_holding("odd", by="anna") is guard
+    assert guard.questions() == ()
+    assert guard.quarantine.log()[-1].action == "keep"
+    assert guard.quarantine.count() == 20
+    odd(guard, n=20, n_held=20, prefix="again-")
+    assert guard.questions() == ()
+    odd(guard, n=20, n_held=20, prefix="third-")
+    (question,) = guard.questions()
+    assert question.n_held == 60
+    assert guard.thresholds == before
+    assert len(guard.adopt_source("odd")) == 60
+
+
+# What becomes of it meanwhile
+
+
+def test_entries_of_a_source_that_is_asked_about_are_held_by_default():
+    guard = guard_of()
+    odd(guard)
+    report = write(guard, arrivals([HIGH, 0.0], "odd", "new-"))
+    assert [d.verdict for d in report.decisions] == [Verdict.QUARANTINE, Verdict.ADMIT]
+
+
+def test_or_flagged():
+    guard = guard_of(on_shift="flag")
+    first = odd(guard)
+    assert len(first.quarantined) == 20
+    report = write(guard, arrivals([HIGH, 0.0], "odd", "new-"))
+    assert [d.verdict for d in report.decisions] == [Verdict.FLAG, Verdict.ADMIT]
+    assert "asked about" in report.decisions[0].note
+    other = guard.screen(arrivals([HIGH, 0.0], "fine", "fine-"))
+    assert [d.verdict for d in other.decisions] == [Verdict.QUARANTINE, Verdict.ADMIT]
+    guard.keep_holding("odd")
+    held = guard.screen(arrivals([HIGH], "odd", "last-"))
+    assert held.decisions[0].verdict is Verdict.QUARANTINE
+
+
+def test_but_not_what_needs_no_comparison():
+    class Fixed(Scripted):
+        kind = "fixed"
+        learns = False
+
+    guard = guard_of(Fixed("fixed"), on_shift="flag")
+    odd(guard)
+    report = guard.screen(arrivals([HIGH], "odd", "new-"))
+    assert report.decisions[0].verdict is Verdict.QUARANTINE
+
+
+def test_or_refused():
+    guard = guard_of(on_shift="raise")
+    odd(guard)
+    n_held = guard.quarantine.count()
+    with pytest.raises(PoisonedEntryError):
+        guard.hold(guard.screen(arrivals([0.0, HIGH], "odd", "new-")))
+    assert guard.quarantine.count() == n_held
+    assert write(guard, arrivals([0.0], "odd", "fine-")).admitted.all()
+    mixed = together([arrivals([0.0], "odd", "a-"), arrivals([HIGH], "fine", "b-")])
+    assert [d.verdict for d in write(guard, mixed).decisions] == [
+        *(Verdict.ADMIT, Verdict.QUARANTINE),
+    ]
+
+
+def test_there_are_three_ways():
+    with pytest.raises((ValueError, ConfigurationError), match="on_shift"):
+        Policy(on_shift="ignore")
+
+
+# Shared
+
+
+def test_guards_of_one_database_ask_and_decide_together(tmp_path, ragshield):
+    url = f"sqlite:///{tmp_path}/guard.db"
+    one = Guard.open(url, detectors=[Scripted()], policy=Policy(quarantine_at=RATE))
+    one.fit(KNOWN).calibrate()
+    other = Guard.open(url, detectors=[Scripted()])
+    odd(one, n=400, n_held=100)
+    other.catch_up()
+    assert other.questions() == one.questions() != ()
+    assert other.thresholds == one.thresholds
+    freed = other.adopt_source("odd")
+    assert len(freed) == 96
+    one.catch_up()
+    assert one.questions() == other.questions() == ()
+    batch = arrivals([HIGH + 50.0, HIGH + 97.0], "odd", "new-")
+    for guard in (one, other, Guard.open(url, detectors=[Scripted()])):
+        assert guard.screen(batch).admitted.tolist() == [True, False]
+    odd(other, "another")
+    one.catch_up()
+    assert one.questions() == other.questions()
+    one.keep_holding("another")
+    other.catch_up()
+    assert other.questions() == one.questions() == ()
+
+
+def test_the_command_exits_with_one_while_a_question_is_open(tmp_path, ragshield):
+    url = f"sqlite:///{tmp_path}/guard.db"
+    guard = Guard.open(url, detectors=[Scripted()], policy=Policy(quarantine_at=RATE))
+    guard.fit(KNOWN).calibrate()
+    write(guard, arrivals(usual(100, 1), "fine", "fine-"))
+    assert ragshield("status", url)[0] == 0
+    odd(guard, HOSTILE)
+    code, out, _ = ragshield("status", url, "--json")
+    (question,) = json.loads(out)["questions"]
+    assert (code, question["source"], question["n_held"]) == (1, HOSTILE, 20)
+    code, out, _ = ragshield("status", url)
+    assert code == 1
+    assert "mass attack" in out
+    for letter in ("\x1b[31m", "\u202e"):
+        assert letter not in out
+    guard.keep_holding(HOSTILE)
+    said = json.loads(ragshield("status", url, "--json")[1])
+    assert said["questions"] == []
+
+
+# Told, and escaped
+
+
+def test_a_question_is_told_of_once(caplog):
+    heard = []
+    notifier = Notifier([heard.append], group=None)
+    guard = guard_of().notify(notifier)
+    with caplog.at_level(logging.WARNING, "ragshield"):
+        odd(guard)
+        for number in range(3):
+            write(guard, arrivals([HIGH, 0.0], "odd", f"later{number}-"))
+    assert notifier.flush()
+    (one,) = [notice for notice in heard if notice.kind == Kind.SOURCE_ASKED]
+    assert (one.data["source"], one.data["n_held"]) == ("odd", 20)
+    assert sum("mass attack" in record.getMessage() for record in caplog.records) == 1
+
+
+def test_hostile_names_are_escaped(caplog):
+    heard = []
+    notifier = Notifier([heard.append], group=None)
+    guard = guard_of().notify(notifier)
+    with caplog.at_level(logging.DEBUG, "ragshield"):
+        odd(guard, HOSTILE, prefix="h-")
+        odd(guard, "x" * 5_000, prefix="x-")
+    assert notifier.flush()
+    said = [str(question) for question in guard.questions()]
+    assert len(said) == 2
+    said += [one.data["said"] for one in heard] + [one.data["source"] for one in heard]
+    status = guard.status()
+    said += [status.summary(), str(status), *status.concerns()]
+    said += [record.getMessage() for record in caplog.records]
+    guard.adopt_source(HOSTILE)
+    guard.keep_holding("x" * 5_000)
+    said += [record.note or "" for record in guard.quarantine.log()]
+    for text in said:
+        for letter in ("\x1b", "\u202e"):
+            assert letter not in text
+        assert "\nforged" not in text
+        assert "x" * 500 not in text
+
+
+def test_a_question_says_what_it_asks():
+    now = guard_of()
+    odd(now)
+    (question,) = now.questions()
+    assert isinstance(question, Question)
+    assert json.loads(json.dumps(question.to_dict()))["since"] == question.since.isoformat()
+    assert question.n_held >= FEWEST_HELD
+    json.dumps(question.to_dict())

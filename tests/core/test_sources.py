@@ -1,0 +1,131 @@
+"""Where documents come from: a column of each batch, taken from lineages unless somebody says so."""
+
+import json
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support import passages
+
+from ragshield_core import Batch
+from ragshield_core.claims import MAX_SOURCE, source_of
+from ragshield_core.entries import together
+from ragshield_core.errors import InvalidBatchError
+from ragshield_core.growth.clean_sample import CleanSample
+from ragshield_core.growth.events import Change, Event
+
+HOSTILE = "evil\x1b[31m\u202e<b>[red]"
+
+
+def batch_of(n=3, **columns):
+    return Batch.of(
+        ids=[f"e{i}" for i in range(n)],
+        texts=[f"text {i}" for i in range(n)],
+        embeddings=np.eye(n, 4),
+        **columns,
+    )
+
+
+@pytest.mark.parametrize(
+    ("document", "source"),
+    [
+        ("https://docs.example.org/guide/start.html", "docs.example.org"),
+        ("https://DOCS.Example.org", "docs.example.org"),
+        ("https://anna:secret@docs.example.org:8443/a?b=c#d", "docs.example.org:8443"),
+        ("https://docs.example.org?page=1", "docs.example.org"),
+        ("http://[2001:db8::1]/a", "[2001:db8::1]"),
+        ("s3://handbook/2024/leave.pdf", "handbook"),
+        ("gs://handbook", "handbook"),
+        ("file:///srv/wiki/a.md", "/srv/wiki"),
+        ("handbook/leave/parents.md", "handbook"),
+        ("./handbook/leave.md", "handbook"),
+        ("../handbook/leave.md", "handbook"),
+        ("handbook\\leave\\parents.md", "handbook"),
+        ("/srv/wiki/a.md", "/srv/wiki"),
+        ("/srv/a.md", "/srv"),
+        ("/a.md", None),
+        ("C:\\wiki\\team\\a.md", "C:/wiki"),
+        ("C:/wiki/a.md", "C:/wiki"),
+        ("a.md", None),
+        ("./a.md", None),
+        ("../../a.md", None),
+        ("Chicago", None),
+        ("", None),
+        ("/", None),
+        ("////", None),
+        ("https://", None),
+        ("https://anna@/a", None),
+        (None, None),
+    ],
+)
+def test_a_source_is_the_host_the_bucket_or_the_top_folder(document, source):
+    assert source_of(document) == source
+
+
+@given(st.text(max_size=400))
+def test_any_name_has_a_source_of_bounded_length_or_none(document):
+    source = source_of(document)
+    assert source is None or 0 < len(source) <= MAX_SOURCE
+    assert source_of(document) == source
+
+
+@pytest.mark.parametrize(
+    "piece", ["/", "a/", "//", "a" * 50, "a:", "\\", "https://", "@", "../", "a@", "-", "\u202e"]
+)
+def test_very_long_names_take_no_time(piece):
+    start = time.perf_counter()
+    for name in (piece * 200_000, "https://" + piece * 200_000, "a" + piece * 200_000):
+        source = source_of(name)
+        assert source is None or len(source) <= MAX_SOURCE
+    assert time.perf_counter() - start < 1.0
+
+
+def test_sources_are_taken_from_lineages_unless_they_are_given():
+    lineages = ["https://a.example/1", "b/2.md", "3"]
+    assert batch_of(lineages=lineages).sources == ("a.example", "b", None)
+    assert batch_of().sources == (None, None, None)
+    given_ones = batch_of(lineages=lineages, sources=["feed", None, HOSTILE])
+    assert given_ones.sources == ("feed", None, HOSTILE)
+    assert [entry.source for entry in given_ones] == ["feed", None, HOSTILE]
+
+
+def test_a_source_is_no_part_of_the_revision():
+    one, other = batch_of(sources=["a", "b", "c"]), batch_of()
+    assert one.fingerprints() == other.fingerprints()
+    assert one[0].fingerprint == other[0].fingerprint
+
+
+@pytest.mark.parametrize("sources", [["a", "b"], ["a", "b", 7], ["a", "b", "nul\0"]])
+def test_what_is_no_column_of_names_is_refused(sources):
+    with pytest.raises(InvalidBatchError, match="sources"):
+        batch_of(sources=sources)
+
+
+def test_rows_keep_their_sources():
+    batch = batch_of(sources=["a", "b", None])
+    assert batch.take([2, 0]).sources == (None, "a")
+    assert batch.take(np.array([False, True, False])).sources == ("b",)
+    other = replace(batch, ids=("x", "y", "z"), sources=(None, "d", "a"))
+    assert together([batch, other]).sources == ("a", "b", None, None, "d", "a")
+    assert together([batch.take([]), other]).sources == other.sources
+
+
+@pytest.mark.parametrize("change", [Change.LEARNED, Change.HELD])
+def test_events_keep_sources(change):
+    event = Event(change=change, entries=batch_of(sources=["a", None, HOSTILE]))
+    values, arrays = event.to_parts()
+    again = Event.from_parts(json.loads(json.dumps(values)), arrays)
+    assert again.entries.sources == ("a", None, HOSTILE)
+
+
+def test_a_clean_sample_keeps_sources():
+    entries = passages(40, 1)
+    entries = replace(entries, sources=tuple("ab"[i % 2] for i in range(40)))
+    sample = CleanSample.drawn(entries, 0.05, seed=0, vetted=True)
+    values, arrays = sample.state()
+    again = CleanSample.restored(json.loads(json.dumps(values)), arrays)
+    assert again.inside.sources == sample.inside.sources
+    assert set(again.inside.sources) == {"a", "b"}
