@@ -523,6 +523,7 @@ class Guard(Writes):
                 by_source=arrivals.of_sources(arrivals.sources),
                 shifts=tuple(arrivals.shifts()),
                 questions=arrivals.questions(self.policy.quarantine_at),
+                decided=arrivals.decided(self.policy.quarantine_at),
                 spread=arrivals.spread(),
                 topics=tuple(arrivals.topics()),
                 doubted=self._doubted(),

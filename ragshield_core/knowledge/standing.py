@@ -212,6 +212,7 @@ class _State:
             by_source=arrivals.of_sources(arrivals.sources),
             shifts=tuple(arrivals.shifts()),
             questions=arrivals.questions(self.policy.quarantine_at),
+            decided=arrivals.decided(self.policy.quarantine_at),
             spread=arrivals.spread(),
             detectors=tuple(
                 DetectorStanding(name=name, why_not=why, spent=arrivals.of(name))

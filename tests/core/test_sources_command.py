@@ -85,7 +85,7 @@ def test_a_source_is_adopted_and_what_comes_free_is_released(guard, url, ragshie
     assert notes == {"ours"}
     assert quarantine.held_ids(ids) == set(ids) - released
     assert ragshield("sources", "--database", url)[0] == 0
-    assert "mass attack" not in ragshield("status", url)[1]
+    assert ragshield("status", url)[0] == 0
     again = [one.entry for one in quarantine.list("released")]
     batch = Batch.of(
         ids=[one.id for one in again],
@@ -103,9 +103,27 @@ def test_a_question_is_closed_and_all_stays_held(guard, url, ragshield):
     assert (code, out) == (0, "what names no source: what is held stays held\n")
     assert Quarantine(url).held_ids(ids) == set(ids)
     assert ragshield("sources", "--database", url)[0] == 0
+    assert ragshield("status", url)[0] == 0
     code, _, err = ragshield("sources", "keep", "--unnamed", "--database", url)
     assert code == 2
     assert "is not asked about" in err
+
+
+def test_what_is_held_elsewhere_or_again_is_named_although_a_question_was_closed(guard):
+    def concerns():
+        return [one for one in guard.status().concerns() if not one.startswith("topic")]
+
+    bring(guard, SITE)
+    guard.keep_holding(SITE, by="anna")
+    assert concerns() == []
+    bring(guard, SITE, 36, seed=3)
+    (asked,) = concerns()
+    assert asked == str(guard.questions()[0])
+    guard.keep_holding(SITE, by="anna")
+    for n in range(4):  # each too little to be asked about
+        bring(guard, f"{n}.example", 4, seed=4 + n)
+    (named,) = concerns()
+    assert named.startswith("16 of 16 entries were held or recalled")
 
 
 def test_another_process_decides_on_what_it_has_not_seen_come(guard, url):
