@@ -15,9 +15,9 @@ from ragshield_core.canary.command import canary_app
 from ragshield_core.errors import RAGShieldError
 from ragshield_core.findings import printable
 from ragshield_core.knowledge.command import status_command
-from ragshield_core.knowledge.sources_command import sources_app
 from ragshield_core.review.command import review_command
 from ragshield_core.review.quarantine_command import quarantine_app
+from ragshield_core.review.sources_command import sources_app
 from ragshield_core.rules.command import rules_app
 from ragshield_core.scan.command import scan_command
 from ragshield_core.scan.fit_command import fit_command

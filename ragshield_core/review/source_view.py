@@ -10,10 +10,10 @@ from ragshield_core.database.read_only import read_only
 from ragshield_core.errors import RAGShieldError
 from ragshield_core.findings import printable
 from ragshield_core.growth.questions import Question
-from ragshield_core.knowledge.sources_command import command_of
 from ragshield_core.knowledge.standing import questions_of
 from ragshield_core.quarantine import Quarantine
 from ragshield_core.review.desk import LiveStore
+from ragshield_core.review.sources_command import command_of
 
 BEGINNING = 160  # characters of a text
 

@@ -9,7 +9,7 @@ from support import passages
 
 from ragshield_core import Batch, Guard, Quarantine
 from ragshield_core.detectors import InstructionDetector
-from ragshield_core.knowledge.sources_command import command_of
+from ragshield_core.review.sources_command import command_of
 
 RATE = 0.05
 SITE = "docs.example"
