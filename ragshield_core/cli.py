@@ -17,6 +17,7 @@ from ragshield_core.findings import printable
 from ragshield_core.knowledge.command import status_command
 from ragshield_core.review.command import review_command
 from ragshield_core.review.quarantine_command import quarantine_app
+from ragshield_core.review.sources_command import sources_app
 from ragshield_core.rules.command import rules_app
 from ragshield_core.scan.command import scan_command
 from ragshield_core.scan.fit_command import fit_command
@@ -37,6 +38,7 @@ app.command("fit")(fit_command)
 app.command("evaluate")(evaluate_command)
 app.command("review")(review_command)
 app.command("status")(status_command)
+app.add_typer(sources_app, name="sources")
 app.add_typer(canary_app, name="canary")
 app.add_typer(config_app, name="config")
 app.add_typer(rules_app, name="rules")

@@ -523,6 +523,7 @@ class Guard(Writes):
                 by_source=arrivals.of_sources(arrivals.sources),
                 shifts=tuple(arrivals.shifts()),
                 questions=arrivals.questions(self.policy.quarantine_at),
+                decided=arrivals.decided(self.policy.quarantine_at),
                 spread=arrivals.spread(),
                 topics=tuple(arrivals.topics()),
                 doubted=self._doubted(),
@@ -909,6 +910,7 @@ class Guard(Writes):
         from ragshield_core.quarantine.entries import batches_of  # noqa: PLC0415 - SQLAlchemy
 
         with self._lock:
+            self.catch_up()
             count = self._calibrator.arrivals.sources.get(source)
             ids = [] if count is None else list(count.held_ids)
         waiting = self.quarantine.list(ids=ids) if ids else ()

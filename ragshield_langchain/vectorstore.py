@@ -581,6 +581,54 @@ class GuardedVectorStore(VectorStore):
         """Do as :meth:`release` does, off the event loop."""
         return await self._off_loop(lambda: self.release(ids, by=by, note=note))
 
+    def adopt_source(
+        self, source: str | None, *, by: str = "ragshield", note: str | None = None
+    ) -> tuple[HeldEntry, ...]:
+        """Take thresholds for a source that a person has found to be good; release what comes free.
+
+        The most suspicious share of its documents, as large as the accepted rate, stays held. Later
+        documents of the source are judged by the same thresholds.
+
+        Parameters
+        ----------
+        source
+            Its name, as ``store.guard.questions()`` has it; ``None`` for documents that name none.
+        by, note
+            As of :meth:`release`.
+
+        Returns
+        -------
+        tuple[HeldEntry, ...]
+            What was released; empty if nothing comes free.
+
+        Raises
+        ------
+        ValueError
+            If nothing of such a source is held. Other errors are those of :meth:`release`; then the
+            thresholds are taken, and a second call releases.
+        """
+        free = self.guard.adopt_source(source, by=by)
+        return self.release(free, by=by, note=note) if free else ()
+
+    async def aadopt_source(
+        self, source: str | None, *, by: str = "ragshield", note: str | None = None
+    ) -> tuple[HeldEntry, ...]:
+        """Do as :meth:`adopt_source` does, off the event loop."""
+        return await self._off_loop(lambda: self.adopt_source(source, by=by, note=note))
+
+    def keep_holding(self, source: str | None, *, by: str = "ragshield") -> None:
+        """Close the question about a source: it is an attack, or not wanted here.
+
+        Its documents stay held, and later ones are judged as before. The question is asked again
+        once twice as many are held.
+
+        Parameters
+        ----------
+        source, by
+            As of :meth:`adopt_source`.
+        """
+        self.guard.keep_holding(source, by=by)
+
     def standing(self, ids: Sequence[str]) -> Batch:
         """Return documents as the store has them, as entries; missing ones are left out.
 

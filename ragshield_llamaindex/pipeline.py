@@ -378,6 +378,48 @@ class GuardedIngestionPipeline(IngestionPipeline):
         guard.trust(nodes)
         return released
 
+    def adopt_source(
+        self, source: str | None, *, by: str = "ragshield", note: str | None = None
+    ) -> tuple[HeldEntry, ...]:
+        """Take thresholds for a source that a person has found to be good; release what comes free.
+
+        The most suspicious share of its nodes, as large as the accepted rate, stays held. Later
+        nodes of the source are judged by the same thresholds.
+
+        Parameters
+        ----------
+        source
+            Its name, as ``guard.questions()`` has it; ``None`` for nodes that name none.
+        by, note
+            As of :meth:`release`.
+
+        Returns
+        -------
+        tuple[HeldEntry, ...]
+            What was released; empty if nothing comes free.
+
+        Raises
+        ------
+        ValueError
+            If nothing of such a source is held. Other errors are those of :meth:`release`; then the
+            thresholds are taken, and a second call releases.
+        """
+        free = self.poison_guard.guard.adopt_source(source, by=by)
+        return self.release(free, by=by, note=note) if free else ()
+
+    def keep_holding(self, source: str | None, *, by: str = "ragshield") -> None:
+        """Close the question about a source: it is an attack, or not wanted here.
+
+        Its nodes stay held, and later ones are judged as before. The question is asked again once
+        twice as many are held.
+
+        Parameters
+        ----------
+        source, by
+            As of :meth:`adopt_source`.
+        """
+        self.poison_guard.guard.keep_holding(source, by=by)
+
     def restore(
         self, ids: Sequence[str], *, by: str = "ragshield", note: str | None = None
     ) -> tuple[HeldEntry, ...]:

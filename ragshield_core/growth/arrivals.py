@@ -313,6 +313,19 @@ class Arrivals:
             if source is not None and (count := self.sources.get(source)) is not None
         }
 
+    def decided(self, rate: float) -> Spent:
+        """Return what was spent on sources that a person has decided on, unless asked again."""
+        closed = [
+            count
+            for source, count in self.sources.items()
+            if count.decided is not None and count.question(source, rate) is None
+        ]
+        return Spent(
+            judged=sum(count.judged for count in closed),
+            held=sum(count.held for count in closed),
+            recalled=sum(count.recalled for count in closed),
+        )
+
     def shifts(self) -> list[Shift]:
         """Return what is unlike the clean sample, the most unlike first."""
         found: list[tuple[float, Shift]] = []

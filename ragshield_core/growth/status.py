@@ -60,6 +60,8 @@ class Status:
         they are enough to tell: about as many in each if they are like the clean sample.
     questions
         Sources of which far more is held than accepted: new ones, or mass attacks.
+    decided
+        What was spent on sources that a person has decided on and that are not asked about again.
     topics
         Topics of which nearly all that came lately was held.
     doubted
@@ -111,6 +113,7 @@ class Status:
     shifts: tuple[Shift, ...]
     spread: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     questions: tuple[Question, ...] = ()
+    decided: Spent = field(default_factory=Spent)
     topics: tuple[Topic, ...] = ()
     doubted: Mapping[str, int] = field(default_factory=dict)
     failing: Mapping[str, str] = field(default_factory=dict)
@@ -198,12 +201,17 @@ class Status:
         return tuple(found)
 
     def _beyond_rate(self) -> str | None:
-        """Return what to say where more is held than accepted, what is asked about left out."""
+        """Return what to say where more is held than accepted.
+
+        Sources that are asked about, and those that a person has decided on, are left out.
+        """
         from scipy.special import bdtrc  # noqa: PLC0415 - keeps `import ragshield_core` quick
 
         beside = sum(question.n_held for question in self.questions)
-        out = max(0, self.spent.held + self.spent.recalled - beside)
-        judged = max(out, self.spent.judged - sum(one.n_entries for one in self.questions))
+        decided = self.decided.held + self.decided.recalled
+        out = max(0, self.spent.held + self.spent.recalled - beside - decided)
+        elsewhere = sum(one.n_entries for one in self.questions) + self.decided.judged
+        judged = max(out, self.spent.judged - elsewhere)
         if not out or bdtrc(out - 1, judged, self.rate) > BY_CHANCE:
             return None
         return (

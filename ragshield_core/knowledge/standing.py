@@ -21,6 +21,7 @@ from ragshield_core.findings import printable
 from ragshield_core.growth.arrivals import Arrivals
 from ragshield_core.growth.clean_sample import first_size
 from ragshield_core.growth.events import Change, Event
+from ragshield_core.growth.questions import Question
 from ragshield_core.growth.recalibration import REFRESH_AFTER
 from ragshield_core.growth.recorder import Standing
 from ragshield_core.growth.revisions import SAVED, known_ids
@@ -84,6 +85,39 @@ def status_of(
         If there is no guard, or none of its snapshots can be read.
     """
     journal, snapshots = Journal(namespace, lease=lease), Snapshots(namespace)
+    state, position, snapshot = _state_of(session, url, journal, snapshots)
+    held = select(func.count()).where(
+        HeldRow.namespace == namespace, HeldRow.status == Verdict.HELD
+    )
+    return state.status(
+        standing(session, journal, snapshots, position, url),
+        snapshot,
+        int(session.scalar(held) or 0),
+    )
+
+
+def questions_of(session: Session, url: str, namespace: str) -> tuple[Question, ...]:
+    """Return the sources that a person has to decide on; quicker than :func:`status_of`.
+
+    Parameters
+    ----------
+    session, url, namespace
+        As of :func:`status_of`.
+
+    Raises
+    ------
+    StateError
+        If there is no guard, or none of its snapshots can be read.
+    """
+    state, _, _ = _state_of(session, url, Journal(namespace), Snapshots(namespace), known=False)
+    return state.arrivals.questions(state.policy.quarantine_at)
+
+
+def _state_of(
+    session: Session, url: str, journal: Journal, snapshots: Snapshots, *, known: bool = True
+) -> tuple[_State, int, int]:
+    """Return how a guard stands, and the positions up to which it and its snapshot go."""
+    namespace = journal.namespace
     found = snapshots.list(session) if namespace in namespaces(session) else ()
     if not found:
         msg = (
@@ -92,30 +126,25 @@ def status_of(
             "Guard.open(url, namespace) has made."
         )
         raise StateError(msg)
+    only = (ARRIVALS, SAVED) if known else (ARRIVALS,)
     for snapshot in found:
         try:
-            state = _State(*snapshots.read(session, snapshot, only=(ARRIVALS, SAVED)))
-            position = state.read_on(session, journal, snapshot.position)
-            break
+            state = _State(*snapshots.read(session, snapshot, only=only), known=known)
+            return state, state.read_on(session, journal, snapshot.position), snapshot.position
         except (StateError, PrunedError):  # damaged, or removed since
             if snapshot is found[-1]:
                 raise
-    held = select(func.count()).where(
-        HeldRow.namespace == namespace, HeldRow.status == Verdict.HELD
-    )
-    return state.status(
-        standing(session, journal, snapshots, position, url),
-        snapshot.position,
-        int(session.scalar(held) or 0),
-    )
+    raise AssertionError  # pragma: no cover - there is one
 
 
 class _State:
     """What a snapshot says of a guard, and what came since, as far as that needs no detector."""
 
-    def __init__(self, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
+    def __init__(
+        self, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], *, known: bool = True
+    ) -> None:
         self.values = values
-        self.known = set(known_ids(values, arrays))
+        self.known = set(known_ids(values, arrays)) if known else set[str]()
         self.calibrated = bool(values["calibrated"])
         self.calibrated_at = int(values.get("calibrated_at", len(self.known)))
         self.arrivals = Arrivals()
@@ -183,6 +212,7 @@ class _State:
             by_source=arrivals.of_sources(arrivals.sources),
             shifts=tuple(arrivals.shifts()),
             questions=arrivals.questions(self.policy.quarantine_at),
+            decided=arrivals.decided(self.policy.quarantine_at),
             spread=arrivals.spread(),
             detectors=tuple(
                 DetectorStanding(name=name, why_not=why, spent=arrivals.of(name))

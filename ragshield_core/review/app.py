@@ -51,6 +51,7 @@ from ragshield_core.review.desk import (
 )
 from ragshield_core.review.health_view import health_view
 from ragshield_core.review.marking import SHOWN, pieces, visible
+from ragshield_core.review.source_view import key_of, open_questions, source_view
 from ragshield_core.rules import CAUTIONS, NEVER, Kind, Rules
 
 HOURS = 8.0
@@ -163,6 +164,7 @@ def review_app(
             route("/rules/{number:int}/revoke", pages.revoke_rule, "revoke_rule", "POST"),
             route("/feedback", pages.feedback, "feedback"),
             route("/feedback", pages.recalibrate, "recalibrate", "POST"),
+            route("/sources", pages.decide_source, "decide_source", "POST"),
             route("/health", pages.health, "health"),
             route("/health/verify", pages.verify, "verify", "POST"),
             Route("/login", partial(_login, pages), name="login", methods=["GET", "POST"]),
@@ -284,6 +286,7 @@ class _Pages:
             visit.request,
             "queue.html",
             reviewer=visit.reviewer,
+            asked=source_view(self.desk.quarantine, self.desk.store),
             cases=[(case, printable(begins.get(case.number, ""), 160)) for case in found],
             count=count,
             n_waiting=n_waiting,
@@ -349,6 +352,36 @@ class _Pages:
             return visit.to("case", number=case.number)
         waits = self._case(case.number).n_waiting
         return visit.to("case", number=case.number) if waits else visit.to("queue")
+
+    def decide_source(self, visit: _Visit) -> Response:
+        """Adopt a source, or keep holding what is held of it."""
+        self._may_decide(visit)
+        store, choice = self.desk.store, visit.form.get("choice")
+        if store is None:
+            raise HTTPException(409, "Nothing was done: no store is at hand; run the command.")
+        if choice not in ("adopt", "keep"):
+            raise HTTPException(400, "Nothing was done: the form names no decision.")
+        if choice == "adopt" and self.desk.two_persons:
+            raise HTTPException(403, "Nothing was done: a release needs a second person here.")
+        key, by = str(visit.form.get("source", "")), visit.reviewer.name
+        asked = {key_of(one.source): one for one in open_questions(self.desk.quarantine, store)}
+        if key not in asked:
+            visit.session["told"] = "Nothing was done: this source is not asked about any more."
+            return visit.to("queue")
+        source = asked[key].source
+        named = "What names no source" if source is None else f"Source {printable(source, 80)!r}"
+        if choice == "keep":
+            store.keep_holding(source, by=by)
+            visit.session["told"] = f"{named}: what is held stays held."
+            return visit.to("queue")
+        try:
+            released = store.adopt_source(source, by=by)
+        except (QuarantineError, ValueError) as error:
+            visit.session["told"] = printable(str(error), 500)
+            return visit.to("queue")
+        told = f"{named} is adopted; {_entries(len(released))} released into the store."
+        visit.session["told"] = told
+        return visit.to("queue")
 
     def undo(self, visit: _Visit) -> Response:
         """Take the latest decision back."""
@@ -558,6 +591,7 @@ class _Pages:
             visit.request,
             "health.html",
             reviewer=visit.reviewer,
+            asked=source_view(self.desk.quarantine, self.desk.store),
             health=health_view(self.desk.quarantine, self.desk.store),
             verified=verified,
         )

@@ -71,6 +71,16 @@ class LiveStore(Protocol):
         """Return entries as the store has them."""
         ...
 
+    def adopt_source(
+        self, source: str | None, *, by: str, note: str | None = None
+    ) -> Sequence[HeldEntry]:
+        """Take thresholds for a source, and release what comes free."""
+        ...
+
+    def keep_holding(self, source: str | None, *, by: str) -> None:
+        """Close the question about a source."""
+        ...
+
 
 class ConflictError(Exception):
     """Somebody else has decided meanwhile, and nothing was done; ``entries`` are as they are."""
