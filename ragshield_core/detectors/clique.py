@@ -988,8 +988,24 @@ class CliqueDetector(Detector, Lender, IdSharer, TableUser):
             # Nobody asks for the scores of the others, which are most.
             rows = np.concatenate([np.arange(len(batch)), self._watched_rows(overlay)])
             judgement = self._judge_apart(overlay, rows, self._judge(overlay, rows))
+            judgement = self._as_updates(overlay, judgement)
             self._latest = (batch, overlay, judgement)
         return self._latest[1], self._latest[2]
+
+    def _as_updates(self, overlay: Overlay, judgement: Judgement) -> Judgement:
+        """Judge new versions that keep the text of known ones by what these were.
+
+        A new footer makes all pages of a site more alike, and none of them an attack.
+        """
+        graph = self._fitted()
+        slots = graph.index.slots_of(overlay.batch.ids)
+        known = (slots >= 0) & (judgement.scores[: len(slots)] > self.audit_threshold(SUSPICIOUS))
+        scores = judgement.scores.copy()
+        for row in np.flatnonzero(known).tolist():
+            before = graph.words.take(slots[row : row + 1])[0]
+            if borrowed(overlay.words_of(overlay.numbers[row]), before) >= BORROWED:
+                scores[row] = min(scores[row], float(self._scores[slots[row]]))
+        return judgement._replace(scores=scores)
 
     def _judge_apart(self, overlay: Overlay, rows: NDArray[np.intp], first: Judgement) -> Judgement:
         """Judge again as if all that is suspicious were held, so that nothing borrows from it.
