@@ -51,12 +51,14 @@ from ragshield_core.groups.sources import (
     MOST_OF_SOURCE,
     MOST_STANDING,
     SourceTable,
+    Vocabulary,
     among_standing,
     nearness_of_standing,
     surprisals_within,
 )
 from ragshield_core.groups.usual import (
     CHANNEL_OF,
+    CLONES_AT,
     COPIES,
     CROWD_AT,
     GROUPS_OF,
@@ -248,11 +250,11 @@ class CliqueDetector(Detector, Lender, IdSharer, TableUser):
         self._latest: tuple[Batch, Overlay, Judgement] | None = None
         self._overlooked: frozenset[str] = frozenset()
         self._sources = SourceTable()
+        self._vocabulary = Vocabulary(np.empty(0, dtype=np.uint32), 0.0)
         # Slots of the standing entries that others are compared with, and how near to each other
         # they are; vectors of these while the graph stays as it is.
         self._usual_nearness: NDArray[np.float32] = np.empty(0, dtype=np.float32)
         self._compared: tuple[int, NDArray[np.int64], NDArray[np.float32]] | None = None
-        self._within: dict[int, tuple[int, Tied]] = {}  # by source: its size then, and evidence
 
     def neighbors(self) -> NeighborSource:
         """Return the neighbours of the graph, for detectors that would search for the same."""
@@ -633,6 +635,7 @@ class CliqueDetector(Detector, Lender, IdSharer, TableUser):
         sources, columns = self._sources.state()
         arrays |= {f"sources.{key}": array[:n] for key, array in columns.items()}
         arrays["usual_nearness"] = self._usual_nearness
+        arrays |= {f"vocabulary.{key}": array for key, array in self._vocabulary.state().items()}
         return {
             "graph": values,
             "sources": sources,
@@ -684,6 +687,7 @@ class CliqueDetector(Detector, Lender, IdSharer, TableUser):
             self._usual = Usual.restored(arrays)
         self._sources = SourceTable.restored(values["sources"], part_of(arrays, "sources."))
         self._usual_nearness = arrays["usual_nearness"]
+        self._vocabulary = Vocabulary.restored(part_of(arrays, "vocabulary."))
 
     # Inside
 
@@ -788,9 +792,17 @@ class CliqueDetector(Detector, Lender, IdSharer, TableUser):
             judgement = self._judge_cliques(overlay)
         else:
             self._usual_nearness = nearness_of_standing(overlay.lists)
+            self._learn_words()
             judgement = self._measure_groups(overlay, found, audit=audit)
         self._scores[overlay.numbers] = rounded_up(judgement.scores)
         return judgement
+
+    def _learn_words(self) -> None:
+        """Take the words of the sources that somebody vouches for; none in an audit."""
+        graph = self._fitted()
+        slots = graph.present[graph.present < len(self._sources.by_slot)]
+        vouched = slots[~self._sources.joining(self._sources.by_slot[slots])]
+        self._vocabulary = Vocabulary.of(graph.words.take(vouched))
 
     def _measure_groups(
         self,
@@ -948,7 +960,6 @@ class CliqueDetector(Detector, Lender, IdSharer, TableUser):
         self._held_at = self._held_at[before]
         self._measured = self._measured[before]
         self._sources.keep(before)
-        self._within = {}
         self._together = np.flatnonzero(np.isin(before, self._together)).astype(np.int32)
         self._standing = {channel: raw.part(before) for channel, raw in self._standing.items()}
 
@@ -997,6 +1008,7 @@ class CliqueDetector(Detector, Lender, IdSharer, TableUser):
         See :mod:`ragshield_core.groups.sources`.
         """
         suspects = np.flatnonzero(judgement.scores > self.audit_threshold(SUSPICIOUS))
+        suspects = suspects[judgement.why[suspects] != CLONES_AT]
         codes = self._sources_of(overlay)
         mine = codes[overlay.numbers[suspects]]
         suspects = suspects[self._sources.joining(mine)]
@@ -1006,7 +1018,8 @@ class CliqueDetector(Detector, Lender, IdSharer, TableUser):
             if len(numbers) < FEWEST_OF_SOURCE:
                 continue
             rows = suspects[codes[overlay.numbers[suspects]] == code]
-            rows = rows[~self._among_standing(overlay, judgement, rows, codes)]
+            foreign = self._vocabulary.foreign(overlay.all_words.take(overlay.numbers[rows]))
+            rows = rows[foreign | ~self._among_standing(overlay, judgement, rows, codes)]
             if not rows.size:
                 continue
             place = {number: row for row, number in enumerate(numbers.tolist())}
@@ -1027,36 +1040,28 @@ class CliqueDetector(Detector, Lender, IdSharer, TableUser):
     def _of_source(
         self, overlay: Overlay, judgement: Judgement, codes: NDArray[np.int32], code: int
     ) -> tuple[Tied, NDArray[np.int64]]:
-        """Return evidence about entries of a source, held ones left out, and their numbers.
+        """Return evidence about entries of a source, held ones included, and their numbers.
 
-        Those of the batch as they are judged now, standing ones as they were when the source was
-        smaller by a tenth at most.
+        Were held ones left out, a source that comes one by one would never be large enough. The
+        numbers are those of the batch: -1 stands for a standing entry.
         """
         graph, rng = self._fitted(), np.random.default_rng(0)
         new = np.flatnonzero(codes[graph.n_slots :] == code)  # rows of the overlay, too
         standing = np.flatnonzero(codes[: graph.n_slots] == code)
-        standing = standing[~graph.gone[standing] & np.isnan(self._held_at[standing])]
-        size = len(new) + len(standing)
+        standing = standing[~graph.gone[standing]]
         if len(new) > MOST_OF_SOURCE:
             new = np.sort(rng.choice(new, MOST_OF_SOURCE, replace=False))
         parts = [Tied.of(judgement.evidence, new, judgement.lineages)]
         numbers = [overlay.numbers[new]]
         if standing.size:
-            known = self._within.get(code)
-            if known is None or not 0.9 * size <= known[0] <= size:
-                if len(standing) > MOST_OF_SOURCE:
-                    standing = np.sort(rng.choice(standing, MOST_OF_SOURCE, replace=False))
-                part = graph.part(standing)
-                turns = (
-                    Newcomers(part, self._shares, self._turns(TURNS))
-                    if self._shares is not None
-                    else None
-                )
-                evidence = {channel: self._evidence(part, channel, turns) for channel in CHANNELS}
-                tied = Tied.of(evidence, np.s_[:], self._lineages_by_turn(part, TURNS))
-                self._within[code] = known = (size, tied)
-            parts.append(known[1])
-            numbers.append(np.full(len(known[1].crowd), -1, dtype=np.int64))
+            if len(standing) > MOST_OF_SOURCE:
+                standing = np.sort(rng.choice(standing, MOST_OF_SOURCE, replace=False))
+            part, turns = graph.part(standing), None
+            if self._shares is not None:
+                turns = Newcomers(part, self._shares, self._turns(TURNS))
+            evidence = {channel: self._evidence(part, channel, turns) for channel in CHANNELS}
+            parts.append(Tied.of(evidence, np.s_[:], self._lineages_by_turn(part, TURNS)))
+            numbers.append(np.full(len(standing), -1, dtype=np.int64))
         return Tied.joined(parts), np.concatenate(numbers)
 
     def _among_standing(

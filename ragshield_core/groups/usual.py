@@ -48,6 +48,7 @@ WHYS: tuple[tuple[str, int], ...] = (
 
 
 # In WHYS:
+CLONES_AT = WHYS.index(("clones", 0))
 CROWD_AT = WHYS.index(("crowd", 0))  # groups stand before it, copies behind
 # The channel in which the group of a score is found; a crowd's is that between lineages.
 CHANNEL_OF = np.array(["cross" if why == "crowd" else why for why, _ in WHYS])

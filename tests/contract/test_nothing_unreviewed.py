@@ -89,19 +89,23 @@ STREAMS = {
     ),
     "orders": tuple(of(orders(20, 100 + s, f"o{s}-"), ATTACKER) for s in range(0, 80, 20)),
     "copies": (of(clones_of(KNOWN[7], 60), ATTACKER),),
-    "a planted phrase": tuple(of(planted(80, 5).take(range(s, s + 20)), None) for s in range(0, 80, 20)),
+    "a planted phrase": tuple(
+        of(planted(80, 5).take(range(s, s + 20)), None) for s in range(0, 80, 20)
+    ),
     "flipped labels": tuple(
         flipped(of(passages(20, 300 + s, f"f{s}-"), ATTACKER)) for s in range(0, 80, 20)
     ),
     "an odd source at once": (of(site(80, 2), ATTACKER),),
-    "an odd source": tuple(of(site(80, 2).take(range(s, s + 10)), ATTACKER) for s in range(0, 80, 10)),
+    "an odd source": tuple(
+        of(site(80, 2).take(range(s, s + 10)), ATTACKER) for s in range(0, 80, 10)
+    ),
     "harmless preparation": tuple(
         of(passages(50, 200 + s, f"p{s}-"), ATTACKER) for s in range(0, 300, 50)
     ),
     "harmless preparation at the target": tuple(
         of(answers(KNOWN[300], 1, f"t{s}" + "-" * s), ATTACKER) for s in range(20)
     ),
-}  # fmt: skip
+}
 # Each is screened by itself.
 PROBES = {
     f"{name} of {source}": of(batch, source)
@@ -116,7 +120,9 @@ PROBES = {
         "flips": flipped(passages(6, 555, "flip")),
         "hidden": replace(
             passages(1, 556, "hidden"),
-            texts=(prose(np.random.default_rng(1)) + "".join(chr(0xE0000 + ord(c)) for c in ORDER),),
+            texts=(
+                prose(np.random.default_rng(1)) + "".join(chr(0xE0000 + ord(c)) for c in ORDER),
+            ),
         ),
     }.items()
 }
@@ -152,7 +158,6 @@ def test_the_probes_are_held_to_begin_with(guard):
             assert share >= 0.8, (name, held)
 
 
-@pytest.mark.xfail(strict=True, reason="copies stand in the sample of the source that judges them")
 def test_preparation_does_not_let_copies_in(guard):
     copies = PROBES[f"copies of {ATTACKER}"]
     assert not guard.screen(copies).admitted.any()

@@ -110,9 +110,7 @@ def test_what_is_recalled_counts_as_well():
     batch = arrivals(usual(40, 3), "odd", "odd-")
     report = write(guard, batch)
     gone = batch.take(range(12))
-    decisions = [
-        guard.screen(arrivals([HIGH], "odd", f"odd-{i}x")).decisions[0] for i in range(12)
-    ]
+    decisions = [guard.screen(arrivals([HIGH], "odd", f"odd-{i}x")).decisions[0] for i in range(12)]
     decisions = [type(d)(entry_id=i, verdict=d.verdict, findings=d.findings)
                  for d, i in zip(decisions, gone.ids, strict=True)]  # fmt: skip
     guard.recall(gone, decisions, lambda _: None)
@@ -130,12 +128,12 @@ def test_a_rate_beyond_the_accepted_one_is_a_concern_and_what_is_asked_about_lef
     for number in range(12):  # a few of each of many sources: no question
         odd(guard, f"s{number}", n=20, n_held=3)
     (question,) = guard.questions()
-    beyond = [one for one in guard.status().concerns() if "are accepted" in one]
-    assert beyond == [
+    (beyond,) = [one for one in guard.status().concerns() if "are accepted" in one]
+    assert beyond == (
         "36 of 640 entries were held or recalled, 5.62% where 1.00% of clean ones are accepted "
         "(20 more are asked about): an attack, or entries unlike those that thresholds were "
         "taken from"
-    ]
+    )
     assert question.n_held == 20
 
 
@@ -315,7 +313,7 @@ def test_there_are_three_ways():
 # Shared
 
 
-def test_guards_of_one_database_ask_and_decide_together(tmp_path, ragshield):
+def test_guards_of_one_database_ask_and_decide_together(tmp_path):
     url = f"sqlite:///{tmp_path}/guard.db"
     one = Guard.open(url, detectors=[Scripted()], policy=Policy(quarantine_at=RATE))
     one.fit(KNOWN).calibrate()

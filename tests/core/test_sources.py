@@ -1,4 +1,4 @@
-"""Where documents come from: a column of each batch, taken from lineages unless somebody says so."""
+"""Sources of documents: a column of each batch, taken from lineages unless they are given."""
 
 import json
 import time
