@@ -33,6 +33,7 @@ from ragshield_core.adapters.updates import (
     came_in,
     forget,
     held_whole,
+    is_part,
     note_waiting,
     rejected,
     remark,
@@ -952,20 +953,27 @@ class Keeper(ABC, Generic[Item]):
             yield olds, list({new.id: new for new in (*same_ids, *of_document)}.values())
 
     def uncover(self, admitted: Batch, report: Report) -> None:
-        """Show what was held, and released or purged elsewhere, now that it is written again."""
+        """Show what was held, and released or purged elsewhere, now that it is written again.
+
+        What was recalled since it was admitted, as a canary may have it, stays hidden.
+        """
         back = set(self.mask.remove(admitted))
         back |= {decision.entry_id for decision in report.remarkable.values() if decision.note}
         entries = _chosen(admitted, back) if back else NOTHING
         quarantine = self.guard.quarantine
 
         def show() -> None:
-            held = quarantine.held_ids(entries.ids)
-            if held:  # parts of a version that waited, or other revisions
+            held, recalled = quarantine.held_ids(entries.ids), set[str]()
+            if held:  # parts of a version that waited, what was recalled, or other revisions
                 same = _same_as_held(_chosen(entries, held), quarantine)
-                held -= set(quarantine.supersede(same, note="it came in with a later version"))
+                parts = [one.id for one in quarantine.list(ids=same) if is_part(one)]
+                recalled = set(same).difference(parts)
+                held -= set(quarantine.supersede(parts, note="it came in with a later version"))
+            shown = _chosen(entries, entries.ids, recalled)
             self.guard.forget_held([i for i in entries.ids if i not in held])
-            self.guard.trust(list(quarantine.released_among(entries)))
-            quarantine.readmit(entries)
+            self.guard.trust(list(quarantine.released_among(shown)))
+            quarantine.readmit(shown)
+            self.mask.add(_chosen(entries, recalled))
 
         if len(entries):
             self.guard.together(show)

@@ -223,5 +223,6 @@ def test_nothing_of_its_own_is_forgotten_either():
     about = {"adopt", "aadopt", "scan", "ascan", "release", "arelease", "refresh_quarantine"}
     about |= {"recall", "arecall", "purge", "apurge", "restore", "arestore"}
     about |= {"recover", "arecover", "rescreen", "arescreen", "reconcile", "areconcile"}
+    about |= {"adopt_source", "aadopt_source", "keep_holding"}
     state = {"guard", "inner", "keys", "last_report", "quarantine", "standing"}
     assert {name for name in ours if not decided(name)} == about | state
