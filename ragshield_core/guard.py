@@ -942,7 +942,18 @@ class Guard(Writes):
         ----------
         source, by
             As of :meth:`adopt_source`.
+
+        Raises
+        ------
+        ValueError
+            If nothing has come from such a source.
         """
+        if source not in self._calibrator.arrivals.sources:
+            msg = (
+                f"nothing has come from the source {printable(str(source), 80)!r} since the "
+                "calibration; questions() names the sources that are asked about."
+            )
+            raise ValueError(msg)
         with self._replaced():
             self._calibrator.arrivals.decide(source, "keep holding")
         note = f"source {printable(str(source), 80)!r}: what is held of it stays held"
