@@ -41,9 +41,10 @@ from ragshield_core.entries import together
 FPR = 0.01
 SLICINGS: dict[str, int | None] = {"ones": 1, "twenties": 20, "hundreds": 100, "at once": None}
 JOINING, KNOWN, OWN = 250, 3_000, 250
-# Goals. A quick run has a few hundred documents a row, of which chance may hold some more.
+# Goals. A quick run has a few hundred documents a row and small knowledge bases: it fails where as
+# much is held as before sources were compared with themselves, .3 to 1.0.
 MOST_HELD, MOST_ON_AVERAGE, MOST_RECALLED, MOST_APART = 0.02, 0.012, 0.002, 0.01
-SLACK = 0.02
+SLACK = 0.15
 SECONDS = 25  # a row: its four slicings, on one core
 
 SITES = {

@@ -92,7 +92,7 @@ class LeadingQuestionDetector(Detector):
 
     Notes
     -----
-    By default more than 5 bits are suspicious, which is 32 times likelier; nothing up to 0 bits is
+    By default more than 5 bits are suspicious, which is 32 times likelier; nothing up to that is
     ever acted on. State is a table of counts; learning and forgetting are exact.
 
     In a knowledge base that nobody has vouched for, ten poisoned entries in a thousand would make
@@ -122,7 +122,8 @@ class LeadingQuestionDetector(Detector):
     in_pieces = True
 
     default_threshold: float = 5.0
-    floor: float = 0.0
+    # In a knowledge base that never asks, any question would be rare: 32 times likelier, at least.
+    floor: float = 5.0
     acts_unfitted = False
 
     def __init__(self) -> None:

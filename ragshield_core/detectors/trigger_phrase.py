@@ -782,7 +782,10 @@ class TriggerPhraseDetector(Detector):
             usual = (number > 1) & (2 * number >= len(latest))
             if usual.any():
                 same = np.array([name == source for name in crowd.sources], dtype=np.bool_)
-                templates |= same[rows] & usual[which]
+                of_template = same[rows] & usual[which]
+                # Words beside a new template make new phrases with it.
+                renewed = _marked(rows[of_template], n) & crowd.updates
+                templates |= of_template | renewed[rows]
                 logger.info(
                     "%s: %d of the latest %d updates of a source bring the same phrases, which "
                     "are taken for a new template; the last of them is %r",

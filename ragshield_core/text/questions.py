@@ -44,6 +44,7 @@ KINDS = (
     *(NONE, PHRASE, TITLE, LATER, WEAK, EMBEDDED, UNMARKED, MARKED_OTHER, MARKED, VERB_FIRST),
     INDIRECT,
 ) = range(len(KINDS))
+_LOOSE = frozenset({PHRASE, WEAK, EMBEDDED, VERB_FIRST, INDIRECT})
 # How much the rest of a text is about its question: the cosine of their content words, in steps.
 # An answer goes on to other things; one made to be retrieved for the question cannot go far.
 FOCUS = (0.0, 0.15, 0.25, 0.35, 0.45, 0.55, 0.65)
@@ -287,8 +288,8 @@ def further_of(text: str, opening: Opening, places: Sequence[int] | None = None)
         if start < done:
             continue
         kind = _further_kind(text[start:end])
-        # Lower case behind a full stop is a phrase where nothing follows, and else a name.
-        if kind != NONE and (kind != PHRASE or _is_last(text, end)):
+        # What only may be a question is one where nothing follows, and else a clause or a name.
+        if kind != NONE and (kind not in _LOOSE or _is_last(text, end)):
             asks.append((kind, start, end, glued))
     asks.sort(key=lambda ask: -_STRIKING[ask[0]] - text[ask[1]].islower() - _is_last(text, ask[2]))
     for kind, start, end, glued in asks[:_FEW]:  # a look at the words of all would take too long
