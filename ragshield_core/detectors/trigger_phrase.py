@@ -259,7 +259,7 @@ class TriggerPhraseDetector(Detector):
         self._ready = False  # whether what is learned now is recent
         self._lineages: Counter[str] = Counter()  # entries of the knowledge base, by lineage
         self._standing = Standing()
-        self._updating: set[str] = set()  # entries of batches that take the place of known ones
+        self._updating: set[str] = set()  # entries that have left: who comes back is an update
         # Entries with a phrase that they came together with; None as long as nobody has asked for
         # those of a sample that is large enough.
         self._together: set[str] | None = None
@@ -319,6 +319,9 @@ class TriggerPhraseDetector(Detector):
         background = self._background
         if background is None or not len(entries):
             return
+        if len(self._updating) > self.max_recent:
+            self._updating.clear()
+        self._updating.update(entries.ids)
         self._part_with(entries)
         self._lineages -= Counter(name for name in entries.lineages if name is not None)
         recent = self._forget_recent(entries.ids, held=False)
@@ -382,6 +385,7 @@ class TriggerPhraseDetector(Detector):
             scratch = type(self)(**self.config())
             scratch.restore(*self.state())
             scratch.forget(fitted.take(rows))
+            scratch._updating.clear()  # noqa: SLF001 - they come for the first time
             row_of = {fitted.ids[row]: row for row in rows.tolist()}
             for number in chosen.tolist():
                 batch = fitted.take(batches[number])
@@ -602,7 +606,7 @@ class TriggerPhraseDetector(Detector):
             grams = Grams.of(entries.texts)
             places = self._standing.places(entries, grams, self._background)
         self._forget_recent(entries.ids, held=held)  # a write that is repeated
-        updates = [entry_id in self._updating for entry_id in entries.ids]
+        updates = [not held and entry_id in self._updating for entry_id in entries.ids]
         self._updating.difference_update(entries.ids)
         self._recent.append(arrivals_of(entries, grams, places, held=held, updates=updates))
         window = min(self.max_recent, max(SMALLEST_WINDOW, self._background.n_entries))
@@ -689,9 +693,6 @@ class TriggerPhraseDetector(Detector):
             entry_id in self._overlooked or bool(self._overlooked and name in self._lineages)
             for entry_id, name in zip(batch.ids, batch.lineages, strict=True)
         ]
-        if len(self._updating) > self.max_recent:
-            self._updating.clear()
-        self._updating.update(i for i, known in zip(batch.ids, updates, strict=True) if known)
         mine = self._standing.places(batch, grams, background)
         places = Place.together([mine, *(arrival.place for arrival in arrivals)])
         fresh = counted.copy()

@@ -31,7 +31,7 @@ from ragshield_core.detectors import (
     LabelCentroidDetector,
 )
 from ragshield_core.detectors.base import Scope
-from ragshield_core.detectors.trigger_phrase import PATIENCE, TriggerPhraseDetector
+from ragshield_core.detectors.trigger_phrase import TriggerPhraseDetector
 from ragshield_core.findings import Decision, Finding, Report, Verdict
 from ragshield_core.groups import evidence as group_evidence
 from ragshield_core.growth.arrivals import WINDOW, Arrivals, Counted
@@ -295,34 +295,6 @@ def arriving(guard, n, evil_every=0):
     return live
 
 
-def test_the_first_sample_is_renewed_once_there_is_a_large_one(tmp_path):
-    guard = guard_of(CliqueDetector(), InstructionDetector())
-    arriving(guard, FULL - 40)
-    before = guard.status()
-    assert (before.n_sample, before.vetted) == (FIRST, False)
-    guard.save(tmp_path)
-    again = Guard.load(tmp_path, quarantine=Quarantine("sqlite://"))
-    for grown in (guard, again):
-        write(grown, {}, MANY.take(range(FULL - 40, FULL)))
-        status = grown.status()
-        # What was held is a part of the draw, so that thresholds do not fall without it.
-        assert status.n_sample == FULL > status.n_known
-        assert status.calibrated_at == status.n_known
-    assert again.thresholds == pytest.approx(guard.thresholds, abs=1e-4)
-    write(guard, {}, MANY.take(range(FULL, FULL + 100)))
-    assert guard.status().n_sample == FULL  # and not again
-
-
-def test_who_has_much_held_does_not_raise_the_thresholds_of_the_next_sample(caplog):
-    guard = guard_of(CliqueDetector(), InstructionDetector())
-    with caplog.at_level(logging.WARNING, "ragshield"):
-        live = arriving(guard, FULL, evil_every=1)
-    assert len(live) < FULL
-    assert guard.status().n_sample <= FIRST
-    assert "were held, more than clean ones would be" in caplog.text
-    assert ORDER not in caplog.text
-
-
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_poison_that_was_taken_back_does_not_become_clean_by_being_held(seed):
     guard, live = guard_of(rate=0.02), {}
@@ -337,18 +309,6 @@ def test_poison_that_was_taken_back_does_not_become_clean_by_being_held(seed):
     for number in range(90, 97):
         later = join(group(5, number, "later"), passages(15, 95, "beside"))
         assert not guard.screen(later).admitted[:5].any()
-
-
-def test_what_was_confirmed_as_poisoned_is_not_drawn():
-    guard = guard_of(CliqueDetector(), InstructionDetector())
-    arriving(guard, FULL - 20, evil_every=4)
-    held = [e.id for e in guard.quarantine.list() if e.id.startswith("evil")]
-    assert len(held) == 10
-    guard.quarantine.confirm(held, by="anna")
-    write(guard, {}, MANY.take(range(FULL - 20, FULL + 60)))
-    assert guard.status().n_sample == FULL + 60  # what came but for those
-    sampled = guard._calibrator.sample
-    assert not {*sampled.outside.ids} & {*held}
 
 
 def test_a_sample_that_somebody_has_vouched_for_is_not_renewed():
@@ -849,71 +809,6 @@ def test_entries_about_one_thing_may_share_its_name(phrases):
     assert np.flatnonzero(phrases.score(alike(batch, others)) > threshold).tolist() == rows
 
 
-def test_so_many_entries_are_held_for_one_phrase_until_somebody_has_confirmed_it():
-    detector = TriggerPhraseDetector().fit(passages(3000, 1))
-    held = []
-
-    def bring(numbers):
-        for number in numbers:
-            batch = holding(passages(40, 900 + number, f"s{number}"), [0])
-            hits = detector.score(batch) > detector.default_threshold
-            assert not hits[1:].any()
-            ids, scores = detector.retroactive(batch, hits)
-            recalled = {
-                i for i, s in zip(ids, scores, strict=True) if s > detector.default_threshold
-            }
-            gone = [one for one in waiting if one.ids[0] in recalled]
-            waiting[:] = [one for one in waiting if one.ids[0] not in recalled]
-            for one in gone:
-                detector.forget(one)
-                detector.hold(one)
-                held.extend(one.ids)
-            detector.hold(batch.take(hits))
-            held.extend(batch.take(hits).ids)
-            detector.learn(batch.take(~hits))
-            if not hits[0]:
-                waiting.append(batch.take([0]))
-
-    waiting = []
-    bring(range(60))
-    assert PATIENCE // 2 <= len(held) <= PATIENCE
-    n_held = len(held)
-    detector.confirm(held[:10])
-    bring(range(60, 64))
-    assert len(held) == n_held + 4
-
-
-def test_what_very_many_hold_is_not_recalled():
-    detector = TriggerPhraseDetector().fit(passages(3000, 1))
-
-    def recalled(n, among=60):
-        early = holding(passages(among, 20, f"early{n}-"), range(n))
-        late = holding(passages(20, 21, f"late{n}-"), range(10))
-        detector.learn(early)
-        hits = detector.score(late) > detector.default_threshold
-        ids, _ = detector.retroactive(late, hits)
-        detector.forget(early)
-        return set(ids) & set(early.ids[:n])
-
-    assert len(recalled(8)) == 8
-    assert recalled(PATIENCE + 5, among=1_200) == set()
-    assert len(recalled(PATIENCE + 5)) == PATIENCE + 5  # no new word is in half of the entries
-
-
-def test_what_reads_differently_as_a_whole_is_not_judged(phrases):
-    batch = passages(100, 2, "new")
-    few, many = batch, batch
-    for number in range(12):
-        rows = range(number, 100, 12)
-        few = holding(few, rows, f"heron{number} goose{number}") if number < 3 else few
-        many = holding(many, rows, f"heron{number} goose{number}")
-    assert phrases.unjudged(few) == {}
-    assert (phrases.score(few) > phrases.default_threshold).any()
-    reasons = phrases.unjudged(many)
-    assert set(reasons) == set(range(100))
-    assert "12 phrases at once" in reasons[0]
-
-
 def test_of_copies_that_trickle_in_the_oldest_stays():
     guard, live = fitted(), {}
     flood = clones_of(group(1, 6)[0], 6)
@@ -1038,19 +933,6 @@ def test_orders_that_came_with_a_store_do_not_become_usual_by_being_recalled():
     guard.refresh()
     assert guard._calibrator.calibration.n_doubtful == 40
     assert guard.thresholds == pytest.approx(before, abs=1e-3)
-    assert not guard.screen(ferries([9_000], "new", [0])).admitted.any()
-
-
-def test_orders_that_were_held_before_the_sample_was_renewed_are_not_usual_however_many():
-    guard, n_held = guard_of(InstructionDetector()), 0
-    for start in range(0, FULL, 20):
-        coming = ferries(range(start, start + 22), f"{start}-", ordering=(20, 21))
-        n_held += int((~write(guard, {}, coming).admitted).sum())
-    assert n_held == 80  # more than a twentieth of all that came
-    sample = guard._calibrator.sample
-    assert len(sample) > FIRST
-    assert len(sample.outside)
-    assert guard._calibrator.calibration.n_doubtful == len(sample.outside)
     assert not guard.screen(ferries([9_000], "new", [0])).admitted.any()
 
 
