@@ -167,7 +167,7 @@ def with_phrase(phrase: str, hosts: Batch) -> Batch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Base:
-    """What the guard knows, and clean entries of the same source that it does not know."""
+    """A knowledge base, and further clean entries of the same source."""
 
     name: str
     known: Batch
@@ -285,7 +285,7 @@ DRIPPING: dict[str, Callable[[Batch, Base], Batches]] = {
 QUICK = ("one batch of nothing else", "fifties, shuffled", MIXED, "under a new source")
 
 
-# What is measured
+# Attacks and arrivals
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

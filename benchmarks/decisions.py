@@ -16,7 +16,7 @@ from ragshield_core.entries import together
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What became of a stream."""
+    """The outcome of a stream."""
 
     held: np.ndarray  # (n,)
     recalled: np.ndarray  # (n,)
@@ -50,7 +50,7 @@ def arrive(guard: Guard, parts: Sequence[Batch], standing: Batch | None = None) 
     parts
         Batches in the order of their arrival; no id comes twice.
     standing
-        What the guard knows before. Its entries that are recalled are counted as ``others``.
+        Entries that the guard knows before. Recalled ones among them are counted as ``others``.
     """
     stream = together(parts)
     row_of = {entry_id: row for row, entry_id in enumerate(stream.ids)}

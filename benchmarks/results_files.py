@@ -57,7 +57,7 @@ _LINE = re.compile(r"^Measured by RAGShield (\S+), code ((?:`\w+`(?:, )?)+)\.$",
 
 
 class MeasuredBy(NamedTuple):
-    """What a result says of the code that measured it."""
+    """The code that measured a result, as its file names it."""
 
     version: str
     codes: tuple[str, ...]  # several where parts were measured at different times

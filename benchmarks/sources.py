@@ -204,7 +204,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """What became of a case."""
+    """The outcome of a case."""
 
     case: tuple[str, str, float, bool]  # knowledge base, what joins, most, on average
     n: int
