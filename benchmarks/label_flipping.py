@@ -5,8 +5,8 @@
 
 Setting of the experiments in the source (Dynatrace unguard): the knowledge base is a random half
 of the corpus; of the rest, entries arrive in batches of 100 in which a share of the labels is
-flipped. What counts are decisions of a guard with one detector, which learns what it admits: an
-entry is caught when it is held or recalled by the end of the day. Targeted: only the entries of one
+flipped. A guard with one detector decides, and learns the entries that it admits: an entry is
+caught when it is held or recalled by the end of the day. Targeted: only the entries of one
 label that are nearest to one of them, 5 % of the label, are flipped, all to the same other label.
 """
 

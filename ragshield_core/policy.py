@@ -72,7 +72,8 @@ class Policy(BaseModel):
         :meth:`ragshield_core.Guard.questions`: far more of it is held than of clean entries, so
         that it is a new source or a mass attack. ``"hold"`` goes on holding them, until a person
         decides; ``"flag"`` writes them with a flag, unless a detector objects that needs no
-        comparison with the knowledge base, such as one of instructions; ``"raise"`` raises
+        comparison with the knowledge base, such as one of instructions. An attacker can open the
+        question about his own source, so that ``"flag"`` lets his groups in; ``"raise"`` raises
         :class:`~ragshield_core.errors.PoisonedEntryError` before anything is written.
     unjudged
         Verdict for entries that no detector could judge, e.g. because they have no label. The
