@@ -366,7 +366,7 @@ class Arrivals:
         values = {
             "spent": [[*key, n] for key, n in self.spent.items()],
             "latest_at": self._latest_at,
-            "asked": list(self._asked),
+            "asked": sorted(self._asked, key=lambda source: source or ""),
             "sources": [[source, count.state()] for source, count in self.sources.items()],
             "by_source": {
                 name: [[source, len(p_values)] for source, p_values in found.items()]

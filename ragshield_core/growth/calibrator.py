@@ -340,7 +340,8 @@ class Calibrator:
             Per detector, shape (n_held,): of its entries that are held; NaN without an opinion.
         n_entries
             How many entries it has brought in all. As many as the accepted rate allows of these
-            stay held, the most suspicious ones: what was hidden among good ones is not freed.
+            stay held, the most suspicious ones: what was hidden among good ones is not freed. So
+            does what a detector objects to that needs no comparison, such as one of orders.
 
         Returns
         -------
@@ -355,7 +356,11 @@ class Calibrator:
         }
         allowed = math.floor(self.policy.quarantine_at * n_entries / max(1, len(objecting)))
         own = self.by_source.setdefault(source, {})
+        # An order or hidden text means the same in any source.
+        comparing = {detector.name for detector in self._knowledge.detectors if detector.learns}
         for name, column in objecting.items():
+            if name not in comparing:
+                continue
             highest = np.sort(column[~np.isnan(column)])[::-1]
             if len(highest) > allowed:
                 own[name] = max(own.get(name, -np.inf), float(highest[allowed]) + TIE)

@@ -207,6 +207,17 @@ def test_several_detectors_share_what_is_accepted():
     assert 0 < len(report.quarantined) - len(freed) <= n * RATE
 
 
+def test_who_adopts_a_source_frees_no_orders():
+    class Orders(Scripted):
+        kind = "orders"
+        learns = False
+
+    guard = guard_of(Orders("orders"))
+    odd(guard, n=400, n_held=100)
+    assert guard.adopt_source("odd") == ()
+    assert guard.quarantine.count() == 100
+
+
 def test_a_source_of_which_nothing_waits_cannot_be_adopted():
     guard = guard_of()
     write(guard, arrivals(usual(60, 1), "fine", "fine-"))
