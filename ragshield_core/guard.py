@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -1032,8 +1033,9 @@ class Guard(Writes):
     def accused(
         self, entries: Batch, decisions: Sequence[Decision]
     ) -> tuple[Batch, list[Decision], dict[str, str]]:
-        """Return which admitted entries are to leave, by the rules that people have made.
+        """Return which admitted entries are to leave, by what people have decided.
 
+        Entries of a source that was adopted stay below its thresholds. The rules decide on others:
         :meth:`screen` asks them about the decisions on its batch, this about those on earlier
         entries. What a person has confirmed as poisoned is not excused.
 
@@ -1056,7 +1058,11 @@ class Guard(Writes):
         with self._lock:
             thresholds = self._calibrator.thresholds
             quiet = partial(finds_nothing, self.detectors, thresholds, self._budget, self.policy)
-            after = {**dict(enumerate(decisions)), **self._excused(entries, before, quiet)}
+            usual = self._usual_of_their_sources(entries, before)
+            after = dict(enumerate(decisions)) | usual
+            after |= self._excused(
+                entries, {r: d for r, d in before.items() if r not in usual}, quiet
+            )
         stays = {
             row: after[row].note or ""
             for row, decision in before.items()
@@ -1065,6 +1071,21 @@ class Guard(Writes):
         rows = [row for row in range(len(entries)) if row not in stays]
         remarks = {entries.ids[row]: note for row, note in stays.items()}
         return entries.take(rows), [after[row] for row in rows], remarks
+
+    def _usual_of_their_sources(
+        self, entries: Batch, decisions: Mapping[int, Decision]
+    ) -> dict[int, Decision]:
+        """Return decisions to let entries stay that score as their adopted sources usually do."""
+        stays = {}
+        for row, decision in decisions.items():
+            own = self._calibrator.by_source.get(entries.sources[row], {})
+            if decision.findings and all(
+                finding.score <= own.get(finding.detector, -math.inf)
+                for finding in decision.findings
+            ):
+                note = "usual for its source, which a person has adopted"
+                stays[row] = Decision(entry_id=decision.entry_id, verdict=Verdict.ADMIT, note=note)
+        return stays
 
     def _excused(
         self, batch: Batch, decisions: Mapping[int, Decision], quiet: Quiet

@@ -207,6 +207,18 @@ def test_several_detectors_share_what_is_accepted():
     assert 0 < len(report.quarantined) - len(freed) <= n * RATE
 
 
+def test_a_standing_entry_of_an_adopted_source_is_recalled_by_its_thresholds_only():
+    guard = guard_of()
+    odd(guard, n=400, n_held=100)
+    found = guard.screen(arrivals([HIGH + 50.0, HIGH + 200.0], "odd", "new-")).decisions
+    assert [d.verdict for d in found] == [Verdict.QUARANTINE] * 2
+    standing = arrivals([HIGH + 50.0, HIGH + 200.0], "odd", "new-")
+    elsewhere = arrivals([HIGH + 50.0, HIGH + 200.0], "fine", "new-")
+    guard.adopt_source("odd")
+    assert guard.accused(standing, found)[0].ids == ("new-1",)
+    assert guard.accused(elsewhere, found)[0].ids == ("new-0", "new-1")
+
+
 def test_who_adopts_a_source_frees_no_orders():
     class Orders(Scripted):
         kind = "orders"
