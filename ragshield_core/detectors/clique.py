@@ -802,6 +802,8 @@ class CliqueDetector(Detector, Lender, IdSharer, TableUser):
         graph = self._fitted()
         slots = graph.present[graph.present < len(self._sources.by_slot)]
         vouched = slots[~self._sources.joining(self._sources.by_slot[slots])]
+        if len(vouched) > MOST_STANDING:
+            vouched = np.random.default_rng(0).choice(vouched, MOST_STANDING, replace=False)
         self._vocabulary = Vocabulary.of(graph.words.take(vouched))
 
     def _measure_groups(
@@ -1043,7 +1045,7 @@ class CliqueDetector(Detector, Lender, IdSharer, TableUser):
                 [place.get(n, -1) for n in overlay.numbers[rows].tolist()], dtype=np.intp
             )
             tied = Tied.of(judgement.evidence, rows, judgement.lineages)
-            within = surprisals_within(tied, reference, np.arange(len(rows)), own)
+            within = surprisals_within(tied, reference, own)
             scores[rows] = np.minimum(scores[rows], within)
         return judgement._replace(scores=scores)
 

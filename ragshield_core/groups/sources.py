@@ -208,33 +208,25 @@ def among_standing(
     return np.searchsorted(usual, nearest) / len(usual)
 
 
-def surprisals_within(
-    tied: Tied, reference: Tied, rows: NDArray[np.intp], own: NDArray[np.intp]
-) -> NDArray[np.float64]:
-    """Return how surprising rows are among entries of their own source.
+def surprisals_within(tied: Tied, reference: Tied, own: NDArray[np.intp]) -> NDArray[np.float64]:
+    """Return how surprising n entries are among those of their own source, shape (n,).
 
     Parameters
     ----------
     tied
-        Evidence about the entries that are judged.
+        Evidence about the n entries that are judged.
     reference
         Evidence about entries of the source.
-    rows
-        Of ``tied``: those that are judged.
     own
-        Shape (n_rows,): which row of the reference each is itself, -1 for none. An entry must not
+        Shape (n,): which row of the reference each is itself, -1 for none. An entry must not
         be judged by a tail that it has drawn out itself, so that it is left out then, with a fifth
         of the others.
     """
-    n = len(reference.crowd)
-    fold = np.random.default_rng(0).permutation(n) % N_FOLDS
-    scores = np.empty(len(rows))
-    mine = np.where(own >= 0, fold[np.maximum(own, 0)], N_FOLDS)
-    for number in np.unique(mine).tolist():
+    fold = np.random.default_rng(0).permutation(len(reference.crowd)) % N_FOLDS
+    scores = np.empty(len(own))
+    left_out = np.where(own >= 0, fold[np.maximum(own, 0)], N_FOLDS)
+    for number in np.unique(left_out).tolist():
         usual = Usual.of(reference.take(fold != number), robust=False)
-        chosen = mine == number
-        picked = np.zeros(len(tied.crowd), dtype=np.bool_)
-        picked[rows[chosen]] = True
-        order = np.argsort(rows[chosen], kind="stable")
-        scores[np.flatnonzero(chosen)[order]] = tied.take(picked).columns(usual).max(axis=1)
+        mine = left_out == number
+        scores[mine] = tied.take(mine).columns(usual).max(axis=1)
     return scores
