@@ -759,9 +759,10 @@ class CliqueDetector(Detector, Lender, IdSharer, TableUser):
             self._edge_threshold = cleanbase.edge_threshold(similarities, self.alpha)
             if not self._edge_threshold[1]:
                 logger.warning("%s: %s", self.name, UNREACHABLE.format(self.alpha))
-        families, self._families = (
-            self._families,
-            bool(overlay.with_kin().sum() >= MIN_FAMILY_ENTRIES),
+        families = self._families
+        # A smaller sample of the same knowledge base does not make them unusual.
+        self._families = bool(
+            (known_before and families) or overlay.with_kin().sum() >= MIN_FAMILY_ENTRIES
         )
         if known_before and families != self._families:  # all edges change sides
             self._measure_edges(graph.part(graph.present))

@@ -188,7 +188,8 @@ class Usual(NamedTuple):
 def copies_in(lists: Lists, definition: Copies) -> NDArray[np.bool_]:
     """Return which edges of neighbour lists lead to a copy."""
     alike = lists.similarities > definition.similarity
-    return np.asarray(alike & (lists.copied >= definition.copied))
+    copied = (lists.copied >= definition.copied) & (lists.copied <= 1.0)  # beyond: no content
+    return np.asarray(alike & copied)
 
 
 def new_copies(

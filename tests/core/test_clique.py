@@ -15,6 +15,7 @@ from ragshield_core.detectors import CliqueDetector
 from ragshield_core.detectors.clique import MIN_ENTRIES
 from ragshield_core.errors import InvalidBatchError, NotFittedError
 from ragshield_core.groups import evidence as group_evidence
+from ragshield_core.groups.usual import MIN_FAMILY_ENTRIES
 from ragshield_core.growth import arrivals
 from ragshield_core.neighbors import corpus, slots
 from ragshield_core.neighbors.lists import InvertedLists
@@ -163,6 +164,27 @@ def test_copied_words_explain_a_resemblance_as_far_as_they_go():
     assert scores[0] < scores[1] < scores[2]
     assert scores[0] < GUARD._calibrator.thresholds["clique"].quarantine < scores[2]
     assert caught(reworded(pair, variants(text, 2, {0}))) == 0.0
+
+
+@pytest.mark.parametrize("names", [("alpha",), ("alpha", "beta", "gamma", "delta", "eta")])
+def test_what_has_next_to_no_words_of_its_own_is_neither_a_group_nor_a_copy(names):
+    footer = "Edit this page or report an issue with it to the people who write these pages"
+    alike = group(12, 3)
+    for texts in (
+        [f"title {names[i % len(names)]} module {i}\n{footer}" for i in range(len(alike))],
+        [f"- {i}" for i in range(len(alike))],
+        ["" for _ in range(len(alike))],
+    ):
+        assert caught(reworded(alike, texts)) == 0.0
+    assert caught(alike) > 0.5
+
+
+def test_a_sample_with_few_kin_does_not_make_lineages_unusual():
+    lineages = [line if row < 150 else f"{row}" for row, line in enumerate(KNOWN.lineages)]
+    known = replace(KNOWN, lineages=tuple(lineages))
+    detector = CliqueDetector().fit(known)
+    detector.refresh(known.take([*range(MIN_FAMILY_ENTRIES - 10), *range(150, 900)]))
+    assert detector.state()[0]["families"]
 
 
 def test_mirrors_of_an_old_text_are_no_group():
