@@ -1,0 +1,28 @@
+"""What the code decides is what was pinned: a step that changes it says so, and pins it anew."""
+
+import json
+import os
+
+import pytest
+import scenes
+
+PINNED = json.loads(scenes.PINNED.read_text("utf-8"))
+
+
+@pytest.mark.parametrize("name", list(scenes.SCENES))
+def test_a_scene_ends_as_it_was_pinned(name):
+    try:
+        scenes.data_folder()
+    except SystemExit as error:
+        if os.environ.get("CI") == "true":
+            pytest.fail(str(error))
+        pytest.skip(str(error))
+    lines = scenes.differences(PINNED[name], scenes.played(name))
+    assert not lines, f"{len(lines)} differences; see scenes.py --write\n" + "\n".join(lines[:20])
+
+
+def test_differences_are_found_wherever_they_are():
+    assert scenes.differences({"a": [1, {"b": 2}]}, {"a": [1, {"b": 3}]}) == [
+        "/a/1/b: pinned 2, found 3"
+    ]
+    assert len(scenes.differences([1], [1, 2])) == len(scenes.differences({"a": 1}, {})) == 1
