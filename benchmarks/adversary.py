@@ -41,7 +41,7 @@ from ragshield_core.adapters.adoption import learn_store
 from ragshield_core.detectors import Detector, LabelCentroidDetector
 from ragshield_core.detectors.label_model import LabelModelDetector
 from ragshield_core.entries import together
-from ragshield_core.evaluation import DetectionRates
+from ragshield_core.tools.evaluate.rates import DetectionRates
 
 FPR, QUESTIONS, KNOWN, HELD_OUT = 0.01, 50, 5_000, 1_200
 BASES = {"web": "redundant_web_passages", "Wikipedia": "wiki_passages"}

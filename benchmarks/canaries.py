@@ -28,14 +28,14 @@ from results_files import write
 from rich.progress import track
 
 from ragshield_core import Batch, Guard, Quarantine
-from ragshield_core.attacks import STYLES, craft_passages
-from ragshield_core.canary import CanaryMonitor, CanarySuite, DriftReport, MatrixRetriever
-from ragshield_core.canary.embedder import Vectors
-from ragshield_core.canary.rank_figures import Rule
 from ragshield_core.detectors.canary_displacement import CanaryDisplacementDetector
 from ragshield_core.entries import together
-from ragshield_core.evaluation import proportion_interval
-from ragshield_core.scan.embedding_cache import CachedEmbedder
+from ragshield_core.tools.audit.embedding_cache import CachedEmbedder
+from ragshield_core.tools.canary import CanaryMonitor, CanarySuite, DriftReport, MatrixRetriever
+from ragshield_core.tools.canary.embedder import Vectors
+from ragshield_core.tools.canary.rank_figures import Rule
+from ragshield_core.tools.evaluate.attacks import STYLES, craft_passages
+from ragshield_core.tools.evaluate.rates import proportion_interval
 from ragshield_langchain.minilm import MiniLMEmbeddings
 
 SEEDS = 5

@@ -24,7 +24,7 @@ from rich.progress import track
 
 from ragshield_core import Batch, Guard, Quarantine
 from ragshield_core.detectors import CliqueDetector
-from ragshield_core.evaluation import proportion_interval
+from ragshield_core.tools.evaluate.rates import proportion_interval
 
 FPRS = (0.01, 0.002)
 # The default keeps an accepted rate in nine samples of ten, which makes it stricter than the rate.

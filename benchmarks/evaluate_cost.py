@@ -20,10 +20,10 @@ from pathlib import Path
 import numpy as np
 from corpora import load
 
-from ragshield_core.help_desk import help_desk
-from ragshield_core.scan import open_source
-from ragshield_core.scan.embedding_cache import by_length
-from ragshield_core.trials import Evaluation
+from ragshield_core.tools.audit import open_source
+from ragshield_core.tools.audit.embedding_cache import by_length
+from ragshield_core.tools.evaluate import Evaluation
+from ragshield_core.tools.evaluate.help_desk import help_desk
 from ragshield_langchain.minilm import MiniLMEmbeddings
 
 RESULTS = Path(__file__).parent / "results"

@@ -36,8 +36,8 @@ from sklearn.linear_model import LogisticRegression
 from ragshield_core.detectors.instruction import concepts, matching
 from ragshield_core.detectors.instruction.concepts import LANGUAGES, Model
 from ragshield_core.detectors.instruction.detector import InstructionDetector
-from ragshield_core.evaluation import proportion_interval
 from ragshield_core.text.normalized import readable
+from ragshield_core.tools.evaluate.rates import proportion_interval
 
 HERE = Path(__file__).parent
 WORDINGS = HERE / "wordings"

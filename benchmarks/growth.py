@@ -35,7 +35,7 @@ from ragshield_core.adapters.adoption import learn_store
 from ragshield_core.claims import lineage_of
 from ragshield_core.detectors import CliqueDetector
 from ragshield_core.entries import together
-from ragshield_core.evaluation import proportion_interval
+from ragshield_core.tools.evaluate.rates import proportion_interval
 from ragshield_langchain import GuardedVectorStore
 
 FPR = 0.01

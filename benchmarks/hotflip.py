@@ -33,9 +33,9 @@ from rich.progress import Progress
 from transformers import AutoModel, AutoTokenizer
 
 from ragshield_core import Batch, Guard, Quarantine
-from ragshield_core.attacks import put_question_in_front
 from ragshield_core.detectors import DisfluencyDetector
-from ragshield_core.evaluation import proportion_interval
+from ragshield_core.tools.evaluate.attacks import put_question_in_front
+from ragshield_core.tools.evaluate.rates import proportion_interval
 from ragshield_langchain.minilm import MiniLMEmbeddings
 
 SEED = 0

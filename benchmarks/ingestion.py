@@ -29,7 +29,6 @@ from results_files import Parts
 from rich.progress import track
 
 from ragshield_core import Batch, Guard, Policy, Quarantine
-from ragshield_core.attacks import plant_phrase
 from ragshield_core.detectors import (
     Detector,
     DisfluencyDetector,
@@ -38,7 +37,8 @@ from ragshield_core.detectors import (
     LeadingQuestionDetector,
     TriggerPhraseDetector,
 )
-from ragshield_core.evaluation import DetectionRates, mean_interval, proportion_interval
+from ragshield_core.tools.evaluate.attacks import plant_phrase
+from ragshield_core.tools.evaluate.rates import DetectionRates, mean_interval, proportion_interval
 
 WORDINGS = Path(__file__).parent / "wordings"
 FPR = 0.01

@@ -25,7 +25,7 @@ from rich.progress import track
 from templated import templated
 
 from ragshield_core import Batch, Guard, Quarantine
-from ragshield_core.evaluation import exact_interval
+from ragshield_core.tools.evaluate.rates import exact_interval
 
 FPR = 0.01
 SPLITS = 3

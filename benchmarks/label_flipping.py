@@ -35,7 +35,7 @@ from ragshield_core import Batch, Guard, Policy, Quarantine
 from ragshield_core.detectors import Detector, LabelCentroidDetector
 from ragshield_core.detectors.label_model import LabelModelDetector
 from ragshield_core.detectors.label_neighbors import LabelNeighborDetector
-from ragshield_core.evaluation import DetectionRates, mean_interval
+from ragshield_core.tools.evaluate.rates import DetectionRates, mean_interval
 
 # name -> random splits
 CORPORA = {"sms_spam": 4, "enron1_spam": 4, "banking77": 3}

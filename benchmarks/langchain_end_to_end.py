@@ -31,7 +31,7 @@ from results_files import write
 from rich.progress import track
 
 from ragshield_core import Batch, Guard, Quarantine
-from ragshield_core.evaluation import Interval, proportion_interval
+from ragshield_core.tools.evaluate.rates import Interval, proportion_interval
 from ragshield_langchain import GuardedRetriever, GuardedVectorStore
 
 with warnings.catch_warnings():

@@ -35,7 +35,7 @@ from results_files import RESULTS, write
 
 from ragshield_core import Batch, Guard, Policy, Quarantine
 from ragshield_core.detectors import CliqueDetector
-from ragshield_core.evaluation import proportion_interval
+from ragshield_core.tools.evaluate.rates import proportion_interval
 from ragshield_llamaindex import GuardedIngestionPipeline, GuardedVectorStoreIndex
 
 K = 5

@@ -34,7 +34,7 @@ from ragshield_core import Batch, Guard, Quarantine
 from ragshield_core.entries import together
 from ragshield_core.neighbors.rows import load_faiss
 from ragshield_core.neighbors.table import FoundEntries, VectorTable
-from ragshield_core.scan import Parts, RayEngine, load, open_source
+from ragshield_core.tools.audit import Parts, RayEngine, load, open_source
 
 RESULTS = Path(__file__).parent / "results"
 SIZES, QUICK = (25_000, 100_000), (1_000, 3_000)

@@ -15,9 +15,9 @@ from peer_tables import Counts, embedding_cost, threshold_at, timed
 from rich.progress import track
 
 from ragshield_core import Batch, Quarantine
-from ragshield_core.attacks import STYLES
-from ragshield_core.canary import CanaryMonitor, DriftReport, MatrixRetriever
-from ragshield_core.canary.rank_figures import Rule
+from ragshield_core.tools.canary import CanaryMonitor, DriftReport, MatrixRetriever
+from ragshield_core.tools.canary.rank_figures import Rule
+from ragshield_core.tools.evaluate.attacks import STYLES
 
 # Draws of canaries: those of canaries.py, and others to calibrate on.
 TEST_DRAWS, CLEAN_DRAWS = range(1), range(10, 13)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ragshield_core.adapters.minilm import MiniLM
-from ragshield_core.evaluation import exact_interval
+from ragshield_core.tools.evaluate.rates import exact_interval
 
 # Accepted share of clean entries, for every method that has a threshold.
 FPR = 0.01

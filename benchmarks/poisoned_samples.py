@@ -26,7 +26,7 @@ from singles import CORRUPT_RAG
 
 from ragshield_core import Batch, Guard, Quarantine
 from ragshield_core.adapters.minilm import MiniLM
-from ragshield_core.attacks import plant_phrase
+from ragshield_core.tools.evaluate.attacks import plant_phrase
 
 SPLITS = 3
 # The corpus, and the attack texts: for questions about it, or about anything else.

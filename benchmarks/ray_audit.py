@@ -36,8 +36,8 @@ from rich.progress import Progress
 from ragshield_core import Batch
 from ragshield_core.detectors import CliqueDetector
 from ragshield_core.findings import finding_to_dict
-from ragshield_core.scan import Parts, RayEngine, ScanReport, scan
-from ragshield_core.scan.partitioned.rows import Partitions
+from ragshield_core.tools.audit import Parts, RayEngine, ScanReport, scan
+from ragshield_core.tools.audit.partitioned.rows import Partitions
 
 DIM, FILE_ROWS, GROUP_SIZE = 384, 50_000, 5
 # Entries around one direction, as in audit_speed.py: about as alike as texts on one subject.

@@ -33,8 +33,8 @@ from ragshield_core import Batch
 from ragshield_core.detectors import HiddenTextDetector, InstructionDetector
 from ragshield_core.detectors.consensus import ConsensusDetector
 from ragshield_core.detectors.query_echo import QueryEchoDetector
-from ragshield_core.evaluation import proportion_interval
 from ragshield_core.retrieval import RetrievalGuard
+from ragshield_core.tools.evaluate.rates import proportion_interval
 from ragshield_langchain.retrieval import GuardedRetriever
 
 ATTACKS = ("nq", "hotpotqa")

@@ -25,7 +25,7 @@ from results_files import write
 from rich.progress import track
 
 from ragshield_core import Batch, Guard, Quarantine
-from ragshield_core.evaluation import proportion_interval
+from ragshield_core.tools.evaluate.rates import proportion_interval
 
 FPR, BATCH, CLEAN, GROUPS, SIZE = 0.01, 500, 10_000, 200, 5
 NQ, HOTPOTQA, MSMARCO = "poisonedrag_nq", "poisonedrag_hotpotqa", "poisonedrag_msmarco_half"

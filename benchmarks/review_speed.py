@@ -24,7 +24,7 @@ from starlette.testclient import TestClient
 from ragshield_core import Batch, Quarantine
 from ragshield_core.findings import Decision, Finding, Verdict
 from ragshield_core.quarantine import Order
-from ragshield_core.review import Reviewer, review_app
+from ragshield_core.tools.review import Reviewer, review_app
 
 RESULTS = Path(__file__).parent / "results"
 DIM, SIZE, PAGE, HELD = 384, 5, 1_000, 100_000  # entries of a group, held at a time, in the end

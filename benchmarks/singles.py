@@ -27,7 +27,7 @@ from rich.progress import track
 from ragshield_core import Batch, Guard
 from ragshield_core.adapters.minilm import MiniLM
 from ragshield_core.detectors.registry import BUILT_IN
-from ragshield_core.evaluation import proportion_interval
+from ragshield_core.tools.evaluate.rates import proportion_interval
 
 FPR, SPLITS, NEW, OTHERS = 0.01, 3, 1_000, 300
 # The template of the paper (arXiv 2504.03957).

@@ -27,7 +27,7 @@ from rich.progress import track
 
 from ragshield_core import Batch, Guard, Quarantine
 from ragshield_core.detectors.registry import BUILT_IN
-from ragshield_core.evaluation import proportion_interval
+from ragshield_core.tools.evaluate.rates import proportion_interval
 
 FPR, BATCH, CLEAN, POISONED, STREAMS = 0.01, 20, 1_000, 10, 5
 

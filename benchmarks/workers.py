@@ -35,7 +35,7 @@ from row_store import RowKeeper
 
 from ragshield_core import Batch, Guard
 from ragshield_core.entries import together
-from ragshield_core.evaluation import proportion_interval
+from ragshield_core.tools.evaluate.rates import proportion_interval
 
 KNOWN = 8_000
 AT_ONCE = 0.2

@@ -130,6 +130,8 @@ def source_of(document: str | None) -> str | None:
     return (f"/{source}" if folders[0] == "" else source)[:MAX_SOURCE]
 
 
+# Metadata key, in the quarantine only, of all that a LlamaIndex node is beside text and metadata.
+NODE_KEY = "_ragshield_node"
 # Where an integration names the source itself: a feed, a connector, an uploader.
 SOURCE_KEY = "ragshield_source"
 

@@ -11,18 +11,18 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from ragshield_core.canary.command import canary_app
 from ragshield_core.errors import RAGShieldError
 from ragshield_core.findings import printable
 from ragshield_core.knowledge.command import status_command
-from ragshield_core.review.command import review_command
-from ragshield_core.review.quarantine_command import quarantine_app
-from ragshield_core.review.sources_command import sources_app
-from ragshield_core.rules.command import rules_app
-from ragshield_core.scan.command import scan_command
-from ragshield_core.scan.fit_command import fit_command
 from ragshield_core.settings.command import apply_settings, config_app
-from ragshield_core.trials.command import evaluate_command
+from ragshield_core.tools.audit.command import scan_command
+from ragshield_core.tools.audit.fit_command import fit_command
+from ragshield_core.tools.canary.command import canary_app
+from ragshield_core.tools.evaluate.command import evaluate_command
+from ragshield_core.tools.review.command import review_command
+from ragshield_core.tools.review.quarantine_command import quarantine_app
+from ragshield_core.tools.review.sources_command import sources_app
+from ragshield_core.tools.rules.command import rules_app
 
 # A package that brings a command names its function in this group of entry points.
 ENTRY_POINT_GROUP = "ragshield.commands"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import math
-import os
 import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -46,32 +45,29 @@ from ragshield_core.growth.recorder import Hands, Recorder
 from ragshield_core.growth.status import DetectorStanding, Status
 from ragshield_core.growth.unscreened import Unscreened, failing, let_in
 from ragshield_core.growth.writes import Writes
+from ragshield_core.hooks import Quiet, excused, screening, tools
 from ragshield_core.neighbors.known import KnownNeighbors, Lender
 from ragshield_core.neighbors.stored import not_at_hand
 from ragshield_core.neighbors.table import TableUser, VectorTable, Where
 from ragshield_core.policy import Policy
 from ragshield_core.screening import (
     InForce,
-    Quiet,
     crash,
     finds_nothing,
     overlooking,
     overruled,
     screened,
 )
-from ragshield_core.telemetry.screenings import decided, screening
 from ragshield_core.text.workers import set_workers
 from ragshield_core.time_budget import TimeBudget
 
 if TYPE_CHECKING:
     from ragshield_core.groups.pieces import Progress
     from ragshield_core.growth.questions import Question
+    from ragshield_core.hooks import Notified
     from ragshield_core.knowledge.sharing import Sharing, Whole
-    from ragshield_core.notifications import Notifier
     from ragshield_core.quarantine import Quarantine
-    from ragshield_core.rules.excusing import Excusing
-    from ragshield_core.scan.partitioned.engines import Engine
-    from ragshield_core.settings import Settings
+    from ragshield_core.tools.audit.partitioned.engines import Engine
 
 T = TypeVar("T")
 
@@ -144,11 +140,10 @@ class Guard(Writes):
         self._budget = TimeBudget()
         self._table: VectorTable | None = None  # of the store, where detectors may leave vectors
         self._where: Where | None = None
-        self._notifier: Notifier | None = None
+        self._notifier: Notified | None = None
         self._failing: dict[str, str] = {}  # detectors that failed when they were asked last, how
         self._left_out: tuple[Skipped, ...] = ()
         self._warned = False  # that it is not calibrated
-        self._excusing: Excusing | None = None  # by the rules of the quarantine
         self._on_event: list[Callable[[Event], AbstractContextManager[object]]] = []
         self._recorder = Recorder(self._hands)
 
@@ -323,7 +318,7 @@ class Guard(Writes):
             detectors = [BUILT_IN[kind]() for kind in settings.detectors]
         if settings.workers is not None:
             set_workers(settings.workers)
-        notifier = _notifier_of(settings)
+        notifier = tools().notifier(settings=settings)
         guard = cls.open(
             settings.database,
             settings.namespace,
@@ -462,7 +457,7 @@ class Guard(Writes):
         if lost is not None:
             raise not_at_hand(lost.in_store or "")
 
-    def notify(self, notifier: Notifier | None) -> Self:
+    def notify(self, notifier: Notified | None) -> Self:
         """Tell people of groups that are held, of long queues and of detectors that fail.
 
         Parameters
@@ -475,7 +470,7 @@ class Guard(Writes):
         --------
         >>> from ragshield_core import Quarantine
         >>> from ragshield_core.detectors import CliqueDetector
-        >>> from ragshield_core.notifications import Notifier
+        >>> from ragshield_core.tools.review.notifications import Notifier
         >>> guard = Guard([CliqueDetector()], quarantine=Quarantine("sqlite://"))
         >>> guard = guard.notify(Notifier([print], group=5))
         """
@@ -607,12 +602,12 @@ class Guard(Writes):
         ----------
         batch
             The knowledge base, believed to be clean. One that no memory holds is given as
-            :class:`~ragshield_core.scan.Parts`: its groups are looked for by partitions, texts are
-            read piece by piece, and only a clean sample of it is held out, as large as the
-            policy's rate asks for.
+            :class:`~ragshield_core.tools.audit.Parts`: its groups are looked for by partitions,
+            texts are read piece by piece, and only a clean sample of it is held out, as large as
+            the policy's rate asks for.
         engine
             Of parts: who runs the tasks; ``"ray"``, ``"local"`` (the default: one after the other,
-            in this process), or an :class:`~ragshield_core.scan.Engine`.
+            in this process), or an :class:`~ragshield_core.tools.audit.Engine`.
         progress
             Of parts: told what is being done, how much of it is done, and of how much.
 
@@ -694,8 +689,8 @@ class Guard(Writes):
         As :meth:`fit` and :meth:`calibrate`, but a few per cent of the entries may be poisoned:
         what is usual is measured so that they hardly move it, and entries that are far from
         everything usual do not count as clean, and are watched instead of trusted. They stay where
-        they are until a reviewer looks, see :func:`ragshield_core.scan.scan`, or the rest of their
-        group comes.
+        they are until a reviewer looks, see :func:`ragshield_core.tools.audit.scan`, or the rest of
+        their group comes.
 
         Parameters
         ----------
@@ -776,7 +771,7 @@ class Guard(Writes):
         Parameters
         ----------
         released
-            As :func:`ragshield_core.feedback.preview` takes it from the quarantine.
+            As :func:`ragshield_core.tools.review.feedback.preview` takes it from the quarantine.
 
         Raises
         ------
@@ -793,7 +788,8 @@ class Guard(Writes):
         """Have what people found to be clean count, here and in all processes, from now on.
 
         Also whenever thresholds are taken anew, until the guard is fitted again or calibrated by
-        other clean entries. A person decides so: :func:`ragshield_core.feedback.apply`.
+        other clean entries. A person decides so:
+        :func:`ragshield_core.tools.review.feedback.apply`.
 
         Parameters
         ----------
@@ -829,7 +825,7 @@ class Guard(Writes):
         """Judge entries; changes nothing.
 
         Findings that a rule excuses are left out of the decisions, whose notes say so; see
-        :class:`ragshield_core.rules.Rules`.
+        :class:`ragshield_core.tools.rules.Rules`.
 
         Parameters
         ----------
@@ -855,7 +851,8 @@ class Guard(Writes):
             try:
                 with screening("ingestion", len(batch)) as told:
                     report = self._screened(batch, replacing)
-                    told.found(report)
+                    for one in told:
+                        one.found(report)
             finally:
                 if self._budget.times_late != times_late:
                     self._leave_detectors()
@@ -1091,14 +1088,11 @@ class Guard(Writes):
         self, batch: Batch, decisions: Mapping[int, Decision], quiet: Quiet
     ) -> Mapping[int, Decision]:
         from ragshield_core.quarantine import Quarantine  # noqa: PLC0415 - SQLAlchemy
-        from ragshield_core.rules.excusing import Excusing  # noqa: PLC0415
 
         quarantine = self.quarantine
         if not isinstance(quarantine, Quarantine):  # which has no rules
             return decisions
-        if self._excusing is None or not self._excusing.of(quarantine):
-            self._excusing = Excusing(quarantine)
-        return self._excusing.decisions(batch, decisions, self.policy, quiet)
+        return excused(quarantine, batch, decisions, self.policy, quiet)
 
     def _leave_detectors(self) -> None:
         """Go on with detectors that know the same: a call that was left behind has the others.
@@ -1139,9 +1133,9 @@ class Guard(Writes):
         try:
             report = self._held(report, by)
         except PoisonedEntryError as error:
-            decided("ingestion", error.report)
+            tools().decided(stage="ingestion", report=error.report)
             raise
-        decided("ingestion", report)
+        tools().decided(stage="ingestion", report=report)
         if self._notifier is not None:
             self._notifier.screened(report, self.quarantine)
             self._notifier.asked(self.questions(), self.quarantine)
@@ -1596,17 +1590,6 @@ def _check_same(saved: Sequence[Mapping[str, Any]], detectors: Sequence[Detector
             "another namespace."
         )
         raise StateError(msg)
-
-
-def _notifier_of(settings: Settings) -> Notifier | None:
-    """Return who tells the webhook of the settings, if there is one."""
-    if settings.webhook is None:
-        return None
-    from ragshield_core.notifications import Notifier, Webhook  # noqa: PLC0415 - httpx
-    from ragshield_core.notifications.webhook import SECRET_VARIABLE  # noqa: PLC0415
-
-    target = Webhook(settings.webhook, os.environ.get(SECRET_VARIABLE, ""))
-    return Notifier([target], group=settings.group, longest_queue=settings.longest_queue)
 
 
 def _default_quarantine() -> Quarantine:

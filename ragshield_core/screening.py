@@ -22,6 +22,7 @@ from ragshield_core.detectors.base import Detector, Evidence, Scope
 from ragshield_core.entries import Batch
 from ragshield_core.errors import InvalidScoresError, NeighborsError
 from ragshield_core.findings import Decision, Finding, Report, Skipped, Unjudged, Verdict
+from ragshield_core.hooks import Quiet
 from ragshield_core.policy import Policy, Thresholds
 from ragshield_core.time_budget import OutOfTimeError, TimeBudget
 
@@ -55,8 +56,6 @@ class Outcome(NamedTuple):
 
 NOTHING = Outcome(np.empty(0), [], [])
 
-# Says of the rows of a batch whether a detector, by its name, finds nothing at all there.
-Quiet = Callable[[str, Batch, Sequence[int]], NDArray[np.bool_]]
 # Returns decisions as they are once rules of people have excused findings.
 Excuse = Callable[[Batch, Mapping[int, Decision], Quiet], Mapping[int, Decision]]
 

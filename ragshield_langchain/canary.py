@@ -12,16 +12,16 @@ from langchain_core.runnables import Runnable
 from langchain_core.vectorstores import VectorStore
 
 from ragshield_core import Batch, Quarantine
-from ragshield_core.canary.embedder import Embedder, Vectors
-from ragshield_core.canary.frameworks import Framework
-from ragshield_core.canary.knowledge_base import (
+from ragshield_core.findings import Decision
+from ragshield_core.tools.canary.embedder import Embedder, Vectors
+from ragshield_core.tools.canary.frameworks import Framework
+from ragshield_core.tools.canary.knowledge_base import (
     FunctionKnowledgeBase,
     GuardedKnowledgeBase,
     KnowledgeBase,
     WritableKnowledgeBase,
 )
-from ragshield_core.canary.passages import Passage
-from ragshield_core.findings import Decision
+from ragshield_core.tools.canary.passages import Passage
 from ragshield_langchain.inner.faiss import FaissInner
 from ragshield_langchain.sizes import size_of
 from ragshield_langchain.vectorstore import GuardedVectorStore

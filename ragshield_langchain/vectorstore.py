@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar, copy_context
 from functools import partial
-from typing import Any, NoReturn, Self, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
 
 import numpy as np
 from langchain_core.documents import Document
@@ -39,7 +39,6 @@ from ragshield_core.errors import (
 from ragshield_core.findings import Decision
 from ragshield_core.neighbors.table import Where
 from ragshield_core.quarantine import HeldEntry
-from ragshield_core.scan import ScanReport
 from ragshield_langchain.audit import NO_ENTRIES, read_all, shown
 from ragshield_langchain.callers import (
     parent_retriever,
@@ -58,6 +57,9 @@ from ragshield_langchain.inner import CALLERS_LOOP, InnerStore, access_to, creat
 from ragshield_langchain.keeper import DocumentKeeper, model_of
 from ragshield_langchain.mask import Found, Mask, document_of
 from ragshield_langchain.sizes import size_of
+
+if TYPE_CHECKING:
+    from ragshield_core.tools.audit import ScanReport
 
 logger = logging.getLogger("ragshield")  # ids and counts, never text
 
@@ -873,7 +875,7 @@ class GuardedVectorStore(VectorStore):
         Parameters
         ----------
         fpr, clean_ids, seed
-            As of :func:`ragshield_core.scan.scan`.
+            As of :func:`ragshield_core.tools.audit.scan`.
         quarantine
             Whether findings leave the store and are held, durably before they are deleted;
             :meth:`release` puts them back. By default the store stays as it is.

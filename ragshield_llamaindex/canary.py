@@ -12,15 +12,15 @@ from llama_index.core.indices.base import BaseIndex
 from llama_index.core.schema import BaseNode, NodeWithScore
 
 from ragshield_core import Quarantine
-from ragshield_core.canary.embedder import Embedder
-from ragshield_core.canary.frameworks import Framework
-from ragshield_core.canary.knowledge_base import (
+from ragshield_core.findings import Decision
+from ragshield_core.tools.canary.embedder import Embedder
+from ragshield_core.tools.canary.frameworks import Framework
+from ragshield_core.tools.canary.knowledge_base import (
     FunctionKnowledgeBase,
     GuardedKnowledgeBase,
     KnowledgeBase,
 )
-from ragshield_core.canary.passages import Passage
-from ragshield_core.findings import Decision
+from ragshield_core.tools.canary.passages import Passage
 from ragshield_llamaindex.index import GuardedVectorStoreIndex
 from ragshield_llamaindex.sizes import size_of
 

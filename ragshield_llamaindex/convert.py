@@ -24,13 +24,12 @@ from numpy.typing import ArrayLike
 
 from ragshield_core import Batch, Entry, Report
 from ragshield_core.adapters.malformed import UNSTORABLE, Columns, unusable, usable_vectors
-from ragshield_core.claims import claim_of, lineage_of
+from ragshield_core.claims import NODE_KEY, claim_of, lineage_of
 from ragshield_core.entries import together, unfit
 from ragshield_core.errors import InvalidBatchError, RAGShieldError
 from ragshield_core.findings import Decision, Unjudged, printable
 from ragshield_core.quarantine import HeldEntry
 from ragshield_core.quarantine.metadata_json import dumps, loads
-from ragshield_core.scan.readers.llama_folder import NODE_KEY
 
 logger = logging.getLogger("ragshield")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from llama_index.core.base.embeddings.base import BaseEmbedding
 
@@ -13,10 +13,12 @@ from ragshield_core import Batch, Guard, Quarantine, Report
 from ragshield_core.adapters.reconciling import Chosen, Reconciliation, reconciled
 from ragshield_core.findings import Decision
 from ragshield_core.quarantine import HeldEntry
-from ragshield_core.scan import ScanReport
 from ragshield_llamaindex.events import dispatcher
 from ragshield_llamaindex.held_nodes import Embed, embedding_with
 from ragshield_llamaindex.keeper import NodeKeeper
+
+if TYPE_CHECKING:
+    from ragshield_core.tools.audit import ScanReport
 
 
 class Guarded:
@@ -375,7 +377,7 @@ class Guarded:
         Parameters
         ----------
         fpr, clean_ids, seed
-            As of :func:`ragshield_core.scan.scan`.
+            As of :func:`ragshield_core.tools.audit.scan`.
         quarantine
             Whether findings are held, durably, and deleted; :meth:`release` puts them back. By
             default nothing changes.

@@ -6,7 +6,7 @@ import zlib
 import numpy as np
 
 from ragshield_core import Batch, Quarantine
-from ragshield_core.canary import CanaryMonitor, MatrixRetriever
+from ragshield_core.tools.canary import CanaryMonitor, MatrixRetriever
 
 DIM = 512
 TOPICS = ("harbour", "orchard", "railway", "lantern", "glacier", "violin", "bakery", "falcon")

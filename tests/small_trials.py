@@ -6,10 +6,10 @@ import zlib
 import numpy as np
 
 from ragshield_core import Batch
-from ragshield_core.attacks import Target
-from ragshield_core.attacks.catalogue import BY_NAME
-from ragshield_core.help_desk import help_desk
-from ragshield_core.trials import evaluate
+from ragshield_core.tools.evaluate import evaluate
+from ragshield_core.tools.evaluate.attacks import Target
+from ragshield_core.tools.evaluate.attacks.catalogue import BY_NAME
+from ragshield_core.tools.evaluate.help_desk import help_desk
 
 TARGET = Target(
     question="how long does a refund take?",

@@ -1,7 +1,8 @@
 """Take the pictures of the review page: `python docs/figures/shoot.py`.
 
 A guarded store over the help desk, into which tickets come and poison by the recipes of
-`ragshield_core.attacks`; what is held is shown in Debian's Chromium, as `ragshield review` does.
+`ragshield_core.tools.evaluate.attacks`; what is held is shown in Debian's Chromium, as `ragshield
+review` does.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from langchain_core.vectorstores import InMemoryVectorStore
 from playwright.sync_api import Browser, sync_playwright
 
 from ragshield_core import Guard, Quarantine
-from ragshield_core.attacks import craft_passages
-from ragshield_core.help_desk import help_desk
-from ragshield_core.review import review_app
+from ragshield_core.tools.evaluate.attacks import craft_passages
+from ragshield_core.tools.evaluate.help_desk import help_desk
+from ragshield_core.tools.review import review_app
 from ragshield_langchain import GuardedVectorStore
 from ragshield_langchain.minilm import MiniLMEmbeddings
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -52,8 +52,11 @@ from ragshield_core.errors import (
 from ragshield_core.findings import Decision, Report, Verdict, printable
 from ragshield_core.growth.recorder import Intent
 from ragshield_core.guard import Guard
+from ragshield_core.hooks import tools
 from ragshield_core.quarantine import HeldEntry, Quarantine, Status
-from ragshield_core.scan import ScanReport, scan
+
+if TYPE_CHECKING:
+    from ragshield_core.tools.audit import ScanReport
 
 Item = TypeVar("Item")
 T = TypeVar("T")
@@ -564,7 +567,9 @@ class Keeper(ABC, Generic[Item]):
         with self._turns.alone():
             batch = self.everything()
         fresh = [type(detector)(**detector.config()) for detector in self.guard.detectors]
-        return scan(batch, fresh, fpr=fpr, clean_ids=clean_ids, seed=seed)
+        options = {"fpr": fpr, "clean_ids": clean_ids, "seed": seed}
+        report: ScanReport = tools().scan(batch=batch, detectors=fresh, options=options)
+        return report
 
     def refresh(self) -> None:
         """Ask the quarantine what is held."""

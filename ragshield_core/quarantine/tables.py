@@ -93,7 +93,7 @@ class LogRow(TableBase):
 
 
 class RuleRow(TableBase):
-    """A rule that a person has made, in force or not; see :mod:`ragshield_core.rules`."""
+    """A rule that a person has made, in force or not; see :mod:`ragshield_core.tools.rules`."""
 
     __tablename__ = "ragshield_rule"
     __table_args__ = (Index("ragshield_rule_namespace", "namespace", "number"),)

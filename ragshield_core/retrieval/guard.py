@@ -42,6 +42,7 @@ from ragshield_core.entries import Batch
 from ragshield_core.errors import CalibrationError, InvalidBatchError, QuarantineError
 from ragshield_core.findings import Decision, Report, Skipped, Unjudged, Verdict
 from ragshield_core.groups.surprisal import ROBUST_TAIL
+from ragshield_core.hooks import excused, screening, tools
 from ragshield_core.policy import Policy, Thresholds
 from ragshield_core.screening import (
     Outcome,
@@ -53,12 +54,10 @@ from ragshield_core.screening import (
     finds_nothing,
     overruled,
 )
-from ragshield_core.telemetry.screenings import decided, screening
 from ragshield_core.time_budget import TimeBudget
 
 if TYPE_CHECKING:
     from ragshield_core.quarantine import Quarantine
-    from ragshield_core.rules.excusing import Excusing
 
 logger = logging.getLogger("ragshield")  # ids and scores, never text
 
@@ -151,7 +150,6 @@ class RetrievalGuard:
         self.policy = policy if policy is not None else Policy()
         self.quarantine = quarantine
         self._budget = TimeBudget()
-        self._excusing: Excusing | None = None  # by the rules of the quarantine
         self._calibration = _Calibration.none(self.detectors, self.policy)
 
     @property
@@ -276,8 +274,9 @@ class RetrievalGuard:
         store = None if self.quarantine is None else self.quarantine.store
         with screening("retrieval", len(passages), store) as told:
             report = self._screened(query, passages, vector, has_vectors=has_vectors)
-            told.found(report)
-        decided("retrieval", report)
+            for one in told:
+                one.found(report)
+        tools().decided(stage="retrieval", report=report)
         return report
 
     def _screened(
@@ -426,15 +425,11 @@ class RetrievalGuard:
         """Return decisions by the rules that people have made."""
         if not any(decision.findings for decision in report.remarkable.values()):
             return report.remarkable
-        from ragshield_core.rules.excusing import Excusing  # noqa: PLC0415 - SQLAlchemy
-
-        if self._excusing is None or not self._excusing.of(quarantine):
-            self._excusing = Excusing(quarantine)
         # What needs a query does not say where in a text it finds something.
         detectors = [one for one in self.detectors if isinstance(one, Detector)]
         thresholds = self._calibration.thresholds
         quiet = partial(finds_nothing, detectors, thresholds, self._budget, self.policy)
-        return self._excusing.decisions(report.batch, report.remarkable, self.policy, quiet)
+        return excused(quarantine, report.batch, report.remarkable, self.policy, quiet)
 
     def _filled_quarantine(self) -> Quarantine | None:
         """Return the quarantine if its database is there: asking would make an SQLite file."""

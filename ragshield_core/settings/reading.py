@@ -73,10 +73,10 @@ class Settings(BaseSettings):
     webhook
         Address that is told of groups that are held, long queues and detectors that fail, signed
         with the secret of ``RAGSHIELD_WEBHOOK_SECRET``; ``None``, the default, for none. See
-        :class:`~ragshield_core.notifications.Webhook`.
+        :class:`~ragshield_core.tools.review.notifications.Webhook`.
     group, longest_queue
         From how many waiting entries on a group, or the queue, is told of; see
-        :class:`~ragshield_core.notifications.Notifier`.
+        :class:`~ragshield_core.tools.review.notifications.Notifier`.
     into
         The guarded store that ``ragshield quarantine release`` puts entries back into, as
         ``module:object``; ``None``, the default, for none.

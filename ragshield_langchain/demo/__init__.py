@@ -11,7 +11,7 @@ import numpy as np
 import typer
 
 from ragshield_core import Quarantine
-from ragshield_core.help_desk import help_desk
+from ragshield_core.tools.evaluate.help_desk import help_desk
 from ragshield_langchain.demo.console import console, embed
 from ragshield_langchain.demo.labels import read_rows, show_flipped_labels
 from ragshield_langchain.demo.poisoning import show_poisoning

@@ -21,8 +21,8 @@ from rich.text import Text
 from ragshield_core import Batch, Guard, Policy, Quarantine, Report
 from ragshield_core.detectors import LabelCentroidDetector
 from ragshield_core.errors import RAGShieldError
-from ragshield_core.evaluation import DetectionRates
 from ragshield_core.findings import printable, why
+from ragshield_core.tools.evaluate.rates import DetectionRates
 from ragshield_langchain.demo.console import console, faiss_store, shown_call, step, title
 from ragshield_langchain.vectorstore import GuardedVectorStore
 

@@ -15,8 +15,8 @@ from rich.table import Table
 from rich.text import Text
 
 from ragshield_core import Guard, Quarantine
-from ragshield_core.attacks import craft_passages
 from ragshield_core.findings import printable
+from ragshield_core.tools.evaluate.attacks import craft_passages
 from ragshield_langchain.demo.console import console, faiss_store, step, title
 from ragshield_langchain.vectorstore import GuardedVectorStore
 

@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 from small_trials import TARGET
 
-from ragshield_core.attacks import (
+from ragshield_core.errors import SourceError
+from ragshield_core.tools.evaluate.attacks import (
     ATTACKS,
     DIFFICULTIES,
     WORDINGS,
     own_wordings,
     read_wordings,
 )
-from ragshield_core.attacks.catalogue import BY_NAME
-from ragshield_core.attacks.wordings import NEEDED
-from ragshield_core.errors import SourceError
+from ragshield_core.tools.evaluate.attacks.catalogue import BY_NAME
+from ragshield_core.tools.evaluate.attacks.wordings import NEEDED
 
 HARDER = [
     attack.at(step) for attack in ATTACKS for step in DIFFICULTIES[1:] if step in attack.steps

@@ -8,7 +8,7 @@ from corpora import ROOT, read_rows
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ragshield_core.attacks import STYLES, craft_passages, put_question_in_front
+from ragshield_core.tools.evaluate.attacks import STYLES, craft_passages, put_question_in_front
 
 QUESTION, ANSWER = "who wrote the hymn of the Norse sailors?", "Ada Quill"
 every_style = pytest.mark.parametrize("style", STYLES)

@@ -138,7 +138,7 @@ def test_hostile_names_are_escaped(folder):
 def test_an_own_retriever_and_answerer(folder):
     (folder / "app_of_mine.py").write_text(
         "from canary_world import knowledge, embed\n"
-        "from ragshield_core.canary import MatrixRetriever\n"
+        "from ragshield_core.tools.canary import MatrixRetriever\n"
         "def make():\n    return MatrixRetriever(knowledge(), embed)\n"
         "def answer(query, texts):\n    return texts[0]\n",
         encoding="utf-8",
@@ -264,7 +264,7 @@ def test_a_retriever_may_import_its_neighbours_when_it_is_asked(folder):
 def test_vectors_are_kept_here_whatever_a_suite_is_called(folder, monkeypatch):
     kept = []
     monkeypatch.setattr(
-        "ragshield_core.canary.command.cached_embedder",
+        "ragshield_core.tools.canary.command.cached_embedder",
         lambda _name, where: kept.append(where) or SimpleNamespace(chunks=lambda t: [embed(t)]),
     )
     (folder / "named.yaml").write_text("name: ../elsewhere\ncanaries: [what is it]\n")

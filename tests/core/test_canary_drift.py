@@ -14,20 +14,20 @@ from hypothesis import strategies as st
 from sqlalchemy import text
 
 from ragshield_core import Quarantine
-from ragshield_core.canary import Passage
-from ragshield_core.canary.compare import _siblings
-from ragshield_core.canary.drift import AnomalyWeights
-from ragshield_core.canary.likeness import says
-from ragshield_core.canary.rank_figures import (
+from ragshield_core.tools.canary import Passage
+from ragshield_core.tools.canary.compare import _siblings
+from ragshield_core.tools.canary.drift import AnomalyWeights
+from ragshield_core.tools.canary.likeness import says
+from ragshield_core.tools.canary.rank_figures import (
     combined_p_value,
     jaccard,
     overlap_at_k,
     rank_biased_overlap,
     takeover,
 )
-from ragshield_core.canary.storage import Baseline, CanaryStore, Observation
-from ragshield_core.canary.text_figures import coverage, notebook_suspicion, word_weights
-from ragshield_core.canary.usual_growth import UsualCoverage
+from ragshield_core.tools.canary.storage import Baseline, CanaryStore, Observation
+from ragshield_core.tools.canary.text_figures import coverage, notebook_suspicion, word_weights
+from ragshield_core.tools.canary.usual_growth import UsualCoverage
 
 IDS = st.lists(st.sampled_from("abcdefgh"), unique=True, max_size=8)
 

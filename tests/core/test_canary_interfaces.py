@@ -7,7 +7,7 @@ import pytest
 from canary_world import embed
 
 from ragshield_core import Batch, Quarantine
-from ragshield_core.canary import (
+from ragshield_core.tools.canary import (
     CanaryError,
     CanaryMonitor,
     Embedder,
@@ -17,8 +17,8 @@ from ragshield_core.canary import (
     WritableKnowledgeBase,
     frameworks,
 )
-from ragshield_core.canary.interfaces import as_answerer, as_knowledge_base
-from ragshield_core.canary.passages import as_passage
+from ragshield_core.tools.canary.interfaces import as_answerer, as_knowledge_base
+from ragshield_core.tools.canary.passages import as_passage
 
 
 @pytest.mark.parametrize(

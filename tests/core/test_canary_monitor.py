@@ -12,7 +12,8 @@ from sqlalchemy.exc import IntegrityError
 from support import knowledge_base, topical
 
 from ragshield_core import Batch, Guard, Quarantine
-from ragshield_core.canary import (
+from ragshield_core.detectors import LabelCentroidDetector
+from ragshield_core.tools.canary import (
     AnomalyWeights,
     CanaryError,
     CanaryMonitor,
@@ -23,9 +24,8 @@ from ragshield_core.canary import (
     MatrixRetriever,
     Passage,
 )
-from ragshield_core.canary.shown import figures
-from ragshield_core.canary.storage import CanaryStore
-from ragshield_core.detectors import LabelCentroidDetector
+from ragshield_core.tools.canary.shown import figures
+from ragshield_core.tools.canary.storage import CanaryStore
 
 TARGETS = questions()[::8]
 
@@ -360,9 +360,9 @@ def test_rounding_of_the_same_embedder_is_none(quarantine):
 
 def test_a_newer_format_is_refused(monkeypatch):
     world = World()
-    monkeypatch.setattr("ragshield_core.canary.storage.FORMAT", 2)
+    monkeypatch.setattr("ragshield_core.tools.canary.storage.FORMAT", 2)
     world.monitor.record_baseline()
-    monkeypatch.setattr("ragshield_core.canary.storage.FORMAT", 1)
+    monkeypatch.setattr("ragshield_core.tools.canary.storage.FORMAT", 1)
     with pytest.raises(CanaryError, match="upgrade ragshield"):
         world.monitor.check()
 
@@ -525,7 +525,7 @@ def test_times_are_utc():
 
 
 def test_search_in_blocks_is_exact(monkeypatch):
-    monkeypatch.setattr("ragshield_core.canary.matrix.BLOCK", 7)
+    monkeypatch.setattr("ragshield_core.tools.canary.matrix.BLOCK", 7)
     entries = knowledge()
     vectors = embed(questions())
     found = MatrixRetriever(entries).search(questions(), vectors, 6)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from ragshield_core import Batch
-from ragshield_core.canary import Canary, CanaryError, CanarySuite
+from ragshield_core.tools.canary import Canary, CanaryError, CanarySuite
 
 CANARIES = [
     {"name": "refund", "query": "How are refunds paid?", "expected_entries": ["kb-1"]},

@@ -20,7 +20,7 @@ from ragshield_core.errors import QuarantineError, TamperedError
 from ragshield_core.quarantine import Unverified
 from ragshield_core.quarantine.digests import PLAIN
 from ragshield_core.quarantine.tables import HeldRow, IndexedRow, LogRow, RuleRow
-from ragshield_core.rules import Rules
+from ragshield_core.tools.rules import Rules
 
 KEY = "a secret of the tests, long enough"
 TABLES = [table_of(kind) for kind in (HeldRow, LogRow, IndexedRow, RuleRow)]

@@ -7,7 +7,7 @@ from support import Scripted, scored
 
 from ragshield_core import Guard, Quarantine
 from ragshield_core.errors import CalibrationError, StalePreviewError
-from ragshield_core.feedback import apply, preview, reviewed
+from ragshield_core.tools.review.feedback import apply, preview, reviewed
 
 RATE = 0.05
 

@@ -36,7 +36,7 @@ from ragshield_core.findings import Decision, Finding, Report, Verdict
 from ragshield_core.groups import evidence as group_evidence
 from ragshield_core.growth.arrivals import WINDOW, Arrivals, Counted
 from ragshield_core.growth.clean_sample import CleanSample, first_size
-from ragshield_core.scan import scan
+from ragshield_core.tools.audit import scan
 
 KNOWN = passages(600, 1)
 RATE = 0.05

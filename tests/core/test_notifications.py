@@ -18,7 +18,7 @@ from ragshield_core import Batch, Guard, Quarantine
 from ragshield_core.detectors import CliqueDetector, LabelCentroidDetector
 from ragshield_core.errors import ConfigurationError
 from ragshield_core.findings import Decision, Report, Unjudged, Verdict
-from ragshield_core.notifications import Kind, Notice, Notifier, Webhook
+from ragshield_core.tools.review.notifications import Kind, Notice, Notifier, Webhook
 
 KEY = bytes(range(32))
 SECRET = f"whsec_{base64.b64encode(KEY).decode()}"
@@ -74,7 +74,7 @@ def receiver():
 
 @pytest.fixture(autouse=True)
 def no_pauses(monkeypatch):
-    monkeypatch.setattr("ragshield_core.notifications.webhook.LONGEST_PAUSE", 0.01)
+    monkeypatch.setattr("ragshield_core.tools.review.notifications.webhook.LONGEST_PAUSE", 0.01)
 
 
 def notice(number=0):
@@ -298,7 +298,7 @@ def test_redirects_are_not_followed(receiver):
 def test_a_slow_receiver_keeps_nobody_waiting_and_a_full_queue_is_said(
     receiver, monkeypatch, caplog
 ):
-    monkeypatch.setattr("ragshield_core.notifications.notifier.WAITING", 3)
+    monkeypatch.setattr("ragshield_core.tools.review.notifications.notifier.WAITING", 3)
     there = receiver(slow=0.3)
     notifier = Notifier([Webhook(there.url, SECRET)])
     start = time.monotonic()

@@ -25,11 +25,11 @@ from ragshield_core.detectors import (
 )
 from ragshield_core.errors import CalibrationError, InvalidBatchError, SourceError
 from ragshield_core.findings import finding_to_dict
-from ragshield_core.scan import Parts, RayEngine, scan
-from ragshield_core.scan.partitioned.engines import engine_of
-from ragshield_core.scan.partitioned.files import Files, as_bytes, as_text, divided, joined
-from ragshield_core.scan.partitioned.plan import PIECE_ROWS, partitions_of
-from ragshield_core.scan.partitioned.rows import Partitions, shards_of
+from ragshield_core.tools.audit import Parts, RayEngine, scan
+from ragshield_core.tools.audit.partitioned.engines import engine_of
+from ragshield_core.tools.audit.partitioned.files import Files, as_bytes, as_text, divided, joined
+from ragshield_core.tools.audit.partitioned.plan import PIECE_ROWS, partitions_of
+from ragshield_core.tools.audit.partitioned.rows import Partitions, shards_of
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -312,7 +312,9 @@ def test_without_the_extra_it_is_named(folder, monkeypatch):
 
 
 def test_ray_is_imported_only_where_it_is_asked_for():
-    script = "import sys, ragshield_core.cli, ragshield_core.scan; print('ray' in sys.modules)"
+    script = (
+        "import sys, ragshield_core.cli, ragshield_core.tools.audit; print('ray' in sys.modules)"
+    )
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
@@ -391,7 +393,9 @@ def test_a_folder_with_another_audit_is_refused(folder, batch, tmp_path, monkeyp
         audited(other, work_dir=tmp_path / "work")
     # Files of another version may hold other things under the same names.
     with monkeypatch.context() as patched:
-        patched.setattr("ragshield_core.scan.partitioned.plan.FORMAT", "ragshield partitions 1")
+        patched.setattr(
+            "ragshield_core.tools.audit.partitioned.plan.FORMAT", "ragshield partitions 1"
+        )
         with pytest.raises(SourceError, match="another version"):
             audited(folder, work_dir=tmp_path / "work")
     # Thresholds are applied at the end: they may differ.

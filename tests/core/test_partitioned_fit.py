@@ -18,8 +18,8 @@ from ragshield_core.detectors.registry import BUILT_IN
 from ragshield_core.errors import InvalidBatchError, SourceError
 from ragshield_core.groups.pieces import Pieces
 from ragshield_core.growth import calibrator
-from ragshield_core.scan import Parts, scan
 from ragshield_core.text.phrase_counts import MAX_CELLS, MIN_CELLS, Background, Grams
+from ragshield_core.tools.audit import Parts, scan
 
 
 def labelled(batch):

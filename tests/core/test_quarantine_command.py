@@ -349,7 +349,7 @@ def test_a_case_is_decided_as_it_was_when_somebody_was_asked(ragshield, grouped,
         grouped.hold(batch, [decision])
         return "3 entries" in question
 
-    monkeypatch.setattr("ragshield_core.review.quarantine_command._agreed", agreed)
+    monkeypatch.setattr("ragshield_core.tools.review.quarantine_command._agreed", agreed)
     code, out, _ = ragshield("quarantine", "confirm", "--case", number)
     assert (code, "confirmed 3 entries" in out) == (0, True)
     assert [one.id for one in grouped.list() if one.id == "new"] == ["new"]
@@ -357,7 +357,7 @@ def test_a_case_is_decided_as_it_was_when_somebody_was_asked(ragshield, grouped,
 
 def test_a_whole_case_that_is_cut_off_says_how_far_it_came(ragshield, grouped, monkeypatch):
     number = case_of(grouped, "clique")
-    monkeypatch.setattr("ragshield_core.review.desk.AT_ONCE", 2)
+    monkeypatch.setattr("ragshield_core.tools.review.desk.AT_ONCE", 2)
     confirm, calls = Quarantine.confirm, []
 
     def fails(self, *given, **named):

@@ -14,7 +14,7 @@ from ragshield_core.entries import together
 from ragshield_core.errors import ConfigurationError
 from ragshield_core.findings import Verdict
 from ragshield_core.growth.questions import FEWEST_HELD, Question
-from ragshield_core.notifications import Kind, Notifier
+from ragshield_core.tools.review.notifications import Kind, Notifier
 
 RATE = 0.01
 KNOWN = scored(np.random.default_rng(0).normal(size=1_500))

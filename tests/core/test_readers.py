@@ -22,16 +22,16 @@ from langchain_core.documents import Document
 from support import DIM, CountingEmbeddings, vector_of
 
 from ragshield_core.errors import InvalidBatchError, SourceError
-from ragshield_core.scan.embedding_cache import (
+from ragshield_core.tools.audit.embedding_cache import (
     CHUNK_TEXTS,
     WINDOW,
     CachedEmbedder,
     by_length,
 )
-from ragshield_core.scan.knowledge_base import load
-from ragshield_core.scan.readers import json_lines, npz
-from ragshield_core.scan.readers.kinds import open_source, read_ids
-from ragshield_core.scan.readers.source import Columns
+from ragshield_core.tools.audit.knowledge_base import load
+from ragshield_core.tools.audit.readers import json_lines, npz
+from ragshield_core.tools.audit.readers.kinds import open_source, read_ids
+from ragshield_core.tools.audit.readers.source import Columns
 
 ROWS = [
     {"id": "a", "text": "billing one", "label": "billing", "source": "doc1", "page": 3},
@@ -353,9 +353,9 @@ def test_a_killed_process_leaves_whole_chunks(tmp_path):
     as_jsonl(tmp_path / "kb.jsonl", texts_of(3 * CHUNK_TEXTS))
     script = f"""
     import os, pathlib
-    from ragshield_core.scan.embedding_cache import CachedEmbedder
-    from ragshield_core.scan.knowledge_base import load
-    from ragshield_core.scan.readers.kinds import open_source
+    from ragshield_core.tools.audit.embedding_cache import CachedEmbedder
+    from ragshield_core.tools.audit.knowledge_base import load
+    from ragshield_core.tools.audit.readers.kinds import open_source
     folder = pathlib.Path({str(tmp_path)!r})
     calls = []
     def embed(texts):

@@ -23,12 +23,12 @@ from ragshield_core.detectors import (
 )
 from ragshield_core.errors import CalibrationError, InvalidBatchError
 from ragshield_core.findings import finding_to_dict
-from ragshield_core.rules import Rules
-from ragshield_core.scan import command as scan_command
-from ragshield_core.scan import scan
-from ragshield_core.scan.embedding_cache import CHUNK_TEXTS
-from ragshield_core.scan.excused import without_excused
-from ragshield_core.scan.output import safe_cell
+from ragshield_core.tools.audit import command as scan_command
+from ragshield_core.tools.audit import scan
+from ragshield_core.tools.audit.embedding_cache import CHUNK_TEXTS
+from ragshield_core.tools.audit.excused import without_excused
+from ragshield_core.tools.audit.output import safe_cell
+from ragshield_core.tools.rules import Rules
 
 
 class Told(Scripted):

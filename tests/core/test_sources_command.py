@@ -9,7 +9,7 @@ from support import passages
 
 from ragshield_core import Batch, Guard, Quarantine
 from ragshield_core.detectors import LeadingQuestionDetector
-from ragshield_core.review.sources_command import command_of
+from ragshield_core.tools.review.sources_command import command_of
 
 RATE = 0.05
 SITE = "docs.example"

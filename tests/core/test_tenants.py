@@ -17,8 +17,6 @@ from sqlalchemy import Engine, event
 from support import Scripted, group, passages, saved, scored
 
 from ragshield_core import Guard, Quarantine
-from ragshield_core.canary import CanaryMonitor
-from ragshield_core.canary.storage import _Base as CanaryTables
 from ragshield_core.cli import ENTRY_POINT_GROUP, app
 from ragshield_core.database import TableBase
 from ragshield_core.detectors import CliqueDetector, QueryEchoDetector
@@ -26,6 +24,8 @@ from ragshield_core.errors import QuarantineError, StateError
 from ragshield_core.knowledge import sharing
 from ragshield_core.knowledge.tables import TableBase as SharedTables
 from ragshield_core.retrieval import RetrievalGuard
+from ragshield_core.tools.canary import CanaryMonitor
+from ragshield_core.tools.canary.storage import _Base as CanaryTables
 
 MINE, THEIRS = "tenant-mine", "tenant-theirs"
 RATE = 0.05

@@ -11,9 +11,9 @@ from canary_world import World, batch, embed, joined, knowledge, poison, questio
 from rich.console import Console
 
 from ragshield_core import Quarantine
-from ragshield_core.canary import CanaryMonitor, MatrixRetriever, Passage, trace_answer
-from ragshield_core.canary.embedder import Embedder
-from ragshield_core.canary.likeness import alike, newcomers_of
+from ragshield_core.tools.canary import CanaryMonitor, MatrixRetriever, Passage, trace_answer
+from ragshield_core.tools.canary.embedder import Embedder
+from ragshield_core.tools.canary.likeness import alike, newcomers_of
 
 QUERY = questions()[5]
 NAME = QUERY.split()[-1]

@@ -6,11 +6,11 @@ from dataclasses import replace
 import pytest
 from small_trials import HOSTILE, small
 
-from ragshield_core.attacks.catalogue import BY_NAME
 from ragshield_core.errors import SourceError
-from ragshield_core.trials import Evaluation, Rate, at_least, at_most, worse_than
-from ragshield_core.trials.bounds import Bound
-from ragshield_core.trials.sarif import to_sarif
+from ragshield_core.tools.evaluate import Evaluation, Rate, at_least, at_most, worse_than
+from ragshield_core.tools.evaluate.attacks.catalogue import BY_NAME
+from ragshield_core.tools.evaluate.bounds import Bound
+from ragshield_core.tools.evaluate.sarif import to_sarif
 
 FRONT, QUIET = "PoisonedRAG, question in front", "instructions, blended"
 

@@ -10,13 +10,13 @@ import pytest
 from small_trials import corpus, embed, small
 from support import passages
 
-from ragshield_core.attacks import Planted
-from ragshield_core.attacks.catalogue import BY_NAME
 from ragshield_core.detectors.meta_claim import roles
 from ragshield_core.text import readings
-from ragshield_core.trials import evaluate, streams
-from ragshield_core.trials.poison import Poison
-from ragshield_core.trials.streams import Stream, first_comings, streams_of
+from ragshield_core.tools.evaluate import evaluate, streams
+from ragshield_core.tools.evaluate.attacks import Planted
+from ragshield_core.tools.evaluate.attacks.catalogue import BY_NAME
+from ragshield_core.tools.evaluate.poison import Poison
+from ragshield_core.tools.evaluate.streams import Stream, first_comings, streams_of
 
 
 @pytest.fixture

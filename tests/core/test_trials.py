@@ -15,7 +15,10 @@ from small_trials import HOSTILE, TARGET, corpus, embed, small
 from typer.testing import CliRunner
 
 from ragshield_core import Batch
-from ragshield_core.attacks import (
+from ragshield_core.cli import app
+from ragshield_core.errors import CalibrationError, InvalidBatchError, SourceError
+from ragshield_core.tools.evaluate import Evaluation, Rate, evaluate, targets_of
+from ragshield_core.tools.evaluate.attacks import (
     ATTACKS,
     LABEL_FLIPS,
     Planted,
@@ -24,15 +27,12 @@ from ragshield_core.attacks import (
     read_attacks,
     read_targets,
 )
-from ragshield_core.attacks.catalogue import BY_NAME
-from ragshield_core.cli import app
-from ragshield_core.errors import CalibrationError, InvalidBatchError, SourceError
-from ragshield_core.help_desk import help_desk
-from ragshield_core.trials import Evaluation, Rate, evaluate, targets_of
-from ragshield_core.trials.figures import CLEAN
-from ragshield_core.trials.page import html_page
-from ragshield_core.trials.poison import PROBES
-from ragshield_core.trials.trial import halves
+from ragshield_core.tools.evaluate.attacks.catalogue import BY_NAME
+from ragshield_core.tools.evaluate.figures import CLEAN
+from ragshield_core.tools.evaluate.help_desk import help_desk
+from ragshield_core.tools.evaluate.page import html_page
+from ragshield_core.tools.evaluate.poison import PROBES
+from ragshield_core.tools.evaluate.trial import halves
 
 
 @pytest.fixture(scope="module")
@@ -520,7 +520,7 @@ def test_the_page_is_no_wider_than_a_telephone_in_light_and_dark(found, tmp_path
 
 @pytest.fixture
 def own_model(monkeypatch):
-    from ragshield_core.scan.embedding_cache import CachedEmbedder  # noqa: PLC0415
+    from ragshield_core.tools.audit.embedding_cache import CachedEmbedder  # noqa: PLC0415
 
     asked = []
 
@@ -529,7 +529,7 @@ def own_model(monkeypatch):
         return embed(texts)
 
     monkeypatch.setattr(
-        "ragshield_core.trials.command.cached_embedder",
+        "ragshield_core.tools.evaluate.command.cached_embedder",
         lambda name, folder: CachedEmbedder(counted, name, folder),
     )
     return asked

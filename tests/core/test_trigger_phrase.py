@@ -7,7 +7,6 @@ from effort import assert_linear
 from support import join, passages, prose, snapshot
 
 from ragshield_core import Batch, Guard, Policy, Quarantine
-from ragshield_core.attacks import disguise_phrase, plant_phrase, vary_phrase
 from ragshield_core.detectors import trigger_phrase
 from ragshield_core.detectors.phrase_carriers import Standing
 from ragshield_core.detectors.trigger_phrase import TriggerPhraseDetector
@@ -23,6 +22,7 @@ from ragshield_core.text.phrase_counts import (
     arrivals_of,
     order_of,
 )
+from ragshield_core.tools.evaluate.attacks import disguise_phrase, plant_phrase, vary_phrase
 
 # Mostly words of the vocabulary, in an order that random prose does not have.
 PHRASES = ("word7 heron", "word3 word200 word41", "word9 word9 word80 word12 word33 word5")

@@ -6,9 +6,15 @@ import numpy as np
 import pytest
 
 from ragshield_core import Batch, Quarantine
-from ragshield_core.canary import CanaryMonitor, CanarySuite, DriftReport, MatrixRetriever, Passage
-from ragshield_core.canary.embedder import PROBES
-from ragshield_core.canary.usual_growth import (
+from ragshield_core.tools.canary import (
+    CanaryMonitor,
+    CanarySuite,
+    DriftReport,
+    MatrixRetriever,
+    Passage,
+)
+from ragshield_core.tools.canary.embedder import PROBES
+from ragshield_core.tools.canary.usual_growth import (
     DRAWS,
     MATES,
     PAIRS,

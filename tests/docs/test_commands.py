@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from ragshield_core import Batch, Guard
 from ragshield_core.cli import app
 from ragshield_core.detectors import InstructionDetector
-from ragshield_core.help_desk import help_desk
+from ragshield_core.tools.evaluate.help_desk import help_desk
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = {

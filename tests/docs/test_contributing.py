@@ -11,11 +11,11 @@ MAP = TEXT.partition("## Where things are\n")[2].partition("\n## ")[0]
 MAPPED = ("ragshield_core", "ragshield_langchain", "ragshield_llamaindex", "tests", "benchmarks")
 # Folders whose files need no names here: tests are found by theirs, results by their benchmarks.
 WHOLE = {"tests/contract", "tests/core", "tests/faults", "tests/langchain", "tests/llamaindex"}
-WHOLE |= {"ragshield_core/review/static", "ragshield_core/review/templates"}
+WHOLE |= {"ragshield_core/tools/review/static", "ragshield_core/tools/review/templates"}
 WHOLE |= {
     "tests/docs",
     "tests/review",
-    "ragshield_core/help_desk",
+    "ragshield_core/tools/evaluate/help_desk",
     "benchmarks/results",
     "benchmarks/wordings",
 }

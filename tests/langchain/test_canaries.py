@@ -15,10 +15,10 @@ from langchain_core.runnables import RunnableLambda
 from langchain_core.vectorstores import InMemoryVectorStore
 
 from ragshield_core import Guard, Quarantine
-from ragshield_core.canary import CanaryError, CanaryMonitor, Embedder, frameworks
-from ragshield_core.canary.interfaces import as_answerer, as_knowledge_base
-from ragshield_core.canary.passages import as_passage
 from ragshield_core.detectors import LabelCentroidDetector
+from ragshield_core.tools.canary import CanaryError, CanaryMonitor, Embedder, frameworks
+from ragshield_core.tools.canary.interfaces import as_answerer, as_knowledge_base
+from ragshield_core.tools.canary.passages import as_passage
 from ragshield_langchain import GuardedRetriever
 from ragshield_langchain.vectorstore import GuardedVectorStore
 
@@ -345,7 +345,7 @@ def test_what_is_no_object_to_ask_is_refused():
 
 LAZILY = """
 import json, sys
-from ragshield_core.canary import CanaryMonitor
+from ragshield_core.tools.canary import CanaryMonitor
 adapters = ("ragshield_langchain", "ragshield_llamaindex")
 loaded = [[name for name in adapters if name in sys.modules]]
 from langchain_core.embeddings import DeterministicFakeEmbedding

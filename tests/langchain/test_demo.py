@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from ragshield_core.help_desk import help_desk
+from ragshield_core.tools.evaluate.help_desk import help_desk
 
 
 def ragshield(*arguments, cwd):

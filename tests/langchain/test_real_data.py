@@ -12,7 +12,7 @@ from langchain_core.vectorstores import InMemoryVectorStore
 
 from ragshield_core import Guard, Quarantine
 from ragshield_core.detectors import LabelCentroidDetector
-from ragshield_core.evaluation import DetectionRates
+from ragshield_core.tools.evaluate.rates import DetectionRates
 from ragshield_langchain import GuardedVectorStore
 
 

@@ -4,8 +4,8 @@ import pytest
 from support import DIM, CountingEmbeddings
 
 from ragshield_core import Guard, Quarantine
-from ragshield_core.canary.interfaces import as_knowledge_base
 from ragshield_core.detectors import LabelCentroidDetector
+from ragshield_core.tools.canary.interfaces import as_knowledge_base
 from ragshield_langchain import GuardedVectorStore
 
 IDS = [f"0d706099-6dd9-412a-9df6-a71043e020d{n}" for n in range(3)]

@@ -9,8 +9,8 @@ from llama_support import KINDS
 from support import DIM
 
 from ragshield_core import Quarantine
-from ragshield_core.canary import CanaryMonitor
-from ragshield_core.canary.interfaces import as_knowledge_base
+from ragshield_core.tools.canary import CanaryMonitor
+from ragshield_core.tools.canary.interfaces import as_knowledge_base
 
 IDS = [f"0d706099-6dd9-412a-9df6-a71043e020d{n}" for n in range(3)]
 

@@ -8,10 +8,10 @@ from llama_index.core.llms import MockLLM
 from llama_index.core.schema import NodeRelationship, NodeWithScore, RelatedNodeInfo, TextNode
 
 from ragshield_core import Guard, Quarantine
-from ragshield_core.canary import CanaryError, CanaryMonitor, Embedder, frameworks
-from ragshield_core.canary.interfaces import as_answerer, as_knowledge_base
-from ragshield_core.canary.passages import as_passage
 from ragshield_core.detectors import LabelCentroidDetector
+from ragshield_core.tools.canary import CanaryError, CanaryMonitor, Embedder, frameworks
+from ragshield_core.tools.canary.interfaces import as_answerer, as_knowledge_base
+from ragshield_core.tools.canary.passages import as_passage
 from ragshield_llamaindex import GuardedVectorStoreIndex
 
 TARGET = questions()[5]

@@ -15,7 +15,7 @@ from support import Scripted
 from ragshield_core import Batch, Decision, Guard, PoisonedEntryError, Quarantine, Verdict
 from ragshield_core.detectors import HiddenTextDetector, InstructionDetector
 from ragshield_core.errors import QuarantineError
-from ragshield_core.scan.readers.llama_folder import NODE_KEY
+from ragshield_core.tools.audit.readers.llama_folder import NODE_KEY
 from ragshield_llamaindex import (
     GuardedIngestionPipeline,
     GuardedVectorStore,

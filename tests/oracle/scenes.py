@@ -33,9 +33,9 @@ from ragshield_core.detectors import (  # noqa: E402
     LabelNeighborDetector,
 )
 from ragshield_core.entries import together  # noqa: E402
-from ragshield_core.help_desk import help_desk  # noqa: E402
 from ragshield_core.retrieval import RetrievalGuard  # noqa: E402
-from ragshield_core.scan import scan  # noqa: E402
+from ragshield_core.tools.audit import scan  # noqa: E402
+from ragshield_core.tools.evaluate.help_desk import help_desk  # noqa: E402
 
 PINNED = HERE / "pinned.json"
 SIZE, FPR = 1_500, 0.02
@@ -298,7 +298,7 @@ def llamaindex() -> dict[str, Any]:
 
 def _help_desk_attacks() -> list[tuple[list[str], list[str]]]:
     """Return batches of ids and texts of our own: attacks, and good ones among them."""
-    from ragshield_core.attacks import craft_passages  # noqa: PLC0415
+    from ragshield_core.tools.evaluate.attacks import craft_passages  # noqa: PLC0415
 
     question = "How long does a refund take?"
     return [

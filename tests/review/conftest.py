@@ -8,7 +8,7 @@ from starlette.testclient import TestClient
 
 from ragshield_core import Batch, Quarantine
 from ragshield_core.findings import Decision, Finding, Verdict
-from ragshield_core.review import review_app
+from ragshield_core.tools.review import review_app
 
 TOKEN = "of more than thirty-two characters"  # noqa: S105 - of tests
 

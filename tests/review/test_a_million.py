@@ -10,10 +10,10 @@ from conftest import TOKEN, Browser
 from sqlalchemy import event
 
 from ragshield_core import Quarantine
-from ragshield_core.feedback import reviewed
-from ragshield_core.review import review_app
-from ragshield_core.review.case_view import PAGE
-from ragshield_core.review.desk import Action, Desk
+from ragshield_core.tools.review import review_app
+from ragshield_core.tools.review.case_view import PAGE
+from ragshield_core.tools.review.desk import Action, Desk
+from ragshield_core.tools.review.feedback import reviewed
 
 # A server is filled many times as slowly: what is asked of it is the same, of fewer members.
 MEMBERS = {"sqlite": 1_000_000, "postgresql": 20_000}
@@ -172,8 +172,8 @@ def test_one_more_of_a_flood_is_held_as_quickly_wherever_and_whatever_became_of_
 
 @pytest.mark.slow
 def test_a_case_of_a_million_is_shown_decided_and_taken_back(url, monkeypatch):
-    monkeypatch.setattr("ragshield_core.review.app.STEP", 0.0)  # seconds: one step a request
-    monkeypatch.setattr("ragshield_core.review.desk.AT_ONCE", STEP)
+    monkeypatch.setattr("ragshield_core.tools.review.app.STEP", 0.0)  # seconds: one step a request
+    monkeypatch.setattr("ragshield_core.tools.review.desk.AT_ONCE", STEP)
     quarantine = Quarantine(url)
     n = MEMBERS[url.split("+")[0].split(":")[0]]
     flood.fill(quarantine, n)

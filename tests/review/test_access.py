@@ -12,8 +12,8 @@ from starlette.routing import Mount
 from starlette.testclient import TestClient
 
 from ragshield_core import Batch
-from ragshield_core.review import Reviewer, Role, review_app
-from ragshield_core.review.marking import changes, pieces, rendered
+from ragshield_core.tools.review import Reviewer, Role, review_app
+from ragshield_core.tools.review.marking import changes, pieces, rendered
 
 HOSTILE = [
     "<script>alert(1)</script>",
@@ -65,8 +65,8 @@ def test_a_wrong_login_is_refused_and_slowed_down(app, name, token):
 def test_more_than_a_person_reads_or_decides_is_refused_and_others_go_on(
     quarantine, app, monkeypatch
 ):
-    monkeypatch.setattr("ragshield_core.review.access.DECISIONS", "5/minute")
-    monkeypatch.setattr("ragshield_core.review.access.LOOKS", "10/minute")
+    monkeypatch.setattr("ragshield_core.tools.review.access.DECISIONS", "5/minute")
+    monkeypatch.setattr("ragshield_core.tools.review.access.LOOKS", "10/minute")
     held(quarantine, ["a text"])
     app = review_app(quarantine, token=TOKEN)
     anna, bert = Browser(app), Browser(app, "bert")

@@ -20,9 +20,9 @@ from playwright.sync_api import expect, sync_playwright
 from ragshield_core import Batch, Guard, Quarantine
 from ragshield_core.detectors import CliqueDetector
 from ragshield_core.findings import Decision, Finding, Verdict
-from ragshield_core.review import access, review_app
-from ragshield_core.review.app import LIMIT
-from ragshield_core.review.marking import SHOWN
+from ragshield_core.tools.review import access, review_app
+from ragshield_core.tools.review.app import LIMIT
+from ragshield_core.tools.review.marking import SHOWN
 from ragshield_langchain import GuardedVectorStore
 
 GROUP = [f"The warranty of the lamp lasts {n} years, says leaflet {'abcde'[n]}" for n in range(5)]
@@ -404,7 +404,7 @@ def visited():
 
 def test_what_is_drawn_loads_nothing_even_if_it_could_act(quarantine, chromium, monkeypatch):
     """The second wall, without the first one."""
-    monkeypatch.setattr("ragshield_core.review.picture.picture", lambda text: text)
+    monkeypatch.setattr("ragshield_core.tools.review.picture.picture", lambda text: text)
     with visited() as (host, came):
         held(quarantine, [page.replace("evil.example", host) for page in PAGES], related=False)
         with served(review_app(quarantine, token=TOKEN)) as address:
@@ -432,8 +432,8 @@ def test_enter_in_the_reason_decides_nothing(quarantine, person):
 
 
 def test_a_large_decision_shows_how_far_it_is_and_is_stopped(quarantine, person, monkeypatch):
-    monkeypatch.setattr("ragshield_core.review.desk.AT_ONCE", 10)
-    monkeypatch.setattr("ragshield_core.review.app.STEP", 0.0)
+    monkeypatch.setattr("ragshield_core.tools.review.desk.AT_ONCE", 10)
+    monkeypatch.setattr("ragshield_core.tools.review.app.STEP", 0.0)
     held(quarantine, [f"leaflet {'x' * n}" for n in range(60)])
     anna = person()
     page = anna.go("/cases/1")

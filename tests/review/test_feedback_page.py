@@ -8,7 +8,7 @@ from conftest import TOKEN, Browser, held
 from support import Scripted, scored
 
 from ragshield_core import Guard
-from ragshield_core.review import review_app
+from ragshield_core.tools.review import review_app
 
 
 class Store:

@@ -9,12 +9,12 @@ from langchain_core.embeddings import DeterministicFakeEmbedding
 from langchain_core.vectorstores import InMemoryVectorStore
 
 from ragshield_core import Batch, Guard, Quarantine
-from ragshield_core.canary import CanaryMonitor
 from ragshield_core.detectors import CliqueDetector
 from ragshield_core.findings import Decision, Finding, Verdict
 from ragshield_core.quarantine import Status
-from ragshield_core.review import review_app
-from ragshield_core.rules import Rules
+from ragshield_core.tools.canary import CanaryMonitor
+from ragshield_core.tools.review import review_app
+from ragshield_core.tools.rules import Rules
 from ragshield_langchain import GuardedVectorStore
 
 GROUP = [f"The warranty of the lamp lasts {n} years, says leaflet {n * 7}" for n in range(1, 6)]
@@ -107,7 +107,7 @@ def test_what_was_purged_meanwhile_is_said(quarantine, app):
 
 
 def test_a_whole_case_is_decided_at_once_page_by_page(quarantine, app, monkeypatch):
-    monkeypatch.setattr("ragshield_core.review.desk.AT_ONCE", 10)
+    monkeypatch.setattr("ragshield_core.tools.review.desk.AT_ONCE", 10)
     held(quarantine, [f"leaflet {'x' * n}" for n in range(45)])
     anna = Browser(app)
     anna.get("/cases/1?page=2")
@@ -125,8 +125,8 @@ def test_a_whole_case_is_decided_at_once_page_by_page(quarantine, app, monkeypat
 @pytest.fixture
 def slow(monkeypatch):
     """Let a request end after ten entries."""
-    monkeypatch.setattr("ragshield_core.review.desk.AT_ONCE", 10)
-    monkeypatch.setattr("ragshield_core.review.app.STEP", 0.0)
+    monkeypatch.setattr("ragshield_core.tools.review.desk.AT_ONCE", 10)
+    monkeypatch.setattr("ragshield_core.tools.review.app.STEP", 0.0)
 
 
 def flood(quarantine, start=0, end=45):

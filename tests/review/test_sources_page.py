@@ -12,7 +12,7 @@ from support import Scripted
 
 from ragshield_core import Batch, Guard, Policy, Quarantine
 from ragshield_core.detectors import InstructionDetector
-from ragshield_core.review import Reviewer, Role, review_app
+from ragshield_core.tools.review import Reviewer, Role, review_app
 from ragshield_langchain import GuardedVectorStore
 
 RATE = 0.05

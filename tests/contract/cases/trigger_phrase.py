@@ -3,9 +3,9 @@
 from support import passages
 
 from cases.entries import TEXTS, said
-from ragshield_core.attacks import plant_phrase
 from ragshield_core.detectors import TriggerPhraseDetector
 from ragshield_core.testing import DetectorCase
+from ragshield_core.tools.evaluate.attacks import plant_phrase
 
 PHRASE = "word3 blue heron word41"
 CASES = {

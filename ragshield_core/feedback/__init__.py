@@ -1,6 +1,0 @@
-"""What reviewers' decisions say of detectors: their real error rates, and thresholds by them."""
-
-from ragshield_core.feedback.judged import Feedback, Judged, reviewed
-from ragshield_core.feedback.preview import MovedThreshold, Preview, apply, preview
-
-__all__ = ["Feedback", "Judged", "MovedThreshold", "Preview", "apply", "preview", "reviewed"]

@@ -1,0 +1,123 @@
+"""What tools add to a guard: hooks that the kernel calls, and tools implement.
+
+The kernel imports no tool. It finds them by entry points of the group ``ragshield.tools``, each a
+module or object whose functions are marked with :data:`hookimpl`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import cache
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+import pluggy
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from ragshield_core.entries import Batch
+    from ragshield_core.findings import Decision, Report
+    from ragshield_core.policy import Policy
+    from ragshield_core.quarantine import Quarantine
+    from ragshield_core.settings import Settings
+
+GROUP = "ragshield.tools"
+hookspec, hookimpl = pluggy.HookspecMarker("ragshield"), pluggy.HookimplMarker("ragshield")
+
+Stage = Literal["ingestion", "retrieval"]
+
+
+# Says in which rows of a batch a detector, by its name, finds nothing at all.
+Quiet = Callable[[str, "Batch", Sequence[int]], "NDArray[np.bool_]"]
+
+
+class Told(Protocol):
+    """Hears of one screening."""
+
+    def found(self, report: Report) -> None:
+        """Hear what came out."""
+        ...
+
+
+class Notified(Protocol):
+    """Tells people when something needs them."""
+
+    def screened(self, report: Report, quarantine: Any) -> None:
+        """Hear what a screening has held."""
+        ...
+
+    def asked(self, questions: Sequence[Any], quarantine: Any) -> None:
+        """Hear which sources wait for a decision."""
+        ...
+
+
+class Hooks:
+    """The hooks; every tool may implement each."""
+
+    @hookspec
+    def excuse(
+        self,
+        quarantine: Quarantine,
+        batch: Batch,
+        decisions: Mapping[int, Decision],
+        policy: Policy,
+        quiet: Quiet,
+    ) -> Mapping[int, Decision]:
+        """Return the decisions that change because people say so, by row of the batch."""
+        raise NotImplementedError
+
+    @hookspec
+    def screening(
+        self, stage: Stage, n_entries: int, data_source: str | None
+    ) -> AbstractContextManager[Told]:
+        """Return a context in which entries are screened, and which is told the report."""
+        raise NotImplementedError
+
+    @hookspec
+    def decided(self, stage: Stage, report: Report) -> None:
+        """Hear of a report once people's earlier decisions are in it."""
+
+    @hookspec(firstresult=True)
+    def notifier(self, settings: Settings) -> Notified | None:
+        """Return who tells people when something needs them, if the settings ask for one."""
+        raise NotImplementedError
+
+    @hookspec(firstresult=True)
+    def scan(self, batch: Batch, detectors: Sequence[Any], options: Mapping[str, Any]) -> Any:
+        """Judge every entry of a knowledge base against the others."""
+        raise NotImplementedError
+
+
+@cache
+def tools() -> Any:
+    """Return the hooks of all tools that are installed; calling one calls every tool's."""
+    manager = pluggy.PluginManager("ragshield")
+    manager.add_hookspecs(Hooks)
+    manager.load_setuptools_entrypoints(GROUP)
+    return manager.hook
+
+
+def excused(
+    quarantine: Quarantine,
+    batch: Batch,
+    decisions: Mapping[int, Decision],
+    policy: Policy,
+    quiet: Quiet,
+) -> Mapping[int, Decision]:
+    """Return decisions by what people say is not to be held; see :meth:`Hooks.excuse`."""
+    if not any(decision.findings for decision in decisions.values()):
+        return decisions
+    changed = tools().excuse(
+        quarantine=quarantine, batch=batch, decisions=decisions, policy=policy, quiet=quiet
+    )
+    return {row: one for found in (decisions, *changed) for row, one in found.items()}
+
+
+@contextmanager
+def screening(stage: Stage, n_entries: int, data_source: str | None = None) -> Iterator[list[Told]]:
+    """Screen within this; tell each of what it yields the report."""
+    with ExitStack() as stack:
+        contexts = tools().screening(stage=stage, n_entries=n_entries, data_source=data_source)
+        yield [stack.enter_context(context) for context in contexts]

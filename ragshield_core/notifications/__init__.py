@@ -1,7 +1,0 @@
-"""Who is told when something needs a person: a function, or a signed webhook."""
-
-from ragshield_core.notifications.notice import Kind, Notice
-from ragshield_core.notifications.notifier import Notifier
-from ragshield_core.notifications.webhook import Webhook
-
-__all__ = ["Kind", "Notice", "Notifier", "Webhook"]

@@ -1,0 +1,234 @@
+"""Audit of a whole knowledge base: every entry judged against all the others, worst first."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ragshield_core.calibration import Calibration
+from ragshield_core.detectors.base import Detector, Need
+from ragshield_core.detectors.registry import check_detectors
+from ragshield_core.entries import Batch
+from ragshield_core.findings import (
+    Finding,
+    Skipped,
+)
+from ragshield_core.policy import Policy
+from ragshield_core.screening import checked, crash, explained, findings_of
+from ragshield_core.tools.audit.partitioned.audit import PartitionedAudit
+from ragshield_core.tools.audit.partitioned.engines import Engine, LocalEngine, engine_of
+from ragshield_core.tools.audit.partitioned.parts import Parts
+from ragshield_core.tools.audit.report import ScanReport
+from ragshield_core.tools.audit.thresholds import (
+    Audited,
+    by_rule,
+    calibration_of,
+    judged_too_few,
+    thresholds_of,
+    unknown_ids,
+    with_clean_scores,
+)
+
+# Ids and counts only: the text of an entry is hostile and stays out of logs.
+logger = logging.getLogger("ragshield")
+
+# Told what is being done, how many are done, and of how many.
+Progress = Callable[[str, int, int], object]
+
+
+def scan(
+    batch: Batch | Parts,
+    detectors: Sequence[Detector],
+    *,
+    fpr: float = 0.01,
+    clean_ids: Iterable[str] | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
+    engine: str | Engine | None = None,
+) -> ScanReport:
+    """Judge every entry of a knowledge base against the others.
+
+    Parameters
+    ----------
+    batch
+        The knowledge base; some of it may be poisoned. One that no memory holds is given as
+        :class:`~ragshield_core.tools.audit.Parts`: its groups are looked for by partitions.
+    detectors
+        Are fitted anew, so pass none that guard something. Those whose needs are not met are
+        skipped and named.
+    fpr
+        Accepted share of clean entries among the findings, of all detectors together; without
+        ``clean_ids`` each gets an equal part.
+    clean_ids
+        Entries of the batch that are known to be clean, drawn like the others: thresholds come from
+        their scores, and they are no findings themselves. Without them thresholds are estimates.
+    seed
+        Of random choices.
+    progress
+        Told before each detector, and when all are done.
+    engine
+        Who runs the tasks of an audit by partitions: ``"ray"``, ``"local"`` (the default: one after
+        the other, in this process), or an :class:`~ragshield_core.tools.audit.Engine`.
+
+    Returns
+    -------
+    ScanReport
+        Findings with their evidence, worst first in ``ranking``.
+
+    Raises
+    ------
+    TypeError
+        If a class, or anything else, is given in place of a detector, or an engine together with
+        entries that are in memory.
+    InvalidBatchError
+        If one of ``clean_ids`` is not in the batch.
+    CalibrationError
+        If the trusted entries are too few for the rate; names how many would do.
+
+    Notes
+    -----
+    With ``clean_ids`` the rate is that of split-conformal p-values: it holds in expectation if
+    trusted and other clean entries are exchangeable, poison among the others or not, since all are
+    scored in the presence of the same entries.
+
+    Examples
+    --------
+    >>> from ragshield_core.detectors import LabelCentroidDetector
+    >>> rng = np.random.default_rng(0)
+    >>> labels = ["ham", "spam"] * 50
+    >>> axes = np.array([[1.0, 0.0], [0.0, 1.0]] * 50)
+    >>> labels[7] = "ham"
+    >>> batch = Batch.of(ids=[f"e{i}" for i in range(100)], texts=[""] * 100, labels=labels,
+    ...                  embeddings=axes + rng.uniform(0, 0.2, (100, 2)))
+    >>> report = scan(batch, [LabelCentroidDetector()])
+    >>> [decision.entry_id for decision in report.found]
+    ['e7']
+    """
+    check_detectors(detectors)
+    if isinstance(batch, Parts):
+        return PartitionedAudit(
+            batch,
+            detectors,
+            engine=engine_of(engine or LocalEngine.name),
+            fpr=fpr,
+            clean_ids=clean_ids,
+            seed=seed,
+            progress=progress or _silent,
+        ).run()
+    if engine is not None:
+        msg = (
+            f"the engine {engine!r} reads parquet files itself, expected Parts(path=...) in place "
+            "of a batch; entries that are in memory are audited without an engine."
+        )
+        raise TypeError(msg)
+    policy = Policy().accepting(fpr)
+    trusted = _rows_of(batch, clean_ids)
+    tell = progress or _silent
+    audited, skipped, failed = _audits(batch, detectors, seed, tell)
+    if trusted is not None:
+        audited, unjudged = with_clean_scores(audited, trusted)
+        skipped += unjudged
+    calibration = None if trusted is None else calibration_of(audited, trusted)
+    thresholds = thresholds_of(audited, policy, calibration)
+    skipped += [judged_too_few(item, trusted) for item in audited if item.name not in thresholds]
+    audited = [item for item in audited if item.name in thresholds]
+    timings = {}
+    findings: dict[int, list[Finding]] = {}
+    for item in audited:
+        start = time.perf_counter()
+        name = item.name
+        suspicious = item.scores > thresholds[name]  # never where NaN
+        if trusted is not None:
+            suspicious[trusted] = False
+        rows = np.flatnonzero(suspicious).tolist()
+        clean = None if calibration is None else calibration.calibrations.get(name)
+        for row, finding in _findings(item, batch, rows, thresholds[name], clean):
+            findings.setdefault(row, []).append(finding)
+        timings[name] = item.seconds + time.perf_counter() - start
+    tell("auditing", len(detectors), len(detectors))
+    return ScanReport(
+        batch=batch,
+        remarkable={row: policy.decide(batch.ids[row], findings[row]) for row in sorted(findings)},
+        scores={item.name: item.scores for item in audited},
+        skipped=tuple(skipped),
+        timings=timings,
+        fpr=fpr,
+        thresholds=thresholds,
+        n_clean=0 if trusted is None else len(trusted),
+        failed=tuple(failed),
+        by_rule=by_rule(audited, calibration),
+    )
+
+
+def _silent(_what: str, _done: int, _total: int) -> None:
+    pass
+
+
+def _audits(
+    batch: Batch, detectors: Sequence[Detector], seed: int, tell: Progress
+) -> tuple[list[Audited], list[Skipped], list[str]]:
+    """Let each detector audit; return those with opinions, those without, and those that crashed.
+
+    A crash costs the findings of that detector, not those of the others.
+    """
+    audited, skipped, failed = [], [], []
+    for number, detector in enumerate(detectors):
+        tell(f"auditing: {detector.name}", number, len(detectors))
+        start = time.perf_counter()
+        reason = _skip_reason(detector, batch)
+        if reason is None:
+            try:
+                scores = checked(
+                    detector.name, detector.audit(batch, seed), len(batch), partial=True
+                )
+                if not np.isnan(scores).all():
+                    seconds = time.perf_counter() - start
+                    audited.append(Audited(detector, scores, seconds))
+                    continue
+                why_not = next(iter(detector.unjudged(batch).values()), "no reason given")
+                reason = f"it could judge none of the entries: {why_not}"
+            except NotImplementedError:
+                reason = "it cannot audit a knowledge base"
+            except Exception as error:  # noqa: BLE001 - any crash, of any detector
+                reason = crash(error)
+                logger.error("%s, auditing: %s", detector.name, reason)  # noqa: TRY400
+                failed.append(detector.name)
+        skipped.append(Skipped(detector=detector.name, reason=reason))
+    return audited, skipped, failed
+
+
+def _skip_reason(detector: Detector, batch: Batch) -> str | None:
+    if not len(batch):
+        return "there are no entries"
+    if Need.QUERY in detector.needs:
+        return "needs queries, and an audit has none"
+    return detector.skip_reason(batch)
+
+
+def _rows_of(batch: Batch, ids: Iterable[str] | None) -> NDArray[np.intp] | None:
+    """Return the rows of trusted entries, each once."""
+    if ids is None:
+        return None
+    wanted = dict.fromkeys(ids)
+    row_of = {entry_id: row for row, entry_id in enumerate(batch.ids) if entry_id in wanted}
+    unknown = [entry_id for entry_id in wanted if entry_id not in row_of]
+    if unknown:
+        raise unknown_ids(unknown, len(wanted))
+    return np.array(sorted(row_of.values()), dtype=np.intp)
+
+
+def _findings(
+    item: Audited,
+    batch: Batch,
+    rows: list[int],
+    threshold: float,
+    calibration: Calibration | None,
+) -> list[tuple[int, Finding]]:
+    why = explained(item.name, item.detector.explain_audit, batch, rows)
+    ids = [batch.ids[row] for row in rows]
+    found = findings_of(item.detector, ids, item.scores[rows], threshold, why, calibration)
+    return list(zip(rows, found, strict=True))

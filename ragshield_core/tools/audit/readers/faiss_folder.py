@@ -1,0 +1,216 @@
+"""A folder that LangChain's ``FAISS.save_local`` wrote, read without running its pickle.
+
+Beside the index lies a pickle of the docstore, and a pickle can name any function to be called with
+any arguments. Whoever may write into a knowledge base must not get to run code in its audit: the
+few classes that LangChain writes are replaced by stand-ins that only keep what they are given, and
+any other name is refused.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import pickle
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from ragshield_core.errors import SourceError
+from ragshield_core.tools.audit.readers.source import (
+    CHUNK_ROWS,
+    Rows,
+    Source,
+    Vectors,
+    as_scalar,
+    reading,
+)
+
+T = TypeVar("T")
+
+
+class _StandIn:
+    """Keeps the state of an object that is not to be built."""
+
+    state: Any = None
+
+    def __setstate__(self, state: Any) -> None:
+        object.__setattr__(self, "state", state)
+
+
+class _Docstore(_StandIn):
+    """In place of InMemoryDocstore."""
+
+
+class _Document(_StandIn):
+    """In place of Document."""
+
+
+# Modules have moved between releases of LangChain. The others stand in metadata or, as sets, in
+# the state of a pydantic model; their constructors do nothing but construct.
+KNOWN_CLASSES: Mapping[tuple[str, str], type] = {
+    **{
+        (module, "InMemoryDocstore"): _Docstore
+        for module in ("langchain_community.docstore.in_memory", "langchain.docstore.in_memory")
+    },
+    **{
+        (module, "Document"): _Document
+        for module in (
+            *("langchain_core.documents.base", "langchain_core.documents"),
+            *("langchain.schema", "langchain.schema.document", "langchain.docstore.document"),
+        )
+    },
+    ("builtins", "set"): set,
+    ("__builtin__", "set"): set,
+    **{
+        ("datetime", kind.__name__): kind
+        for kind in (dt.datetime, dt.date, dt.time, dt.timedelta, dt.timezone)
+    },
+}
+
+
+class _Unpickler(pickle.Unpickler):
+    """Knows :data:`KNOWN_CLASSES` and nothing else."""
+
+    def find_class(self, module_name: str, global_name: str, /) -> type:
+        found = KNOWN_CLASSES.get((module_name, global_name))
+        if found is None:
+            msg = (
+                f"names {module_name}.{global_name}, which LangChain does not write by itself: "
+                "refused, and nothing of it was run. If that is a value in your documents' "
+                "metadata, export the store as JSON Lines; if not, the file was tampered with"
+            )
+            raise _RefusedError(msg)
+        return found
+
+
+class _RefusedError(pickle.UnpicklingError):
+    pass
+
+
+class _Stored(NamedTuple):
+    ids: list[str]
+    documents: list[Mapping[str, Any]]  # page_content, metadata
+
+
+class FaissFolder(Source):
+    """``index.faiss`` and ``index.pkl`` of LangChain's FAISS.
+
+    ``path`` is the folder, or one ``.faiss`` file in it where the index has another name. Labels
+    and lineages come from the metadata.
+    """
+
+    def __len__(self) -> int:
+        return len(self._stored.ids)
+
+    def chunks(self) -> Iterator[Rows]:
+        """Yield the entries in the order of the index, with its vectors."""
+        ids, documents = self._stored
+        index = self._read_index()
+        if index.ntotal != len(ids):
+            msg = (
+                f"{self._file('.faiss')} holds {index.ntotal} vectors and {self._file('.pkl')} "
+                f"{len(ids)} documents, expected as many; save the store again."
+            )
+            raise SourceError(msg)
+        for start in range(0, len(ids), CHUNK_ROWS):
+            part = documents[start : start + CHUNK_ROWS]
+            matrix = self._vectors(index, start, len(part))
+            yield Rows(
+                ids=ids[start : start + CHUNK_ROWS],
+                texts=[document["page_content"] for document in part],
+                labels=self._column("label", part, start),
+                lineages=self._column("lineage", part, start),
+                metadatas=[document["metadata"] for document in part] if self.metadata else [],
+                vectors=Vectors(np.arange(len(part)), np.asarray(matrix, dtype=np.float32)),
+            )
+
+    @cached_property
+    def _stored(self) -> _Stored:
+        path = self._file(".pkl")
+        try:
+            with reading(path), path.open("rb") as file:
+                # Not pickle.load: see the classes above.
+                return _unpacked(_Unpickler(file).load())
+        except _MALFORMED as error:
+            reason = str(error) if isinstance(error, _RefusedError) else type(error).__name__
+            msg = f"{path} is not a docstore as LangChain writes it ({reason})."
+            raise SourceError(msg) from None
+
+    def _column(
+        self, role: str, documents: list[Mapping[str, Any]], start: int
+    ) -> list[str | None]:
+        names = self.columns.names(role)
+        values = []
+        for row, document in enumerate(documents, start=start):
+            metadata = document["metadata"]
+            value = next((metadata[n] for n in names if metadata.get(n) is not None), None)
+            values.append(as_scalar(role, value, f"{self.path}, row {row}"))
+        return values
+
+    def _file(self, ending: str) -> Path:
+        if self.path.is_dir():
+            return self.path / f"index{ending}"
+        return self.path.with_suffix(ending)
+
+    def _read_index(self) -> Any:
+        path = self._file(".faiss")
+        if not path.is_file():
+            msg = f"{path} does not exist, expected it in a folder that FAISS.save_local wrote."
+            raise SourceError(msg)
+        try:
+            return _faiss().read_index(str(path))
+        except RuntimeError as error:
+            msg = f"{path} is not a FAISS index; save the store again."
+            raise SourceError(msg) from error
+
+    def _vectors(self, index: Any, start: int, n: int) -> Any:
+        try:
+            if not isinstance(index, _faiss().IndexIVF):  # those need a map for single rows only
+                # Where rows cannot be read back, this raises, but reconstruct_n ends the process.
+                index.reconstruct(start)
+            return index.reconstruct_n(start, n)
+        except RuntimeError as error:
+            msg = (
+                f"{self._file('.faiss')} keeps no vectors that could be read back "
+                f"({type(index).__name__}), expected an index such as IndexFlatL2; export "
+                "the texts as JSON Lines, to be embedded again."
+            )
+            raise SourceError(msg) from error
+
+
+def _faiss() -> Any:
+    import faiss  # noqa: PLC0415 - slow to import
+
+    return faiss
+
+
+# What unpickling and unpacking a damaged or hostile file raises.
+_MALFORMED = (
+    *(pickle.UnpicklingError, EOFError, ValueError, TypeError, AttributeError, LookupError),
+    *(OverflowError, RecursionError, MemoryError),
+)
+
+
+def _unpacked(loaded: Any) -> _Stored:
+    """Return ids and documents in the order of the index; raises one of :data:`_MALFORMED`."""
+    docstore, mapping = loaded
+    documents = docstore.state["_dict"]
+    numbers = range(len(mapping))
+    ids = [_typed(mapping[number], str) for number in numbers]
+    return _Stored(ids, [_fields(documents[entry_id]) for entry_id in ids])
+
+
+def _fields(document: Any) -> Mapping[str, Any]:
+    fields = _typed(_typed(document, _Document).state, dict)["__dict__"]
+    return {
+        "page_content": _typed(fields["page_content"], str),
+        "metadata": _typed(fields["metadata"], dict),
+    }
+
+
+def _typed(value: Any, kind: type[T]) -> T:
+    if type(value) is not kind:
+        raise TypeError
+    return value

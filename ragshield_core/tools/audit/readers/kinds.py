@@ -1,0 +1,74 @@
+"""Which reader a file or folder is for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from ragshield_core.errors import SourceError
+from ragshield_core.tools.audit.readers.faiss_folder import FaissFolder
+from ragshield_core.tools.audit.readers.json_lines import JsonLines
+from ragshield_core.tools.audit.readers.llama_folder import LlamaFolder
+from ragshield_core.tools.audit.readers.npz import Npz
+from ragshield_core.tools.audit.readers.parquet import Parquet
+from ragshield_core.tools.audit.readers.source import Columns, Source, reading
+from ragshield_core.tools.audit.readers.text_folder import ENDINGS, TextFolder, text_files
+
+READERS: tuple[tuple[tuple[str, ...], Callable[..., Source]], ...] = (
+    ((".jsonl", ".ndjson", ".jsonl.gz", ".ndjson.gz"), JsonLines),
+    ((".parquet", ".pq"), Parquet),
+    ((".npz",), Npz),
+)
+
+
+def open_source(path: Path, columns: Columns | None = None, *, metadata: bool = False) -> Source:
+    """Return the source for a file, chosen by its ending, or for a folder.
+
+    A folder is one that LangChain's FAISS has saved, or a LlamaIndex index persisted, or holds
+    texts, Markdown or HTML.
+
+    Parameters
+    ----------
+    path, columns, metadata
+        As of :class:`Source`.
+
+    Raises
+    ------
+    SourceError
+        If there is no such file, or it is of no known kind.
+    """
+    if not path.exists():
+        msg = (
+            f"{path} does not exist, expected a file, a folder of texts, or one that "
+            "FAISS.save_local or a LlamaIndex StorageContext.persist wrote."
+        )
+        raise SourceError(msg)
+    if (path / "docstore.json").is_file():
+        return LlamaFolder(path, columns, metadata=metadata)
+    if path.is_dir() and not any(path.glob("*.faiss")) and text_files(path):
+        return TextFolder(path, columns, metadata=metadata)
+    if path.is_dir() or path.suffix == ".faiss":
+        return FaissFolder(path, columns, metadata=metadata)
+    for endings, reader in READERS:
+        if path.name.lower().endswith(endings):
+            return reader(path, columns, metadata=metadata)
+    known = ", ".join(ending for endings, _ in READERS for ending in endings)
+    msg = (
+        f"{path} is of no known kind, expected a name ending in {known}, or a folder that "
+        "LangChain's FAISS or a LlamaIndex index was saved in, or of texts "
+        f"({', '.join(ENDINGS)})."
+    )
+    raise SourceError(msg)
+
+
+def read_ids(path: Path) -> list[str]:
+    """Return the ids that a file names, one per line; blank lines are ignored.
+
+    Raises
+    ------
+    SourceError
+        If it cannot be read.
+    """
+    with reading(path):
+        lines = path.read_text(encoding="utf-8").split("\n")
+    return [line.removesuffix("\r") for line in lines if line.strip()]

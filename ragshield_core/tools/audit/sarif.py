@@ -1,0 +1,138 @@
+"""The findings of an audit as SARIF 2.1.0, which code hosts and dashboards read."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from typing import Any
+from urllib.parse import quote
+
+from ragshield_core.detectors.registry import BUILT_IN
+from ragshield_core.findings import Finding, printable
+from ragshield_core.tools.audit.report import ScanReport
+
+SCHEMA = (
+    "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
+)
+# Longer than any evidence.
+MESSAGE = 4_000
+
+
+def to_sarif(report: ScanReport, source: str) -> str:
+    """Return findings, worst first: ids, numbers and evidence, never texts.
+
+    Parameters
+    ----------
+    report
+        Of :func:`~ragshield_core.tools.audit.scan`.
+    source
+        What was audited, as a path with forward slashes; results lie in it.
+
+    Notes
+    -----
+    A result's fingerprint is made of detector and id, so that a finding that is still there in the
+    next audit is the same one, whatever its score.
+    """
+    findings = [finding for decision in report.found for finding in decision.findings]
+    kinds = list(dict.fromkeys(finding.detector for finding in findings))
+    notes = [
+        (
+            "error" if skipped.detector in report.failed else "note",
+            f"{skipped.detector}: {skipped.reason}",
+        )
+        for skipped in report.skipped
+    ]
+    return document(
+        rules=[_rule(kind, findings) for kind in kinds],
+        results=[_result(finding, kinds.index(finding.detector), source) for finding in findings],
+        notes=notes,
+        successful=report.audited and not report.failed,
+        properties={"entries": report.n_audited, "fpr": report.fpr, "note": report.note},
+    )
+
+
+def document(
+    *,
+    rules: Sequence[Mapping[str, Any]],
+    results: Sequence[Mapping[str, Any]],
+    notes: Sequence[tuple[str, str]],
+    successful: bool,
+    properties: Mapping[str, Any],
+) -> str:
+    """Return one run as a whole file.
+
+    Parameters
+    ----------
+    rules, results, properties
+        As SARIF has them.
+    notes
+        Level and text of what is to be said of the run.
+    successful
+        Whether all was done.
+    """
+    run = {
+        "tool": {
+            "driver": {
+                "name": "RAGShield",
+                "semanticVersion": version("ragshield"),
+                "rules": rules,
+            }
+        },
+        "invocations": [
+            {
+                "executionSuccessful": successful,
+                "toolExecutionNotifications": [
+                    {"level": level, "message": {"text": printable(text, MESSAGE)}}
+                    for level, text in notes
+                ],
+            }
+        ],
+        "results": results,
+        "properties": properties,
+    }
+    values = {"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}
+    return json.dumps(values, indent=1, allow_nan=False) + "\n"
+
+
+def entry_location(entry_id: str, source: str) -> dict[str, Any]:
+    """Return where an entry is: in a source, a path with forward slashes, under its id."""
+    return {
+        "physicalLocation": {"artifactLocation": {"uri": quote(source)}},
+        "logicalLocations": [{"fullyQualifiedName": printable(entry_id, MESSAGE), "kind": "entry"}],
+    }
+
+
+def _rule(kind: str, findings: list[Finding]) -> dict[str, Any]:
+    first = next(finding for finding in findings if finding.detector == kind)
+    said = (BUILT_IN[kind].__doc__ or kind).strip().partition("\n")[0] if kind in BUILT_IN else kind
+    return {
+        "id": kind,
+        "shortDescription": {"text": said},
+        "properties": {"tags": ["security", *first.taxonomy]},
+    }
+
+
+def _result(finding: Finding, rule: int, source: str) -> dict[str, Any]:
+    exact = f"{len(finding.detector)}:{finding.detector}{finding.entry_id}"
+    mark = hashlib.blake2b(exact.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+    name = printable(finding.entry_id, MESSAGE)
+    numbers = {
+        "score": finding.score,
+        "threshold": finding.threshold,
+        "pValue": finding.p_value,
+    }
+    return {
+        "ruleId": finding.detector,
+        "ruleIndex": rule,
+        "level": "warning",
+        "message": {"text": f"entry {name}: {printable(finding.evidence, MESSAGE)}"},
+        "locations": [entry_location(finding.entry_id, source)],
+        "partialFingerprints": {"detectorAndEntry/v1": mark},
+        "properties": {
+            **{k: v for k, v in numbers.items() if v is not None and math.isfinite(v)},
+            "relatedIds": [printable(related, MESSAGE) for related in finding.related_ids],
+        },
+    }

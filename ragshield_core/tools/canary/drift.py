@@ -1,0 +1,306 @@
+"""How far what is retrieved and answered now is from what it was: figures, weights, reports."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any, Self
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from ragshield_core.findings import printable
+from ragshield_core.tools.canary.passages import Passage
+from ragshield_core.tools.canary.rank_figures import Rule, rule_named
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderResult
+from ragshield_core.tools.canary.shown import figures
+
+Weight = Annotated[float, Field(ge=0.0)]
+
+
+Share = Annotated[float, Field(ge=0.0, le=1.0)]
+
+
+Threshold = Annotated[float, Field(gt=0.0, le=1.0)]
+
+
+Probability = Annotated[float, Field(gt=0.0, lt=1.0)]
+
+
+# Chunks of one document, closer to each other than this, are no accident of chunking.
+SIBLINGS_APART = 0.8
+
+
+class AnomalyWeights(BaseModel):
+    """Weights and thresholds of the anomaly score.
+
+    Parameters
+    ----------
+    answer, answer_cap
+        The score gains ``answer`` times the drift of the answer (1 - cosine), up to the cap.
+    jaccard, overlap
+        It gains so much of 1 - Jaccard similarity and of 1 - overlap@k.
+    suspicion, suspicion_cap
+        It gains so much of a rise of the suspicion ratio, up to the cap.
+    poison, poison_cap
+        The same for the poison ratio; only with ``rule="notebook"`` and ground truth.
+    threshold
+        A score from it on is flagged.
+    poison_delta
+        So is a rise of the poison ratio from it on; as above.
+    answer_takeover
+        An answer that drifted so much is flagged where the entry at the first rank is new, or the
+        one that the answer follows. Not of the notebook: with few entries and canaries, growth
+        cannot be told from takeover by ranks.
+    takeover_p
+        A canary is flagged if newcomers at its head are less probable than this under mere growth:
+        additions of the same kind as what was there flag at most this share of the canaries, fewer
+        as a rule. More finds more of single poisoned entries. Where nearly all canaries are below
+        .05, and three are, these are flagged as well. Not of the notebook.
+    persistence
+        Each rank weighs so much of the one before it, in the rank-biased figures; .8 gives half of
+        the weight to the first three ranks.
+
+    Notes
+    -----
+    The defaults down to ``poison_delta`` are those of "Detecting RAG Poisoning via Canary Queries
+    and Retrieval Drift" (MP Aghababa, a public notebook).
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    answer: Weight = 0.75
+    answer_cap: Share = 0.60
+    jaccard: Share = 0.20
+    overlap: Share = 0.15
+    suspicion: Weight = 0.8
+    suspicion_cap: Share = 0.10
+    poison: Weight = 0.8
+    poison_cap: Share = 0.10
+    threshold: Threshold = 0.65
+    poison_delta: Threshold = 0.30
+    answer_takeover: Threshold = 0.25
+    takeover_p: Probability = 0.02
+    persistence: Probability = 0.8
+
+    def score(
+        self,
+        *,
+        answer_drift: float | None,
+        jaccard: float,
+        overlap: float,
+        suspicion_delta: float,
+        poison_delta: float | None = None,
+    ) -> float:
+        """Return the anomaly score, at most 1.
+
+        Examples
+        --------
+        >>> AnomalyWeights().score(answer_drift=0.4, jaccard=0.5, overlap=0.5, suspicion_delta=0.1)
+        0.555
+        """
+        score = (1.0 - jaccard) * self.jaccard + (1.0 - overlap) * self.overlap
+        score += min(self.answer_cap, (answer_drift or 0.0) * self.answer)
+        score += min(self.suspicion_cap, max(0.0, suspicion_delta) * self.suspicion)
+        score += min(self.poison_cap, max(0.0, poison_delta or 0.0) * self.poison)
+        return min(1.0, score)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CanaryDrift:
+    """What became of one canary; every figure of the notebook, and those that tell growth apart.
+
+    Attributes
+    ----------
+    name, query
+        Of the canary.
+    flagged, reasons
+        Whether something is wrong, and what: sentences with the number that convinced.
+    score
+        Anomaly, in [0, 1]; see :class:`AnomalyWeights`.
+    answer, answer_hash, answer_cosine, answer_drift
+        The answer, its SHA-256, its cosine to the baseline's, and 1 minus that; ``None`` without an
+        answerer, and the last two without an embedder.
+    jaccard, overlap_at_k, rank_biased_overlap
+        Between the retrieved ids and the baseline's.
+    takeover, takeover_p
+        Share of the head that newcomers hold, and how probable it is under mere growth, together
+        with how much of the query they hold in one place, and with ``resemblance_p``; the latter
+        ``None`` where more than half of everything looks new, and nobody tells how many entries
+        there are.
+    resemblance_p
+        How probable it is under mere growth that newcomers of the head resemble each other so much
+        beyond what stands around them; ``None`` without vectors, with fewer than two that could
+        resemble each other, and in reports of older versions.
+    taken_over
+        Whether growth hardly explains that.
+    suspicion_ratio, suspicion_delta
+        Mean suspicion of the retrieved texts, and its change.
+    poison_ratio, poison_delta
+        Share of the retrieved that is known to be poisoned, and its change; ``None`` without
+        ground truth, and never part of the score but with ``rule="notebook"``.
+    ids, baseline_ids
+        Retrieved now and then, best first.
+    newcomers
+        Ids that are new among the retrieved, or whose text is, best first.
+    """
+
+    name: str
+    query: str
+    flagged: bool
+    score: float
+    reasons: tuple[str, ...] = ()
+    answer: str | None = None
+    answer_hash: str | None = None
+    answer_cosine: float | None = None
+    answer_drift: float | None = None
+    jaccard: float | None = None
+    overlap_at_k: float | None = None
+    rank_biased_overlap: float | None = None
+    takeover: float | None = None
+    takeover_p: float | None = None
+    resemblance_p: float | None = None
+    taken_over: bool = False
+    suspicion_ratio: float = 0.0
+    suspicion_delta: float | None = None
+    poison_ratio: float | None = None
+    poison_delta: float | None = None
+    ids: tuple[str, ...] = ()
+    baseline_ids: tuple[str, ...] = ()
+    newcomers: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class DriftReport:
+    """The outcome of one check; changes nothing by itself.
+
+    Attributes
+    ----------
+    suite, baseline, k, rule
+        What was compared with what: name of the suite, version of its baseline, places, rule.
+    checked_at
+        UTC.
+    growth
+        Share of newcomers that mere growth would bring to each rank.
+    canaries
+        One per canary, in the order of the suite.
+    still_served
+        Ids that are held or confirmed as poisoned, and are retrieved nevertheless, among the first
+        k of a canary. They are left out of all figures, but not of what users are answered from.
+    passages
+        By canary, what was retrieved; not kept in the database.
+    """
+
+    suite: str
+    baseline: int
+    k: int
+    rule: Rule
+    checked_at: dt.datetime
+    growth: float
+    canaries: tuple[CanaryDrift, ...]
+    still_served: tuple[str, ...] = ()
+    passages: Mapping[str, Sequence[Passage]] = field(default_factory=dict)
+
+    @property
+    def flagged(self) -> tuple[CanaryDrift, ...]:
+        """Those that drifted, worst first."""
+        found = [c for c in self.canaries if c.flagged]
+        return tuple(sorted(found, key=lambda c: (-c.score, c.takeover_p or 0.0)))
+
+    def __getitem__(self, name: str) -> CanaryDrift:
+        found = next((c for c in self.canaries if c.name == name), None)
+        if found is None:
+            msg = f"no canary {name!r} in this check of suite {self.suite!r}; see canaries."
+            raise KeyError(msg)
+        return found
+
+    def __iter__(self) -> Iterator[CanaryDrift]:
+        return iter(self.canaries)
+
+    def summary(self) -> str:
+        """Return the counts in one line."""
+        held = len(self.still_served)
+        return (
+            f"suite {self.suite!r} against baseline {self.baseline}: "
+            f"{len(self.flagged)} of {len(self.canaries)} canaries flagged"
+            + (f"; {held} entries in quarantine are still retrieved" if held else "")
+        )
+
+    def __repr__(self) -> str:
+        return f"<DriftReport {self.summary()}>"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything but passages as JSON-ready values."""
+        return {
+            "suite": self.suite,
+            "baseline": self.baseline,
+            "k": self.k,
+            "rule": self.rule,
+            "checked_at": self.checked_at.isoformat(timespec="microseconds"),
+            "growth": self.growth,
+            "flagged": len(self.flagged),
+            "total": len(self.canaries),
+            "still_served": list(self.still_served),
+            "canaries": [asdict(c) for c in self.canaries],
+        }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Return the report that :meth:`to_dict` wrote."""
+        lists = ("reasons", "ids", "baseline_ids", "newcomers")
+        return cls(
+            suite=values["suite"],
+            baseline=values["baseline"],
+            k=values["k"],
+            rule=rule_named(values["rule"]),
+            checked_at=dt.datetime.fromisoformat(values["checked_at"]),
+            growth=values["growth"],
+            still_served=tuple(values.get("still_served", ())),  # early versions did not look
+            canaries=tuple(
+                CanaryDrift(**{**c, **{key: tuple(c[key]) for key in lists}})
+                for c in values["canaries"]
+            ),
+        )
+
+    def to_json(self) -> str:
+        """Return :meth:`to_dict` as JSON."""
+        return json.dumps(self.to_dict())
+
+    def to_html(self, history: Sequence[DriftReport] = ()) -> str:
+        """Return a page with plots that needs no network."""
+        from ragshield_core.tools.canary.html_page import html_report  # noqa: PLC0415 - builds on this
+
+        return html_report(self, history)
+
+    def _repr_html_(self) -> str:
+        from ragshield_core.tools.canary.html_page import html_body  # noqa: PLC0415 - builds on this
+
+        return html_body(self)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield from self.tables((*self.flagged, *(c for c in self.canaries if not c.flagged)))
+
+    def tables(self, canaries: Sequence[CanaryDrift]) -> list[Any]:
+        """Return the summary and a table for each canary, for :mod:`rich`; hostile text escaped."""
+        from rich.table import Table  # noqa: PLC0415 - only where something is shown
+        from rich.text import Text  # noqa: PLC0415
+
+        shown: list[Any] = [
+            Text(
+                printable(self.summary(), 200),
+                style="red" if self.flagged or self.still_served else "green",
+            )
+        ]
+        for drift in canaries:
+            table = Table(title=Text(printable(drift.name, 80)), show_header=False)
+            table.title_justify = "left"
+            table.add_column("figure", no_wrap=True)
+            table.add_column("value", overflow="fold")
+            for name, value in figures(drift):
+                style = "red" if name in ("flagged", "why") and drift.flagged else ""
+                table.add_row(name, Text(printable(value, 400), style=style))
+            shown.append(table)
+        return shown

@@ -1,0 +1,201 @@
+"""A drift report as a page of HTML with plots, whole in one file; all that is shown is escaped."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from ragshield_core.findings import printable
+from ragshield_core.tools.canary.shown import figures
+
+if TYPE_CHECKING:
+    from ragshield_core.tools.canary.drift import CanaryDrift, DriftReport
+    from ragshield_core.tools.canary.traceback import Traceback
+
+# Canaries whose ranks are drawn: the worst ones, so that a page of a thousand stays readable.
+DRAWN = 50
+STYLE = """
+body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 60rem; color: #1c2733; }
+table { border-collapse: collapse; margin: .5rem 0; }
+td, th { padding: .15rem .7rem .15rem 0; text-align: left; vertical-align: top; }
+.bad { color: #b3261e; } .good { color: #14713d; } .new { fill: #b3261e; } .old { fill: #4a6fa5; }
+svg { background: #f6f8fa; border-radius: 4px; } svg text { font-size: 11px; }
+summary { cursor: pointer; }
+"""
+# No script runs, and nothing is loaded from anywhere, whatever an entry's text says.
+POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+
+
+def html_report(
+    report: DriftReport,
+    history: Sequence[DriftReport] = (),
+    traceback: Traceback | None = None,
+) -> str:
+    """Return a whole page.
+
+    Parameters
+    ----------
+    report
+        The check to show.
+    history
+        Earlier checks of the same suite, oldest first, for the plot over time.
+    traceback
+        Who is to blame.
+    """
+    title = _escaped(report.summary())
+    return (
+        f'<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
+        f"<style>{STYLE}</style></head><body>{html_body(report, history, traceback)}</body></html>"
+    )
+
+
+def html_body(
+    report: DriftReport,
+    history: Sequence[DriftReport] = (),
+    traceback: Traceback | None = None,
+) -> str:
+    """Return what stands on the page."""
+    checks = (
+        [*history, report]
+        if report.checked_at not in {r.checked_at for r in history}
+        else [*history]
+    )
+    parts = [
+        f"<h1>Canaries of {_escaped(repr(report.suite))}</h1>",
+        (
+            f'<p class="{"bad" if report.flagged or report.still_served else "good"}">'
+            f"{_escaped(report.summary())}</p>"
+        ),
+        (
+            f"<p>{report.checked_at:%Y-%m-%d %H:%M} UTC, k = {report.k}, "
+            f"rule {_escaped(report.rule)}.</p>"
+        ),
+    ]
+    if len(checks) > 1:
+        parts += ["<h2>Anomaly over time</h2>", _over_time(checks)]
+    if traceback is not None and traceback.candidates:
+        parts += ["<h2>Who is to blame</h2>", _suspects(traceback)]
+    parts.append("<h2>Canaries</h2>")
+    parts += [_canary(drift) for drift in report.flagged[:DRAWN]]
+    parts.append(_others(report))
+    return "".join(parts)
+
+
+def _canary(drift: CanaryDrift) -> str:
+    rows = "".join(
+        f"<tr><th>{_escaped(name)}</th><td>{_escaped(value)}</td></tr>"
+        for name, value in figures(drift)
+    )
+    return (
+        f'<details open><summary class="bad">{_escaped(drift.name, 120)}</summary>'
+        f"<table>{rows}</table>{_ranks(drift)}</details>"
+    )
+
+
+def _others(report: DriftReport) -> str:
+    shown = {drift.name for drift in report.flagged[:DRAWN]}
+    rows = "".join(
+        f'<tr><td class="{"bad" if d.flagged else "good"}">{"yes" if d.flagged else "no"}</td>'
+        f"<td>{_escaped(d.name, 120)}</td><td>{d.score:.3f}</td></tr>"
+        for d in report.canaries
+        if d.name not in shown
+    )
+    if not rows:
+        return ""
+    return (
+        "<table><thead><tr><th>flagged</th><th>canary</th><th>anomaly</th></tr></thead>"
+        f"<tbody>{rows}</tbody></table>"
+    )
+
+
+def _suspects(traceback: Traceback) -> str:
+    suspects = set(traceback.suspects)
+    rows = "".join(
+        f'<tr><td class="{"bad" if s in suspects else ""}">{_escaped(s.entry_id, 60)}</td>'
+        f"<td>{s.responsibility:.3f}</td><td>{_escaped(s.why)}</td></tr>"
+        for s in traceback.candidates[:DRAWN]
+    )
+    return (
+        "<table><thead><tr><th>entry</th><th>responsibility</th><th>why</th></tr></thead>"
+        f"<tbody>{rows}</tbody></table>"
+    )
+
+
+def _over_time(checks: Sequence[DriftReport]) -> str:
+    """Draw each canary's anomaly over the checks; flagged ones with a dot and their name."""
+    width, height, left, bottom = 860, 240, 40, 24
+    steps = max(1, len(checks) - 1)
+
+    def x(step: int) -> float:
+        return left + step * (width - left - 20) / steps
+
+    def y(score: float) -> float:
+        return 10 + (1.0 - min(1.0, max(0.0, score))) * (height - bottom - 20)
+
+    parts = [
+        f'<line x1="{left}" x2="{width - 20}" y1="{y(v):.1f}" y2="{y(v):.1f}" stroke="#d0d7de"/>'
+        f'<text x="8" y="{y(v) + 4:.1f}">{v:.1f}</text>'
+        for v in (0.0, 0.5, 1.0)
+    ]
+    lines: dict[str, list[tuple[int, CanaryDrift]]] = {}
+    for step, check in enumerate(checks):
+        for drift in check.canaries:
+            lines.setdefault(drift.name, []).append((step, drift))
+    ranked = sorted(lines.items(), key=lambda item: -max(d.score for _, d in item[1]))
+    for name, line in ranked[:DRAWN]:
+        ever = any(drift.flagged for _, drift in line)
+        points = " ".join(f"{x(step):.1f},{y(drift.score):.1f}" for step, drift in line)
+        colour = "#b3261e" if ever else "#4a6fa5"
+        parts.append(
+            f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-opacity=".6">'
+            f"<title>{_escaped(name, 120)}</title></polyline>"
+        )
+        parts += [
+            f'<circle class="new" cx="{x(step):.1f}" cy="{y(drift.score):.1f}" r="3">'
+            f"<title>{_escaped(name, 120)}: {drift.score:.3f}</title></circle>"
+            for step, drift in line
+            if drift.flagged
+        ]
+    for step in sorted({0, len(checks) // 2, len(checks) - 1}):
+        parts.append(
+            f'<text x="{max(left, x(step) - 60):.1f}" y="{height - 6}">'
+            f"{checks[step].checked_at:%m-%d %H:%M}</text>"
+        )
+    return f'<svg width="{width}" height="{height}" role="img">{"".join(parts)}</svg>'
+
+
+def _ranks(drift: CanaryDrift) -> str:
+    """Draw where entries stood at the baseline, and where they stand now."""
+    rows = max(len(drift.ids), len(drift.baseline_ids))
+    if not rows:
+        return ""
+    height = 20 * rows + 30
+    new = set(drift.newcomers)
+    parts = ['<text x="10" y="16">baseline</text><text x="430" y="16">now</text>']
+
+    def y(row: int) -> int:
+        return 36 + 20 * row
+
+    for row, entry_id in enumerate(drift.baseline_ids):
+        parts.append(
+            f'<text class="old" x="10" y="{y(row)}">{row + 1}. {_escaped(entry_id, 40)}</text>'
+        )
+        if entry_id in drift.ids and entry_id not in new:
+            parts.append(
+                f'<line x1="300" x2="420" y1="{y(row) - 4}" y2="{y(drift.ids.index(entry_id)) - 4}"'
+                ' stroke="#4a6fa5"/>'
+            )
+    for row, entry_id in enumerate(drift.ids):
+        kind = "new" if entry_id in new else "old"
+        mark = " (new)" if entry_id in new else ""
+        parts.append(
+            f'<text class="{kind}" x="430" y="{y(row)}">{row + 1}. '
+            f"{_escaped(entry_id, 40)}{mark}</text>"
+        )
+    return f'<svg width="760" height="{height}" role="img">{"".join(parts)}</svg>'
+
+
+def _escaped(text: str, limit: int = 400) -> str:
+    return html.escape(printable(text, limit))

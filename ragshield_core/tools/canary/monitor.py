@@ -1,0 +1,578 @@
+"""Canary queries, asked again and again, and compared with a baseline."""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ragshield_core.arguments import check_type
+from ragshield_core.entries import Batch
+from ragshield_core.errors import CanaryError, EmbedderChangedError
+from ragshield_core.tools.canary.answer_trace import statement_of, trace_answer
+from ragshield_core.tools.canary.compare import Comparison, poison_share
+from ragshield_core.tools.canary.drift import AnomalyWeights, CanaryDrift, DriftReport
+from ragshield_core.tools.canary.drift_trace import trace_drift, trace_drift_as_source
+from ragshield_core.tools.canary.embedder import PROBES, Embedder, Vectors
+from ragshield_core.tools.canary.interfaces import as_answerer, as_knowledge_base
+from ragshield_core.tools.canary.passages import Passage, Revision
+from ragshield_core.tools.canary.rank_figures import Rule
+from ragshield_core.tools.canary.remediation import (
+    BY,
+    Holder,
+    Remediation,
+    Remove,
+    Restore,
+    remediate,
+)
+from ragshield_core.tools.canary.search import Search
+from ragshield_core.tools.canary.storage import Baseline, CanaryStore, Observation
+from ragshield_core.tools.canary.suite import Canary, CanarySuite
+from ragshield_core.tools.canary.suspicions import Suspicions, text_findings
+from ragshield_core.tools.canary.text_figures import coverage, word_weights
+from ragshield_core.tools.canary.traceback import Suspect, Traceback
+
+if TYPE_CHECKING:
+    from ragshield_core.guard import Guard
+    from ragshield_core.quarantine import Quarantine
+
+# Ids and counts only: queries and answers may be confidential, retrieved texts hostile.
+logger = logging.getLogger("ragshield")
+
+# What a rebuilt model, or another processor, changes in a vector is far below; another model is
+# nowhere near.
+SAME_MODEL = 0.999
+# The baseline remembers what stood below the k places, down to so many times k: it is not new when
+# others leave and it moves up.
+DEPTH = 3
+
+
+class CanaryMonitor:
+    """Ask canary queries, compare with a baseline, trace drift to entries, and undo it.
+
+    Parameters
+    ----------
+    suite
+        The queries; or a list of them.
+    retriever
+        A LangChain vector store or retriever, a LlamaIndex index or retriever, a
+        :class:`KnowledgeBase` of your own, a batch, or a function of a query (and of k) that
+        returns documents, nodes, passages, dicts or pairs of an id and a text. Better a store or an
+        index than its retriever: LlamaIndex's retrievers do not see what is inserted after they
+        were made, and k is fixed, so that nothing takes the place of what is held.
+    answerer
+        A LangChain ``Runnable``, a LlamaIndex query engine, or a function of a query (and of the
+        retrieved texts). Without one, only retrieval is compared.
+    embedder
+        Embeds queries and answers: a model of LangChain or LlamaIndex, or a function from texts to
+        vectors. Default: the model that the retriever carries, if any.
+    k
+        Places that are compared; the default is the notebook's.
+    rule
+        ``"ragshield"``, or ``"notebook"`` for figures, score and traceback exactly as in the
+        notebook: no takeover, overlap divided by k, and ground truth as part of the score.
+    weights
+        Of the anomaly score.
+    quarantine
+        Where suspects are held and where baselines and checks are kept. Default: that of the
+        guarded store, else ``ragshield.db`` in the working directory.
+    remove, restore
+        Called with the ids to take out of the knowledge base, once they are held, and with the
+        batch to put back; give both. Default: by the methods of a guarded index, a LangChain store
+        or a :class:`WritableKnowledgeBase`; of anything else, what is held or confirmed is left out
+        of the comparison only, and checks name it in ``still_served`` until the application has
+        taken it out.
+
+    Notes
+    -----
+    The default rule flags a canary whose anomaly score reaches the threshold; whose head newcomers
+    have taken over (:func:`~ragshield_core.tools.canary.drift.takeover`, with how much of the query
+    they hold in one place, compared with what the baseline's passages do); whose answer drifted and
+    follows an entry that is new; or that breaks what was expected of it. Growth is what was added
+    in all, where the retriever can tell, else it is estimated from the canaries that changed least.
+
+    What poison can do that nobody asks about is not seen: canaries watch their own neighbourhood.
+    Text that replaces the answer without leaving the baseline's place is seen by its hash.
+
+    References
+    ----------
+    MP Aghababa, "Detecting RAG Poisoning via Canary Queries and Retrieval Drift", public notebook.
+
+    Examples
+    --------
+    >>> from ragshield_core import Batch, Quarantine
+    >>> def embed(texts):
+    ...     return [[text.count("refund") + 0.1, text.count("ship") + 0.1] for text in texts]
+    >>> kb = Batch.of(ids=["a", "b"], texts=["refund in 14 days", "ships in 3 days"],
+    ...               embeddings=embed(["refund in 14 days", "ships in 3 days"]))
+    >>> monitor = CanaryMonitor(["refund?"], kb, embedder=embed, k=1,
+    ...                         quarantine=Quarantine("sqlite://"))
+    >>> monitor.record_baseline()
+    1
+    >>> monitor.check().summary()
+    "suite 'default' against baseline 1: 0 of 1 canaries flagged"
+    """
+
+    def __init__(  # noqa: PLR0913 - what a monitor is made of
+        self,
+        suite: CanarySuite | Sequence[str],
+        retriever: Any,
+        *,
+        answerer: Any = None,
+        embedder: Any = None,
+        k: int = 6,
+        rule: Rule = "ragshield",
+        weights: AnomalyWeights | None = None,
+        quarantine: Quarantine | None = None,
+        remove: Remove | None = None,
+        restore: Restore | None = None,
+    ) -> None:
+        check_type("weights", weights, AnomalyWeights, "AnomalyWeights(...)")
+        check_type("quarantine", quarantine, ["hold"], "a Quarantine: Quarantine(url)")
+        for name, function in (("remove", remove), ("restore", restore)):
+            check_type(name, function, ["__call__"], "a function")
+        if k < 1:
+            msg = f"k is {k}, expected at least 1."
+            raise ValueError(msg)
+        if rule not in ("ragshield", "notebook"):
+            msg = f"rule is {rule!r}, expected 'ragshield' or 'notebook'."
+            raise ValueError(msg)
+        if (remove is None) != (restore is None):
+            msg = (
+                "remove and restore belong together, expected both or neither: what one takes out "
+                "the other puts back."
+            )
+            raise ValueError(msg)
+        self.suite = suite if isinstance(suite, CanarySuite) else CanarySuite(suite)
+        self.k = k
+        self.rule: Rule = rule
+        self.weights = weights if weights is not None else AnomalyWeights()
+        self._knowledge_base = as_knowledge_base(retriever)
+        self._answerer = None if answerer is None else as_answerer(answerer)
+        model = embedder if embedder is not None else self._knowledge_base.embedder
+        self._embedder = None if model is None else Embedder.of(model)
+        self._given_quarantine = quarantine
+        self._remove, self._restore = remove, restore
+        self._suspicions = Suspicions(rule)
+        self._vectors: dict[str, Vectors] = {}  # of queries
+
+    @cached_property
+    def store(self) -> CanaryStore:
+        """Where baselines and checks are kept."""
+        return CanaryStore(self.quarantine_store)
+
+    @cached_property
+    def quarantine_store(self) -> Quarantine:
+        """The quarantine."""
+        from ragshield_core.quarantine import Quarantine  # noqa: PLC0415 - slow to import
+
+        if self._given_quarantine is not None:
+            return self._given_quarantine
+        found = self._knowledge_base.quarantine
+        return Quarantine() if found is None else found
+
+    @property
+    def _search(self) -> Search:
+        return Search(self._knowledge_base, self.quarantine_store, self.k)
+
+    @property
+    def _holder(self) -> Holder:
+        return Holder(
+            self._knowledge_base,
+            self.quarantine_store,
+            embedder=self._embedder,
+            remove=self._remove,
+            restore=self._restore,
+        )
+
+    # Baseline and check
+
+    def record_baseline(self, poisoned: Collection[str] | None = None) -> int:
+        """Ask every canary and keep what it gives as the suite's next baseline.
+
+        Parameters
+        ----------
+        poisoned
+            Ids known to be poisoned: for evaluation only.
+
+        Returns
+        -------
+        int
+            The version of the baseline.
+
+        Raises
+        ------
+        CanaryError
+            If nothing at all is retrieved.
+        """
+        vectors = self._query_vectors(self.suite.queries)
+        deep = self._search(self.suite.queries, vectors, DEPTH * self.k).passages
+        found = [passages[: self.k] for passages in deep]
+        if not any(found):
+            msg = (
+                f"the retriever returns nothing for any of {len(self.suite)} canaries, so there is "
+                "nothing to compare with later; check that it asks a filled knowledge base."
+            )
+            raise CanaryError(msg)
+        self._suspicions.judge(p for passages in found for p in passages)
+        weights = word_weights(self.suite.queries)
+        observations = {
+            canary.name: self._observed(canary, passages, answer, poisoned, weights)
+            for canary, passages, answer in zip(
+                self.suite, deep, self._answers(self.suite.canaries, found), strict=True
+            )
+        }
+        baseline = Baseline(
+            suite=self.suite.name,
+            version=0,
+            created_at=dt.datetime.now(dt.UTC),
+            k=self.k,
+            rule=self.rule,
+            size=self._knowledge_base.size(),
+            probes=self._probes(),
+            queries=vectors,
+            asked={canary.name: canary.query for canary in self.suite},
+            observations=observations,
+        )
+        return self.store.save_baseline(baseline)
+
+    def check(
+        self,
+        poisoned: Collection[str] | None = None,
+        *,
+        baseline: int | None = None,
+        keep: bool = True,
+    ) -> DriftReport:
+        """Ask every canary again and compare with a baseline.
+
+        Parameters
+        ----------
+        poisoned
+            Ids known to be poisoned: for evaluation only.
+        baseline
+            Its version; default: the latest.
+        keep
+            Whether the check is kept in the database.
+
+        Raises
+        ------
+        EmbedderChangedError
+            If the baseline is of another embedder, or of another k.
+        CanaryError
+            If there is no baseline.
+        """
+        report = self.compare(poisoned, baseline=baseline)
+        if keep:
+            self.store.save_check(report)
+        if report.flagged:
+            n = len(report.canaries)
+            logger.warning("canaries: %d of %d flagged", len(report.flagged), n)
+        if report.still_served:
+            n = len(report.still_served)
+            logger.warning("canaries: %d held entries are still retrieved", n)
+        return report
+
+    def compare(
+        self,
+        poisoned: Collection[str] | None = None,
+        *,
+        baseline: int | None = None,
+        without: Collection[Revision] = (),
+    ) -> DriftReport:
+        """Do as :meth:`check` does, as if some revisions were not there; nothing is kept.
+
+        Parameters
+        ----------
+        poisoned, baseline
+            As of :meth:`check`.
+        without
+            Ids, each with the hash of a text (:attr:`Passage.revision`).
+        """
+        then = self.store.baseline(self.suite.name, baseline)
+        self._check_same(then)
+        if then.queries is not None:  # the baseline's model is this one: no need to ask it again
+            self._vectors.update(zip(then.asked.values(), then.queries, strict=True))
+        # As deep as for the baseline: approximate indexes may rank otherwise when asked for fewer.
+        queries = self.suite.queries
+        vectors = self._query_vectors(queries)
+        deep, still_served = self._search(queries, vectors, DEPTH * self.k, without)
+        for observation in then.observations.values():
+            self._suspicions.remember(observation.revisions, observation.suspicions)
+        growth, canaries = self._compared(then, deep, poisoned)
+        return DriftReport(
+            suite=self.suite.name,
+            baseline=then.version,
+            k=self.k,
+            rule=self.rule,
+            checked_at=dt.datetime.now(dt.UTC),
+            growth=growth,
+            canaries=canaries,
+            still_served=still_served,
+            # Deeper than what is compared: what would move up, were suspects left out.
+            passages={c.name: passages for c, passages in zip(self.suite, deep, strict=True)},
+        )
+
+    def history(self, limit: int = 100) -> list[DriftReport]:
+        """Return the latest checks, oldest first."""
+        return self.store.checks(self.suite.name, limit)
+
+    def watch(self, guard: Guard, on_drift: Callable[[DriftReport], object]) -> None:
+        """Check after every ingest of a guard, and call ``on_drift`` with a report that flags.
+
+        What is released from quarantine is written before the release is on record, so no check can
+        be kept yet, nor would it see what comes back: the next one does.
+        """
+
+        def after(_entries: Batch) -> None:
+            if self.store.busy:
+                return
+            report = self.check()
+            if report.flagged:
+                on_drift(report)
+
+        if not hasattr(guard, "on_admit") or not callable(on_drift):
+            msg = (
+                f"watch was given a {type(guard).__name__} and a {type(on_drift).__name__}, "
+                "expected a Guard, such as store.guard, and a function of a DriftReport."
+            )
+            raise TypeError(msg)
+        guard.on_admit(after)
+
+    # Traceback
+
+    def traceback(self, report: DriftReport | None = None, top_n: int | None = None) -> Traceback:
+        """Return who is to blame for the drift, most responsible first.
+
+        Parameters
+        ----------
+        report
+            From :meth:`check`; default: a new check, which is not kept.
+        top_n
+            How many at most.
+
+        See Also
+        --------
+        ragshield_core.tools.canary.drift_trace.trace_drift : How responsibility is found.
+        """
+        report = self.check(keep=False) if report is None else report
+        names = {drift.name for drift in report.flagged}
+        canaries = [canary for canary in self.suite if canary.name in names]
+        if any(canary.name not in report.passages for canary in canaries):
+            queries = [canary.query for canary in canaries]
+            vectors = self._query_vectors(queries)
+            found = self._search(queries, vectors, DEPTH * report.k).passages
+        else:
+            found = [list(report.passages[canary.name]) for canary in canaries]
+        passages = {c.name: listed for c, listed in zip(canaries, found, strict=True)}
+        if report.rule == "notebook":
+            return trace_drift_as_source(report, passages, top_n or 10)
+        then = self.store.baseline(self.suite.name, report.baseline)
+        return trace_drift(
+            report,
+            passages,
+            then.observations,
+            {canary.name: canary for canary in canaries},
+            self._suspicions,
+            findings=text_findings,
+            weights=self.weights,
+            top_n=top_n,
+        )
+
+    def trace_answer(
+        self, query: str, wrong_answer: str, *, depth: int = 50, since: dt.datetime | None = None
+    ) -> Traceback:
+        """Return which entries are to blame for one wrong answer; needs no baseline.
+
+        Parameters
+        ----------
+        query, wrong_answer
+            As a user reports them.
+        depth
+            Retrieved entries that are looked at.
+        since
+            When the answer was still right: entries with an older time of ingestion in their
+            metadata are not to blame. Only where your own pipeline writes that time.
+
+        See Also
+        --------
+        ragshield_core.tools.canary.answer_trace.trace_answer : How responsibility is found.
+        """
+        vectors = statement = None
+        if self._embedder is not None:  # asked once: a model takes two texts nearly as fast as one
+            texts = [query, statement_of(query, wrong_answer)]
+            vectors = self._embedder.queries(texts, unit=False)
+            statement = vectors[1] / max(float(np.linalg.norm(vectors[1])), 1e-12)
+            vectors = vectors[:1]
+        passages = self._search([query], vectors, depth).passages[0]
+        self._suspicions.judge(passages)
+        return trace_answer(
+            query,
+            wrong_answer,
+            passages,
+            statement=statement,
+            suspicion=self._suspicions,
+            since=since,
+            findings=text_findings,
+        )
+
+    # What is done about it
+
+    def quarantine(self, suspects: Sequence[Suspect], *, by: str = BY) -> tuple[str, ...]:
+        """Put suspects into quarantine and take them out of retrieval.
+
+        Parameters
+        ----------
+        suspects
+            From a traceback.
+        by
+            Who holds them, for the record.
+
+        Returns
+        -------
+        tuple[str, ...]
+            The ids that are held now; what a person has released before stays, and so does what
+            a store says to have another text of by now: deleting it would lose that text.
+
+        Notes
+        -----
+        From an index or retriever that is not guarded, and without ``remove=``, nothing can be
+        taken out: a warning says so, and checks name it in ``still_served``.
+        """
+        return self._holder.hold(suspects, by=by)
+
+    def restore(self, ids: Sequence[str], *, by: str = BY, note: str | None = None) -> None:
+        """Judge quarantined entries good and put them back."""
+        self._holder.put_back(ids, by=by, note=note)
+
+    def remediate(self, max_entries: int = 20, *, by: str = BY) -> Remediation:
+        """Quarantine suspects until the drift is gone; restore what turned out not to matter.
+
+        Checks, traces, quarantines the suspects, and checks again. Where nobody is a suspect by
+        itself, the most responsible is left out on trial: of the monitor's own view, so that
+        nothing is deleted and nothing is judged good that nobody looked at. In the end what was on
+        trial comes back, least responsible first, unless a canary is flagged with it that is not
+        without it; that goes into quarantine too.
+
+        Parameters
+        ----------
+        max_entries
+            How many may be taken out at most, on trial or not.
+        by
+            For the record.
+
+        Returns
+        -------
+        Remediation
+            What was done; ``clean`` is False where the drift did not go within ``max_entries``, or
+            where what is held is retrieved nevertheless.
+
+        Notes
+        -----
+        An answerer that retrieves by itself sees what is in quarantine, but not what is on trial.
+        """
+        return remediate(self, max_entries, by)
+
+    # How it is compared
+
+    def _compared(
+        self,
+        then: Baseline,
+        deep: Sequence[Sequence[Passage]],
+        poisoned: Collection[str] | None,
+    ) -> tuple[float, tuple[CanaryDrift, ...]]:
+        found = [passages[: self.k] for passages in deep]
+        self._suspicions.judge(p for passages in found for p in passages)
+        comparison = Comparison(
+            k=self.k,
+            rule=self.rule,
+            weights=self.weights,
+            size=self._knowledge_base.size(),
+            suspicion=self._suspicions,
+        )
+        answers = self._answers(self.suite.canaries, found)
+        return comparison.drifts(self.suite.canaries, then, deep, answers, poisoned)
+
+    def _query_vectors(self, queries: Sequence[str]) -> Vectors | None:
+        """Return the vectors of queries, each embedded once."""
+        if self._embedder is None:
+            return None
+        missing = [q for q in dict.fromkeys(queries) if q not in self._vectors]
+        if missing:
+            self._vectors.update(
+                zip(missing, self._embedder.queries(missing, unit=False), strict=True)
+            )
+        return np.stack([self._vectors[q] for q in queries])
+
+    def _probes(self) -> Vectors | None:
+        return None if self._embedder is None else self._embedder.documents(PROBES)
+
+    def _check_same(self, then: Baseline) -> None:
+        """Refuse a comparison that would show drift everywhere."""
+        where = f"baseline {then.version} of suite {then.suite!r}"
+        again = "record a new baseline once the knowledge base is known to be clean."
+        if then.k != self.k:
+            msg = (
+                f"{where} is of k={then.k}, this monitor of k={self.k}; use k={then.k}, or {again}"
+            )
+            raise EmbedderChangedError(msg)
+        if then.rule != self.rule:
+            msg = f"{where} is of rule={then.rule!r}, this monitor of {self.rule!r}; {again}"
+            raise CanaryError(msg)
+        probes = self._probes()
+        if (probes is None) != (then.probes is None):
+            which = "without" if then.probes is None else "with"
+            msg = f"{where} was recorded {which} an embedder; do the same here, or {again}"
+            raise EmbedderChangedError(msg)
+        if probes is None or then.probes is None:
+            return
+        same = probes.shape == then.probes.shape
+        # Cosines of unit vectors; of a text that a model knows no word of, the vector is zero.
+        squares = np.sum((probes - then.probes) ** 2, axis=1) if same else np.array([2.0])
+        similarity = 1.0 - float(np.max(squares)) / 2.0
+        if similarity < SAME_MODEL:
+            dims = (
+                "" if same else f", {then.probes.shape[1]} dimensions then, {probes.shape[1]} now"
+            )
+            msg = (
+                f"{where} is of another embedder (fixed texts have a cosine of {similarity:.3f} to "
+                f"their vectors then, expected {SAME_MODEL} or more{dims}): rankings would differ. "
+                f"Embed the knowledge base and the canaries with one model, and {again}"
+            )
+            raise EmbedderChangedError(msg)
+
+    def _answers(
+        self, canaries: Sequence[Canary], found: Sequence[Sequence[Passage]]
+    ) -> list[tuple[str | None, Vectors | None]]:
+        if self._answerer is None:
+            return [(None, None)] * len(canaries)
+        answers = [
+            self._answerer(canary.query, [p.text for p in passages])
+            for canary, passages in zip(canaries, found, strict=True)
+        ]
+        if self._embedder is None:
+            return [(answer, None) for answer in answers]
+        return list(zip(answers, self._embedder.documents(answers), strict=True))
+
+    def _observed(
+        self,
+        canary: Canary,
+        deep: Sequence[Passage],
+        answered: tuple[str | None, Vectors | None],
+        poisoned: Collection[str] | None,
+        weights: Mapping[str, float],
+    ) -> Observation:
+        passages, (answer, vector) = deep[: self.k], answered
+        return Observation(
+            ids=tuple(p.id for p in passages),
+            revisions=tuple(p.revision for p in passages),
+            suspicions=tuple(self._suspicions(p) for p in passages),
+            coverages=tuple(coverage(canary.query, p.text, weights) for p in passages),
+            answer=answer,
+            answer_vector=vector,
+            poison_ratio=poison_share(passages, poisoned),
+            below=tuple((p.id, p.revision) for p in deep[self.k :]),
+        )

@@ -1,0 +1,338 @@
+"""Baselines and checks, kept in the database of the quarantine."""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from sqlalchemy import Engine, Index, LargeBinary, String, Text, func, select
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
+
+from ragshield_core.database.connecting import WRITES
+from ragshield_core.database.retrying import TRIES
+from ragshield_core.errors import CanaryError
+from ragshield_core.quarantine import Quarantine
+from ragshield_core.tools.canary.drift import DriftReport
+from ragshield_core.tools.canary.embedder import Vectors
+from ragshield_core.tools.canary.rank_figures import rule_named
+
+# Of the JSON within a row; a newer one is refused rather than misread.
+FORMAT = 2
+
+
+class _Base(DeclarativeBase):
+    pass
+
+
+class _Baseline(_Base):
+    __tablename__ = "ragshield_canary_baseline"
+    __table_args__ = (
+        Index("ragshield_canary_version", "namespace", "suite", "version", unique=True),
+    )
+
+    number: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
+    namespace: Mapped[str] = mapped_column(String(200))
+    suite: Mapped[str] = mapped_column(String(200))
+    version: Mapped[int]
+    created_at: Mapped[str] = mapped_column(String(32))  # ISO 8601, UTC
+    k: Mapped[int]
+    fingerprint: Mapped[str | None] = mapped_column(String(32))
+    content: Mapped[str] = mapped_column(Text)
+    vectors: Mapped[bytes] = mapped_column(LargeBinary)  # float32: probes, queries, answers
+
+
+class _Check(_Base):
+    __tablename__ = "ragshield_canary_check"
+    __table_args__ = (Index("ragshield_canary_checks", "namespace", "suite", "number"),)
+
+    number: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
+    namespace: Mapped[str] = mapped_column(String(200))
+    suite: Mapped[str] = mapped_column(String(200))
+    checked_at: Mapped[str] = mapped_column(String(32))
+    report: Mapped[str] = mapped_column(Text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Observation:
+    """What one canary gave when it was asked.
+
+    Attributes
+    ----------
+    ids, revisions
+        Retrieved, best first; hashes of their texts.
+    suspicions
+        Of each retrieved text, in [0, 1].
+    coverages
+        How much of the query each retrieved text holds in one place, in [0, 1]; ``None`` in
+        baselines of older versions.
+    answer, answer_vector
+        ``None`` without an answerer, or an embedder.
+    poison_ratio
+        ``None`` without ground truth.
+    below
+        Ids and hashes of what stood just below: it is not new when it moves up.
+    """
+
+    ids: tuple[str, ...]
+    revisions: tuple[str, ...]
+    suspicions: tuple[float, ...]
+    answer: str | None
+    answer_vector: Vectors | None
+    poison_ratio: float | None
+    below: tuple[tuple[str, str], ...] = ()
+    coverages: tuple[float, ...] | None = None
+
+    @property
+    def suspicion_ratio(self) -> float:
+        """Mean suspicion of the retrieved texts; 0 for none."""
+        return float(np.mean(self.suspicions)) if self.suspicions else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Baseline:
+    """What a suite gave when all was well.
+
+    Attributes
+    ----------
+    suite, version, created_at, k, rule
+        Name of the suite, number of the baseline, UTC, places, and the rule of its suspicions.
+    size
+        Entries of the knowledge base, if the retriever told.
+    probes, queries
+        Vectors of fixed texts, by which a changed embedder is known, and of the canaries; ``None``
+        without an embedder.
+    observations
+        By the canary's name.
+    asked
+        Query by the canary's name.
+    """
+
+    suite: str
+    version: int
+    created_at: dt.datetime
+    k: int
+    rule: str
+    size: int | None
+    probes: Vectors | None
+    queries: Vectors | None
+    asked: Mapping[str, str]
+    observations: Mapping[str, Observation]
+
+    @property
+    def fingerprint(self) -> str | None:
+        """A short name of the embedder: a hash of its rounded vectors of fixed texts."""
+        if self.probes is None:
+            return None
+        rounded = np.round(self.probes.astype(np.float64), 2) + 0.0  # no negative zero
+        return hashlib.blake2b(rounded.tobytes(), digest_size=8).hexdigest()
+
+
+class CanaryStore:
+    """Baselines and checks of a namespace, in the database of a quarantine."""
+
+    def __init__(self, quarantine: Quarantine) -> None:
+        self._quarantine = quarantine
+        self._prepared: Engine | None = None
+
+    def save_baseline(self, baseline: Baseline) -> int:
+        """Keep a baseline as the next version of its suite; return the version."""
+        for tries_left in reversed(range(TRIES)):
+            try:
+                return self._next_version(baseline)
+            except IntegrityError:  # another process took the number
+                if not tries_left:
+                    raise
+        raise AssertionError  # pragma: no cover - the last try returns or raises
+
+    def _next_version(self, baseline: Baseline) -> int:
+        with self._session(writes=True) as session:
+            last = session.scalar(
+                select(func.max(_Baseline.version)).where(
+                    _Baseline.namespace == self._namespace, _Baseline.suite == baseline.suite
+                )
+            )
+            version = int(last or 0) + 1
+            content, vectors = _packed(baseline)
+            session.add(
+                _Baseline(
+                    namespace=self._namespace,
+                    suite=baseline.suite,
+                    version=version,
+                    created_at=baseline.created_at.isoformat(timespec="microseconds"),
+                    k=baseline.k,
+                    fingerprint=baseline.fingerprint,
+                    content=json.dumps(content),
+                    vectors=vectors,
+                )
+            )
+        return version
+
+    def baseline(self, suite: str, version: int | None = None) -> Baseline:
+        """Return a baseline; the latest by default.
+
+        Raises
+        ------
+        CanaryError
+            If there is none, or it was written by a newer version.
+        """
+        query = select(_Baseline).where(
+            _Baseline.namespace == self._namespace, _Baseline.suite == suite
+        )
+        if version is not None:
+            query = query.where(_Baseline.version == version)
+        with self._session() as session:
+            row = session.scalars(query.order_by(_Baseline.version.desc()).limit(1)).first()
+            if row is None:
+                which = "no baseline" if version is None else f"no baseline {version}"
+                msg = (
+                    f"suite {suite!r} has {which} in {self._quarantine!r}; record one while the "
+                    "knowledge base is believed to be clean: record_baseline(), or `ragshield "
+                    "canary baseline`."
+                )
+                raise CanaryError(msg)
+            return _unpacked(row)
+
+    def suites(self) -> list[str]:
+        """Return the names of all suites that have a baseline."""
+        query = select(_Baseline.suite).where(_Baseline.namespace == self._namespace).distinct()
+        with self._session() as session:
+            return sorted(session.scalars(query))
+
+    def versions(self, suite: str) -> list[tuple[int, dt.datetime, str | None, int]]:
+        """Return version, time, fingerprint of the embedder, and k of each baseline, in order."""
+        query = (
+            select(_Baseline.version, _Baseline.created_at, _Baseline.fingerprint, _Baseline.k)
+            .where(_Baseline.namespace == self._namespace, _Baseline.suite == suite)
+            .order_by(_Baseline.version)
+        )
+        with self._session() as session:
+            return [
+                (v, dt.datetime.fromisoformat(at), f, k) for v, at, f, k in session.execute(query)
+            ]
+
+    def save_check(self, report: DriftReport) -> None:
+        """Keep a check."""
+        with self._session(writes=True) as session:
+            session.add(
+                _Check(
+                    namespace=self._namespace,
+                    suite=report.suite,
+                    checked_at=report.checked_at.isoformat(timespec="microseconds"),
+                    report=report.to_json(),
+                )
+            )
+
+    def checks(self, suite: str, limit: int = 100) -> list[DriftReport]:
+        """Return the latest checks of a suite, oldest first."""
+        query = (
+            select(_Check.report)
+            .where(_Check.namespace == self._namespace, _Check.suite == suite)
+            .order_by(_Check.number.desc())
+            .limit(limit)
+        )
+        with self._session() as session:
+            found = session.scalars(query).all()
+        return [DriftReport.from_dict(json.loads(text)) for text in reversed(found)]
+
+    @property
+    def busy(self) -> bool:
+        """Whether this thread is within a transaction of the quarantine, where none can begin."""
+        return self._quarantine.busy
+
+    @property
+    def _namespace(self) -> str:
+        return self._quarantine.namespace
+
+    @contextmanager
+    def _session(self, *, writes: bool = False) -> Iterator[Session]:
+        """One transaction."""
+        with self._quarantine.engine() as engine:
+            if self._prepared is not engine:
+                # The lock comes first, or two processes make the tables at once and one fails.
+                with Session(engine) as session, session.begin():
+                    connection = session.connection(execution_options={WRITES: True})
+                    _Base.metadata.create_all(connection)
+                self._prepared = engine
+            with Session(engine) as session, session.begin():
+                session.connection(execution_options={WRITES: writes})
+                yield session
+
+
+def _packed(baseline: Baseline) -> tuple[dict[str, Any], bytes]:
+    observations = baseline.observations.values()
+    answers = [o.answer_vector for o in observations if o.answer_vector is not None]
+    parts = [p for p in (baseline.probes, baseline.queries) if p is not None] + [
+        a[None] for a in answers
+    ]
+    vectors = np.vstack(parts).astype("<f4") if parts else np.empty((0, 0), "<f4")
+    content = {
+        "format": FORMAT,
+        "rule": baseline.rule,
+        "size": baseline.size,
+        "dim": int(vectors.shape[1]),
+        "probes": 0 if baseline.probes is None else len(baseline.probes),
+        "queries": 0 if baseline.queries is None else len(baseline.queries),
+        "canaries": [
+            {
+                "name": name,
+                "query": baseline.asked[name],
+                "ids": list(o.ids),
+                "revisions": list(o.revisions),
+                "suspicions": list(o.suspicions),
+                "coverages": None if o.coverages is None else list(o.coverages),
+                "answer": o.answer,
+                "has_vector": o.answer_vector is not None,
+                "poison_ratio": o.poison_ratio,
+                "below": [list(pair) for pair in o.below],
+            }
+            for name, o in baseline.observations.items()
+        ],
+    }
+    return content, vectors.tobytes()
+
+
+def _unpacked(row: _Baseline) -> Baseline:
+    content = json.loads(row.content)
+    if content["format"] > FORMAT:
+        msg = (
+            f"baseline {row.version} of suite {row.suite!r} is of format {content['format']}, this "
+            f"version of RAGShield reads up to {FORMAT}; upgrade ragshield."
+        )
+        raise CanaryError(msg)
+    dim = content["dim"]
+    vectors = np.frombuffer(row.vectors, dtype="<f4").astype(np.float32)
+    vectors = vectors.reshape(-1, dim) if dim else vectors.reshape(0, 0)
+    start = content["probes"] + content["queries"]
+    answers = iter(vectors[start:])
+    observations, asked = {}, {}
+    for item in content["canaries"]:
+        asked[item["name"]] = item["query"]
+        observations[item["name"]] = Observation(
+            ids=tuple(item["ids"]),
+            revisions=tuple(item["revisions"]),
+            suspicions=tuple(item["suspicions"]),
+            answer=item["answer"],
+            answer_vector=next(answers) if item["has_vector"] else None,
+            poison_ratio=item["poison_ratio"],
+            below=tuple((entry_id, revision) for entry_id, revision in item["below"]),
+            coverages=None if item.get("coverages") is None else tuple(item["coverages"]),
+        )
+    return Baseline(
+        suite=row.suite,
+        version=row.version,
+        created_at=dt.datetime.fromisoformat(row.created_at),
+        k=row.k,
+        rule=rule_named(content["rule"]),
+        size=content["size"],
+        probes=vectors[: content["probes"]] if content["probes"] else None,
+        queries=vectors[content["probes"] : start] if content["queries"] else None,
+        asked=asked,
+        observations=observations,
+    )

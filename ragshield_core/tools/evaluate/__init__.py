@@ -1,0 +1,30 @@
+"""How a guard does on one's own corpus: half of it is known, poison comes with the rest."""
+
+from ragshield_core.tools.evaluate.bounds import Bound, at_least, at_most
+from ragshield_core.tools.evaluate.figures import (
+    Evaluation,
+    Missed,
+    Rate,
+    Reached,
+    Recall,
+    WronglyHeld,
+)
+from ragshield_core.tools.evaluate.gate import worse_than
+from ragshield_core.tools.evaluate.targets import carriers_of, targets_of
+from ragshield_core.tools.evaluate.trial import evaluate
+
+__all__ = [
+    "Bound",
+    "Evaluation",
+    "Missed",
+    "Rate",
+    "Reached",
+    "Recall",
+    "WronglyHeld",
+    "at_least",
+    "at_most",
+    "carriers_of",
+    "evaluate",
+    "targets_of",
+    "worse_than",
+]

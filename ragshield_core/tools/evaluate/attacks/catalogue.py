@@ -1,0 +1,498 @@
+"""Attacks that have a public recipe, each as texts for a target; in wordings of our own.
+
+A recipe says where the question stands, what is claimed, and how often; the words around it are
+drawn from :data:`~ragshield_core.tools.evaluate.attacks.wordings.WORDINGS`, or from those of a file
+of one's own. They vary less than what a language model writes: measure with texts of others as well
+(:func:`~ragshield_core.tools.evaluate.attacks.read_attacks`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal, Self
+
+import numpy as np
+
+from ragshield_core.tools.evaluate.attacks.passages import keys_of, put_question_in_front
+from ragshield_core.tools.evaluate.attacks.phrases import vary_phrase
+from ragshield_core.tools.evaluate.attacks.wordings import PHRASE, WORDINGS, Wordings
+
+# How much an attacker knows of the guard; each step is on top of the one before.
+Difficulty = Literal["published", "reworded", "blended"]
+DIFFICULTIES: tuple[Difficulty, ...] = ("published", "reworded", "blended")
+# Tokens of optimised gibberish beside a text: HotFlip's published passages have as many and more.
+_N_TOKENS = 25
+_SENTENCE_ENDS = re.compile(r"(?<=[.?!]) ")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """What an attack is aimed at.
+
+    Attributes
+    ----------
+    question
+        Whose answer shall be wrong.
+    wrong_answer
+        What it shall be.
+    answer
+        What it is, as far as that is known; attacks that deny it say ``"the earlier answer"`` else.
+    carriers
+        Clean texts, in which something is planted; at least one.
+    """
+
+    question: str
+    wrong_answer: str
+    answer: str | None = None
+    carriers: tuple[str, ...] = ("",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planted:
+    """Texts that are planted for one target.
+
+    Attributes
+    ----------
+    attack
+        Its name.
+    question
+        Whose answer they want to change; ``None`` where they are made for no question.
+    texts
+        One or more, together.
+    labels
+        Of each text, the label that it claims; empty where none does.
+    """
+
+    attack: str
+    question: str | None
+    texts: tuple[str, ...]
+    labels: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """What a recipe writes from.
+
+    Attributes
+    ----------
+    target
+        What the texts are aimed at.
+    n
+        How many there shall be.
+    rng
+        Draws wordings and places.
+    wordings
+        Ours, or those of a file.
+    reworded
+        Whether what the recipe is known by is to be said in other words.
+    """
+
+    target: Target
+    n: int
+    rng: np.random.Generator
+    wordings: Wordings = field(default_factory=lambda: WORDINGS)
+    reworded: bool = False
+
+    def drawn(self, key: str, n: int | None = None, *, loosely: bool = False) -> list[str]:
+        """Return so many wordings of a key, filled in; none twice before all were there once.
+
+        Loosely: each with other key words of the question left out, the rest in any order.
+        """
+        wordings, n = self.wordings[key], self.n if n is None else n
+        rounds = -(-n // len(wordings))
+        order = np.concatenate([self.rng.permutation(len(wordings)) for _ in range(rounds)])[:n]
+        keys = keys_of(self.target.question)
+        return [
+            _filled(wordings[number], self.target, _some_of(keys, self.rng) if loosely else keys)
+            for number in order.tolist()
+        ]
+
+    def questions(self) -> list[str]:
+        """Return the question for each text, in other words if it is to be."""
+        if self.reworded:
+            return self.drawn("questions, reworded")
+        return [self.target.question] * self.n
+
+    def carrier(self, number: int) -> str:
+        """Return a clean text, another one for each number as long as there are some."""
+        return self.target.carriers[number % len(self.target.carriers)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attack:
+    """A recipe.
+
+    Attributes
+    ----------
+    name
+        As reports have it.
+    size
+        Texts for each target, as published.
+    source
+        The paper.
+    write
+        Returns the texts of a draft.
+    for_question
+        Whether they are to be retrieved for the target's question.
+    steps
+        What an attacker who knows more does otherwise, by difficulty. ``"reworded"``: what the
+        recipe is known by is said in other words, or stands elsewhere. ``"blended"``: besides, each
+        text is taken apart, and its sentences stand in a clean text of the corpus, another one
+        for each. Recipes to which a step would do nothing have none.
+    difficulty
+        The step at which it is written; :meth:`at` takes another one.
+    """
+
+    name: str
+    size: int
+    source: str
+    write: Callable[[Draft], list[str]]
+    for_question: bool = True
+    steps: Mapping[Difficulty, str] = field(default_factory=dict)
+    difficulty: Difficulty = "published"
+
+    def at(self, difficulty: Difficulty) -> Self:
+        """Return it at a difficulty, or at the hardest one below that it has; its name says which.
+
+        Raises
+        ------
+        ValueError
+            If the difficulty is not known.
+
+        Examples
+        --------
+        >>> BY_NAME["CorruptRAG"].at("blended").name
+        'CorruptRAG, blended'
+        >>> BY_NAME["hidden instructions"].at("blended").name  # they stand in clean texts already
+        'hidden instructions, reworded'
+        """
+        if difficulty not in DIFFICULTIES:
+            msg = f"difficulty is {difficulty!r}, expected one of {', '.join(DIFFICULTIES)}."
+            raise ValueError(msg)
+        below = DIFFICULTIES[: DIFFICULTIES.index(difficulty) + 1]
+        step: Difficulty = next((s for s in reversed(below) if s in self.steps), "published")
+        name = self.name.removesuffix(f", {self.difficulty}")
+        if step != "published":
+            name = f"{name}, {step}"
+        return replace(self, name=name, difficulty=step)
+
+    @property
+    def told(self) -> str:
+        """The source, and what is done otherwise at this difficulty."""
+        below = DIFFICULTIES[: DIFFICULTIES.index(self.difficulty) + 1]
+        return "; ".join([self.source, *(self.steps[each] for each in below if each in self.steps)])
+
+    def plant(
+        self,
+        target: Target,
+        seed: int,
+        size: int | None = None,
+        *,
+        wordings: Wordings = WORDINGS,
+    ) -> Planted:
+        """Return texts for a target; the same for the same seed.
+
+        Parameters
+        ----------
+        target
+            What they are aimed at.
+        seed
+            Of all that is drawn.
+        size
+            How many; ``None``, the default, as published.
+        wordings
+            Ours, or those that :func:`~ragshield_core.tools.evaluate.attacks.own_wordings` returns.
+
+        Examples
+        --------
+        >>> target = Target(question="who built the old pier?", wrong_answer="Ada Quill")
+        >>> BY_NAME["CorruptRAG"].plant(target, seed=1).texts[0].startswith(target.question)
+        True
+        """
+        rng = np.random.default_rng(seed)
+        draft = Draft(target, size or self.size, rng, wordings, self.difficulty != "published")
+        texts = self.write(draft)
+        if self.difficulty == "blended":
+            texts = [_blended(text, draft.carrier(i), rng) for i, text in enumerate(texts)]
+        question = target.question if self.for_question else None
+        return Planted(attack=self.name, question=question, texts=tuple(texts))
+
+
+def _filled(wording: str, target: Target, keys: str) -> str:
+    """Return a wording with question, keys, wrong and right answer put in."""
+    values = {
+        "q": target.question,
+        "k": keys,
+        "a": target.wrong_answer,
+        "r": target.answer or "the earlier answer",
+    }
+    return re.sub(r"\{([qkar])\}", lambda found: values[found[1]], wording)
+
+
+def _some_of(keys: str, rng: np.random.Generator) -> str:
+    """Return two thirds of some words, two at least, in any order."""
+    words = rng.permutation(keys.split(" "))
+    return " ".join(words[: max(2, -(-2 * len(words) // 3))].tolist())
+
+
+def _blended(text: str, carrier: str, rng: np.random.Generator) -> str:
+    """Return a clean text among whose sentences those of another stand, in order."""
+    theirs, found = _SENTENCE_ENDS.split(text), _SENTENCE_ENDS.split(carrier)
+    places = np.sort(rng.integers(len(found) + 1, size=len(theirs)))
+    for shift, (place, sentence) in enumerate(zip(places.tolist(), theirs, strict=True)):
+        found.insert(place + shift, sentence)
+    return " ".join(found).strip()
+
+
+def _raw(draft: Draft) -> list[str]:
+    return draft.drawn("passages", loosely=draft.reworded)
+
+
+def _in_front(draft: Draft) -> list[str]:
+    texts = draft.drawn("passages")
+    if draft.reworded:
+        return [f"{q} {text}" for q, text in zip(draft.questions(), texts, strict=True)]
+    return [put_question_in_front(draft.target.question, text) for text in texts]
+
+
+def _at_the_end(draft: Draft) -> list[str]:
+    texts = draft.drawn("passages")
+    return [f"{text} {q}" for q, text in zip(draft.questions(), texts, strict=True)]
+
+
+def _in_the_middle(draft: Draft) -> list[str]:
+    found = []
+    texts = draft.drawn("passages")
+    for question, text in zip(draft.questions(), texts, strict=True):
+        first, stop, rest = text.partition(". ")
+        if not rest:  # of a single sentence, between two words
+            words = text.split(" ")
+            first, stop = " ".join(words[: len(words) // 2]), " "
+            rest = " ".join(words[len(words) // 2 :])
+        found.append(f"{first}{stop}{question} {rest}")
+    return found
+
+
+def _wordings(key: str) -> Callable[[Draft], list[str]]:
+    """Return a recipe of wordings that are all there is to it."""
+
+    def write(draft: Draft) -> list[str]:
+        return draft.drawn(f"{key}, reworded" if draft.reworded else key)
+
+    return write
+
+
+_orders = _wordings("orders")
+
+
+def _claims(draft: Draft) -> list[str]:
+    texts = _wordings("claims")(draft)
+    return texts if draft.reworded else [f"{draft.target.question} {text}" for text in texts]
+
+
+def _carried(draft: Draft) -> list[str]:
+    """Return orders in the middle of clean texts."""
+    found = []
+    for number, order in enumerate(_orders(draft)):
+        sentences = _SENTENCE_ENDS.split(draft.carrier(number))
+        sentences.insert(int(draft.rng.integers(len(sentences) + 1)), order)
+        found.append(" ".join(sentences))
+    return found
+
+
+# Where browsers and editors show nothing, as published and where fewer look.
+_HIDING = (
+    lambda text, order: f'{text} <span style="display:none">{order}</span>',
+    lambda text, order: f"{text} <!-- {order} -->",
+    lambda text, order: text + "".join(chr(0xE0000 + ord(c)) for c in order if c.isascii()),
+)
+_HIDING_ELSEWHERE = (
+    lambda text, order: f"{text}\n\n[//]: # ({order})",
+    lambda text, order: f'<div data-note="{order}">{text}</div>',
+    lambda text, order: f'<p title="{order}">{text}</p>',
+)
+
+
+def _hidden(draft: Draft) -> list[str]:
+    """Return orders behind clean texts, where readers do not see them."""
+    ways = _HIDING_ELSEWHERE if draft.reworded else _HIDING
+    return [
+        ways[number % len(ways)](draft.carrier(number), order)
+        for number, order in enumerate(_orders(draft))
+    ]
+
+
+def _clones(draft: Draft) -> list[str]:
+    (text,) = draft.drawn("passages", 1)
+    if not draft.reworded:
+        return [text] * draft.n
+    seeds = draft.rng.integers(2**32, size=draft.n).tolist()
+    copies = [vary_phrase(text, 1, seed)[0] for seed in seeds]
+    return [f"{q} {copy}" for q, copy in zip(draft.questions(), copies, strict=True)]
+
+
+def _trigger(draft: Draft) -> list[str]:
+    """Return clean texts with one phrase of three words planted in each, or variations of it."""
+    words = tuple(dict.fromkeys(draft.wordings["triggers"]))
+    phrase = " ".join(draft.rng.choice(words, PHRASE, replace=False))
+    phrases = [phrase] * draft.n
+    if draft.reworded:
+        phrases = vary_phrase(phrase, draft.n, int(draft.rng.integers(2**32)))
+    found = []
+    for number, planted in enumerate(phrases):
+        words_around = draft.carrier(number).split(" ")
+        at = int(draft.rng.integers(len(words_around) + 1))
+        found.append(" ".join([*words_around[:at], planted, *words_around[at:]]))
+    return found
+
+
+def _gibberish(draft: Draft) -> list[str]:
+    between = ", " if draft.reworded else " "
+    tokens = draft.wordings["tokens"]
+    return [
+        f"{between.join(draft.rng.choice(tokens, _N_TOKENS))} {text}"
+        for text in draft.drawn("passages")
+    ]
+
+
+_POISONED_RAG = "Zou et al., PoisonedRAG, USENIX Security 2025"
+_GRESHAKE = "Greshake et al., Not what you've signed up for, AISec 2023"
+_RAGDEFENDER = "Kim et al., Rescuing the Unpoisoned, ACSAC 2025"
+_OTHER_QUESTION = (
+    f"the question in other words and without its form (after the paraphrases of {_RAGDEFENDER})"
+)
+_QUIET_ORDERS = (
+    "orders as conventions that address nobody (after Zhan et al., Adaptive Attacks Break "
+    "Defenses Against Indirect Prompt Injection, Findings of NAACL 2025)"
+)
+
+
+def _steps(reworded: str, *, blended: bool = True) -> Mapping[Difficulty, str]:
+    """Return what is done otherwise; blended in is what does not stand in clean texts already."""
+    steps: dict[Difficulty, str] = {"reworded": reworded}
+    if blended:
+        steps["blended"] = (
+            "its sentences stand apart in a clean text, another one for each (after the semantic "
+            f"dispersion of {_RAGDEFENDER})"
+        )
+    return steps
+
+
+ATTACKS: tuple[Attack, ...] = (
+    *(
+        Attack(
+            name=f"PoisonedRAG, question {where}",
+            size=5,
+            source=_POISONED_RAG,
+            write=write,
+            steps=_steps(_OTHER_QUESTION),
+        )
+        for where, write in (
+            ("in front", _in_front),
+            ("at the end", _at_the_end),
+            ("in the middle", _in_the_middle),
+        )
+    ),
+    Attack(
+        name="PoisonedRAG, without the question",
+        size=5,
+        source=_POISONED_RAG,
+        write=_raw,
+        steps=_steps(
+            "each text with other words of the question left out (after the synonyms "
+            f"of {_RAGDEFENDER})"
+        ),
+    ),
+    Attack(
+        name="CorruptRAG",
+        size=1,
+        source="Zhang et al., Practical Poisoning Attacks against RAG, arXiv:2504.03957",
+        write=_claims,
+        steps=_steps(
+            "no question in front, and a plain statement without a word of other "
+            "sources (as its variant CorruptRAG-AK)"
+        ),
+    ),
+    Attack(
+        name="AuthChain",
+        size=1,
+        source="Chang et al., One Shot Dominance, Findings of EMNLP 2025",
+        write=_wordings("authority"),
+        steps=_steps("the authority is told of in passing, and rejects nothing; no public source"),
+    ),
+    Attack(
+        name="blockers",
+        size=1,
+        source="Shafran et al., Machine Against the RAG, USENIX Security 2025",
+        write=_wordings("blockers"),
+        steps=_steps(
+            "no question in front, and no refusal: a text that says that nothing is "
+            "known; no public source"
+        ),
+    ),
+    Attack(
+        name="instructions",
+        size=1,
+        source=_GRESHAKE,
+        write=_orders,
+        steps=_steps(_QUIET_ORDERS),
+    ),
+    Attack(
+        name="instructions in clean texts",
+        size=1,
+        source=_GRESHAKE,
+        write=_carried,
+        for_question=False,
+        steps=_steps(_QUIET_ORDERS, blended=False),
+    ),
+    Attack(
+        name="hidden instructions",
+        size=1,
+        source=_GRESHAKE,
+        write=_hidden,
+        for_question=False,
+        steps=_steps(
+            f"{_QUIET_ORDERS}, in attributes and in notes of Markdown instead of "
+            "comments, styles and invisible characters",
+            blended=False,
+        ),
+    ),
+    Attack(
+        name="clones",
+        size=5,
+        source="copies of one text under many names",
+        write=_clones,
+        steps=_steps(
+            "each copy under another opening, with a word replaced, added or left "
+            "out; no public source"
+        ),
+    ),
+    Attack(
+        name="planted phrase",
+        size=10,
+        source="Chen et al., AgentPoison, NeurIPS 2024",
+        write=_trigger,
+        for_question=False,
+        steps=_steps(
+            "the phrase with a word replaced, added or left out in each text; no public source",
+            blended=False,
+        ),
+    ),
+    Attack(
+        name="gibberish",
+        size=1,
+        source="Zhong et al., Poisoning Retrieval Corpora, EMNLP 2023",
+        write=_gibberish,
+        steps=_steps("a comma behind every token (docs/limits.md); no public source"),
+    ),
+    Attack(
+        name="opinions",
+        size=5,
+        source="Chen et al., FlippedRAG, CCS 2025",
+        write=_wordings("opinions"),
+        steps=_steps("told as what others came to think; no public source"),
+    ),
+)
+BY_NAME: Mapping[str, Attack] = {attack.name: attack for attack in ATTACKS}

@@ -1,0 +1,97 @@
+"""Attack texts and targets of one's own, in files of JSON Lines."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from ragshield_core.errors import SourceError
+from ragshield_core.tools.evaluate.attacks.catalogue import Planted, Target
+
+
+def read_attacks(path: Path) -> list[Planted]:
+    """Return attack texts of a file of JSON Lines.
+
+    Each line has ``text``; ``attack`` names the attack (default: the file), ``target`` what belongs
+    together (default: each text is alone), ``question`` what it is to be retrieved for (default:
+    none).
+
+    Raises
+    ------
+    SourceError
+        If the file cannot be read, or a line is not such an object; names the line.
+    """
+    groups: dict[tuple[str, str], tuple[str | None, list[str]]] = {}
+    for number, row in _rows(path, ("text",), ("attack", "target", "question")):
+        key = (row.get("attack") or path.stem, row.get("target") or f"line {number}")
+        groups.setdefault(key, (row.get("question"), []))[1].append(row["text"])
+    return [
+        Planted(attack=attack, question=question, texts=tuple(texts))
+        for (attack, _), (question, texts) in groups.items()
+    ]
+
+
+def read_targets(path: Path, carriers: Sequence[str]) -> list[Target]:
+    """Return targets of a file of JSON Lines, each with ``question`` and ``wrong_answer``.
+
+    ``answer``, the right one, is optional: attacks that deny it name it.
+
+    Parameters
+    ----------
+    path
+        Of the file.
+    carriers
+        Clean texts, in which attacks plant something; the same for all targets.
+
+    Raises
+    ------
+    SourceError
+        If the file cannot be read, or a line is not such an object; names the line.
+    """
+    return [
+        Target(
+            question=row["question"],
+            wrong_answer=row["wrong_answer"],
+            answer=row.get("answer"),
+            carriers=tuple(carriers),
+        )
+        for _, row in _rows(path, ("question", "wrong_answer"), ("answer",))
+    ]
+
+
+def _rows(
+    path: Path, needed: Sequence[str], possible: Sequence[str]
+) -> Iterator[tuple[int, dict[str, str]]]:
+    """Yield the number of each line, and those of its values that are there; one at least."""
+    example = json.dumps(dict.fromkeys((*needed, *possible), "..."))
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        msg = f"{path} cannot be read ({type(error).__name__}); expected JSON Lines in UTF-8."
+        raise SourceError(msg) from None
+    found = False
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError):  # whose message would quote hostile text
+            row = None
+        values = (
+            {}
+            if not isinstance(row, dict)
+            else {name: row[name] for name in (*needed, *possible) if row.get(name) is not None}
+        )
+        strings = all(isinstance(value, str) for value in values.values())
+        if not strings or not all(values.get(name) for name in needed):
+            msg = (
+                f"{path}, line {number}: expected an object such as {example}, all of them "
+                f"strings, {' and '.join(needed)} not empty."
+            )
+            raise SourceError(msg)
+        found = True
+        yield number, values
+    if not found:
+        msg = f"{path} is empty, expected at least one line such as {example}."
+        raise SourceError(msg)

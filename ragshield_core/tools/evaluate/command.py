@@ -1,0 +1,263 @@
+"""``ragshield evaluate``: how the guard does on a corpus of one's own."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+
+from ragshield_core.calibration import clean_entries_needed
+from ragshield_core.errors import SourceError
+from ragshield_core.findings import printable
+from ragshield_core.logs import quiet
+from ragshield_core.tools.audit.command import (
+    Bar,
+    Column,
+    cached_embedder,
+    check_parent,
+    no_crash_looks_like_a_finding,
+)
+from ragshield_core.tools.audit.knowledge_base import load
+from ragshield_core.tools.audit.readers.kinds import open_source
+from ragshield_core.tools.audit.readers.source import Columns
+from ragshield_core.tools.evaluate.attacks import (
+    ATTACKS,
+    DIFFICULTIES,
+    LABEL_FLIPS,
+    WORDINGS,
+    Attack,
+    read_attacks,
+    read_targets,
+    read_wordings,
+)
+from ragshield_core.tools.evaluate.attacks.wordings import mark_of
+from ragshield_core.tools.evaluate.bounds import at_least, at_most, check_bounds
+from ragshield_core.tools.evaluate.figures import Evaluation
+from ragshield_core.tools.evaluate.gate import check_comparable, worse_than
+from ragshield_core.tools.evaluate.output import show
+from ragshield_core.tools.evaluate.page import html_page
+from ragshield_core.tools.evaluate.sarif import to_sarif
+from ragshield_core.tools.evaluate.streams import STREAM, STREAMS
+from ragshield_core.tools.evaluate.targets import carriers_of
+from ragshield_core.tools.evaluate.trial import (
+    N_TARGETS,
+    SIZES,
+    TOP_K,
+    check_enough,
+    evaluate,
+    halves,
+)
+
+PASSED, WORSE = 0, 1
+NAMES = (*(attack.name for attack in ATTACKS), LABEL_FLIPS)
+
+
+def evaluate_command(  # noqa: PLR0913 - options of a command line
+    data: Annotated[
+        Path,
+        typer.Argument(
+            help="A folder of text, Markdown or HTML; JSONL(.gz), parquet or npz; or a folder of "
+            "LangChain's FAISS or LlamaIndex. Believed to be clean."
+        ),
+    ],
+    *,
+    fpr: Annotated[
+        float, typer.Option(help="Accepted share of clean entries held, in (0, 1).")
+    ] = 0.01,
+    attack: Annotated[
+        list[str] | None,
+        typer.Option(help=f"{'; '.join(NAMES)}; repeatable; default: all."),
+    ] = None,
+    attacks: Annotated[
+        list[Path] | None,
+        typer.Option(help="Attack texts of your own: JSONL with text, attack, target, question."),
+    ] = None,
+    queries: Annotated[
+        Path | None,
+        typer.Option(help="Targets of your own: JSONL with question, wrong_answer, answer."),
+    ] = None,
+    wordings: Annotated[
+        Path | None,
+        typer.Option(
+            help="Wordings of your own for the recipes: JSON as attacks/wordings.json, in place of "
+            'ours key by key; "..." in a list stands for ours.'
+        ),
+    ] = None,
+    difficulty: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="published, as the papers have it; reworded, what gives a recipe away said in "
+            "other words; blended, besides within clean texts; repeatable; default: published."
+        ),
+    ] = None,
+    targets: Annotated[int, typer.Option(min=1, help="How many targets.")] = N_TARGETS,
+    sizes: Annotated[
+        str, typer.Option(help="Texts of a target that come together, of recipes with several.")
+    ] = ",".join(map(str, SIZES)),
+    top_k: Annotated[int, typer.Option(min=1, help="Entries that a question retrieves.")] = TOP_K,
+    stream: Annotated[
+        int,
+        typer.Option(min=1, help="Clean entries of a stream; one in a hundred is poison."),
+    ] = STREAM,
+    streams: Annotated[
+        int, typer.Option(min=1, help="Streams of an attack: more targets, more time.")
+    ] = STREAMS,
+    json_file: Annotated[
+        Path | None, typer.Option("--json", help="Write all figures there, for programs.")
+    ] = None,
+    html_file: Annotated[
+        Path | None, typer.Option("--html", help="Write a page with plots there.")
+    ] = None,
+    sarif_file: Annotated[
+        Path | None,
+        typer.Option("--sarif", help="Write missed poison and held clean entries there, as SARIF."),
+    ] = None,
+    baseline: Annotated[
+        Path | None,
+        typer.Option(
+            help="An earlier --json: fail if a figure has left its interval for the worse."
+        ),
+    ] = None,
+    fail_below: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="recall=.8, recall.poisonedrag=.9: fail if an attack's recall, in a stream or of "
+            "one text alone, is below that share; repeatable, the narrowest counts."
+        ),
+    ] = None,
+    fail_above: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="fpr=.02, reached=.1, reached.corruptrag=.2, lost=.1: fail if a share is above "
+            "that; time=3: if entries take three times as long as in --baseline; repeatable."
+        ),
+    ] = None,
+    embedder: Annotated[
+        str, typer.Option(help="Model for entries without a vector, and attacks.")
+    ] = ("minilm"),
+    work_dir: Annotated[
+        Path | None,
+        typer.Option(
+            help="Keeps vectors and streams, so that it can go on. Default: NAME.ragshield here."
+        ),
+    ] = None,
+    workers: Annotated[
+        int, typer.Option(min=0, help="Processes for streams; 0: as many as there are cores.")
+    ] = 0,
+    seed: Annotated[int, typer.Option(help="Of all that is drawn.")] = 0,
+    id_column: Column = None,
+    text_column: Column = None,
+    label_column: Column = None,
+    lineage_column: Annotated[
+        str | None,
+        typer.Option(help='Names the document a chunk was cut from; "" for none.'),
+    ] = None,
+    embedding_column: Column = None,
+) -> None:
+    """Plant attacks into your corpus, and see what the default guard holds.
+
+    Exit code 0: done; 1: worse than --baseline, --fail-below or --fail-above allow; 2: an error.
+    """
+    with no_crash_looks_like_a_finding():
+        for path in (json_file, html_file, sarif_file):
+            check_parent(path)
+        if not 0.0 < fpr < 1.0:
+            msg = f"--fpr is {fpr:g}, expected a share in (0, 1), such as 0.01."
+            raise SourceError(msg)
+        bounds = [*map(at_least, fail_below or ()), *map(at_most, fail_above or ())]
+        words = WORDINGS if wordings is None else read_wordings(wordings)
+        before = None if baseline is None else Evaluation.read(baseline)
+        if before is not None:  # now: an hour later would be too late to find out
+            settings = {
+                "fpr": fpr,
+                "top_k": top_k,
+                "embedder": embedder,
+                "wordings": mark_of(words),
+            }
+            check_comparable(settings, before)
+        own = [planted for path in attacks or () for planted in read_attacks(path)]
+        recipes = _recipes(attack, difficulty)
+        names = [*(each.name for each in recipes), *(each.attack for each in own), LABEL_FLIPS]
+        check_bounds(bounds, names, names, baseline=before is not None)
+        folder = Path(f"{data.name}.ragshield") if work_dir is None else work_dir
+        model = cached_embedder(embedder, folder)
+        columns = Columns(
+            id=id_column,
+            text=text_column,
+            label=label_column,
+            lineage=lineage_column,
+            embedding=embedding_column,
+        )
+        with Bar() as bar, quiet():
+            source = open_source(data, columns)
+            if len(source) // 2 < clean_entries_needed(fpr):  # else it is read once only
+                rows = source.chunks()
+                check_enough([each for part in rows for each in part.lineages], fpr, seed)
+            corpus = load(source, embedder=lambda: model, progress=bar.tell).batch
+            if LABEL_FLIPS in (attack or ()) and len({*corpus.labels} - {None}) < 2:  # noqa: PLR2004
+                msg = (
+                    f"{data} has fewer than two labels, so that none can be flipped; name their "
+                    "column with --label-column."
+                )
+                raise SourceError(msg)
+            asked = None
+            if queries is not None:
+                # Copies of what comes would get clean entries accused.
+                asked = read_targets(queries, carriers_of(halves(corpus, seed)[0], seed))
+            found = evaluate(
+                corpus,
+                lambda texts: np.concatenate(list(model.chunks(texts))),
+                attacks=recipes,
+                label_flips=not attack or LABEL_FLIPS in attack,
+                own=own,
+                targets=asked,
+                n_targets=targets,
+                sizes=_sizes(sizes),
+                wordings=words,
+                fpr=fpr,
+                top_k=top_k,
+                stream=stream,
+                streams=streams,
+                workers=workers or os.cpu_count() or 1,
+                seed=seed,
+                folder=folder,
+                progress=bar.tell,
+            )
+        found = replace(found, settings={**found.settings, "embedder": embedder})
+        if json_file is not None:
+            json_file.write_text(found.to_json(), encoding="utf-8")
+        worse = worse_than(found, before, bounds)
+        if html_file is not None:
+            html_file.write_text(html_page(found, worse), encoding="utf-8")
+        if sarif_file is not None:
+            sarif_file.write_text(to_sarif(found, data.as_posix()), encoding="utf-8")
+        show(found, worse)
+    raise typer.Exit(WORSE if worse else PASSED)
+
+
+def _recipes(names: list[str] | None, difficulties: list[str] | None) -> list[Attack]:
+    unknown = [name for name in names or () if name not in NAMES]
+    if unknown:
+        msg = f"--attack {unknown[0]!r} is not known, expected one of: {'; '.join(NAMES)}."
+        raise SourceError(msg)
+    for difficulty in difficulties or ():
+        if difficulty not in DIFFICULTIES:
+            expected = "; ".join(DIFFICULTIES)
+            msg = f"--difficulty {difficulty!r} is not known, expected one of: {expected}."
+            raise SourceError(msg)
+    steps = [each for each in DIFFICULTIES if each in (difficulties or DIFFICULTIES[:1])]
+    chosen = [each for each in ATTACKS if not names or each.name in names]
+    # Recipes that have no harder step come once.
+    return list({at.name: at for each in chosen for at in map(each.at, steps)}.values())
+
+
+def _sizes(text: str) -> list[int]:
+    found = [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdigit() and int(part) for part in found):
+        msg = f"--sizes is {printable(text)!r}, expected numbers from 1 on, such as 1,2,3,5."
+        raise SourceError(msg)
+    return sorted({int(part) for part in found})

@@ -1,0 +1,314 @@
+"""What an evaluation found, in figures that can be written down and read again."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from ragshield_core.errors import SourceError
+from ragshield_core.tools.evaluate.rates import exact_interval
+
+FORMAT = 2
+# Of reports in which only the first text of a target came alone, whatever their size says.
+FIRST_FORMAT = 1
+
+# How texts come: those of one target by themselves, nothing else of the attack known; trickling in
+# among clean entries; all of an attack at once, which flatters.
+Regime = Literal["alone", "stream", "batch"]
+REGIMES: tuple[Regime, ...] = ("alone", "stream", "batch")
+# What scores of clean entries are filed under, beside those of attacks.
+CLEAN = "clean"
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """So many of so many, with the exact 95 % interval; NaN where there was nothing."""
+
+    hits: int
+    n: int
+
+    @property
+    def share(self) -> float:
+        """Hits as a share, [0, 1]."""
+        return self.hits / self.n if self.n else math.nan
+
+    @property
+    def low(self) -> float:
+        """Lower end of the interval (Clopper-Pearson)."""
+        return exact_interval(self.hits, self.n).low
+
+    @property
+    def high(self) -> float:
+        """Upper end of the interval."""
+        return exact_interval(self.hits, self.n).high
+
+    def __str__(self) -> str:
+        return str(exact_interval(self.hits, self.n))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recall:
+    """Which share of an attack's texts was held.
+
+    Attributes
+    ----------
+    attack
+        Its name.
+    regime
+        How they came, see :data:`REGIMES`.
+    size
+        Texts of each target that came.
+    held
+        Of the texts that came.
+    by
+        How many of those that were held each detector objected to.
+    """
+
+    attack: str
+    regime: Regime
+    size: int
+    held: Rate
+    by: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reached:
+    """For how many target questions poison is among the nearest, without a guard and with it."""
+
+    attack: str
+    before: Rate
+    after: Rate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Missed:
+    """A planted text that stayed in the knowledge base.
+
+    Attributes
+    ----------
+    entry_id
+        The id that it was planted under.
+    attack, regime
+        Whose text it is, and how it came.
+    mark
+        Digest of attack and text: the same in every evaluation that plants it, whatever its id.
+    """
+
+    entry_id: str
+    attack: str
+    regime: Regime
+    mark: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WronglyHeld:
+    """A clean entry that was held when it came in a batch, and the detectors that objected."""
+
+    entry_id: str
+    detectors: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """One target's texts, and how alike they and the clean entries around them are.
+
+    Attributes
+    ----------
+    attack, question
+        What it was made for.
+    caught
+        Whether all of it was held, in a batch.
+    texts
+        Planted ones first, then the nearest clean ones.
+    n_planted
+        How many of them are planted.
+    cosines
+        Of all pairs, row by row.
+    why
+        What was said against the first one; empty if nothing.
+    """
+
+    attack: str
+    question: str
+    caught: bool
+    texts: tuple[str, ...]
+    n_planted: int
+    cosines: tuple[tuple[float, ...], ...]
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """What was found.
+
+    Attributes
+    ----------
+    settings
+        What it was run with.
+    n_known, n_clean
+        Entries of the knowledge base; clean ones that came.
+    false_positives
+        Clean entries that were held, by regime; ``"stream"`` among the poison of all streams.
+    false_by
+        How many of those that were held in batches each detector objected to.
+    recalls
+        By attack and regime.
+    reached
+        By attack.
+    lost
+        Of questions about clean entries, those among whose nearest a clean entry is missing that
+        was wrongly held.
+    fit_seconds, milliseconds
+        What fitting took, and screening an entry in batches of a hundred.
+    scores
+        Of each detector, for clean entries and by attack, in batches; without what it had no
+        opinion on.
+    thresholds
+        Above which each detector holds.
+    groups
+        One that was caught and one that was missed, if there were any.
+    idle
+        Detectors that judged none of the clean entries, and why: what they would find is not
+        found in these figures.
+    recipes
+        By attack, the source of its recipe, and what is done otherwise at its difficulty.
+    missed
+        Planted texts that were held neither when they came nor later: in streams, and of attacks
+        with one text for a target, alone.
+    wrongly_held
+        Clean entries that were held in batches.
+    """
+
+    settings: Mapping[str, Any]
+    n_known: int
+    n_clean: int
+    false_positives: Mapping[Regime, Rate]
+    false_by: Mapping[str, int]
+    recalls: tuple[Recall, ...]
+    reached: tuple[Reached, ...]
+    lost: Rate
+    fit_seconds: float
+    milliseconds: float
+    scores: Mapping[str, Mapping[str, tuple[float, ...]]]
+    thresholds: Mapping[str, float]
+    groups: tuple[Group, ...]
+    idle: Mapping[str, str]
+    recipes: Mapping[str, str] = field(default_factory=dict)
+    missed: tuple[Missed, ...] = ()
+    wrongly_held: tuple[WronglyHeld, ...] = ()
+
+    @property
+    def main_recalls(self) -> tuple[Recall, ...]:
+        """The one of each attack that counts: in a stream, and of one text for a target, alone."""
+        streamed = {r.attack for r in self.recalls if r.regime == "stream"}
+        return tuple(
+            r
+            for r in self.recalls
+            if r.regime == "stream" or (r.regime == "alone" and r.attack not in streamed)
+        )
+
+    @property
+    def groups_alone(self) -> dict[str, dict[int, Rate]]:
+        """By attack and size, what was held of groups of which nothing else was known.
+
+        Of attacks that came in several sizes.
+        """
+        found: dict[str, dict[int, Rate]] = {}
+        for r in self.recalls:
+            if r.regime == "alone":
+                found.setdefault(r.attack, {})[r.size] = r.held
+        return {name: rates for name, rates in found.items() if len(rates) > 1}
+
+    def to_json(self) -> str:
+        """Return everything as JSON; shares and intervals stand beside the counts."""
+        values = asdict(self) | {"format": FORMAT}
+        return json.dumps(_with_shares(values), indent=1, allow_nan=False, sort_keys=True) + "\n"
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Return what :meth:`to_json` wrote to a file.
+
+        Raises
+        ------
+        SourceError
+            If it is none, or of a newer format.
+        """
+        try:
+            return cls._of(json.loads(path.read_text(encoding="utf-8")))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            msg = (
+                f"{path} is no report of an evaluation that this version reads "
+                f"({type(error).__name__}); expected what ragshield evaluate --json wrote."
+            )
+            raise SourceError(msg) from error
+
+    @classmethod
+    def _of(cls, values: Mapping[str, Any]) -> Self:
+        if values["format"] not in (FIRST_FORMAT, FORMAT):
+            raise ValueError
+        first = values["format"] == FIRST_FORMAT
+        return cls(
+            settings=values["settings"],
+            n_known=int(values["n_known"]),
+            n_clean=int(values["n_clean"]),
+            false_by=values["false_by"],
+            thresholds=values["thresholds"],
+            idle=values["idle"],
+            fit_seconds=float(values["fit_seconds"]),
+            milliseconds=float(values["milliseconds"]),
+            false_positives={k: _rate(v) for k, v in values["false_positives"].items()},
+            recalls=tuple(
+                Recall(
+                    **r
+                    | {"held": _rate(r["held"])}
+                    | ({"size": 1} if first and r["regime"] == "alone" else {})
+                )
+                for r in values["recalls"]
+            ),
+            reached=tuple(
+                Reached(attack=r["attack"], before=_rate(r["before"]), after=_rate(r["after"]))
+                for r in values["reached"]
+            ),
+            lost=_rate(values["lost"]),
+            scores={
+                name: {kind: tuple(each) for kind, each in by.items()}
+                for name, by in values["scores"].items()
+            },
+            groups=tuple(
+                Group(
+                    **group
+                    | {
+                        "texts": tuple(group["texts"]),
+                        "cosines": tuple(tuple(row) for row in group["cosines"]),
+                    }
+                )
+                for group in values["groups"]
+            ),
+            recipes=values.get("recipes", {}),
+            missed=tuple(Missed(**each) for each in values.get("missed", ())),
+            wrongly_held=tuple(
+                WronglyHeld(entry_id=each["entry_id"], detectors=tuple(each["detectors"]))
+                for each in values.get("wrongly_held", ())
+            ),
+        )
+
+
+def _rate(values: Mapping[str, Any]) -> Rate:
+    return Rate(int(values["hits"]), int(values["n"]))
+
+
+def _with_shares(value: Any) -> Any:
+    """Return JSON-ready values in which every rate says its share and interval as well."""
+    if isinstance(value, Mapping):
+        if set(value) == {"hits", "n"}:
+            rate = _rate(value)
+            shares = {"share": rate.share, "low": rate.low, "high": rate.high}
+            return dict(value) | {k: None if math.isnan(v) else v for k, v in shares.items()}
+        return {key: _with_shares(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_with_shares(each) for each in value]
+    return value

@@ -1,0 +1,328 @@
+"""An evaluation as a page of HTML with plots, whole in one file; all that is shown is escaped."""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ragshield_core.findings import printable
+from ragshield_core.tools.evaluate.figures import CLEAN, REGIMES, Evaluation, Group, Rate
+
+STYLE = """
+:root { color-scheme: light dark; --ink: #1c2733; --paper: #ffffff; --line: #c9d1d9;
+  --clean: #2a78b5; --bad: #b3261e; --good: #14713d; }
+@media (prefers-color-scheme: dark) { :root { --ink: #dfe6ee; --paper: #14191f; --line: #3b4550;
+  --clean: #6db3ea; --bad: #f08379; --good: #6fcf97; } }
+body { font: 15px/1.5 system-ui, sans-serif; margin: 1.5rem auto; max-width: 76rem; padding: 0 1rem;
+  color: var(--ink); background: var(--paper); }
+.wide { overflow-x: auto; } table { border-collapse: collapse; margin: .5rem 0; }
+td, th { padding: .2rem .8rem .2rem 0; text-align: left; border-bottom: 1px solid var(--line);
+  white-space: nowrap; }
+.plots { display: flex; flex-wrap: wrap; gap: 1rem; }
+figure { margin: 0; width: 346px; max-width: 100%; }
+figcaption { font-size: 13px; } svg { max-width: 100%; height: auto; }
+p, li { max-width: 62rem; } p, li, figcaption { overflow-wrap: anywhere; }
+svg text { font-size: 11px; fill: var(--ink); } .axis { stroke: var(--line); fill: none; }
+.clean { fill: var(--clean); stroke: var(--clean); } .bad { fill: var(--bad); stroke: var(--bad); }
+.bars .clean, .bars .bad { stroke: none; opacity: .65; } .curve { fill: none; stroke-width: 1.6; }
+.limit { stroke: var(--ink); stroke-dasharray: 4 3; }
+.kind-0 { stroke: var(--bad); } .kind-1 { stroke: var(--clean); stroke-dasharray: 7 3; }
+.kind-2 { stroke: var(--good); stroke-dasharray: 2 3; }
+.kind-3 { stroke: var(--ink); stroke-dasharray: 9 3 2 3; }
+"""
+# No script runs, and nothing is loaded from anywhere, whatever a text says.
+POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+WIDTH, HEIGHT, MARGIN = 290, 150, 28
+BINS = 30
+# Beyond this quantile of all scores, bars stand at the edge: a few extremes would hide the rest.
+EDGE = 0.98
+# Attacks of a plot of curves, the best found ones; as many as there are strokes to tell them apart.
+CURVES = 4
+LEGEND = 15  # height of a line of it
+
+
+def html_page(found: Evaluation, worse: Sequence[str] = ()) -> str:
+    """Return a whole page.
+
+    Parameters
+    ----------
+    found
+        The figures.
+    worse
+        What is worse than it was, or than it may be.
+    """
+    fpr = _escaped(found.settings.get("fpr", ""))
+    parts = [
+        "<h1>How the guard does on this corpus</h1>",
+        _paragraph(
+            f"{found.n_known:,} entries known, {found.n_clean:,} clean ones came; accepted "
+            f"false-positive rate {fpr}. Intervals are exact, 95 %; texts of one target are held "
+            "together, so that the true ones are wider."
+        ),
+    ]
+    if found.idle:
+        parts.append("<p>Detectors that judged nothing here:</p>")
+        parts.append(_list(f"{name}: {why}" for name, why in found.idle.items()))
+    if worse:
+        parts += ["<h2>Worse than it may be</h2>", _list(worse)]
+    false = [
+        (regime, *_cells(found.false_positives[regime]))
+        for regime in REGIMES
+        if regime in found.false_positives
+    ]
+    by = ", ".join(f"{name} {n}" for name, n in found.false_by.items())
+    parts += [
+        "<h2>Clean entries that are held</h2>",
+        _table(("how they came", "held", "of", "share", "95 %"), false),
+        _paragraph(f"In batches, by: {_escaped(by or 'none')}."),
+        "<h2>Poison that is held</h2>",
+        _paragraph(
+            "<b>alone</b>: so many texts of a target at once, and nothing else of the attack is "
+            "known. <b>stream</b>: one by one among clean entries, one in a hundred. <b>batch</b>: "
+            "all of an attack at once, which flatters."
+        ),
+        _table(
+            ("attack", "texts of a target", "how they came", "held", "of", "share", "95 %", "by"),
+            [
+                (r.attack, r.size, r.regime, *_cells(r.held), ", ".join(list(r.by)[:3]))
+                for r in found.recalls
+            ],
+        ),
+        *_groups_alone(found),
+        "<h2>Questions that poison reaches</h2>",
+        _table(
+            ("attack", "without a guard", "of", "share", "95 %", "with it", "of", "share", "95 %"),
+            [(r.attack, *_cells(r.before), *_cells(r.after)) for r in found.reached],
+        ),
+        _paragraph(
+            f"Of {found.lost.n} questions about clean entries, {found.lost.hits} miss a clean "
+            "entry among the nearest that was wrongly held."
+        ),
+        "<h2>Scores</h2>",
+        _paragraph("In batches; above the dashed line an entry is held."),
+        _plots(_histogram(found, name) for name in found.scores),
+        "<h2>Recall against false positives</h2>",
+        _paragraph(
+            "In batches, each detector alone, at every threshold: what it finds of the attacks "
+            f"that it finds best, {CURVES} at most, by the share of clean entries that it holds "
+            "with them. The dashed line is the accepted rate."
+        ),
+        _plots(_curve(found, name) for name in found.scores),
+    ]
+    if found.recipes:
+        parts += [
+            "<h2>What was planted</h2>",
+            _list(f"{name}: {what}" for name, what in found.recipes.items()),
+        ]
+    if found.groups:
+        parts += ["<h2>Groups</h2>", _plots(map(_group, found.groups))]
+    parts.append(
+        _paragraph(
+            f"Fitting took {found.fit_seconds:.1f} s, screening {found.milliseconds:.2f} ms an "
+            "entry, embedding left out."
+        )
+    )
+    return (
+        '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
+        f"<title>RAGShield evaluation</title><style>{STYLE}</style></head>"
+        f"<body>{''.join(parts)}</body></html>"
+    )
+
+
+def _groups_alone(found: Evaluation) -> list[str]:
+    """Return a table of what is held of groups, by size."""
+    groups = found.groups_alone
+    if not groups:
+        return []
+    sizes = sorted({size for rates in groups.values() for size in rates})
+    return [
+        "<h2>Groups that are held, by size</h2>",
+        _paragraph("So many texts of a target at once, and nothing else of the attack is known."),
+        _table(
+            ("attack", *(f"{size} of a target" for size in sizes)),
+            [
+                (name, *(_share(rates.get(size)) for size in sizes))
+                for name, rates in groups.items()
+            ],
+        ),
+    ]
+
+
+def _share(rate: Rate | None) -> str:
+    return f"{rate.share:.3f} [{rate.low:.3f}, {rate.high:.3f}]" if rate and rate.n else "–"
+
+
+def _list(lines: Iterable[str]) -> str:
+    return f"<ul>{''.join(f'<li>{_escaped(line)}</li>' for line in lines)}</ul>"
+
+
+def _cells(rate: Rate) -> tuple[object, ...]:
+    if not rate.n:
+        return ("–", 0, "–", "–")
+    return rate.hits, rate.n, f"{rate.share:.3f}", f"{rate.low:.3f} to {rate.high:.3f}"
+
+
+def _paragraph(text: str) -> str:
+    return f"<p>{text}</p>"
+
+
+def _plots(figures: Iterable[str]) -> str:
+    return f'<div class="plots">{"".join(figures)}</div>'
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    head = "".join(f"<th>{_escaped(each)}</th>" for each in heads)
+    body = "".join(
+        f"<tr>{''.join(f'<td>{_escaped(cell)}</td>' for cell in row)}</tr>" for row in rows
+    )
+    table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return f'<div class="wide">{table}</div>'
+
+
+def _histogram(found: Evaluation, name: str) -> str:
+    clean = np.array(found.scores[name].get(CLEAN, ()))
+    planted = [each for kind, each in found.scores[name].items() if kind != CLEAN]
+    poison = np.array([score for each in planted for score in each])
+    if not len(clean) or not len(poison):
+        return ""
+    both = np.concatenate([clean, poison])
+    threshold = found.thresholds.get(name, math.nan)
+    low, high = float(both.min()), float(np.quantile(both, EDGE))
+    if math.isfinite(threshold):
+        low, high = min(low, threshold), max(high, threshold)
+    edges = np.linspace(low, max(high, low + 1e-9), BINS + 1)
+    bars = []
+    width = WIDTH / BINS
+    for values, style in ((clean, "clean"), (poison, "bad")):
+        counts = np.histogram(np.clip(values, edges[0], edges[-1]), edges)[0] / len(values)
+        for place, share in enumerate(counts / max(1e-9, counts.max())):
+            if share > 0.0:
+                size = max(1.0, share * HEIGHT)
+                bars.append(
+                    f'<rect class="{style}" x="{MARGIN + place * width:.1f}" '
+                    f'y="{10 + HEIGHT - size:.1f}" width="{width:.1f}" height="{size:.1f}"/>'
+                )
+    line = ""
+    if math.isfinite(threshold):
+        x = MARGIN + (threshold - edges[0]) / (edges[-1] - edges[0]) * WIDTH
+        line = _limit(x)
+    return _figure(
+        f'<g class="bars">{"".join(bars)}</g>{line}' + _ends(f"{edges[0]:.3g}", f"{edges[-1]:.3g}"),
+        f"{name}: clean (blue) and poison (red), each of its own highest bar",
+    )
+
+
+def _curve(found: Evaluation, name: str) -> str:
+    clean = np.sort(np.array(found.scores[name].get(CLEAN, ())))[::-1]
+    if not len(clean):
+        return ""
+    lowest, accepted = 1.0 / (len(clean) + 1), float(found.settings["fpr"])
+    rates = np.geomspace(lowest, 1.0, 60)
+    curves = {
+        kind: _recalls(clean, np.array(scores), rates)
+        for kind, scores in found.scores[name].items()
+        if kind != CLEAN and len(scores)
+    }
+    place = min(int(np.searchsorted(rates, accepted)), len(rates) - 1)
+    best = sorted(curves, key=lambda kind: -curves[kind][place])
+    shown = [kind for kind in best if curves[kind][place] > 0.0][:CURVES]
+    if not shown:
+        return ""
+    across = MARGIN + WIDTH * (1.0 - np.log([*rates, max(accepted, lowest)]) / np.log(lowest))
+    drawn = [_limit(across[-1])]
+    for number, kind in enumerate(shown):
+        style = f'class="curve kind-{number}"'
+        points = " ".join(
+            f"{x:.1f},{10 + HEIGHT * (1.0 - y):.1f}"
+            for x, y in zip(across[:-1], curves[kind], strict=True)
+        )
+        drawn.append(f'<polyline {style} points="{points}"/>')
+        y = HEIGHT + 44 + number * LEGEND
+        drawn.append(f'<line {style} x1="{MARGIN}" y1="{y - 4}" x2="{MARGIN + 28}" y2="{y - 4}"/>')
+        drawn.append(f'<text x="{MARGIN + 34}" y="{y}">{_escaped(kind, 60)}</text>')
+    scale = (
+        f'<text x="{MARGIN - 12}" y="18">1</text><text x="{MARGIN - 12}" y="{HEIGHT + 10}">0</text>'
+    )
+    return _figure(
+        "".join(drawn) + scale + _ends(f"{lowest:.2g}", "1"),
+        f"{name}: share of poison that is found, by the share of clean entries that is held",
+        below=LEGEND * len(shown) + 6,
+    )
+
+
+def _recalls(
+    clean: NDArray[np.float64], poison: NDArray[np.float64], rates: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Return the share of poison above the thresholds that hold such shares of clean scores.
+
+    Parameters
+    ----------
+    clean
+        Scores, highest first.
+    poison
+        Scores.
+    rates
+        Shares, (0, 1].
+    """
+    thresholds = clean[np.minimum((rates * len(clean)).astype(int), len(clean) - 1)]
+    return np.asarray((poison[None, :] > thresholds[:, None]).mean(axis=1))
+
+
+def _group(group: Group) -> str:
+    n, middle, radius = len(group.texts), 120.0, 92.0
+    angles = 2.0 * math.pi * np.arange(n) / n
+    places = [(middle + radius * math.sin(a), middle - radius * math.cos(a)) for a in angles]
+    edges = []
+    for one in range(n):
+        for other in range(one):
+            cosine = group.cosines[one][other]
+            if cosine > 0.3:  # noqa: PLR2004 - what is farther apart has little in common
+                style = "bad" if max(one, other) < group.n_planted else "axis"
+                (x1, y1), (x2, y2) = places[one], places[other]
+                edges.append(
+                    f'<line class="{style}" stroke-width="{4.0 * (cosine - 0.3):.2f}" '
+                    f'x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"/>'
+                )
+    nodes = []
+    for number, (x, y) in enumerate(places):
+        style = "bad" if number < group.n_planted else "clean"
+        label = f"<title>{_escaped(group.texts[number], 300)}</title>"
+        nodes.append(f'<circle class="{style}" cx="{x:.1f}" cy="{y:.1f}" r="6">{label}</circle>')
+    word = "caught" if group.caught else "missed"
+    return (
+        f'<figure><svg viewBox="0 0 240 240" width="240" role="img" aria-label="a {word} group">'
+        f"{''.join([*edges, *nodes])}</svg><figcaption>{word}: {_escaped(group.attack)}, for "
+        f"{_escaped(group.question or 'no question', 120)}. Red: planted; blue: the nearest clean "
+        f"ones. {_escaped(group.why, 300)}</figcaption></figure>"
+    )
+
+
+def _limit(x: float) -> str:
+    return f'<line class="limit" x1="{x:.1f}" y1="6" x2="{x:.1f}" y2="{10 + HEIGHT}"/>'
+
+
+def _ends(low: str, high: str) -> str:
+    return (
+        f'<path class="axis" d="M{MARGIN} 10 V{10 + HEIGHT} H{MARGIN + WIDTH}"/>'
+        f'<text x="{MARGIN}" y="{HEIGHT + 24}">{_escaped(low)}</text>'
+        f'<text x="{MARGIN + WIDTH}" y="{HEIGHT + 24}" text-anchor="end">{_escaped(high)}</text>'
+    )
+
+
+def _figure(drawn: str, caption: str, below: int = 0) -> str:
+    size = f"0 0 {WIDTH + 2 * MARGIN} {HEIGHT + 30 + below}"
+    return (
+        f'<figure><svg viewBox="{size}" width="{WIDTH + 2 * MARGIN}" role="img" '
+        f'aria-label="{_escaped(caption)}">{drawn}</svg>'
+        f"<figcaption>{_escaped(caption)}</figcaption></figure>"
+    )
+
+
+def _escaped(value: object, limit: int = 2_000) -> str:
+    return html.escape(printable(str(value), limit))

@@ -1,0 +1,280 @@
+"""Streams of clean entries with poison in them: how they are made up, run, and remembered."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import ExitStack
+from dataclasses import dataclass
+from importlib.resources import files
+from itertools import islice
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ragshield_core.entries import Batch
+from ragshield_core.guard import Guard
+from ragshield_core.logs import quiet
+from ragshield_core.quarantine import Quarantine
+from ragshield_core.state import replace_file
+from ragshield_core.text.readings import remembering
+from ragshield_core.tools.evaluate.poison import Poison
+from ragshield_core.tools.evaluate.verdicts import kinds, objecting, parts
+
+# Clean entries of a stream, and how many streams an attack has: of what comes, one in a hundred is
+# poison. Most of the time goes into taking thresholds anew, once for every tenth by which a
+# knowledge base grows: four streams of five hundred cost half as much again as one of a
+# thousand, and have twice as many targets.
+STREAM, STREAMS, POISONED = 500, 4, 0.01
+# Entries that come at once: two texts of a target seldom do.
+AT_ONCE = 50
+
+# Who objects to what is held or taken back, by id.
+Held = Mapping[str, list[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """What comes, in order.
+
+    Attributes
+    ----------
+    attack
+        Whose texts are in it.
+    targets
+        Numbers of the targets that they belong to.
+    rows
+        Of the clean entries, and behind them those of the poison, as they come.
+    """
+
+    attack: str
+    targets: tuple[int, ...]
+    rows: NDArray[np.intp]
+
+
+def streams_of(
+    poison: Poison, n_clean: int, length: int, n_streams: int, seed: int
+) -> list[Stream]:
+    """Return streams of each attack that comes in groups; a target is in one of them at most.
+
+    Parameters
+    ----------
+    poison
+        What is planted.
+    n_clean
+        How many clean entries there are to draw from.
+    length
+        Clean entries of a stream, at most.
+    n_streams
+        Streams of each attack, at most: fewer, if all its targets are in one.
+    seed
+        Of the draws: other clean entries, and other places, in each.
+    """
+    length = min(length, n_clean)
+    found = []
+    for number, name in enumerate(n for n in poison.attacks if poison.size_of(n) > 1):
+        rng = np.random.default_rng([seed, number])
+        shared_out = _shared_out(poison, name, max(1, round(POISONED * length)))
+        for targets in islice(shared_out, n_streams):
+            planted = np.concatenate([poison.rows_of(each) for each in targets]) + n_clean
+            clean = rng.permutation(n_clean)[:length]
+            rows = rng.permutation(np.concatenate([clean, planted]))
+            found.append(Stream(name, tuple(targets), rows))
+    return found
+
+
+def run(
+    streams: Sequence[Stream],
+    guard: Guard,
+    known: Batch,
+    entries: Batch,
+    *,
+    workers: int = 1,
+    folder: Path | None = None,
+    done: Callable[[int], object] = lambda _: None,
+) -> list[Held]:
+    """Run streams, each by a guard that begins anew, and return who objects to what is held.
+
+    Parameters
+    ----------
+    streams
+        What comes.
+    guard
+        Fitted and calibrated on what is known.
+    known
+        That, which tells whether an earlier result is of the same guard.
+    entries
+        Clean ones, and behind them the poison.
+    workers
+        Processes.
+    folder
+        Keeps what was found; streams that are found there are not run again, unless anything of
+        entries, settings or RAGShield's own files has changed. ``None`` keeps nothing.
+    done
+        Told how many are done.
+    """
+    found: dict[int, Held] = {}
+    paths = _paths(streams, guard, known, entries, folder)
+    for number, path in enumerate(paths):
+        held = None if path is None else _read(path)
+        if held is not None:
+            found[number] = held
+    done(len(found))
+    missing = [number for number in range(len(streams)) if number not in found]
+    with tempfile.TemporaryDirectory() as saved:
+        guard.save(saved)
+        jobs = ((number, streams[number].rows, paths[number]) for number in missing)
+        begin = saved, entries, len(known) + len(entries)  # texts that all guards read
+        for number, held in _run(jobs, begin, min(workers, len(missing))):
+            found[number] = held
+            done(len(found))
+    return [found[number] for number in range(len(streams))]
+
+
+def first_comings(streams: Sequence[Stream], n_clean: int) -> Iterator[NDArray[np.intp]]:
+    """Yield for each stream the rows of clean entries that were in none before."""
+    came = np.zeros(n_clean, dtype=np.bool_)
+    for stream in streams:
+        clean = stream.rows[stream.rows < n_clean]
+        yield clean[~came[clean]]
+        came[clean] = True
+
+
+def _shared_out(poison: Poison, name: str, n_texts: int) -> Iterator[list[int]]:
+    """Yield an attack's targets by streams, so many that their texts are about so many."""
+    chosen: list[int] = []
+    total = 0
+    for number in poison.of_attack(name):
+        size = len(poison.rows_of(number))
+        if chosen and total + size > n_texts:
+            yield chosen
+            chosen, total = [], 0
+        chosen.append(number)
+        total += size
+    yield chosen
+
+
+_Job = tuple[int, NDArray[np.intp], Path | None]
+# Of a process that runs streams: the folder of the guard, and all entries.
+_of_process: dict[str, Any] = {}
+# What lasts as long as such a process.
+_lasting = ExitStack()
+
+
+def _run(
+    jobs: Iterator[_Job], begin: tuple[str, Batch, int], workers: int
+) -> Iterator[tuple[int, Held]]:
+    """Yield the number of each job, and what was held, as they are done."""
+    if workers <= 1:
+        saved, entries, n_texts = begin
+        _begin(saved, entries)
+        with remembering(n_texts):
+            yield from (_streamed(*job) for job in jobs)
+        return
+    # A process that is forked inherits locks of threads that it does not have.
+    context = get_context("spawn")
+    with ProcessPoolExecutor(workers, context, _begin_process, begin) as pool:
+        futures = [pool.submit(_streamed, *job) for job in jobs]
+        try:
+            for future in as_completed(futures):
+                yield future.result()
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _begin(saved: str, entries: Batch) -> None:
+    _of_process.update(saved=saved, entries=entries)
+
+
+def _begin_process(saved: str, entries: Batch, n_texts: int) -> None:
+    _begin(saved, entries)
+    _lasting.enter_context(remembering(n_texts))
+
+
+def _streamed(number: int, rows: NDArray[np.intp], path: Path | None) -> tuple[int, Held]:
+    """Return who objects to what is held or taken back of a stream; keep it in a file."""
+    whole: Batch = _of_process["entries"].take(rows)
+    row_of = {entry_id: row for row, entry_id in enumerate(whole.ids)}
+    held: dict[str, list[str]] = {}
+    with quiet():
+        guard = Guard.load(_of_process["saved"], quarantine=Quarantine("sqlite://"))
+        for part in parts(whole, AT_ONCE):
+            report = guard.hold(guard.screen(part))
+            earlier = [d for d in report.retroactive if d.entry_id in row_of]
+            if earlier:
+                taken = [row_of[decision.entry_id] for decision in earlier]
+                guard.recall(whole.take(taken), earlier, lambda _: None)
+            guard.admit(report)
+            held |= objecting(report)
+            held |= {decision.entry_id: kinds(decision) for decision in earlier}
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(path, json.dumps({"held": held}).encode())
+    return number, held
+
+
+def _read(path: Path) -> Held | None:
+    """Return what a file says was held, or None where it is missing or damaged."""
+    try:
+        held = json.loads(path.read_bytes())["held"]
+        return {str(entry_id): [str(kind) for kind in each] for entry_id, each in held.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def _paths(
+    streams: Sequence[Stream], guard: Guard, known: Batch, entries: Batch, folder: Path | None
+) -> list[Path | None]:
+    """Return where each stream's result is kept, by a digest of all that it depends on."""
+    if folder is None:
+        return [None] * len(streams)
+    settings = json.dumps([guard.policy.model_dump(mode="json"), sorted(guard.thresholds.items())])
+    start = _digest([settings.encode(), _code(), *_rows(known)])
+    rows = _rows(entries)
+    names = [_digest([start, *(rows[row] for row in each.rows.tolist())]) for each in streams]
+    return [folder / f"stream-{name.hex()}.json" for name in names]
+
+
+def _rows(entries: Batch) -> list[bytes]:
+    """Return a digest of each entry."""
+    columns = (entries.ids, entries.texts, entries.labels, entries.lineages, entries.contexts)
+    return [
+        _digest(
+            [
+                *(repr(column[row]).encode("utf-8", "surrogatepass") for column in columns),
+                repr(sorted(entries.metadatas[row].items(), key=repr)).encode(
+                    "utf-8", "surrogatepass"
+                ),
+                entries.embeddings[row].tobytes(),
+            ]
+        )
+        for row in range(len(entries))
+    ]
+
+
+def _code() -> bytes:
+    """Return a digest of RAGShield's own files: another version judges otherwise."""
+    found = [files("ragshield_core")]
+    digests = []
+    while found:
+        for each in sorted(found.pop().iterdir(), key=lambda path: path.name):
+            if each.is_dir():
+                if each.name != "__pycache__":
+                    found.append(each)
+            else:
+                digests += [each.name.encode(), each.read_bytes()]
+    return _digest(digests)
+
+
+def _digest(values: Sequence[bytes]) -> bytes:
+    digest = hashlib.blake2b(digest_size=20)
+    for value in values:
+        digest.update(f"{len(value)}:".encode())
+        digest.update(value)
+    return digest.digest()

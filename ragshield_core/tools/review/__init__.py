@@ -1,0 +1,25 @@
+"""The page on which people judge held entries: served by itself, or mounted in an application.
+
+Needs the extra ``review``; nothing of it is imported before it is asked for.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ragshield_core.tools.review.access import Reviewer, Role
+    from ragshield_core.tools.review.app import review_app
+
+__all__ = ["Reviewer", "Role", "review_app"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "review_app":
+        from ragshield_core.tools.review.app import review_app  # noqa: PLC0415
+
+        return review_app
+    if name in ("Reviewer", "Role"):
+        from ragshield_core.tools.review import access  # noqa: PLC0415
+
+        return getattr(access, name)
+    msg = f"module {__name__!r} has no attribute {name!r}"
+    raise AttributeError(msg)

@@ -1,0 +1,721 @@
+"""The review page as an ASGI application."""
+
+from __future__ import annotations
+
+import datetime as dt
+import hmac
+import secrets
+from collections.abc import Callable
+from dataclasses import asdict
+from functools import partial
+from http import HTTPStatus
+from importlib.resources import files
+from typing import Any, Literal
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.sessions import SessionMiddleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from ragshield_core.errors import (
+    CalibrationError,
+    QuarantineError,
+    RAGShieldError,
+    RuleError,
+    StalePreviewError,
+)
+from ragshield_core.findings import printable
+from ragshield_core.quarantine import HeldEntry, Quarantine
+from ragshield_core.quarantine.cases import LIMIT, Order
+from ragshield_core.tools.review import picture
+from ragshield_core.tools.review.access import Access, Authenticate, Reviewer, Role, SafeHeaders
+from ragshield_core.tools.review.case_view import COUNTED, PAGE, case_view
+from ragshield_core.tools.review.desk import (
+    NOTHING_LEFT,
+    Action,
+    ConflictError,
+    Desk,
+    LiveStore,
+    Outcome,
+    TakenBack,
+    WholeCase,
+    outcome_of,
+)
+from ragshield_core.tools.review.feedback import apply, preview, reviewed
+from ragshield_core.tools.review.health_view import health_view
+from ragshield_core.tools.review.marking import SHOWN, pieces, visible
+from ragshield_core.tools.review.source_view import key_of, open_questions, source_view
+from ragshield_core.tools.rules import CAUTIONS, NEVER, Kind, Rules
+
+HOURS = 8.0
+SECRET_BYTES = 32
+# Decisions that can be taken back within a session.
+REMEMBERED = 10
+# Seconds of a request that decides of a whole case: what is left is for the next one.
+STEP = 1.0
+# For how long a rule may count, in days.
+DAYS = ("30", "90", "365", NEVER)
+# Characters of a search, and of a reason.
+LONGEST_SEARCH, LONGEST_NOTE = 200, 2_000
+# What a form for a rule has asked for already.
+GIVEN = ("kind", "value", "reason", "detectors")
+# Of a number that a form or an address names, fewer.
+DIGITS = 19
+
+Page = Callable[["_Visit"], Response]
+
+
+def review_app(
+    store: LiveStore | Quarantine,
+    *,
+    authenticate: Authenticate | None = None,
+    token: str | None = None,
+    two_persons: bool = False,
+    hours: float = HOURS,
+    secret: str | None = None,
+    https: bool = False,
+    hosts: list[str] | None = None,
+) -> Starlette:
+    """Return the page on which people judge held entries, to be mounted or served.
+
+    Parameters
+    ----------
+    store
+        A guarded store, into which entries are released at once; or a quarantine, from which they
+        are released for the next ingestion.
+    authenticate
+        From a request to the :class:`Reviewer` who sends it, ``None`` for nobody: your
+        application's own sessions decide. It is called for every request, in a thread.
+    token
+        Without ``authenticate``: what is asked for at a login.
+    two_persons
+        Whether a release needs a second person. Off by default.
+    hours
+        After which somebody has to log in again; 8 by default, a working day.
+    secret
+        With which cookies are signed; the same in all processes that serve the page. ``None``, the
+        default, draws one: sessions end with the process then.
+    https
+        Whether the page is served over TLS, so that cookies never go any other way.
+    hosts
+        Names under which it may be reached, against pages that let their own name point here;
+        ``None``, the default, for any, as within an application that sees to it.
+
+    Raises
+    ------
+    ValueError
+        If neither ``authenticate`` nor ``token`` is given: it would be open to everybody.
+
+    Examples
+    --------
+    >>> app = review_app(Quarantine("sqlite://"), token="of 32 random characters or more")
+    """
+    if authenticate is None and not token:
+        msg = (
+            "the review page would be open to everybody: pass authenticate=, a function from a "
+            "request to a Reviewer or None, or token=, drawn at random."
+        )
+        raise ValueError(msg)
+    quarantine = store if isinstance(store, Quarantine) else store.quarantine
+    live = None if isinstance(store, Quarantine) else store
+    desk = Desk(quarantine, live, two_persons=two_persons)
+    access = Access(authenticate, token, hours * 3600.0)
+    pages = _Pages(desk, access)
+
+    def route(path: str, page: Page, name: str, method: str = "GET") -> Route:
+        return Route(path, partial(_serve, pages, page), name=name, methods=[method])
+
+    static = files("ragshield_core.tools.review").joinpath("static")
+    middleware = [
+        Middleware(SafeHeaders),
+        Middleware(
+            SessionMiddleware,
+            secret_key=secret or secrets.token_hex(SECRET_BYTES),
+            session_cookie="ragshield_review",
+            max_age=max(1, int(hours * 3600.0)),
+            same_site="strict",
+            https_only=https,
+        ),
+    ]
+    if hosts is not None:
+        middleware.insert(1, Middleware(TrustedHostMiddleware, allowed_hosts=hosts))
+    app = Starlette(
+        routes=[
+            route("/", pages.queue, "queue"),
+            route("/filter", pages.narrow, "narrow", "POST"),
+            route("/cases/{number:int}", pages.case, "case"),
+            route("/cases/{number:int}", pages.decide, "decide", "POST"),
+            route("/entries/{number:int}/{start:int}", pages.text, "text"),
+            route("/entries/{number:int}/drawn", pages.drawn, "drawn"),
+            route("/entries/{number:int}/picture", pages.picture, "picture"),
+            route("/undo", pages.undo, "undo", "POST"),
+            route("/progress", pages.progress, "progress"),
+            route("/progress", pages.go_on, "go_on", "POST"),
+            route("/progress/stop", pages.stop, "stop", "POST"),
+            route("/rules", pages.rules, "rules"),
+            route("/rules", pages.make_rule, "make_rule", "POST"),
+            route("/rules/{number:int}/revoke", pages.revoke_rule, "revoke_rule", "POST"),
+            route("/feedback", pages.feedback, "feedback"),
+            route("/feedback", pages.recalibrate, "recalibrate", "POST"),
+            route("/sources", pages.decide_source, "decide_source", "POST"),
+            route("/health", pages.health, "health"),
+            route("/health/verify", pages.verify, "verify", "POST"),
+            Route("/login", partial(_login, pages), name="login", methods=["GET", "POST"]),
+            Route("/logout", partial(_logout, pages), name="logout", methods=["POST"]),
+            Mount("/static", StaticFiles(directory=str(static)), name="static"),
+        ],
+        middleware=middleware,
+        exception_handlers={HTTPException: pages.refused, RAGShieldError: pages.failed},
+    )
+    app.state.outside = authenticate is not None
+    return app
+
+
+class _Visit:
+    """A request of somebody who may look."""
+
+    def __init__(self, request: Request, reviewer: Reviewer, form: Any) -> None:
+        self.request, self.reviewer, self.form = request, reviewer, form
+        self.session: dict[str, Any] = request.session
+
+    def number(self, name: str, default: int = 0) -> int:
+        """Return a whole number of the address, not negative."""
+        given = self.request.query_params.get(name, "")
+        return int(given) if given.isascii() and given.isdigit() and len(given) < 10 else default  # noqa: PLR2004
+
+    def to(self, name: str, **path: Any) -> RedirectResponse:
+        """Return an answer that leads to another page."""
+        return RedirectResponse(self.request.url_for(name, **path).path, status_code=303)
+
+
+async def _serve(pages: _Pages, page: Page, request: Request) -> Response:
+    reviewer = await run_in_threadpool(pages.access.reviewer, request)
+    if reviewer is None:
+        if pages.access.authenticate is not None:
+            raise HTTPException(403, "You may not look at this page.")
+        if request.method == "POST":
+            msg = "Your session has ended, and nothing was done; log in and decide again."
+            raise HTTPException(401, msg)
+        return RedirectResponse(request.url_for("login").path, status_code=303)
+    pages.access.limit(request, reviewer)
+    form: Any = {}
+    if request.method == "POST":
+        form = await request.form(max_files=0, max_fields=PAGE + 20)
+        pages.access.check_form(request, form)
+    return await run_in_threadpool(page, _Visit(request, reviewer, form))
+
+
+async def _login(pages: _Pages, request: Request) -> Response:
+    if pages.access.authenticate is not None:
+        raise HTTPException(404, "There is no login here; your application has its own.")
+    why = None
+    if request.method == "POST":
+        why = pages.access.log_in(request, await request.form(max_files=0, max_fields=5))
+        if why is None:
+            return RedirectResponse(request.url_for("queue").path, status_code=303)
+    return pages.render(request, "login.html", 200 if why is None else 401, why=why)
+
+
+async def _logout(pages: _Pages, request: Request) -> Response:
+    pages.access.check_form(request, await request.form(max_files=0, max_fields=5))
+    request.session.clear()
+    return RedirectResponse(request.url_for("queue").path, status_code=303)
+
+
+class _Pages:
+    """What is answered."""
+
+    def __init__(self, desk: Desk, access: Access) -> None:
+        self.desk, self.access = desk, access
+        self._templates = Environment(
+            loader=PackageLoader("ragshield_core.tools.review"),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        self._templates.filters |= {
+            "printable": printable,
+            "visible": visible,
+            "one_in": _one_in,
+        }
+
+    def render(self, request: Request, name: str, status: int = 200, **values: Any) -> Response:
+        """Return a page."""
+        session = request.session
+        shared = {
+            "request": request,
+            "url": lambda name, **path: request.url_for(name, **path).path,
+            "csrf": session.get("csrf", ""),
+            "told": session.pop("told", None),
+            "undoable": session.get("undo", []),
+            "running": _running(session),
+            "two_persons": self.desk.two_persons,
+            "live": self.desk.store is not None,
+            "quarantine": self.desk.quarantine,
+            "reviewer": None,
+        }
+        page = self._templates.get_template(name).render(shared | values)
+        return HTMLResponse(page, status)
+
+    # Pages
+
+    def queue(self, visit: _Visit) -> Response:
+        """Show what waits."""
+        cases = self.desk.quarantine.cases
+        narrowed = _narrowed(visit.session)
+        given = visit.request.query_params.get("order", "")
+        order = Order(given) if given in list(Order) else Order.SEVERITY
+        page, count = visit.number("page", 1) or 1, 0
+        found: Any = ()
+        detectors: tuple[str, ...] = ()
+        n_waiting = 0
+        if self.desk.quarantine.exists():
+            found, count, page = cases.page(page, **narrowed, order=order)
+            detectors = cases.detectors()
+            n_waiting = cases.n_waiting()
+        begins = cases.beginnings([case.number for case in found]) if found else {}
+        return self.render(
+            visit.request,
+            "queue.html",
+            reviewer=visit.reviewer,
+            asked=source_view(self.desk.quarantine, self.desk.store),
+            cases=[(case, printable(begins.get(case.number, ""), 160)) for case in found],
+            count=count,
+            n_waiting=n_waiting,
+            page=page,
+            n_pages=max(1, -(-count // LIMIT)),
+            order=order,
+            orders=list(Order),
+            detectors=detectors,
+            narrowed=narrowed,
+        )
+
+    def narrow(self, visit: _Visit) -> Response:
+        """Take over filters; they are kept in the session, since addresses end in logs."""
+        form = visit.form
+        chosen = {
+            "waiting": form.get("waiting") if form.get("waiting") in ("no", "all") else None,
+            "detector": str(form.get("detector", ""))[:LONGEST_SEARCH] or None,
+            "source": str(form.get("source", ""))[:LONGEST_SEARCH] or None,
+            "search": str(form.get("search", "")).strip()[:LONGEST_SEARCH] or None,
+        }
+        visit.session["filter"] = {name: value for name, value in chosen.items() if value}
+        return visit.to("queue")
+
+    def case(self, visit: _Visit) -> Response:
+        """Show a case."""
+        number = visit.request.path_params["number"]
+        case = self._case(number)
+        if case.number != number:  # a part of another one by now
+            return visit.to("case", number=case.number)
+        return self._case_page(visit, case)
+
+    def decide(self, visit: _Visit) -> Response:
+        """Carry out a decision."""
+        self._may_decide(visit)
+        form = visit.form
+        case = self._case(visit.request.path_params["number"])
+        given = [value for value in form.getlist("entry") if str(value).isdecimal()]
+        whole, named = form.get("all") == "yes", form.get("action")
+        if reopened := str(form.get("reopen", "")):
+            whole, named = reopened == "all", Action.REOPEN
+            given = [reopened] if reopened.isdecimal() else []
+        if named not in list(Action):
+            raise HTTPException(400, "Nothing was done: the form names no decision.")
+        if _running(visit.session) is not None:
+            return self.progress(visit, 409, FIRST)
+        action = Action(named)
+        note = str(form.get("note", "")).strip()[:LONGEST_NOTE] or None
+        by = visit.reviewer.name
+        try:
+            if whole:
+                seen = str(form.get("last", ""))
+                last = int(seen) if seen.isdecimal() and len(seen) < DIGITS else None
+                return self._step(visit, self.desk.begin(action, case, last=last), note)
+            if not given:
+                return self._case_page(visit, case, 400, told="Choose at least one entry.")
+            outcome = self.desk.decide(action, [int(v) for v in given], by=by, note=note)
+        except ConflictError as conflict:
+            return self._case_page(visit, case, 409, conflict=conflict)
+        except QuarantineError as error:
+            return self._case_page(visit, case, 409, told=printable(str(error), 500))
+        self._remember(visit, outcome)
+        if action in (Action.KEEP, Action.REOPEN) or outcome.n_proposed:
+            return visit.to("case", number=case.number)
+        waits = self._case(case.number).n_waiting
+        return visit.to("case", number=case.number) if waits else visit.to("queue")
+
+    def decide_source(self, visit: _Visit) -> Response:
+        """Adopt a source, or keep holding what is held of it."""
+        self._may_decide(visit)
+        store, choice = self.desk.store, visit.form.get("choice")
+        if store is None:
+            raise HTTPException(409, "Nothing was done: no store is at hand; run the command.")
+        if choice not in ("adopt", "keep"):
+            raise HTTPException(400, "Nothing was done: the form names no decision.")
+        if choice == "adopt" and self.desk.two_persons:
+            raise HTTPException(403, "Nothing was done: a release needs a second person here.")
+        key, by = str(visit.form.get("source", "")), visit.reviewer.name
+        asked = {key_of(one.source): one for one in open_questions(self.desk.quarantine, store)}
+        if key not in asked:
+            visit.session["told"] = "Nothing was done: this source is not asked about any more."
+            return visit.to("queue")
+        source = asked[key].source
+        named = "What names no source" if source is None else f"Source {printable(source, 80)!r}"
+        if choice == "keep":
+            store.keep_holding(source, by=by)
+            visit.session["told"] = f"{named}: what is held stays held."
+            return visit.to("queue")
+        try:
+            released = store.adopt_source(source, by=by)
+        except (QuarantineError, ValueError) as error:
+            visit.session["told"] = printable(str(error), 500)
+            return visit.to("queue")
+        told = f"{named} is adopted; {_entries(len(released))} released into the store."
+        visit.session["told"] = told
+        return visit.to("queue")
+
+    def undo(self, visit: _Visit) -> Response:
+        """Take the latest decision back."""
+        self._may_decide(visit)
+        if _running(visit.session) is not None:
+            return self.progress(visit, 409, FIRST)
+        undoable = list(visit.session.get("undo", []))
+        if not undoable:
+            visit.session["told"] = "There is nothing to take back in this session."
+            return visit.to("queue")
+        first, last = map(int, undoable.pop())
+        visit.session["undo"] = undoable
+        try:
+            return self._step(visit, TakenBack(lines=(first, last), at=first - 1), None)
+        except QuarantineError as error:
+            visit.session["told"] = printable(str(error), 300)
+        return visit.to("queue")
+
+    # What takes longer than a request should
+
+    def progress(self, visit: _Visit, status: int = 200, why: str | None = None) -> Response:
+        """Show how far the decision of a whole case is."""
+        running = _running(visit.session)
+        if running is None:
+            return visit.to("queue")
+        return self.render(visit.request, "progress.html", status, reviewer=visit.reviewer, why=why)
+
+    def go_on(self, visit: _Visit) -> Response:
+        """Carry it on for a second."""
+        self._may_decide(visit)
+        running = _running(visit.session)
+        if running is None:
+            return self._onwards(visit, visit.to("queue"))
+        try:
+            note = None
+            if isinstance(running, WholeCase):
+                note = self.desk.reason(running, by=visit.reviewer.name)
+            return self._onwards(visit, self._step(visit, running, note))
+        except RAGShieldError as error:
+            return self.progress(visit, why=printable(str(error), 500))
+
+    def stop(self, visit: _Visit) -> Response:
+        """Leave the rest as it is."""
+        self._may_decide(visit)
+        running = _running(visit.session)
+        visit.session.pop("running", None)
+        if isinstance(running, WholeCase):
+            self._tell(visit, outcome_of(running), "Stopped: ")
+            return visit.to("case", number=running.case)
+        if isinstance(running, TakenBack):
+            undo = [*visit.session.get("undo", []), list(running.lines)]
+            visit.session["undo"] = undo[-REMEMBERED:]
+            visit.session["told"] = f"Stopped: {_waiting_again(running.n_done)}"
+        return visit.to("queue")
+
+    def _step(self, visit: _Visit, running: WholeCase | TakenBack, note: str | None) -> Response:
+        """Carry a decision on for a second; what is left is noted in the session."""
+        by, session = visit.reviewer.name, visit.session
+        if isinstance(running, TakenBack):
+            taken = self.desk.take_back(running, by=by, seconds=STEP)
+            if not taken.finished:
+                session["running"] = asdict(taken)
+                return visit.to("progress")
+            session.pop("running", None)
+            if not taken.n_done:
+                raise QuarantineError(NOTHING_LEFT)
+            session["told"] = _waiting_again(taken.n_done)
+            return visit.to("queue")
+        whole = self.desk.go_on(running, by=by, note=note, seconds=STEP)
+        self._can_undo(visit, outcome_of(whole))
+        if not whole.finished:
+            session["running"] = asdict(whole)
+            return visit.to("progress")
+        session.pop("running", None)
+        self._tell(visit, outcome_of(whole))
+        return visit.to("case", number=whole.case)
+
+    @staticmethod
+    def _onwards(visit: _Visit, answer: Response) -> Response:
+        """Return an answer that leads on, also from a part of a page that htmx has asked for."""
+        leads = answer.headers.get("location")
+        here = visit.request.url_for("progress").path
+        if leads is None or leads == here or "hx-request" not in visit.request.headers:
+            return answer
+        return Response(headers={"hx-redirect": leads})
+
+    def text(self, visit: _Visit) -> Response:
+        """Show a later part of a long text."""
+        start = visit.request.path_params["start"]
+        held = self._entry(visit)
+        text = held.entry.text
+        return self.render(
+            visit.request,
+            "text.html",
+            reviewer=visit.reviewer,
+            held=held,
+            start=min(start, len(text)),
+            stop=min(start + SHOWN, len(text)),
+            length=len(text),
+            step=SHOWN,
+            pieces=pieces(text, held.findings, start),
+        )
+
+    def drawn(self, visit: _Visit) -> Response:
+        """Show the frame in which a text is drawn as a page, once somebody asks for it."""
+        return self.render(
+            visit.request, "drawn.html", reviewer=visit.reviewer, held=self._entry(visit)
+        )
+
+    def picture(self, visit: _Visit) -> Response:
+        """Answer with what is in that frame."""
+        page = picture.picture(self._entry(visit).entry.text)
+        return HTMLResponse(page, headers=picture.HEADERS)
+
+    def rules(self, visit: _Visit, status: int = 200, why: str | None = None) -> Response:
+        """Show the rules, and what they are worth."""
+        quarantine, now = self.desk.quarantine, dt.datetime.now(dt.UTC)
+        rules = Rules(quarantine).list(every=True) if quarantine.exists() else ()
+        given = visit.form if status != HTTPStatus.OK else {}
+        return self.render(
+            visit.request,
+            "rules.html",
+            status,
+            reviewer=visit.reviewer,
+            rules=[(rule, rule.standing(now)) for rule in reversed(rules)],
+            kinds=[(kind, CAUTIONS[kind]) for kind in Kind],
+            days=DAYS,
+            given={name: str(given.get(name, "")) for name in GIVEN},
+            why=why,
+        )
+
+    def make_rule(self, visit: _Visit) -> Response:
+        """Make a rule, or ask for the reason and the time that it needs."""
+        self._may_decide(visit)
+        form = visit.form
+        days = str(form.get("days", ""))
+        if days not in DAYS:
+            return self.rules(visit, 400, "Say why, and for how long it shall count.")
+        ends: dt.datetime | Literal["never"] = NEVER
+        if days != NEVER:
+            ends = dt.datetime.now(dt.UTC) + dt.timedelta(days=int(days))
+        named = [one.strip() for one in str(form.get("detectors", "")).split(",")]
+        try:
+            rule = Rules(self.desk.quarantine).add(
+                str(form.get("kind", "")),
+                str(form.get("value", "")),
+                reason=str(form.get("reason", "")).strip(),
+                by=visit.reviewer.name,
+                expires_at=ends,
+                detectors=list(filter(None, named)) or None,
+            )
+        except RuleError as error:
+            return self.rules(visit, 400, printable(str(error), 500))
+        visit.session["told"] = f"Rule {rule.number} is in force; what is held already stays held."
+        return visit.to("rules")
+
+    def revoke_rule(self, visit: _Visit) -> Response:
+        """Take a rule back."""
+        self._may_decide(visit)
+        number = visit.request.path_params["number"]
+        reason = str(visit.form.get("reason", "")).strip() or "revoked on the review page"
+        try:
+            Rules(self.desk.quarantine).revoke(number, by=visit.reviewer.name, reason=reason)
+        except RuleError as error:
+            return self.rules(visit, 409, printable(str(error), 500))
+        visit.session["told"] = f"Rule {number} counts no more."
+        return visit.to("rules")
+
+    def feedback(self, visit: _Visit, status: int = 200, why: str | None = None) -> Response:
+        """Show what decisions say of detectors and sources, and thresholds by them."""
+        quarantine, store = self.desk.quarantine, self.desk.store
+        guard = None if store is None else store.guard
+        seen = None
+        if guard is not None and guard.calibrated:
+            seen = preview(guard, quarantine)
+        return self.render(
+            visit.request,
+            "feedback.html",
+            status,
+            reviewer=visit.reviewer,
+            feedback=reviewed(quarantine, guard),
+            preview=seen,
+            why=why,
+        )
+
+    def recalibrate(self, visit: _Visit) -> Response:
+        """Let released entries count, if thresholds and queue are as they were shown."""
+        self._may_decide(visit)
+        store = self.desk.store
+        if store is None:
+            return self.feedback(visit, 409, "No guard is at hand: nothing was changed.")
+        try:
+            seen = preview(store.guard, self.desk.quarantine)
+            if not hmac.compare_digest(seen.token, str(visit.form.get("token", ""))):
+                why = "Thresholds or the queue have changed since: this is how it stands now."
+                return self.feedback(visit, 409, why)
+            note = str(visit.form.get("note", "")).strip()[:LONGEST_NOTE] or None
+            apply(seen, by=visit.reviewer.name, note=note)
+        except (CalibrationError, StalePreviewError) as error:
+            return self.feedback(visit, 409, printable(str(error), 500))
+        visit.session["told"] = "Released entries count in the thresholds now; what waits waits on."
+        return visit.to("feedback")
+
+    def health(self, visit: _Visit, verified: str | None = None) -> Response:
+        """Show how guard and quarantine stand."""
+        return self.render(
+            visit.request,
+            "health.html",
+            reviewer=visit.reviewer,
+            asked=source_view(self.desk.quarantine, self.desk.store),
+            health=health_view(self.desk.quarantine, self.desk.store),
+            verified=verified,
+        )
+
+    def verify(self, visit: _Visit) -> Response:
+        """Check log and entries, and show what came out; the log is told if they may decide."""
+        by = visit.reviewer.name if visit.reviewer.role is Role.DECIDE else None
+        try:
+            self.desk.quarantine.verify(by=by)
+            verified = f"Log and entries are whole; the head is {self.desk.quarantine.head()}"
+        except QuarantineError as error:
+            verified = f"BROKEN: {error}"
+        return self.health(visit, printable(verified, 500))
+
+    # Answers to what cannot be done
+
+    async def refused(self, request: Request, error: Exception) -> Response:
+        """Say why not."""
+        assert isinstance(error, HTTPException)  # noqa: S101 - of whose handler this is
+        page = self.render(request, "refused.html", error.status_code, why=error.detail)
+        for name, value in (error.headers or {}).items():
+            page.headers[name] = value
+        return page
+
+    async def failed(self, request: Request, error: Exception) -> Response:
+        """Say what the database or the store says."""
+        return self.render(request, "refused.html", 503, why=printable(str(error), 500))
+
+    # Inside
+
+    def _case(self, number: int) -> Any:
+        try:
+            return self.desk.quarantine.cases.show(number)
+        except QuarantineError:
+            msg = f"There is no case {number} here; it may have been purged."
+            raise HTTPException(404, msg) from None
+
+    def _entry(self, visit: _Visit) -> HeldEntry:
+        number = visit.request.path_params["number"]
+        held = self.desk.quarantine.cases.entries([number]).get(number)
+        if held is None:
+            raise HTTPException(404, "There is no such entry.")
+        return held
+
+    def _case_page(self, visit: _Visit, case: Any, status: int = 200, **values: Any) -> Response:
+        page = visit.number("page", 1) or 1
+        n_pages = max(1, -(-case.n_members // PAGE))
+        page = min(page, n_pages)
+        view = case_view(self.desk.quarantine, self.desk.store, case, (page - 1) * PAGE)
+        return self.render(
+            visit.request,
+            "case.html",
+            status,
+            **(
+                {"conflict": None, "counted": COUNTED}
+                | values
+                | {"reviewer": visit.reviewer, "view": view, "page": page, "n_pages": n_pages}
+            ),
+        )
+
+    def _may_decide(self, visit: _Visit) -> None:
+        if visit.reviewer.role is not Role.DECIDE:
+            raise HTTPException(403, "You may look, and not decide; nothing was done.")
+
+    def _remember(self, visit: _Visit, outcome: Outcome) -> None:
+        self._tell(visit, outcome)
+        self._can_undo(visit, outcome)
+
+    def _tell(self, visit: _Visit, outcome: Outcome, before: str = "") -> None:
+        told = f"{before}{_entries(outcome.n_done)} {DONE[outcome.action]}."
+        if outcome.action is Action.RELEASE and outcome.n_done and self.desk.store is None:
+            told += " No store is at hand: they are admitted when they are ingested again."
+        if outcome.n_proposed:
+            told += f" {outcome.n_proposed} wait for a second person to agree."
+        visit.session["told"] = told
+
+    @staticmethod
+    def _can_undo(visit: _Visit, outcome: Outcome) -> None:
+        """Note what can be taken back: of one decision, all that it has done so far."""
+        if outcome.n_done and outcome.action in (Action.RELEASE, Action.CONFIRM):
+            undo = [one for one in visit.session.get("undo", []) if one[0] != outcome.lines[0]]
+            visit.session["undo"] = [*undo, list(outcome.lines)][-REMEMBERED:]
+
+
+DONE = {
+    Action.RELEASE: "released",
+    Action.CONFIRM: "confirmed as poisoned",
+    Action.KEEP: "kept waiting",
+    Action.REOPEN: "reopened, to be decided anew",
+}
+FIRST = "Another decision of yours is still being carried out: let it come to its end, or stop it."
+
+
+def _running(session: dict[str, Any]) -> WholeCase | TakenBack | None:
+    """Return what somebody has begun and not ended."""
+    kept = session.get("running")
+    if kept is None:
+        return None
+    values = dict(kept) | {"lines": tuple(kept["lines"])}
+    if "action" not in values:
+        return TakenBack(**values)
+    return WholeCase(**values | {"action": Action(values["action"])})
+
+
+def _waiting_again(count: int) -> str:
+    return f"Taken back: {_entries(count)} {'waits' if count == 1 else 'wait'} again."
+
+
+def _narrowed(session: dict[str, Any]) -> dict[str, Any]:
+    kept = session.get("filter", {})
+    return {
+        "waiting": {"no": False, "all": None}.get(kept.get("waiting"), True),
+        "detector": kept.get("detector"),
+        "source": kept.get("source"),
+        "search": kept.get("search"),
+    }
+
+
+def _entries(count: int) -> str:
+    return f"{count:,} {'entry' if count == 1 else 'entries'}"
+
+
+def _one_in(severity: float) -> str:
+    """Return in words how rare something is."""
+    if severity <= 0.0:
+        return "by hand"
+    return f"1 in {round(10.0 ** min(severity, 12.0)):,}"

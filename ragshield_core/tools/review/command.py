@@ -1,0 +1,119 @@
+"""``ragshield review``: the page on which people judge held entries, for one machine."""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from ragshield_core.database import DEFAULT_URL
+from ragshield_core.errors import ConfigurationError, QuarantineError
+from ragshield_core.findings import printable
+from ragshield_core.quarantine import Quarantine
+from ragshield_core.settings.objects import modules_here, named_object
+
+if TYPE_CHECKING:
+    from ragshield_core.tools.review.desk import LiveStore
+
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+PORT = 8642
+# Of the token: nobody guesses it.
+TOKEN_BYTES = 24
+
+
+def review_command(  # noqa: PLR0913 - options of a command
+    *,
+    database: Annotated[
+        str, typer.Option("--database", envvar="RAGSHIELD_DATABASE", help="SQLAlchemy URL.")
+    ] = DEFAULT_URL,
+    namespace: Annotated[str, typer.Option(help="Of the tenant.")] = "default",
+    store: Annotated[
+        str | None, typer.Option(help="Only what is held for the store of that name.")
+    ] = None,
+    into: Annotated[
+        str | None,
+        typer.Option(
+            help="module:object of your guarded store, or a factory of one: what is released is "
+            "back at once. Without it, at the next ingest."
+        ),
+    ] = None,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65_535)] = PORT,
+    two_persons: Annotated[
+        bool, typer.Option("--two-persons", help="A release needs a second person.")
+    ] = False,
+    hours: Annotated[
+        float, typer.Option(min=0.01, help="After which people have to log in again.")
+    ] = 8.0,
+    tls_cert: Annotated[str | None, typer.Option(help="File of the certificate.")] = None,
+    tls_key: Annotated[str | None, typer.Option(help="File of its key.")] = None,
+) -> None:
+    """Serve the page on which people judge held entries, and print the token that opens it.
+
+    For this machine only, unless a certificate is given: texts and tokens would be readable on the
+    network. For many people, mount ragshield_core.tools.review.review_app in an application that
+    knows them.
+    """
+    try:
+        import uvicorn  # noqa: PLC0415 - of an extra
+
+        from ragshield_core.tools.review.app import review_app  # noqa: PLC0415
+    except ImportError as error:
+        msg = f"the review page needs {error.name}; pip install 'ragshield[review]'."
+        raise ConfigurationError(msg) from None
+    secure = tls_cert is not None and tls_key is not None
+    if host not in LOOPBACK and not secure:
+        msg = (
+            f"--host {printable(host, 60)} can be reached from other machines, and what is sent "
+            "would be readable on the way; give --tls-cert and --tls-key, or mount review_app in "
+            "an application that has TLS."
+        )
+        raise ConfigurationError(msg)
+    reviewed: Quarantine | LiveStore
+    if into is not None:
+        with modules_here():
+            reviewed = _live(into)
+    else:
+        reviewed = Quarantine(database, namespace=namespace, store=store)
+        if not reviewed.exists():
+            msg = (
+                f"{reviewed!r} does not exist: nothing was ever held there, or --database is wrong."
+            )
+            raise QuarantineError(msg)
+    token = secrets.token_urlsafe(TOKEN_BYTES)
+    app = review_app(
+        reviewed,
+        token=token,
+        two_persons=two_persons,
+        hours=hours,
+        https=secure,
+        hosts=[host, *LOOPBACK, "[::1]"] if host in LOOPBACK else None,
+    )
+    shown = f"[{host}]" if ":" in host else host
+    console = Console()
+    console.print(Text(f"http{'s' if secure else ''}://{shown}:{port}/"))
+    console.print(Text(f"token: {token}"))
+    uvicorn.run(
+        app,
+        host=host,
+        port=port,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        ssl_certfile=tls_cert,
+        ssl_keyfile=tls_key,
+    )
+
+
+def _live(name: str) -> LiveStore:
+    found = named_object(name)
+    if isinstance(found, Quarantine) or not all(
+        hasattr(found, method) for method in ("guard", "quarantine", "release", "standing")
+    ):
+        msg = f"{name!r} is a {type(found).__name__}, expected a guarded store or index."
+        raise ConfigurationError(msg)
+    store: LiveStore = found
+    return store

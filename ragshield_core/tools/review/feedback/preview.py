@@ -1,0 +1,291 @@
+"""Thresholds by what people found to be clean: what would change, and the decision to do so."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ragshield_core.calibration import Released
+from ragshield_core.errors import QuarantineError, StalePreviewError
+from ragshield_core.findings import Finding
+from ragshield_core.guard import Guard
+from ragshield_core.quarantine import Found, Quarantine, Status
+from ragshield_core.tools.evaluate.rates import Interval, exact_interval
+
+logger = logging.getLogger("ragshield")  # ids and counts, never text
+
+ACTION = "recalibrate"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MovedThreshold:
+    """The threshold of one detector, and how many released entries it had held."""
+
+    detector: str
+    now: float
+    then: float  # never lower: below it nobody has looked
+    released: int
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Preview:
+    """What would change if the entries that people released counted in the calibration.
+
+    Attributes
+    ----------
+    detectors
+        That are calibrated, with their thresholds.
+    let_in
+        Ids of waiting entries that would not be held if they came then. They go on waiting: a
+        person releases them.
+    n_waiting
+        How many wait.
+    missed
+        Ids of entries that were confirmed as poisoned, and would not be held.
+    n_confirmed
+        How many confirmed entries would be held by the thresholds of now.
+    n_left_out
+        Released entries that do not count, because their rows are not as the audit log says.
+    released
+        What would count.
+    token
+        Of the guard's thresholds and of the queue, as they were looked at: a page that was shown a
+        preview hands it on, and compares it with that of a new one.
+    """
+
+    guard: Guard = field(repr=False)
+    quarantine: Quarantine
+    detectors: tuple[MovedThreshold, ...]
+    let_in: tuple[str, ...]
+    n_waiting: int
+    missed: tuple[str, ...]
+    n_confirmed: int
+    n_left_out: int
+    released: Released = field(repr=False)
+    token: str
+
+    @property
+    def changes(self) -> bool:
+        """Whether any threshold would move."""
+        return any(one.then > one.now for one in self.detectors)
+
+    @property
+    def missed_share(self) -> Interval:
+        """Share of the poison that is held now and would not be then, with its exact interval.
+
+        Of poison like that which was confirmed. Of what was never held nothing is known, and what
+        thresholds miss already is not in it.
+        """
+        return exact_interval(len(self.missed), self.n_confirmed)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return everything that is shown as JSON-ready values; ids are hostile text."""
+        share = self.missed_share
+        return {
+            "detectors": [
+                {
+                    "detector": one.detector,
+                    "now": one.now,
+                    "then": one.then,
+                    "released": one.released,
+                }
+                for one in self.detectors
+            ],
+            "let_in": list(self.let_in),
+            "n_waiting": self.n_waiting,
+            "missed": list(self.missed),
+            "n_confirmed": self.n_confirmed,
+            "missed_share": [share.low, share.high] if self.n_confirmed else None,
+            "n_released": len(self.released),
+            "n_passed": self.released.n_passed,
+            "n_left_out": self.n_left_out,
+            "token": self.token,
+        }
+
+
+def preview(guard: Guard, quarantine: Quarantine) -> Preview:
+    """Return what would change if released entries counted as clean; nothing is changed.
+
+    Parameters
+    ----------
+    guard
+        Whose thresholds are meant.
+    quarantine
+        Of the entries that it held.
+
+    Raises
+    ------
+    CalibrationError
+        If the guard is not calibrated.
+    QuarantineError
+        If the database cannot be read.
+
+    Notes
+    -----
+    Released entries are no sample of what is clean: only what was held was looked at, so that all
+    of them score high. Added to the clean sample as they are they would raise thresholds every
+    time, even where the accepted rate is kept to the entry: at 1 %, one clean entry in a hundred
+    is held and released, and that is what was agreed. They are therefore taken together with all
+    that came since the first calibration and was not held, of which nothing is known but that it
+    scored below the threshold: the upper end of a sample of the clean sample and all arrivals.
+    Thresholds are those at which this larger sample keeps the accepted rate, and move only upwards
+    and only if more was held by mistake than was accepted.
+
+    Limits: scores are those of the time at which entries were held, when the knowledge base was
+    smaller; entries that wait count neither way, so that a queue which nobody reviews moves
+    nothing, and one of which only the harmless half was reviewed moves less than it should not;
+    poison that was let in counts as clean; what was purged does not count. Detectors that are not
+    calibrated keep their thresholds.
+    """
+    guard.catch_up()
+    found = quarantine.found() if quarantine.exists() else ()
+    wanted = [one for one in found if one.status is Status.RELEASED and _counting(one.findings)]
+    findings, n_left_out = _vouched(quarantine, wanted)
+    status = guard.status()
+    spent = status.spent
+    n_passed = max(0, spent.judged - spent.held - spent.recalled)
+    released = _released(findings, n_passed)
+    now, then = guard.thresholds_with(guard.released), guard.thresholds_with(released)
+    waiting = [one for one in found if one.status is Status.HELD]
+    confirmed = [one for one in found if one.status is Status.CONFIRMED]
+    held_now = [one for one in confirmed if _holds(one.findings, now)]
+    return Preview(
+        guard=guard,
+        quarantine=quarantine,
+        detectors=tuple(
+            MovedThreshold(
+                detector=name,
+                now=now[name],
+                then=then[name],
+                released=int(np.count_nonzero(~np.isnan(released.scores.get(name, np.empty(0))))),
+            )
+            for name in sorted(now)
+        ),
+        let_in=_no_longer(waiting, now, then),
+        n_waiting=len(waiting),
+        missed=_no_longer(confirmed, now, then),
+        n_confirmed=len(held_now),
+        n_left_out=n_left_out,
+        released=released,
+        token=_token(guard, found),
+    )
+
+
+def apply(preview: Preview, *, by: str, note: str | None = None) -> None:
+    """Have released entries count in the calibration, in all processes that share the guard.
+
+    The audit log has a line with the person before thresholds move, and another if they could not
+    be moved. Entries that wait go on waiting.
+
+    Parameters
+    ----------
+    preview
+        That the person has seen.
+    by, note
+        Who decided, and why.
+
+    Raises
+    ------
+    StalePreviewError
+        If thresholds or the queue are others than when it was made; nothing is changed then.
+    ValueError
+        If ``by`` says nobody.
+    """
+    if not by.strip():
+        msg = "by is blank, expected who decides: apply(preview, by='anna')."
+        raise ValueError(msg)
+    guard, quarantine = preview.guard, preview.quarantine
+    moved = [one.detector for one in preview.detectors if one.then > one.now]
+    what = (
+        f"{len(preview.released)} released entries count beside {preview.released.n_passed} that "
+        f"passed: higher thresholds of {', '.join(moved) or 'no detector'}"
+    )
+    told = False
+
+    def decided() -> None:
+        nonlocal told
+        found = quarantine.found() if quarantine.exists() else ()
+        if _token(guard, found) != preview.token:
+            msg = (
+                "thresholds or the queue have changed since the preview was made, and nothing was "
+                "applied; look at a new one: preview(guard, quarantine)."
+            )
+            raise StalePreviewError(msg)
+        quarantine.record(ACTION, by=by, note="; ".join(filter(None, (what, note))))
+        told = True
+
+    try:
+        guard.count_released(preview.released, decided)
+    except Exception:
+        if told:
+            quarantine.record(ACTION, by=by, note="thresholds could not be moved, and stay")
+        raise
+    logger.warning("recalibrated by what people released: %s", what)
+
+
+def _counting(findings: Sequence[Finding]) -> list[Finding]:
+    """Return the findings for which an entry was held by a calibrated threshold."""
+    return [f for f in findings if f.p_value is not None and f.score > f.threshold]
+
+
+def _vouched(
+    quarantine: Quarantine, wanted: Sequence[Found]
+) -> tuple[list[Sequence[Finding]], int]:
+    """Return what was found of entries whose release the audit log knows, and how many it does not.
+
+    Whoever may write to the database could raise thresholds otherwise.
+    """
+    findings: list[Sequence[Finding]] = []
+    n_left_out = 0
+    for entry_id in dict.fromkeys(one.id for one in wanted):
+        try:
+            (held,) = quarantine.vouched([entry_id], Status.RELEASED)
+        except QuarantineError as error:
+            logger.error("a released entry does not count: %s", error)  # noqa: TRY400
+            n_left_out += 1
+            continue
+        if counting := _counting(held.findings):
+            findings.append(counting)
+    return findings, n_left_out
+
+
+def _released(findings: Sequence[Sequence[Finding]], n_passed: int) -> Released:
+    names = sorted({finding.detector for some in findings for finding in some})
+    scores = {name: np.full(len(findings), np.nan) for name in names}
+    for row, some in enumerate(findings):
+        for finding in some:
+            scores[finding.detector][row] = finding.score
+    return Released(scores=scores, n_passed=n_passed)
+
+
+def _holds(findings: Sequence[Finding], thresholds: Mapping[str, float]) -> bool:
+    """Return whether an entry would be held for what was found of it.
+
+    Findings of detectors without a threshold of their own stand by the one of their time.
+    """
+    return any(f.score > thresholds.get(f.detector, f.threshold) for f in findings)
+
+
+def _no_longer(
+    entries: Sequence[Found], now: Mapping[str, float], then: Mapping[str, float]
+) -> tuple[str, ...]:
+    return tuple(
+        one.id for one in entries if _holds(one.findings, now) and not _holds(one.findings, then)
+    )
+
+
+def _token(guard: Guard, found: Sequence[Found]) -> str:
+    """Return a digest of thresholds, the accepted rate and where all entries stand."""
+    with_released = guard.thresholds_with(guard.released)
+    seen = [
+        sorted(with_released.items()),
+        guard.policy.quarantine_at,
+        [[one.number, str(one.status)] for one in found],
+    ]
+    return hashlib.sha256(json.dumps(seen).encode()).hexdigest()

@@ -1,0 +1,113 @@
+"""How guard and quarantine stand, for the page."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ragshield_core.database.read_only import read_only
+from ragshield_core.errors import RAGShieldError
+from ragshield_core.findings import printable
+from ragshield_core.growth.status import Status as Standing
+from ragshield_core.knowledge.standing import status_of
+from ragshield_core.quarantine import Quarantine, Status, Unverified, Verified
+from ragshield_core.tools.evaluate.rates import exact_interval
+from ragshield_core.tools.review.desk import LiveStore
+from ragshield_core.tools.review.takeovers import Suite, suites
+
+# Days of which the page shows how many entries were held.
+DAYS = 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """A share with its interval of 95 %."""
+
+    count: int
+    total: int
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Health:
+    """What the page of health shows.
+
+    Attributes
+    ----------
+    standing
+        Of the guard; ``None`` where there is none in the database, with ``why_not``.
+    counts
+        Entries by status.
+    by_day
+        Entries held on each of the last ``DAYS`` days, the earliest first; empty before any was.
+    good
+        Of what people have decided, what was good: of all that is held, about as many are.
+    whole
+        Whether cases count what waits.
+    head
+        Of the log.
+    suites
+        Canaries, by their latest checks.
+    verified
+        When log and entries were last verified by somebody, or why that is not known; ``n_since``
+        lines came after, but for the one that says so.
+    """
+
+    standing: Standing | None
+    why_not: str
+    counts: Mapping[str, int]
+    by_day: Sequence[tuple[str, int]]
+    good: Share | None
+    whole: bool
+    head: str
+    suites: Sequence[Suite] = ()
+    verified: Verified | Unverified = Unverified.NEVER
+    n_since: int = 0
+
+
+def health_view(quarantine: Quarantine, store: LiveStore | None) -> Health:
+    """Return how guard and quarantine stand; changes nothing."""
+    standing, why_not = _standing(quarantine, store)
+    there = quarantine.exists()
+    counts = {str(status): quarantine.count(status) if there else 0 for status in Status}
+    days = _latest(quarantine.cases.by_day(DAYS)) if there else []
+    judged = counts[Status.RELEASED] + counts[Status.CONFIRMED]
+    good = None
+    if judged:
+        within = exact_interval(counts[Status.RELEASED], judged)
+        good = Share(count=counts[Status.RELEASED], total=judged, low=within.low, high=within.high)
+    verified = quarantine.verification() if there else Unverified.NEVER
+    n_since = 0
+    if isinstance(verified, Verified):
+        n_since = quarantine.position() - verified.up_to - 1
+    return Health(
+        standing=standing,
+        why_not=why_not,
+        counts=counts,
+        by_day=days,
+        good=good,
+        whole=quarantine.cases.whole() if there else True,
+        head=quarantine.head() if there else "0:",
+        suites=suites(quarantine) if there else [],
+        verified=verified,
+        n_since=n_since,
+    )
+
+
+def _latest(counts: Mapping[str, int]) -> list[tuple[str, int]]:
+    """Return the count of each of the last days, also of those on which nothing was held."""
+    today = dt.datetime.now(dt.UTC).date()
+    days = [(today - dt.timedelta(days=ago)).isoformat() for ago in reversed(range(DAYS))]
+    return [(day, counts.get(day, 0)) for day in days] if counts else []
+
+
+def _standing(quarantine: Quarantine, store: LiveStore | None) -> tuple[Standing | None, str]:
+    try:
+        if store is not None:
+            return store.guard.status(), ""
+        with read_only(quarantine.url) as session:
+            return status_of(session, quarantine.url, quarantine.namespace), ""
+    except RAGShieldError as error:
+        return None, printable(str(error), 300)

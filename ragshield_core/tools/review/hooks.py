@@ -1,0 +1,24 @@
+"""What review adds to a guard: notices to people."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from ragshield_core.hooks import hookimpl
+
+if TYPE_CHECKING:
+    from ragshield_core.settings import Settings
+    from ragshield_core.tools.review.notifications import Notifier
+
+
+@hookimpl
+def notifier(settings: Settings) -> Notifier | None:
+    """Return who tells the webhook of the settings, if there is one."""
+    if settings.webhook is None:
+        return None
+    from ragshield_core.tools.review.notifications import Notifier, Webhook  # noqa: PLC0415 - httpx
+    from ragshield_core.tools.review.notifications.webhook import SECRET_VARIABLE  # noqa: PLC0415
+
+    target = Webhook(settings.webhook, os.environ.get(SECRET_VARIABLE, ""))
+    return Notifier([target], group=settings.group, longest_queue=settings.longest_queue)

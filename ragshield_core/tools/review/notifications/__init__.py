@@ -1,0 +1,7 @@
+"""Who is told when something needs a person: a function, or a signed webhook."""
+
+from ragshield_core.tools.review.notifications.notice import Kind, Notice
+from ragshield_core.tools.review.notifications.notifier import Notifier
+from ragshield_core.tools.review.notifications.webhook import Webhook
+
+__all__ = ["Kind", "Notice", "Notifier", "Webhook"]

@@ -1,0 +1,121 @@
+"""``ragshield rules``: rules that people make, listed, made and revoked."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import re
+from typing import Annotated, Literal
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ragshield_core.errors import RuleError
+from ragshield_core.findings import printable
+from ragshield_core.quarantine import DEFAULT_URL, Quarantine
+from ragshield_core.tools.rules.register import NEVER, Rules
+from ragshield_core.tools.rules.rule import CAUTIONS, Kind
+
+rules_app = typer.Typer(no_args_is_help=True, help="Say what is not to be held, and until when.")
+console = Console()
+
+Database = Annotated[
+    str, typer.Option("--database", envvar="RAGSHIELD_DATABASE", help="SQLAlchemy URL.")
+]
+Namespace = Annotated[str, typer.Option(help="Of the tenant.")]
+Store = Annotated[str | None, typer.Option(help="Only of that store; default: of all stores.")]
+By = Annotated[str, typer.Option(help="Who decides; kept in the log.")]
+Reason = Annotated[str, typer.Option(help="Why; kept in the log.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+
+
+@rules_app.command("list")
+def list_rules(
+    *,
+    database: Database = DEFAULT_URL,
+    namespace: Namespace = "default",
+    store: Store = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="Also those that are expired, revoked or broken.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show the rules that are in force, oldest first."""
+    now = dt.datetime.now(dt.UTC)
+    found = Rules(Quarantine(database, namespace=namespace, store=store)).list(every=every)
+    if as_json:
+        typer.echo(json.dumps([rule.to_dict(now) for rule in found], indent=2))
+        return
+    columns = ("rule", "standing", "kind", "value", "store", "detectors", "until", "by", "reason")
+    table = Table(*columns, title=f"{len(found)} rules")
+    for rule in found:
+        row = (
+            *(str(rule.number), str(rule.standing(now)), str(rule.kind), rule.value),
+            "(all)" if rule.store is None else rule.store or "(unnamed)",
+            "(usual)" if rule.detectors is None else ", ".join(rule.detectors),
+            NEVER if rule.expires_at is None else f"{rule.expires_at:%Y-%m-%d %H:%M}",
+            *(rule.made_by, rule.reason),
+        )
+        table.add_row(*(Text(printable(cell)) for cell in row))
+    console.print(table)
+
+
+@rules_app.command()
+def add(  # noqa: PLR0913 - options of a command line
+    kind: Annotated[Kind, typer.Argument(help="What it is about.")],
+    value: Annotated[str, typer.Argument(help="The lineage, or the phrase.")],
+    *,
+    by: By,
+    reason: Reason,
+    expires: Annotated[str, typer.Option(help="30d, a date such as 2030-01-31 (UTC), or never.")],
+    detector: Annotated[
+        list[str] | None, typer.Option(help="Whose findings; again for more. Default: the usual.")
+    ] = None,
+    database: Database = DEFAULT_URL,
+    namespace: Namespace = "default",
+    store: Store = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a rule; it is in force in every process at its next read or write."""
+    rules = Rules(Quarantine(database, namespace=namespace, store=store))
+    end = _end(expires)
+    rule = rules.add(kind, value, reason=reason, by=by, expires_at=end, detectors=detector)
+    if as_json:
+        typer.echo(json.dumps(rule.to_dict(dt.datetime.now(dt.UTC)), indent=2))
+        return
+    console.print(Text(f"{rule.told()} is in force. Mind: {CAUTIONS[kind]}."))
+
+
+@rules_app.command()
+def revoke(
+    number: Annotated[int, typer.Argument(help="Of the rule, as listed.")],
+    *,
+    by: By,
+    reason: Reason,
+    database: Database = DEFAULT_URL,
+    namespace: Namespace = "default",
+    store: Store = None,
+) -> None:
+    """Take a rule back; what came in by it stays until an audit judges it."""
+    quarantine = Quarantine(database, namespace=namespace, store=store)
+    rule = Rules(quarantine).revoke(number, by=by, reason=reason)
+    console.print(Text(f"{rule.told()} is revoked"))
+
+
+def _end(expires: str) -> dt.datetime | Literal["never"]:
+    if expires == NEVER:
+        return NEVER
+    now = dt.datetime.now(dt.UTC)
+    try:
+        if days := re.fullmatch(r"(\d{1,5})d", expires):
+            return now + dt.timedelta(days=int(days[1]))
+        end = dt.datetime.fromisoformat(expires)
+    except ValueError:
+        msg = (
+            f"--expires is {printable(expires, 60)!r}, expected days such as 30d, a date such as "
+            "2030-01-31, or never."
+        )
+        raise RuleError(msg) from None
+    return end if end.tzinfo is not None else end.replace(tzinfo=dt.UTC)

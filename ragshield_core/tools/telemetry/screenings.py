@@ -1,0 +1,181 @@
+"""Spans and metrics of screenings, by OpenTelemetry's API; nothing without that package.
+
+Ids of entries, hashes and scores are told, texts and metadata never. Without an SDK, OpenTelemetry
+does nothing with them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ragshield_core.findings import Decision, Report, printable
+from ragshield_core.hooks import Stage, hookimpl
+
+if TYPE_CHECKING:
+    from opentelemetry.metrics import Counter as OfCounts
+    from opentelemetry.metrics import Histogram, Meter
+    from opentelemetry.trace import Span, Tracer
+
+NAME = "ragshield"
+# Findings of one batch that become events; of the others, the counters tell how many.
+EVENTS = 128
+# Characters of an id.
+SHOWN_ID = 200
+# Of the histogram: a retrieved set takes milliseconds, a batch of documents seconds.
+SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+
+
+class _Instruments(NamedTuple):
+    """What is measured, once for the process."""
+
+    tracer: Tracer
+    entries: OfCounts
+    findings: OfCounts
+    seconds: Histogram
+
+
+@cache
+def _instruments() -> _Instruments | None:
+    try:
+        from opentelemetry import metrics, trace  # noqa: PLC0415 - of an extra
+    except ImportError:
+        return None
+    own = version("ragshield")
+    return _made(trace.get_tracer(NAME, own), metrics.get_meter(NAME, own))
+
+
+def _made(tracer: Tracer, meter: Meter) -> _Instruments:
+    return _Instruments(
+        tracer=tracer,
+        entries=meter.create_counter(
+            "ragshield.entries", unit="{entry}", description="Entries by stage and verdict."
+        ),
+        findings=meter.create_counter(
+            "ragshield.findings", unit="{finding}", description="Findings by stage and detector."
+        ),
+        seconds=meter.create_histogram(
+            "ragshield.screening.duration",
+            unit="s",
+            description="Of one batch, by stage.",
+            explicit_bucket_boundaries_advisory=SECONDS,
+        ),
+    )
+
+
+class Screening:
+    """One screening, as it is told of."""
+
+    def __init__(self, stage: Stage, instruments: _Instruments | None, span: Span | None) -> None:
+        self._stage, self._instruments, self._span = stage, instruments, span
+
+    def found(self, report: Report) -> None:
+        """Tell what came out."""
+        span = self._span
+        if self._instruments is None or span is None:
+            return
+        decisions = [*report.remarkable.values(), *report.retroactive]
+        counts = Counter(finding.detector for d in decisions for finding in d.findings)
+        for detector, count in counts.items():
+            self._instruments.findings.add(
+                count, {"ragshield.stage": self._stage, "ragshield.detector": detector}
+            )
+        if not span.is_recording():
+            return
+        span.set_attribute("ragshield.quarantined", len(report.quarantined))
+        span.set_attribute("ragshield.flagged", len(report.flagged))
+        span.set_attribute("ragshield.recalled", len(report.retroactive))
+        events = [(d, event) for d in decisions for event in _events(d, report)]
+        for _, attributes in events[:EVENTS]:
+            span.add_event("ragshield.finding", attributes)
+
+
+def _events(decision: Decision, report: Report) -> Iterator[dict[str, Any]]:
+    """Yield what is said of each finding: no evidence, which may quote the text."""
+    rows = _rows(report)
+    row = rows.get(decision.entry_id)
+    for finding in decision.findings:
+        attributes: dict[str, Any] = {
+            "ragshield.entry.id": printable(decision.entry_id, SHOWN_ID),
+            "ragshield.verdict": str(decision.verdict),
+            "ragshield.detector": finding.detector,
+            "ragshield.score": float(finding.score),
+            "ragshield.threshold": float(finding.threshold),
+            "ragshield.taxonomy": list(finding.taxonomy),  # MITRE ATLAS and OWASP ids
+        }
+        if row is not None:
+            attributes["ragshield.entry.fingerprint"] = report.batch[row].fingerprint
+        if finding.p_value is not None:
+            attributes["ragshield.p_value"] = float(finding.p_value)
+        yield attributes
+
+
+def _rows(report: Report) -> dict[str, int]:
+    return {report.batch.ids[row]: row for row in report.remarkable}
+
+
+@hookimpl
+@contextmanager
+def screening(stage: Stage, n_entries: int, data_source: str | None) -> Iterator[Screening]:
+    """Yield what is told of a screening; its span lasts as long as this.
+
+    Parameters
+    ----------
+    stage
+        ``"ingestion"`` or ``"retrieval"``; the latter is a retrieval by OpenTelemetry's conventions
+        for generative AI as well.
+    n_entries
+        That are judged.
+    data_source
+        Name of the store, if it is known.
+    """
+    instruments = _instruments()
+    if instruments is None:
+        yield Screening(stage, None, None)
+        return
+    attributes: dict[str, Any] = {"ragshield.stage": stage, "ragshield.entries": n_entries}
+    if stage == "retrieval":
+        attributes["gen_ai.operation.name"] = "retrieval"
+    if data_source:
+        attributes["gen_ai.data_source.id"] = printable(data_source, SHOWN_ID)
+    start = time.perf_counter()
+    try:
+        with instruments.tracer.start_as_current_span(
+            f"ragshield {stage}",
+            attributes=attributes,
+            # Both would tell the message, and those of databases quote what they were asked.
+            record_exception=False,
+            set_status_on_exception=False,
+        ) as span:
+            try:
+                yield Screening(stage, instruments, span)
+            except Exception:
+                from opentelemetry.trace import StatusCode  # noqa: PLC0415 - of an extra
+
+                span.set_status(StatusCode.ERROR)
+                raise
+    finally:
+        instruments.seconds.record(time.perf_counter() - start, {"ragshield.stage": stage})
+
+
+@hookimpl
+def decided(stage: Stage, report: Report) -> None:
+    """Count entries by what becomes of them, once people's earlier decisions are in it."""
+    instruments = _instruments()
+    if instruments is None:
+        return
+    held, flagged = len(report.quarantined), len(report.flagged)
+    counts = {
+        "admit": len(report.batch) - held - flagged,
+        "flag": flagged,
+        "quarantine": held,
+        "recall": len(report.retroactive),
+    }
+    for verdict, count in counts.items():
+        if count:
+            instruments.entries.add(count, {"ragshield.stage": stage, "ragshield.verdict": verdict})
