@@ -335,15 +335,16 @@ def _bits(
     known = _smoothed(counts.sum(axis=tuple(axes)), _PRIOR_KIND)[kind]
     ratio = _ATTACK_KIND[kind] / known
     for axis, (usual, assumed) in zip(axes, traits, strict=True):
-        of_all = axis <= _GLUED and not further  # also where nothing is asked
         table = counts.sum(axis=tuple({*axes} - {axis}))
         # Of a kind that is rare in the knowledge base, traits are taken to be as everywhere in it,
         # but for what it asks for: sentences that are no questions have other words that ask.
-        pooled = _smoothed(table[int(not of_all) :].sum(axis=0), usual)
+        others_too = axis <= _GLUED and not further
+        pooled = _smoothed(table[0 if others_too else NONE + 1 :].sum(axis=0), usual)
         trait = shapes[:, axis]
         known = _smoothed(table, usual if axis == _ABOUT else pooled)[kind, trait]
         more = np.minimum(assumed[kind, trait] / known, _MOST.get(axis, np.inf))
-        ratio = ratio * np.where(of_all | (kind != NONE), more, 1.0)
+        # Where nothing is asked, how a text begins says nothing about a question.
+        ratio = ratio * np.where(kind != NONE, more, 1.0)
     return np.asarray(np.log2(ratio), dtype=np.float64)
 
 

@@ -288,8 +288,10 @@ def further_of(text: str, opening: Opening, places: Sequence[int] | None = None)
         if start < done:
             continue
         kind = _further_kind(text[start:end])
-        # What only may be a question is one where nothing follows, and else a clause or a name.
-        if kind != NONE and (kind not in _LOOSE or _is_last(text, end)):
+        # What only may be a question is one where nothing follows, and else a clause or a name. The
+        # rest of a sentence whose line was wrapped is none.
+        loose = kind in _LOOSE
+        if kind != NONE and not (loose and (not _is_last(text, end) or _wrapped(text, start))):
             asks.append((kind, start, end, glued))
     asks.sort(key=lambda ask: -_STRIKING[ask[0]] - text[ask[1]].islower() - _is_last(text, ask[2]))
     for kind, start, end, glued in asks[:_FEW]:  # a look at the words of all would take too long
@@ -318,6 +320,15 @@ def _before(start: int, end: int) -> int:  # noqa: ARG001
 
 def _is_last(text: str, end: int) -> bool:
     return not text[end : end + _CLOSING].strip(_CLOSERS)
+
+
+def _wrapped(text: str, start: int) -> bool:
+    """Return whether a line that starts there goes on with the sentence of the line before."""
+    before = text[max(0, start - _LOOKED_BACK) : start].rstrip(" \t")
+    if not before.endswith("\n"):
+        return False
+    line = before[:-1].rpartition("\n")[2].rstrip()
+    return len(line) > _SHORT and (line[-1].isalnum() or line[-1] in ",;)`'\"’”*_")
 
 
 def may_ask(texts: Sequence[str]) -> list[list[int] | None]:

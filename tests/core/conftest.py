@@ -42,7 +42,11 @@ def ragshield(tmp_path, monkeypatch, capsys):
     """Return a function that runs the command in a folder of its own, on wide lines."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
-    for module in ("knowledge.command", "review.sources_command", "review.quarantine_command"):
+    for module in (
+        "knowledge.command",
+        "tools.review.sources_command",
+        "tools.review.quarantine_command",
+    ):
         monkeypatch.setattr(f"ragshield_core.{module}.console.width", 200)
 
     def run(*arguments):

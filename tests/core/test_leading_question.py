@@ -522,3 +522,25 @@ def test_words_come_back_however_many_questions_there_are(n_questions):
     text = "The mill stands in Brill. " + "who owns the mill of brill. It is old. " * n_questions
     further = further_of(text, opening_of(text))
     assert (further.n_words, further.n_back) == (3, 2 if n_questions == 1 else 3)
+
+
+def test_a_text_that_asks_nothing_is_no_question_however_it_begins():
+    known = batch([f"The record {i} tells of a river and a mill." for i in range(300)])
+    texts = ["title: The policy of gifts\n\nGifts are to be told.", "x7f==mDMEaU and so on.Next"]
+    assert (LeadingQuestionDetector().fit(known).score(batch(texts)) <= 0.0).all()
+
+
+def test_the_rest_of_a_wrapped_line_is_no_phrase_that_somebody_asks_for():
+    known = batch([f"The record {i} tells of a river and a mill." for i in range(300)])
+    detector = LeadingQuestionDetector().fit(known)
+    body = "The cached annotations dict is made once. Setting it to nothing does nothing to"
+    wrapped, planted = detector.score(
+        batch(
+            [
+                f"{body}\n  the cached annotations dict.",
+                f"{body} others.\n  the cached annotations dict",
+            ]
+        )
+    )
+    assert wrapped <= 0.0
+    assert planted > wrapped
