@@ -60,7 +60,6 @@ from ragshield_core.screening import (
     screened,
 )
 from ragshield_core.telemetry.screenings import decided, screening
-from ragshield_core.text.workers import set_workers
 from ragshield_core.time_budget import TimeBudget
 
 if TYPE_CHECKING:
@@ -321,8 +320,6 @@ class Guard(Writes):
         settings = Settings.read(path)
         if detectors is None and settings.detectors is not None:
             detectors = [BUILT_IN[kind]() for kind in settings.detectors]
-        if settings.workers is not None:
-            set_workers(settings.workers)
         notifier = _notifier_of(settings)
         guard = cls.open(
             settings.database,

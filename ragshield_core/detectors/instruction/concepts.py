@@ -46,11 +46,11 @@ _CJK = re.compile(f"[{CJK}]")
 # Marks between letters, as in "don't", are none.
 _TOKEN = re.compile(r"[a-z0-9]+|[^\s\w'-]|(?<![a-z0-9])['-]|['-](?![a-z0-9])")
 _WORD = re.compile(r"[a-z0-9]+")
-OPENING = frozenset(
+_OPENING = frozenset(
     ".,;:!?\"'()[]{}<>*#|-/>`~=\u2026\u3002\uff0c\uff1b\uff1a\uff01\uff1f\u3001\u201c\u2014\u2013\u2022"
 )
 # Words that an imperative may follow without being less of one.
-LEADING = frozenset(
+_LEADING = frozenset(
     re.split(
         " ",
         "please kindly now and then just simply but or also so always never immediately first "
@@ -100,7 +100,7 @@ _SIGNS: tuple[tuple[str, tuple[str, ...], Callable[[str], object]], ...] = (
     ("question_mark", ("?", "\uff1f"), re.compile("[?\uff1f]").search),
 )
 _CALLING = frozenset(",:\uff0c\uff1a")
-QUOTES = frozenset("\"'\u201c\u300c`\u300e\u201d")
+_QUOTES = frozenset("\"'\u201c\u300c`\u300e\u201d")
 # Ideas of which a verb says what is to be done; asked for their mood.
 ACTS = (
     "say",
@@ -336,9 +336,9 @@ class Model:
             tokens = _TOKEN.findall(plain)
             left = iter(bits)
             bits = [next(left) if token[0].isalnum() else 0 for token in tokens]
-        return self._syntax(tokens, bits) | self.signs_of(plain, original)
+        return self._syntax(tokens, bits) | self._signs_of(plain, original)
 
-    def signs_of(self, plain: str, original: str) -> int:
+    def _signs_of(self, plain: str, original: str) -> int:
         """Return the signs of addresses, labels and the like in a sentence, as bits."""
         bits = 0
         for bit, hints, found in self.signs:
@@ -354,9 +354,9 @@ class Model:
         """Return the ideas of tokens, their mood and their order."""
         quote = 1 << self.number["quote"]
         marked = [
-            (at, each | quote if token in QUOTES else each)
+            (at, each | quote if token in _QUOTES else each)
             for at, (token, each) in enumerate(zip(tokens, bits, strict=True))
-            if each or token in QUOTES
+            if each or token in _QUOTES
         ]
         mask = reduce(or_, (each for _, each in marked), 0)
         mask |= self._moods(tokens, bits, marked)
@@ -381,7 +381,7 @@ class Model:
         mask, obliged = 0, -MUST_REACH - 1
         for at, bits in marked:
             word = tokens[at - 1] if at else "."
-            first = word in OPENING or word in LEADING
+            first = word in _OPENING or word in _LEADING
             near = at - obliged <= MUST_REACH
             if bits & self.acting and (first or near):
                 for act, imperative, obligation in self.acts:
@@ -436,21 +436,14 @@ def stretches(
     plain: str,
     original: str,
     spans: Sequence[tuple[int, int]],
-    possible: Sequence[bool] | None = None,
 ) -> list[tuple[int, int, int]]:
     """Return what :func:`windows` does, of a text as :func:`strongest` is given it."""
-    possible = [True] * len(spans) if possible is None else possible
-    if not any(possible):
-        return []
     # So many words are hardly ever longer than this; of a long text, not all are split off.
     words = _WORD.findall(plain[:LANGUAGE_LENGTH])
     if len(words) <= MAX_LANGUAGE_WORDS and len(plain) > LANGUAGE_LENGTH:
         words = _WORD.findall(plain)
     usual = known.language(words[:MAX_LANGUAGE_WORDS])
-    masks = [
-        known.ideas(plain[s:e], original[s:e], usual) if may else 0
-        for may, (s, e) in zip(possible, spans, strict=True)
-    ]
+    masks = [known.ideas(plain[start:end], original[start:end], usual) for start, end in spans]
     return windows(known, masks, spans)
 
 
@@ -458,7 +451,6 @@ def strongest(
     plain: str,
     original: str,
     spans: Sequence[tuple[int, int]],
-    possible: Sequence[bool] | None = None,
 ) -> Idea | None:
     """Return the stretch of sentences that reads most like an instruction to a model.
 
@@ -468,8 +460,6 @@ def strongest(
         A text in small letters without marks, and as it was, of equal length.
     spans
         Its sentences.
-    possible
-        Which of them may hold two ideas; all where nothing is known.
 
     Returns
     -------
@@ -477,15 +467,8 @@ def strongest(
         None if no sentence holds two ideas.
     """
     known = model()
-    return best_of(known, stretches(known, plain, original, spans, possible), spans)
-
-
-def best_of(
-    known: Model, found: Iterable[tuple[int, int, int]], spans: Sequence[tuple[int, int]]
-) -> Idea | None:
-    """Return the stretch, of those that :func:`windows` found, of the highest log-odds."""
     best, where = float("-inf"), None
-    for mask, first, last in found:
+    for mask, first, last in stretches(known, plain, original, spans):
         logit = known.logit(mask)
         if logit > best:
             best, where = logit, (mask, first, last)

@@ -63,6 +63,7 @@ SIGNS = (
 
 
 _CJK_LETTER = re.compile(f"[{CJK}]")
+_WORD = re.compile(r"[a-z0-9]+")
 
 
 @dataclass(frozen=True)
@@ -176,7 +177,7 @@ def clues_in(plain: str) -> int:
     """Return which needs of rules a text fulfils, as bits."""
     vocabulary = needed_words()
     clues = 0
-    for word in vocabulary.keys() & words(plain):
+    for word in vocabulary.keys() & _WORD.findall(plain):
         clues |= vocabulary[word]
     for mark, sign in SIGNS:
         if sign in plain:
