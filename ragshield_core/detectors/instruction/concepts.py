@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache, reduce
 from importlib.resources import files
+from itertools import chain, islice
 from operator import or_
 from typing import Any
 
@@ -36,7 +37,7 @@ MIN_IDEAS = 2
 # Function words of English that settle the language where it is the usual one.
 ENOUGH_VOTES = 3
 # So many words tell the language of a text.
-MAX_LANGUAGE_WORDS, LANGUAGE_LENGTH = 200, 4_000
+MAX_LANGUAGE_WORDS = 200
 _VOTE = 16  # bits of the number of function words of one language
 JOINED_LENGTH = 220
 # Sentences without an order that make the rest of a text statements.
@@ -45,7 +46,6 @@ MIN_STATEMENTS = 2
 _CJK = re.compile(f"[{CJK}]")
 # Marks between letters, as in "don't", are none.
 _TOKEN = re.compile(r"[a-z0-9]+|[^\s\w'-]|(?<![a-z0-9])['-]|['-](?![a-z0-9])")
-_WORD = re.compile(r"[a-z0-9]+")
 _OPENING = frozenset(
     ".,;:!?\"'()[]{}<>*#|-/>`~=\u2026\u3002\uff0c\uff1b\uff1a\uff01\uff1f\u3001\u201c\u2014\u2013\u2022"
 )
@@ -286,13 +286,13 @@ class Model:
 
     def language(self, words: Sequence[str], usual: str | None = None) -> str:
         """Return the language of words by how many of them are function words, then by ideas."""
+        if usual == "en" and len(self.stopwords["en"].intersection(words)) >= ENOUGH_VOTES:
+            return "en"
         total = sum(map(self.votes.__getitem__, self.votes.keys() & words))
         counts = {
             language: total >> (_VOTE * n) & ((1 << _VOTE) - 1)
             for n, language in enumerate(self.stopwords)
         }
-        if usual == "en" and counts["en"] >= ENOUGH_VOTES:
-            return "en"
         votes = {language: 2 * count for language, count in counts.items()}
         if usual is not None:
             votes[usual] += 1
@@ -309,13 +309,15 @@ class Model:
             ),
         )
 
-    def ideas(self, plain: str, original: str, usual: str) -> int:
+    def ideas(self, plain: str, original: str, words: Sequence[str], usual: str) -> int:
         """Return the ideas of one sentence as bits: 0 where too few could be there.
 
         Parameters
         ----------
         plain, original
             The sentence in small letters without marks, and as it was.
+        words
+            Its words.
         usual
             The language of the text around it.
         """
@@ -326,7 +328,6 @@ class Model:
             if self.dull(reduce(or_, bits, 0)):
                 return 0
         else:
-            words = _WORD.findall(plain)
             bits = self.lexicons[self.language(words, usual)].ideas(words)
             mask = reduce(or_, bits, 0)
             if self.dull(mask) and not (
@@ -436,14 +437,14 @@ def stretches(
     plain: str,
     original: str,
     spans: Sequence[tuple[int, int]],
+    words: Sequence[Sequence[str]],
 ) -> list[tuple[int, int, int]]:
     """Return what :func:`windows` does, of a text as :func:`strongest` is given it."""
-    # So many words are hardly ever longer than this; of a long text, not all are split off.
-    words = _WORD.findall(plain[:LANGUAGE_LENGTH])
-    if len(words) <= MAX_LANGUAGE_WORDS and len(plain) > LANGUAGE_LENGTH:
-        words = _WORD.findall(plain)
-    usual = known.language(words[:MAX_LANGUAGE_WORDS])
-    masks = [known.ideas(plain[start:end], original[start:end], usual) for start, end in spans]
+    usual = known.language(list(islice(chain.from_iterable(words), MAX_LANGUAGE_WORDS)))
+    masks = [
+        known.ideas(plain[start:end], original[start:end], listed, usual)
+        for (start, end), listed in zip(spans, words, strict=True)
+    ]
     return windows(known, masks, spans)
 
 
@@ -451,6 +452,7 @@ def strongest(
     plain: str,
     original: str,
     spans: Sequence[tuple[int, int]],
+    words: Sequence[Sequence[str]],
 ) -> Idea | None:
     """Return the stretch of sentences that reads most like an instruction to a model.
 
@@ -458,8 +460,8 @@ def strongest(
     ----------
     plain, original
         A text in small letters without marks, and as it was, of equal length.
-    spans
-        Its sentences.
+    spans, words
+        Its sentences, and the words of each.
 
     Returns
     -------
@@ -468,7 +470,7 @@ def strongest(
     """
     known = model()
     best, where = float("-inf"), None
-    for mask, first, last in stretches(known, plain, original, spans):
+    for mask, first, last in stretches(known, plain, original, spans, words):
         logit = known.logit(mask)
         if logit > best:
             best, where = logit, (mask, first, last)

@@ -48,7 +48,7 @@ def concealed_in(text: str) -> Iterator[tuple[str, str, tuple[int, int]]]:
             if payload.decoded:
                 yield payload.kind, payload.decoded, payload.span
     # Most texts have no word so long; looking for blobs costs more.
-    if max(map(len, text.split()), default=0) < MIN_BLOB:
+    if not _LONG(text):
         return
     found = 0
     for encoding in _ENCODINGS:
@@ -100,6 +100,9 @@ def _as_prose(decoded: bytes) -> str | None:
     except UnicodeDecodeError:
         return None
     return text if text.replace("\n", " ").replace("\t", " ").isprintable() else None
+
+
+_LONG = Hint(rf"\S{{{MIN_BLOB}}}")
 
 
 class _Encoding(NamedTuple):

@@ -13,7 +13,7 @@ from operator import or_
 
 from ragshield_core.detectors.instruction.concepts import Idea, strongest
 from ragshield_core.detectors.instruction.encodings import concealed_in
-from ragshield_core.detectors.instruction.rules import Rule, clues_in, masks
+from ragshield_core.detectors.instruction.rules import Rule, clues_in, masks, words_of
 from ragshield_core.detectors.instruction.sentences import sentences_of
 from ragshield_core.text.linear import narrow
 from ragshield_core.text.normalized import Readable, readable
@@ -131,8 +131,9 @@ _remembered = Remembered(_suspicion)
 def _read(view: Readable) -> tuple[Suspicion, float]:
     """Apply rules and ideas to a readable text; return the weight of both as well."""
     view, plain, spans = sentences_of(view)
-    idea = strongest(plain, view.text, spans)
-    hits = list(_matches(plain, spans))
+    words = words_of(plain, spans)
+    idea = strongest(plain, view.text, spans, words)
+    hits = list(_matches(plain, spans, words))
     found = [
         Hit(rule.id, rule.family, rule.weight, _stripped(view, start, end))
         for start, end, rule in (_best_window(spans, hits) if hits else ())
@@ -151,9 +152,14 @@ def _read(view: Readable) -> tuple[Suspicion, float]:
     return Suspicion(_saturated(weight), tuple(found), ideas=reasons), weight
 
 
-def _matches(plain: str, spans: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int, Rule]]:
+def _matches(
+    plain: str, spans: Sequence[tuple[int, int]], words: Sequence[Sequence[str]]
+) -> Iterator[tuple[int, int, Rule]]:
     """Yield where rules match, looking only where the words that they need are near."""
-    clues = [clues_in(plain[start:end]) for start, end in spans]
+    clues = [
+        clues_in(plain[start:end], listed)
+        for (start, end), listed in zip(spans, words, strict=True)
+    ]
     near = [reduce(or_, clues[at : at + REACH]) for at in range(len(clues))]
     missing = ~reduce(or_, clues, 0)
     letters = narrow(plain)

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.text.lexicon import Lexicon, phrases_of
+from ragshield_core.text.lexicon import Lexicon, phrases_of, plain_words
 from ragshield_core.text.normalized import Readable, readable, translated
 from ragshield_core.text.readings import Remembered
 
@@ -109,11 +109,11 @@ def passage_of(text: str) -> Passage:
 
 def _passage(text: str) -> Passage:
     plain = _plain(readable(text).text)
-    words = _WORD.findall(plain)
+    words = plain_words(plain)
     bits = roles().lexicon.ideas(words)
     at = done = 0
     for match in _DENIED.finditer(plain):
-        at, done = at + len(_WORD.findall(plain, done, match.start())), match.start()
+        at, done = at + len(plain_words(plain[done : match.start()])), match.start()
         bits[at] |= roles().denied
     return Passage([(n, each) for n, each in enumerate(bits) if each], len(words))
 
