@@ -30,11 +30,12 @@ from ragshield_core.detectors import (
     TriggerPhraseDetector,
 )
 from ragshield_core.detectors.base import Detector
-from ragshield_core.detectors.instruction import matching
-from ragshield_core.detectors.leading_question import questions_in
-from ragshield_core.detectors.meta_claim.roles import passages
-from ragshield_core.text import fluency, normalized
-from ragshield_core.text.hidden.payloads import _remembered_long as long_payloads
+from ragshield_core.detectors.instruction.matching import _remembered as instructions
+from ragshield_core.detectors.leading_question import _remembered as questions
+from ragshield_core.detectors.meta_claim.roles import _remembered as roles
+from ragshield_core.text.fluency import _tokens as tokens
+from ragshield_core.text.hidden.payloads import _remembered as payloads
+from ragshield_core.text.normalized import _remembered as readable_texts
 
 DETECTORS: tuple[type[Detector], ...] = (
     InstructionDetector,
@@ -61,11 +62,9 @@ def seconds(work: Callable[[Batch], object], texts: list[str], rounds: int) -> f
     least = math.inf
     for _ in range(rounds):
         entries = batch(texts)
-        for readings in (matching.suspicions, passages, questions_in):
-            readings.forget()  # as for texts that come for the first time
-        fluency._tokens.cache_clear()  # noqa: SLF001
-        normalized._remembered.cache_clear()  # noqa: SLF001
-        long_payloads.cache_clear()
+        for remembered in (readable_texts, payloads, instructions, roles, questions):
+            remembered.forget()  # as for texts that come for the first time
+        tokens.cache_clear()
         start = time.process_time()
         work(entries)
         least = min(least, time.process_time() - start)

@@ -9,7 +9,6 @@ from ragshield_core.findings import Decision, Finding, Report, Verdict
 from ragshield_core.guard import Guard
 from ragshield_core.policy import Policy
 from ragshield_core.retrieval import RetrievalGuard, screen_retrieved
-from ragshield_core.text.workers import set_workers
 
 if TYPE_CHECKING:
     from ragshield_core.quarantine import Quarantine
@@ -29,7 +28,6 @@ __all__ = [
     "RetrievalGuard",
     "Verdict",
     "screen_retrieved",
-    "set_workers",
 ]
 
 

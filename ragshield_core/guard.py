@@ -58,7 +58,6 @@ from ragshield_core.screening import (
     overruled,
     screened,
 )
-from ragshield_core.text.workers import set_workers
 from ragshield_core.time_budget import TimeBudget
 
 if TYPE_CHECKING:
@@ -316,8 +315,6 @@ class Guard(Writes):
         settings = Settings.read(path)
         if detectors is None and settings.detectors is not None:
             detectors = [BUILT_IN[kind]() for kind in settings.detectors]
-        if settings.workers is not None:
-            set_workers(settings.workers)
         notifier = tools().notifier(settings=settings)
         guard = cls.open(
             settings.database,

@@ -19,7 +19,7 @@ from ragshield_core.detectors.base import (
 from ragshield_core.entries import Batch
 from ragshield_core.findings import printable
 from ragshield_core.text.hidden.payload import COMMENT, HTML, Payload
-from ragshield_core.text.hidden.payloads import payloads_in
+from ragshield_core.text.hidden.payloads import payloads
 
 
 class HiddenTextDetector(Detector):
@@ -97,11 +97,11 @@ class HiddenTextDetector(Detector):
 
 
 def _scores(texts: Sequence[str]) -> NDArray[np.float64]:
-    return np.fromiter(map(_score, payloads_in(texts)), np.float64, len(texts))
+    return np.array([_score(payloads(text)) for text in texts], dtype=np.float64)
 
 
 def _explained(texts: Sequence[str]) -> list[Evidence]:
-    return list(map(_evidence, payloads_in(texts)))
+    return [_evidence(payloads(text)) for text in texts]
 
 
 def _score(found: Sequence[Payload]) -> float:

@@ -26,10 +26,9 @@ from ragshield_core.text.questions import (
     VERB_FIRST,
     Opening,
     further_of,
-    may_ask,
     opening_of,
 )
-from ragshield_core.text.readings import Readings
+from ragshield_core.text.readings import Remembered
 
 # How often an entry that was made for a question is of each kind, and, of that kind, starts in
 # lower case and runs into its answer without a space ("...?.The"). Broad guesses, not fitted to any
@@ -376,20 +375,16 @@ def _shape(found: Opening, *, further: bool = False) -> tuple[int, ...]:
     return found.kind, int(found.lower), int(apart), found.about, found.place, found.focus
 
 
-def shapes_in(texts: Sequence[str]) -> list[tuple[int, ...]]:
-    """Return the shapes of what texts open with and of the questions behind that, as one each."""
-    found = []
-    for text, places in zip(texts, may_ask(texts), strict=True):
-        opening = opening_of(text)
-        further = further_of(text, opening, places)
-        found.append((*_shape(opening), *_shape(further, further=True)))
-    return found
+def _shapes(text: str) -> tuple[int, ...]:
+    """Return the shapes of what a text opens with and of the question behind that, as one."""
+    opening = opening_of(text)
+    return *_shape(opening), *_shape(further_of(text, opening), further=True)
 
 
-questions_in = Readings(shapes_in)
+_remembered = Remembered(_shapes)
 
 
 def _questions(batch: Batch) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Return what entries open with, and the questions behind that, (n_entries, n_traits) each."""
-    both = np.array(questions_in.of(batch), dtype=np.intp).reshape(-1, 2 * _N_TRAITS)
+    both = np.array([*map(_remembered, batch.texts)], dtype=np.intp).reshape(-1, 2 * _N_TRAITS)
     return both[:, :_N_TRAITS], both[:, _N_TRAITS:]

@@ -18,7 +18,7 @@ from ragshield_core.entries import Batch
 from ragshield_core.errors import InvalidBatchError
 from ragshield_core.text.copies import word_hashes
 from ragshield_core.text.questions import NONE, Opening, content_words, opening_of
-from ragshield_core.text.readings import Readings
+from ragshield_core.text.readings import Remembered
 
 # Words of a passage that are looked at. No text has words this long on average: it is cut before
 # they are counted, so that a hostile one costs no more.
@@ -102,19 +102,17 @@ class RetrievedSet:
     @cached_property
     def openings(self) -> list[tuple[Opening, frozenset[str]]]:
         """What each passage opens with, and the content words of its question, if it is one."""
-        return openings_of(self.passages.texts)
+        return list(map(_remembered_opening, self.passages.texts))
 
 
-def _openings(texts: Sequence[str]) -> list[tuple[Opening, frozenset[str]]]:
-    found = []
-    for text in map(_readable, texts):
-        opening = opening_of(text)
-        question = text[slice(*opening.span)] if opening.kind != NONE else ""
-        found.append((opening, frozenset(content_words(question))))
-    return found
+def _opening(text: str) -> tuple[Opening, frozenset[str]]:
+    text = _readable(text)
+    opening = opening_of(text)
+    question = text[slice(*opening.span)] if opening.kind != NONE else ""
+    return opening, frozenset(content_words(question))
 
 
-openings_of = Readings(_openings)
+_remembered_opening = Remembered(_opening)
 
 
 def _readable(text: str) -> str:

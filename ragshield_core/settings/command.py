@@ -12,7 +12,6 @@ from rich.table import Table
 from rich.text import Text
 
 from ragshield_core.settings.reading import Settings, file_of, listed
-from ragshield_core.text.workers import set_workers
 
 config_app = typer.Typer(no_args_is_help=True, help="Settings of file and environment.")
 console = Console()
@@ -54,8 +53,6 @@ def apply_settings(context: typer.Context, path: Path | None) -> None:
     said = {name: getattr(settings, name) for name in settings.model_fields_set}
     if "database" in said:
         said["url"] = said["database"]
-    if settings.workers is not None:
-        set_workers(settings.workers)
     context.default_map = _defaults(context.command, said)
 
 

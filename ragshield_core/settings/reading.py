@@ -65,9 +65,6 @@ class Settings(BaseSettings):
     lease
         Seconds without a sign of life after which a process counts as crashed; ``None``, the
         default, for those of :meth:`Guard.open <ragshield_core.Guard.open>`.
-    workers
-        Processes that read texts, see :func:`ragshield_core.set_workers`; ``None``, the default,
-        for one for each core.
     by
         Who decides where a command does not say; kept in the log.
     webhook
@@ -98,7 +95,6 @@ class Settings(BaseSettings):
     policy: Policy = Policy()
     calibration_of: str | None = None
     lease: Annotated[float, Field(gt=0.0)] | None = None
-    workers: Annotated[int, Field(ge=1)] | None = None
     by: str = "cli"
     into: str | None = None
     webhook: str | None = None

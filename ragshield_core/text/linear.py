@@ -20,9 +20,7 @@ from __future__ import annotations
 
 import codecs
 import re
-from bisect import bisect_right
-from collections.abc import Iterator, Sequence
-from itertools import accumulate
+from collections.abc import Iterator
 
 import re2
 
@@ -35,12 +33,10 @@ MAX_MEMORY = 1 << 21
 _IDEOGRAPH = re.compile(f"[{CJK}]")
 _BOUND = re.compile(r"\{(\d+),\d+\}\??")
 
-# Characters outside ASCII that are told apart: those that patterns ask for, that end sentences and
-# that stand around words. What stands for all others: letters that text in small letters does not
-# have, so that words end where they did, and a byte that is part of none.
-_APART = "\u3002\u061f\u0964\u300d\u3001\u2014\u2013\u2022\u300c\u300e\u3011"
-_KNOWN = {character: 0xA8 + n for n, character in enumerate(_APART)}
-IDEOGRAPH, LETTER, OTHER = ord("Y"), ord("Z"), 0xFF
+# Characters outside ASCII that patterns ask for, and what stands for all others: letters that text
+# in small letters does not have, so that words end where they did, and a byte that is part of none.
+_KNOWN = {"\u3002": 0x80}
+_IDEOGRAPH_BYTE, _LETTER_BYTE, _OTHER_BYTE = ord("Y"), ord("Z"), 0xFF
 
 
 class LinearPattern:
@@ -66,9 +62,7 @@ class LinearPattern:
         self._compiled = _compiled(pattern, ideographs=ideographs)
         # Rooms of bounded length have as many states as characters, most of them met for the first
         # time. Without their bounds there are few, and who does not match then does not at all.
-        # Nor does text where it does not in lines: many texts are looked through as one.
-        endless = "(?m)" + _BOUND.sub(r"{\1,}", pattern)
-        self._endless = _compiled(endless, ideographs=ideographs)
+        self._endless = _compiled(_BOUND.sub(r"{\1,}", pattern), ideographs=ideographs)
 
     def search(self, text: str) -> tuple[int, int] | None:
         """Return where the first match in a text lies."""
@@ -87,15 +81,6 @@ class LinearPattern:
         for begin, stop in self._found(text, narrowed, start, end):
             if self._unless is None or not self._unless.match(text, stop, end):
                 yield begin, stop
-
-    def likely(self, parts: Sequence[bytes]) -> list[int]:
-        """Return which of some parts of narrowed texts may match, by number; no others do.
-
-        They are looked through together.
-        """
-        if self._ideographs:
-            return list(range(len(parts)))
-        return _found_in(self._endless, parts)
 
     def _found(self, text: str, narrowed: bytes, start: int, end: int) -> Iterator[tuple[int, int]]:
         if self._ideographs:
@@ -138,43 +123,6 @@ class Hint:
         """Return whether a text has it somewhere."""
         return self._compiled.search(text.encode("utf-8", "replace")) is not None
 
-    def likely(self, texts: Sequence[bytes]) -> list[int]:
-        """Return which of some texts, in UTF-8, may have it, by number; no others do.
-
-        They are looked through together, a line each.
-        """
-        return _found_in(self._compiled, texts)
-
-
-# Between two parts that are looked through as one: hardly a pattern goes on behind it.
-_BETWEEN = b"\n.\n"
-
-
-def _found_in(compiled: re2._Regexp, parts: Sequence[bytes]) -> list[int]:
-    """Return in which parts a match of a pattern of lines begins, by number."""
-    joined = _BETWEEN.join(parts)
-    match = compiled.search(joined)
-    if not match:
-        return []
-    begins = list(accumulate((len(part) + len(_BETWEEN) for part in parts), initial=0))
-    found: list[int] = []
-    while match:
-        found.append(bisect_right(begins, match.start()) - 1)
-        if found[-1] == len(parts) - 1:
-            break
-        match = compiled.search(joined, begins[found[-1] + 1])  # one in a part is enough
-    return found
-
-
-def latin(pattern: str) -> re2._Regexp:
-    """Return a pattern over text with one byte for each character; without groups."""
-    options = re2.Options()
-    options.max_mem = MAX_MEMORY
-    options.never_capture = True
-    options.log_errors = False
-    options.encoding = re2.Options.Encoding.LATIN1
-    return re2.compile(pattern.encode("latin-1"), options)
-
 
 def _compiled(pattern: str, *, ideographs: bool) -> re2._Regexp:
     options = re2.Options()
@@ -204,9 +152,9 @@ class _Bytes(dict[int, int]):
     def __missing__(self, code: int) -> int:
         character = chr(code)
         if not character.isalnum():
-            byte = _KNOWN.get(character, OTHER)
+            byte = _KNOWN.get(character, _OTHER_BYTE)
         else:
-            byte = IDEOGRAPH if _IDEOGRAPH.match(character) else LETTER
+            byte = _IDEOGRAPH_BYTE if _IDEOGRAPH.match(character) else _LETTER_BYTE
         if code < _BEYOND_BASIC:  # a million others would fill the memory
             self[code] = byte
         return byte

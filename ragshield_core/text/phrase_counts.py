@@ -7,19 +7,16 @@ dropped or added keeps some of its pairs.
 
 from __future__ import annotations
 
-import re
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ragshield_core.entries import Batch
-from ragshield_core.text.characters import CJK
-from ragshield_core.text.checksums import checksums
-from ragshield_core.text.columns import columns_of
-from ragshield_core.text.normalized import readables
+from ragshield_core.text.normalized import encoded_words, readable
 
 # By order: how far behind the first word the further words of an n-gram stand.
 PATTERNS: tuple[tuple[int, tuple[int, ...]], ...] = (
@@ -66,7 +63,7 @@ class Grams(NamedTuple):
     @classmethod
     def of(cls, texts: Sequence[str]) -> Grams:
         """Return the distinct n-grams of each text, at most :data:`MAX_GRAMS` of each."""
-        words, owners = _words_of([view.text for view in readables(texts)])
+        words, owners = _words_of(readable(text).text for text in texts)
         upper = owners.astype(np.uint64) << np.uint64(32)
         keys = np.concatenate([upper[at] | hashes for *_, at, hashes in _grams_of(words, owners)])
         # So many at the most, those counted several times that stand there several times.
@@ -115,38 +112,12 @@ def places_of(listed: Sequence[str], wanted: Sequence[int]) -> NDArray[np.bool_]
     return marked
 
 
-# Letters of a word in UTF-8 and small letters, what is beyond ASCII among them.
-_LETTERS = bytes(
-    code if code >= 0x80 or chr(code).isalnum() else 0  # noqa: PLR2004 - ASCII
-    for code in range(256)
-)
-_TOKEN_OR_END = re.compile(rf"[{CJK}]|[^\W_{CJK}]+|\n")
-
-
-def _words_of(texts: Sequence[str]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-    """Return the hash of each word of readable texts, and of which text it is.
-
-    The words are those of :func:`ragshield_core.text.normalized.words`.
-    """
-    folded = [text.casefold().encode("utf-8", "surrogatepass") for text in texts]
-    runs = columns_of(folded, _LETTERS)
-    hashes, owners = checksums(runs), runs.text
-    if runs.joined.isascii() or not len(runs):
-        return hashes, owners
-    # What is beyond ASCII may be a mark, or several words.
-    beyond = np.zeros(len(runs), dtype=np.bool_)
-    high = np.flatnonzero(runs.letters >= 0x80)  # noqa: PLR2004
-    beyond[np.searchsorted(runs.start, high, side="right") - 1] = True
-    places = zip(runs.start[beyond].tolist(), runs.end[beyond].tolist(), strict=True)
-    pieces = b"\n".join([*(runs.joined[start:end] for start, end in places), b""])
-    found = _TOKEN_OR_END.findall(pieces.decode("utf-8", "surrogatepass"))
-    is_word = np.fromiter((word != "\n" for word in found), np.bool_, len(found))
-    n_words = np.ones(len(runs), dtype=np.intp)
-    n_words[beyond] = np.diff(np.cumsum(is_word)[~is_word], prepend=0)
-    hashes = np.repeat(hashes, n_words)
-    encoded = (word.encode() for word in found if word != "\n")
-    hashes[np.repeat(beyond, n_words)] = np.fromiter(map(zlib.crc32, encoded), np.uint32)
-    return hashes, np.repeat(owners, n_words)
+def _words_of(texts: Iterable[str]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
+    """Return the hash of each word of readable texts, and of which text it is."""
+    listed = [encoded_words(text) for text in texts]
+    lengths = np.fromiter(map(len, listed), np.int64, len(listed))
+    hashes = np.fromiter(map(zlib.crc32, chain.from_iterable(listed)), np.uint32, lengths.sum())
+    return hashes, np.repeat(np.arange(len(listed)), lengths)
 
 
 def _grams_of(

@@ -4,15 +4,12 @@
 from __future__ import annotations
 
 import re
-from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import accumulate
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
 from math import sqrt
 from typing import NamedTuple
 from unicodedata import category
 
-from ragshield_core.text.columns import Alphabet
-from ragshield_core.text.linear import latin
 from ragshield_core.text.question_words import (
     ANYTHING,
     ASKS_FOR,
@@ -261,7 +258,7 @@ def _broken(head: str, start: int, end: int) -> re.Match[str] | None:
     return broken
 
 
-def further_of(text: str, opening: Opening, places: Sequence[int] | None = None) -> Opening:
+def further_of(text: str, opening: Opening) -> Opening:
     """Return the most striking question behind what a text opens with, wherever it stands.
 
     Parameters
@@ -270,8 +267,6 @@ def further_of(text: str, opening: Opening, places: Sequence[int] | None = None)
         Its first 20,000 characters are searched.
     opening
         What it opens with.
-    places
-        From :func:`may_ask`, which looks at many texts at once: only sentences there are looked at.
 
     Examples
     --------
@@ -282,9 +277,8 @@ def further_of(text: str, opening: Opening, places: Sequence[int] | None = None)
     """
     best, most = Opening(NONE, lower=False, glued=False, focus=0, span=(0, 0)), 0
     done = opening.span[1] if opening.kind not in (NONE, LATER) else 0
-    head = text[:_FURTHER]
     asks = []
-    for start, end, glued in _pieces(head) if places is None else _pieces_at(head, places):
+    for start, end, glued in _pieces(text[:_FURTHER]):
         if start < done:
             continue
         kind = _further_kind(text[start:end])
@@ -306,18 +300,6 @@ def further_of(text: str, opening: Opening, places: Sequence[int] | None = None)
     return best
 
 
-def _first(start: int, end: int) -> int:  # noqa: ARG001
-    return start
-
-
-def _last(start: int, end: int) -> int:  # noqa: ARG001
-    return end - 1
-
-
-def _before(start: int, end: int) -> int:  # noqa: ARG001
-    return max(0, start - 1)
-
-
 def _is_last(text: str, end: int) -> bool:
     return not text[end : end + _CLOSING].strip(_CLOSERS)
 
@@ -331,44 +313,6 @@ def _wrapped(text: str, start: int) -> bool:
     return len(line) > _SHORT and (line[-1].isalnum() or line[-1] in ",;)`'\"’”*_")
 
 
-def may_ask(texts: Sequence[str]) -> list[list[int] | None]:
-    """Return places in each text that lie in sentences which may be questions behind its opening.
-
-    Sentences that begin as questions do, have a question word in them, end with a question mark or
-    before what an answer begins with, are in ideographs, or are the last one: no other can be. By
-    one look at all texts, instead of one at each of their sentences.
-
-    Parameters
-    ----------
-    texts
-        Any number.
-
-    Returns
-    -------
-    list[list[int] | None]
-        Ascending; ``None`` where there are so many that all sentences are to be looked at.
-    """
-    heads = [text[: _FURTHER + _CLOSING] for text in texts]
-    narrowed = _narrow(heads)
-    joined = b"\0".join([*narrowed, b""])  # which stands for no character
-    begins = list(accumulate((len(head) + 1 for head in heads), initial=0))
-    found: list[set[int]] = [set() for _ in texts]
-    for pattern, where in ((_ASKING, _first), (_BEGINNING, _last), (_BLANK_BEHIND, _before)):
-        for match in pattern.finditer(joined):
-            place = where(*match.span())
-            number = bisect_right(begins, place) - 1
-            found[number].add(place - begins[number])
-    for places, text in zip(found, texts, strict=True):
-        end = text.rstrip(_CLOSERS)
-        # A phrase of few words, in lower case.
-        before, *_ = end.rsplit(None, _SHORT) or [""]
-        if _LOWER.search(end, max(0, len(before) - _SHORT)):
-            places.add(len(end) - 1)
-        if len(text) > _FURTHER:
-            places.add(_FURTHER - 1)  # there, a sentence is cut
-    return [sorted(places) if len(places) <= _FEW else None for places in found]
-
-
 # Which of several questions is the one that was planted: in running text, people set marks.
 _STRIKING = dict(zip(range(len(KINDS)), (0, 1, 0, 1, 0, 2, 3, 1, 2, 1, 0), strict=True))
 _PIECE_END = re.compile(
@@ -377,51 +321,6 @@ _PIECE_END = re.compile(
 )
 
 
-def _byte_of(character: str) -> int:
-    """Return what stands for a character where questions are looked for in many texts at once."""
-    if character.isascii():
-        return ord(character) or _OTHER
-    if character in _MARKS:
-        return ord("?")
-    if character in "。！":
-        return ord("!")
-    if character in _ALSO:
-        return ord(_ALSO[character])
-    if _IDEOGRAPH.match(character):
-        return ord("Y")
-    return ord("Z") if character.isalnum() else _OTHER
-
-
-# Letters that are the same as others where case is left out of account.
-_ALSO = {"\u0131": "i", "\u0130": "i", "\u017f": "s", "\u212a": "k"}
-_IDEOGRAPH = re.compile(f"[\uac00-\ud7a3{_TOUCHING}]")
-_OTHER = 0xFF
-_narrow = Alphabet(_byte_of)
-
-
-def _any_of(words: Iterable[str]) -> str:
-    return "|".join(sorted("".join(chr(_byte_of(letter)) for letter in word) for word in words))
-
-
-_NO_LETTER = r"[^A-Za-z0-9\x00]"
-_BEGINNING = latin(
-    rf"(?i)[.!?\n]{_NO_LETTER}*(?:(?:(?:{_any_of(_PREPOSITIONS)}){_NO_LETTER})?"
-    rf"(?:{_any_of(_OPENERS - {'i', 'name', 'please', 'tell'})})\b|(?:please{_NO_LETTER})?tell\b"
-    rf"|name{_NO_LETTER}the\b|i{_NO_LETTER}(?:(?:was|am){_NO_LETTER})?wonder)"
-)
-_WITHIN = r"[^A-Za-z0-9.!?\n\x00]"  # between words of a sentence
-_END = r"(?:[.!?\n]|[\x09-\x20\x80-\xff]*\x00)"  # of a sentence, or of all
-_BEFORE_WHO = "by|in|of|for|with|to|on|from|as|under|at"
-_ASKING = latin(
-    rf"\b(?i:(?:{_BEFORE_WHO}|{_any_of(_BE.split('|'))}){_WITHIN}"
-    r"(?:who|whom|what|which|where|when|how)\b"
-    rf"|(?:which|what|who){_WITHIN}(?:\w+{_WITHIN}){{0,2}}(?:{_any_of(_AUX.split('|'))})\b"
-    rf"|(?:what|which){_WITHIN}\w+(?:{_WITHIN}\w+){{0,3}}{_END}"
-    rf"|(?:who|whom|what|when|where|which|why|how){_END})"
-    rf"|\?|Y+|\b(?i:is|are|was|were|of|by|the|in|called|as|from){_END}"
-)
-_LOWER = re.compile(r"[.!?。！？\n]\W{0,20}[^\W\d_A-Z]")
-_BLANK_BEHIND = latin(r"[ .!?\n\"')\x80-\xff]{40}")
 _STARTS = frozenset(("|".join([*ASKS_FOR, _AUX, _PREPOSITION, "tell|name|please|i"])).split("|"))
 _STARTS -= _WEAK_WORDS
 
@@ -454,41 +353,6 @@ def _end_of_piece(text: str, begin: int, place: int | None) -> int:
     if place is None:
         return max(begin, len(text.rstrip().rstrip(".!。！")))
     return place + (text[place] in _MARKS)
-
-
-def _pieces_at(text: str, places: Sequence[int]) -> Iterator[tuple[int, int, bool]]:
-    """Yield, of what :func:`_pieces` does, the sentences in which some places lie; ascending."""
-    begin, end = -1, 0  # of the last one
-    for place in places:
-        if place >= len(text):
-            break
-        if begin <= place < end - 1:
-            continue
-        back = _LOOKED_BACK
-        while (found := _piece_at(text, place, max(0, place - back))) is None and back < place:
-            back *= 4
-        if found is not None and found[0] > begin:
-            begin, end, _ = found
-            yield found
-
-
-def _piece_at(text: str, place: int, start: int) -> tuple[int, int, bool] | None:
-    """Return the sentence in which a place lies, if it begins behind another place."""
-    # Behind a letter, it is found as if looked for from the start of the text on.
-    while 0 < start < place and not text[start].isalnum():
-        start += 1
-    before: list[tuple[int, int]] = []
-    end: int | None = None
-    for match in _PIECE_END.finditer(text, start):
-        if match.start() < place:
-            before.append(match.span())
-        elif _ends_a_piece(text, match.start()):
-            end = match.start()
-            break
-    for at, begin in reversed(before):
-        if _ends_a_piece(text, at):
-            return begin, _end_of_piece(text, begin, end), not text[begin - 1].isspace()
-    return None
 
 
 def _further_kind(piece: str) -> int:

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache, reduce
 from importlib.resources import files
+from itertools import chain, islice
 from operator import or_
 from typing import Any
 
@@ -36,7 +37,7 @@ MIN_IDEAS = 2
 # Function words of English that settle the language where it is the usual one.
 ENOUGH_VOTES = 3
 # So many words tell the language of a text.
-MAX_LANGUAGE_WORDS, LANGUAGE_LENGTH = 200, 4_000
+MAX_LANGUAGE_WORDS = 200
 _VOTE = 16  # bits of the number of function words of one language
 JOINED_LENGTH = 220
 # Sentences without an order that make the rest of a text statements.
@@ -45,12 +46,11 @@ MIN_STATEMENTS = 2
 _CJK = re.compile(f"[{CJK}]")
 # Marks between letters, as in "don't", are none.
 _TOKEN = re.compile(r"[a-z0-9]+|[^\s\w'-]|(?<![a-z0-9])['-]|['-](?![a-z0-9])")
-_WORD = re.compile(r"[a-z0-9]+")
-OPENING = frozenset(
+_OPENING = frozenset(
     ".,;:!?\"'()[]{}<>*#|-/>`~=\u2026\u3002\uff0c\uff1b\uff1a\uff01\uff1f\u3001\u201c\u2014\u2013\u2022"
 )
 # Words that an imperative may follow without being less of one.
-LEADING = frozenset(
+_LEADING = frozenset(
     re.split(
         " ",
         "please kindly now and then just simply but or also so always never immediately first "
@@ -100,7 +100,7 @@ _SIGNS: tuple[tuple[str, tuple[str, ...], Callable[[str], object]], ...] = (
     ("question_mark", ("?", "\uff1f"), re.compile("[?\uff1f]").search),
 )
 _CALLING = frozenset(",:\uff0c\uff1a")
-QUOTES = frozenset("\"'\u201c\u300c`\u300e\u201d")
+_QUOTES = frozenset("\"'\u201c\u300c`\u300e\u201d")
 # Ideas of which a verb says what is to be done; asked for their mood.
 ACTS = (
     "say",
@@ -286,13 +286,13 @@ class Model:
 
     def language(self, words: Sequence[str], usual: str | None = None) -> str:
         """Return the language of words by how many of them are function words, then by ideas."""
+        if usual == "en" and len(self.stopwords["en"].intersection(words)) >= ENOUGH_VOTES:
+            return "en"
         total = sum(map(self.votes.__getitem__, self.votes.keys() & words))
         counts = {
             language: total >> (_VOTE * n) & ((1 << _VOTE) - 1)
             for n, language in enumerate(self.stopwords)
         }
-        if usual == "en" and counts["en"] >= ENOUGH_VOTES:
-            return "en"
         votes = {language: 2 * count for language, count in counts.items()}
         if usual is not None:
             votes[usual] += 1
@@ -309,13 +309,15 @@ class Model:
             ),
         )
 
-    def ideas(self, plain: str, original: str, usual: str) -> int:
+    def ideas(self, plain: str, original: str, words: Sequence[str], usual: str) -> int:
         """Return the ideas of one sentence as bits: 0 where too few could be there.
 
         Parameters
         ----------
         plain, original
             The sentence in small letters without marks, and as it was.
+        words
+            Its words.
         usual
             The language of the text around it.
         """
@@ -326,7 +328,6 @@ class Model:
             if self.dull(reduce(or_, bits, 0)):
                 return 0
         else:
-            words = _WORD.findall(plain)
             bits = self.lexicons[self.language(words, usual)].ideas(words)
             mask = reduce(or_, bits, 0)
             if self.dull(mask) and not (
@@ -336,9 +337,9 @@ class Model:
             tokens = _TOKEN.findall(plain)
             left = iter(bits)
             bits = [next(left) if token[0].isalnum() else 0 for token in tokens]
-        return self._syntax(tokens, bits) | self.signs_of(plain, original)
+        return self._syntax(tokens, bits) | self._signs_of(plain, original)
 
-    def signs_of(self, plain: str, original: str) -> int:
+    def _signs_of(self, plain: str, original: str) -> int:
         """Return the signs of addresses, labels and the like in a sentence, as bits."""
         bits = 0
         for bit, hints, found in self.signs:
@@ -354,9 +355,9 @@ class Model:
         """Return the ideas of tokens, their mood and their order."""
         quote = 1 << self.number["quote"]
         marked = [
-            (at, each | quote if token in QUOTES else each)
+            (at, each | quote if token in _QUOTES else each)
             for at, (token, each) in enumerate(zip(tokens, bits, strict=True))
-            if each or token in QUOTES
+            if each or token in _QUOTES
         ]
         mask = reduce(or_, (each for _, each in marked), 0)
         mask |= self._moods(tokens, bits, marked)
@@ -381,7 +382,7 @@ class Model:
         mask, obliged = 0, -MUST_REACH - 1
         for at, bits in marked:
             word = tokens[at - 1] if at else "."
-            first = word in OPENING or word in LEADING
+            first = word in _OPENING or word in _LEADING
             near = at - obliged <= MUST_REACH
             if bits & self.acting and (first or near):
                 for act, imperative, obligation in self.acts:
@@ -436,20 +437,13 @@ def stretches(
     plain: str,
     original: str,
     spans: Sequence[tuple[int, int]],
-    possible: Sequence[bool] | None = None,
+    words: Sequence[Sequence[str]],
 ) -> list[tuple[int, int, int]]:
     """Return what :func:`windows` does, of a text as :func:`strongest` is given it."""
-    possible = [True] * len(spans) if possible is None else possible
-    if not any(possible):
-        return []
-    # So many words are hardly ever longer than this; of a long text, not all are split off.
-    words = _WORD.findall(plain[:LANGUAGE_LENGTH])
-    if len(words) <= MAX_LANGUAGE_WORDS and len(plain) > LANGUAGE_LENGTH:
-        words = _WORD.findall(plain)
-    usual = known.language(words[:MAX_LANGUAGE_WORDS])
+    usual = known.language(list(islice(chain.from_iterable(words), MAX_LANGUAGE_WORDS)))
     masks = [
-        known.ideas(plain[s:e], original[s:e], usual) if may else 0
-        for may, (s, e) in zip(possible, spans, strict=True)
+        known.ideas(plain[start:end], original[start:end], listed, usual)
+        for (start, end), listed in zip(spans, words, strict=True)
     ]
     return windows(known, masks, spans)
 
@@ -458,7 +452,7 @@ def strongest(
     plain: str,
     original: str,
     spans: Sequence[tuple[int, int]],
-    possible: Sequence[bool] | None = None,
+    words: Sequence[Sequence[str]],
 ) -> Idea | None:
     """Return the stretch of sentences that reads most like an instruction to a model.
 
@@ -466,10 +460,8 @@ def strongest(
     ----------
     plain, original
         A text in small letters without marks, and as it was, of equal length.
-    spans
-        Its sentences.
-    possible
-        Which of them may hold two ideas; all where nothing is known.
+    spans, words
+        Its sentences, and the words of each.
 
     Returns
     -------
@@ -477,15 +469,8 @@ def strongest(
         None if no sentence holds two ideas.
     """
     known = model()
-    return best_of(known, stretches(known, plain, original, spans, possible), spans)
-
-
-def best_of(
-    known: Model, found: Iterable[tuple[int, int, int]], spans: Sequence[tuple[int, int]]
-) -> Idea | None:
-    """Return the stretch, of those that :func:`windows` found, of the highest log-odds."""
     best, where = float("-inf"), None
-    for mask, first, last in found:
+    for mask, first, last in stretches(known, plain, original, spans, words):
         logit = known.logit(mask)
         if logit > best:
             best, where = logit, (mask, first, last)

@@ -17,7 +17,7 @@ from ragshield_core.detectors.base import (
     explained_with_contexts,
     of_texts_and_contexts,
 )
-from ragshield_core.detectors.instruction.matching import RATE, Suspicion, overlap, suspicions
+from ragshield_core.detectors.instruction.matching import RATE, Suspicion, overlap, suspicion
 from ragshield_core.entries import Batch
 from ragshield_core.errors import InvalidBatchError
 from ragshield_core.findings import printable
@@ -183,7 +183,7 @@ class InstructionDetector(Detector):
         return explained_with_contexts(batch, rows, self._scores, self._explained, self.floor)
 
     def _scores(self, texts: Sequence[str]) -> NDArray[np.float64]:
-        found = suspicions(texts)
+        found = list(map(suspicion, texts))
         scores = np.array([each.score for each in found], dtype=np.float64)
         if self.classifier is not None:
             for row, opinion in enumerate(self._opinions(texts, found)):
@@ -191,7 +191,7 @@ class InstructionDetector(Detector):
         return scores
 
     def _explained(self, texts: Sequence[str]) -> list[Evidence]:
-        found = suspicions(texts)
+        found = list(map(suspicion, texts))
         opinions = (
             self._opinions(texts, found)
             if self.classifier is not None

@@ -5,16 +5,11 @@ from __future__ import annotations
 import binascii
 import html
 import re
-from collections.abc import Callable, Iterator, Sequence
-from itertools import chain
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 from urllib.parse import unquote
 
-import numpy as np
-
-from ragshield_core.text.columns import columns_of
-from ragshield_core.text.hidden.payload import Payload
-from ragshield_core.text.hidden.payloads import payloads_in
+from ragshield_core.text.hidden.payloads import payloads
 from ragshield_core.text.linear import Hint
 
 # Blobs decoded in one text, and characters of each.
@@ -46,71 +41,20 @@ _ENTITIES = re.compile(r"&(?:#\d{2,7}|#x[0-9A-Fa-f]{2,6});\S{12,5000}")
 _ESCAPES = re.compile(r"(?:\\u[0-9A-Fa-f]{4}){6,4000}")
 
 
-def concealed(
-    texts: Sequence[str],
-) -> Iterator[tuple[int, Iterator[tuple[str, str, tuple[int, int]]]]]:
-    """Yield what is hidden or encoded in texts, of those where it may be.
-
-    Yields
-    ------
-    tuple
-        The place of the text, and, one by one: how it is hidden, what it says, and where it lies.
-    """
-    marked = [n for n, text in enumerate(texts) if not text.isascii() or "<" in text]
-    payloads = dict(zip(marked, payloads_in([texts[n] for n in marked]), strict=True))
+def concealed_in(text: str) -> Iterator[tuple[str, str, tuple[int, int]]]:
+    """Yield what is hidden or encoded in a text: how, what it says, and where it lies."""
+    if not text.isascii() or "<" in text:
+        for payload in payloads(text):
+            if payload.decoded:
+                yield payload.kind, payload.decoded, payload.span
     # Most texts have no word so long; looking for blobs costs more.
-    runs = _runs(texts)
-    long = list(runs)
-    found: dict[int, list[_Encoding]] = {}
-    encoded = [texts[n].encode("utf-8", "replace") for n in long]
-    for encoding in _ENCODINGS:
-        rows = encoding.hint.likely(encoded) if encoding.hint else range(len(long))
-        for row in rows:
-            found.setdefault(long[row], []).append(encoding)
-    for n in sorted({n for n in marked if payloads[n]} | found.keys()):
-        hidden = _hidden(payloads.get(n, ()))
-        blobs = _encoded(texts[n], found[n], runs[n]) if n in found else ()
-        yield n, chain(hidden, blobs)
-
-
-def _runs(texts: Sequence[str]) -> dict[int, list[tuple[int, int]]]:
-    """Return, by text, where there are long runs of other characters than blanks."""
-    # One byte for each character; a zero stands between texts and is no blank within one.
-    letters = [text.encode("latin-1", "replace").replace(b"\0", b"?") for text in texts]
-    words = columns_of(letters, _NO_BLANKS)
-    long = np.flatnonzero(words.length >= MIN_BLOB)
-    owner = np.searchsorted(words.first, long, side="right") - 1
-    begin = words.begin[owner]
-    spans = zip(
-        (words.start[long] - begin).tolist(), (words.end[long] - begin).tolist(), strict=True
-    )
-    found: dict[int, list[tuple[int, int]]] = {}
-    for n, span in zip(owner.tolist(), spans, strict=True):
-        found.setdefault(n, []).append(span)
-    return {
-        n: runs
-        for n, runs in found.items()
-        # Blanks beyond that alphabet are not seen there.
-        if texts[n].isascii() or max(map(len, texts[n].split()), default=0) >= MIN_BLOB
-    }
-
-
-def _hidden(payloads: Sequence[Payload]) -> Iterator[tuple[str, str, tuple[int, int]]]:
-    for payload in payloads:
-        if payload.decoded:
-            yield payload.kind, payload.decoded, payload.span
-
-
-def _encoded(
-    text: str, encodings: Sequence[_Encoding], runs: Sequence[tuple[int, int]]
-) -> Iterator[tuple[str, str, tuple[int, int]]]:
+    if not _LONG(text):
+        return
     found = 0
-    for encoding in encodings:
-        # What holds no blanks lies in one of the runs.
-        for match in chain.from_iterable(
-            encoding.pattern.finditer(text, *span)
-            for span in ([(0, len(text))] if encoding.hint else runs)
-        ):
+    for encoding in _ENCODINGS:
+        if not encoding.hint(text):
+            continue
+        for match in encoding.pattern.finditer(text):
             decoded = encoding.decode(match.group())
             if decoded is None:
                 continue
@@ -158,23 +102,20 @@ def _as_prose(decoded: bytes) -> str | None:
     return text if text.replace("\n", " ").replace("\t", " ").isprintable() else None
 
 
-_NO_BLANKS = bytes(0 if not code or chr(code).isspace() else code for code in range(256))
+_LONG = Hint(rf"\S{{{MIN_BLOB}}}")
 
 
 class _Encoding(NamedTuple):
-    """How it is called, a quick look for it, where it lies, what it says.
-
-    Without the quick look, it lies in a long run of other characters than blanks.
-    """
+    """How it is called, a quick look for it, where it lies, what it says."""
 
     name: str
-    hint: Hint | None
+    hint: Hint
     pattern: re.Pattern[str]
     decode: Callable[[str], str | None]
 
 
 _ENCODINGS = (
-    _Encoding("base64", None, _BASE64, _from_base64),
+    _Encoding("base64", Hint(rf"[A-Za-z0-9+/_-]{{{MIN_BLOB}}}"), _BASE64, _from_base64),
     _Encoding("hexadecimal", Hint(r"(?:(?:0x|\\x)?[0-9A-Fa-f]{2}[ :,]?){12}"), _HEX, _from_hex),
     _Encoding("percent encoding", Hint(r"%[0-9A-Fa-f]{2}\S{6}"), _PERCENT, _from_percent),
     _Encoding("character entities", Hint("&#"), _ENTITIES, _from_entities),

@@ -12,6 +12,7 @@ from functools import cache, cached_property
 from importlib.resources import files
 
 from ragshield_core.text.characters import CJK
+from ragshield_core.text.lexicon import plain_words
 from ragshield_core.text.linear import LinearPattern
 from ragshield_core.text.normalized import translated, words
 
@@ -172,11 +173,16 @@ def masks() -> tuple[tuple[int, Rule], ...]:
     )
 
 
-def clues_in(plain: str) -> int:
-    """Return which needs of rules a text fulfils, as bits."""
+def words_of(plain: str, spans: Sequence[tuple[int, int]]) -> list[list[str]]:
+    """Return the words of each sentence of a text in small letters without marks."""
+    return [plain_words(plain[start:end]) for start, end in spans]
+
+
+def clues_in(plain: str, words: Sequence[str]) -> int:
+    """Return which needs of rules a text in small letters without marks fulfils, as bits."""
     vocabulary = needed_words()
     clues = 0
-    for word in vocabulary.keys() & words(plain):
+    for word in vocabulary.keys() & words:
         clues |= vocabulary[word]
     for mark, sign in SIGNS:
         if sign in plain:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,6 @@ from ragshield_core.detectors.meta_claim.roles import (
     TIERS,
     Passage,
     passage_of,
-    passages,
     roles,
     said_in,
     stretches_of,
@@ -101,23 +100,16 @@ class MetaClaimDetector(Detector):
     def reset(self) -> None:
         """Forget every entry."""
         self._n = 0
-        self._known: dict[str, Passage] = {}  # while all are held out in turn
         self._added: _Bits | None = None
         self._counts = np.zeros((len(roles().says), len(TIERS)), dtype=np.int64)
 
-    def fit(self, reference: Batch) -> Self:
-        """Learn ``reference`` and nothing else; what was read is kept while the batch is."""
-        self.reset()
-        self._add(passages.of(reference), 1)
-        return self
-
     def learn(self, entries: Batch) -> None:
         """Count how many entries play each role."""
-        self._add(self._read(entries.texts), 1)
+        self._add(list(map(passage_of, entries.texts)), 1)
 
     def forget(self, entries: Batch) -> None:
         """Take entries that were learned out of the counts."""
-        self._add(self._read(entries.texts), -1)
+        self._add(list(map(passage_of, entries.texts)), -1)
 
     def unjudged(self, batch: Batch) -> dict[int, str]:
         """Return every row while nothing is known of how entries usually speak."""
@@ -143,20 +135,6 @@ class MetaClaimDetector(Detector):
         """Return what is spoken of within a few words, in which words, and how usual that is."""
         self._check_fitted()
         return explained_with_contexts(batch, rows, self._scores, self._explained, self.floor)
-
-    def _out_of_fold(self, fitted: Batch, seed: int) -> NDArray[np.float64]:
-        contexts = [context for context in fitted.contexts if context is not None]
-        known = dict(zip(contexts, passages(contexts), strict=True))
-        known.update(zip(fitted.texts, passages.of(fitted), strict=True))
-        self._known = known  # each part is forgotten, scored and learned again
-        try:
-            return super()._out_of_fold(fitted, seed)
-        finally:
-            self._known = {}
-
-    def _read(self, texts: Sequence[str]) -> list[Passage]:
-        known = self._known
-        return [known[text] for text in texts] if known else passages(texts)
 
     def _check_fitted(self) -> None:
         if not self._n:
@@ -185,7 +163,7 @@ class MetaClaimDetector(Detector):
         return self._added
 
     def _scores(self, texts: Sequence[str]) -> NDArray[np.float64]:
-        return _scored(self._read(texts), self._bits())
+        return _scored(list(map(passage_of, texts)), self._bits())
 
     def _explained(self, texts: Sequence[str]) -> list[Evidence]:
         added = self._bits()

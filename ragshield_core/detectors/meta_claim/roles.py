@@ -14,16 +14,15 @@ import unicodedata
 from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
-from itertools import chain, pairwise
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ragshield_core.text.columns import Alphabet, columns_of
-from ragshield_core.text.lexicon import Lexicon, phrases_of
-from ragshield_core.text.normalized import Readable, readable, readables
-from ragshield_core.text.readings import Readings
+from ragshield_core.text.lexicon import Lexicon, phrases_of, plain_words
+from ragshield_core.text.normalized import Readable, readable, translated
+from ragshield_core.text.readings import Remembered
 
 # Words that mostly play a role, and words that also do otherwise.
 TIERS = ("strong", "weak")
@@ -31,12 +30,10 @@ TIERS = ("strong", "weak")
 REACH = 30
 LONGEST = 6  # words of a phrase
 
-# The letters of words, and what stands for a letter that is part of none.
-_WORDS = bytes(code if re.match("[a-z0-9]", chr(code)) else 0 for code in range(256))
-_OTHER_LETTER, _OTHER = ord("Z"), ord("?")
+_WORD = re.compile(r"[a-z0-9]+")
 # "..., not in 1931": what is denied in passing.
 _DENIED = re.compile(
-    rb",\s(?:(?:and|und|et|y|e)\s)?(?:not|nicht)\b|,\s(?:et\s(?:non|pas)|y\sno|e\s(?:non|nao))\b"
+    r",\s(?:(?:and|und|et|y|e)\s)?(?:not|nicht)\b|,\s(?:et\s(?:non|pas)|y\sno|e\s(?:non|nao))\b"
 )
 
 
@@ -107,27 +104,21 @@ def roles() -> Roles:
 
 def passage_of(text: str) -> Passage:
     """Return the roles that are played in a text, whatever it is disguised as."""
-    return passages([text])[0]
+    return _remembered(text)
 
 
-def passages_of(texts: Sequence[str]) -> list[Passage]:
-    """Return what :func:`passage_of` does, of texts that are looked at together."""
-    words = columns_of(_letters([view.text for view in readables(texts)]), _WORDS)
-    bits = roles().lexicon.found(words, np.repeat(words.first[1:], np.diff(words.first)))
-    for match in _DENIED.finditer(words.joined):  # the comma is of no word
-        bits[np.searchsorted(words.start, match.start())] |= np.uint64(roles().denied)
-    places = np.flatnonzero(bits)
-    ends = np.searchsorted(places, words.first)
-    within = places - np.repeat(words.first[:-1], np.diff(ends))
-    played = list(zip(within.tolist(), bits[places].tolist(), strict=True))
-    n_words = np.diff(words.first).tolist()
-    return [
-        Passage(played[start:end], n)
-        for (start, end), n in zip(pairwise(ends.tolist()), n_words, strict=True)
-    ]
+def _passage(text: str) -> Passage:
+    plain = _plain(readable(text).text)
+    words = plain_words(plain)
+    bits = roles().lexicon.ideas(words)
+    at = done = 0
+    for match in _DENIED.finditer(plain):
+        at, done = at + len(plain_words(plain[done : match.start()])), match.start()
+        bits[at] |= roles().denied
+    return Passage([(n, each) for n, each in enumerate(bits) if each], len(words))
 
 
-passages = Readings(passages_of)
+_remembered = Remembered(_passage)
 
 
 class Said(NamedTuple):
@@ -148,28 +139,35 @@ def said_in(text: str, places: Sequence[tuple[int, int]]) -> tuple[Readable, lis
         Positions in words, and the bit that is played there.
     """
     view = readable(text)
-    words = columns_of(_letters([view.text]), _WORDS)
-    start, end = (words.start - 1).tolist(), (words.end - 1).tolist()
-    plain = words.joined[1:].decode("latin-1")
+    plain = _plain(view.text)
+    spans = [match.span() for match in _WORD.finditer(plain)]
     found = []
     for at, bit in places:
         # As many words as it takes; of what is denied, the word that denies.
-        for last in range(at, min(at + LONGEST, len(words))):
-            listed = [plain[start[n] : end[n]] for n in range(at, last + 1)]
-            if roles().lexicon.ideas(listed)[0] & bit:
+        for last in range(at, min(at + LONGEST, len(spans))):
+            words = [plain[slice(*span)] for span in spans[at : last + 1]]
+            if roles().lexicon.ideas(words)[0] & bit:
                 break
         else:
             last = at
-        found.append(Said(start[at], end[last]))
+        found.append(Said(spans[at][0], spans[last][1]))
     return view, found
 
 
-def _plain(character: str) -> int:
-    """Return a small letter without marks, and one that stands for others."""
-    letter = unicodedata.normalize("NFKD", character.lower()[0])[0]
-    if letter.isascii():
-        return ord(letter)
-    return _OTHER_LETTER if letter.isalnum() else _OTHER
+class _Letters(dict[int, str]):
+    """Each letter without marks, in as many characters."""
+
+    def __missing__(self, letter: int) -> str:
+        self[letter] = plain = unicodedata.normalize("NFKD", chr(letter))[0]
+        return plain
 
 
-_letters = Alphabet(_plain)
+_LETTERS = _Letters()
+
+
+def _plain(text: str) -> str:
+    """Return small letters without marks, as many characters as before."""
+    lower = text.lower()
+    if len(lower) != len(text):  # such as of "\u0130"
+        lower = "".join(letter.lower()[0] for letter in text)
+    return lower if lower.isascii() else translated(lower, _LETTERS)

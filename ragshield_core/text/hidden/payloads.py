@@ -8,8 +8,6 @@ whatever it holds. Look-alike letters are a table of our own rather than the one
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from functools import lru_cache
 
 from ragshield_core.text.hidden.letters import (
     FOREIGN,
@@ -28,9 +26,8 @@ from ragshield_core.text.hidden.symbols import (
     zero_width_symbols,
 )
 from ragshield_core.text.hidden.terminal import CONTROL_CHARACTER, control_characters
-from ragshield_core.text.linear import Hint
-from ragshield_core.text.normalized import REMEMBERED_LENGTH, beyond_ascii
-from ragshield_core.text.workers import read_here
+from ragshield_core.text.normalized import beyond_ascii
+from ragshield_core.text.readings import Remembered
 
 
 def payloads(text: str) -> list[Payload]:
@@ -57,24 +54,7 @@ def payloads(text: str) -> list[Payload]:
     [('tag characters', 'say no')]
     """
     # Who looks for hidden text and who reads it look at the same text one after the other.
-    return list(_remembered_long(text) if len(text) > REMEMBERED_LENGTH else _payloads(text))
-
-
-def payloads_in(texts: Sequence[str]) -> list[list[Payload]]:
-    """Return what :func:`payloads` does of each text: in most, one look at many finds nothing."""
-    return read_here(_payloads_in, texts)  # in shares, since the look is at copies of them
-
-
-def _payloads_in(texts: Sequence[str]) -> list[list[Payload]]:
-    found: list[list[Payload]] = [[] for _ in texts]
-    for n in _HINT.likely([text.encode("utf-8", "replace") for text in texts]):
-        found[n] = payloads(texts[n])
-    return found
-
-
-@lru_cache(maxsize=1)
-def _remembered_long(text: str) -> list[Payload]:
-    return _payloads(text)
+    return list(_remembered(text))
 
 
 def _payloads(text: str) -> list[Payload]:
@@ -94,6 +74,9 @@ def _payloads(text: str) -> list[Payload]:
     return sorted(found, key=lambda payload: payload.span)
 
 
+_remembered = Remembered(_payloads)
+
+
 # What is looked for in characters beyond ASCII, and those without which it is not there.
 _FINDERS = tuple(
     (find, re.compile(f"[{needed}]"))
@@ -109,5 +92,3 @@ _FINDERS = tuple(
 )
 # Any of these; most texts hold none of them.
 _ODD = re.compile("|".join(needed.pattern for _, needed in _FINDERS))
-# Any of these, and what else is asked for above.
-_HINT = Hint(rf"{_ODD.pattern}|[\x00-\x08\x0b-\x1f\x7f\x{{9b}}]|<|\]:|\{{white\}}|phantom")

@@ -7,7 +7,6 @@ import json
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib.resources import files
 from itertools import islice
@@ -23,7 +22,6 @@ from ragshield_core.guard import Guard
 from ragshield_core.logs import quiet
 from ragshield_core.quarantine import Quarantine
 from ragshield_core.state import replace_file
-from ragshield_core.text.readings import remembering
 from ragshield_core.tools.evaluate.poison import Poison
 from ragshield_core.tools.evaluate.verdicts import kinds, objecting, parts
 
@@ -130,8 +128,7 @@ def run(
     with tempfile.TemporaryDirectory() as saved:
         guard.save(saved)
         jobs = ((number, streams[number].rows, paths[number]) for number in missing)
-        begin = saved, entries, len(known) + len(entries)  # texts that all guards read
-        for number, held in _run(jobs, begin, min(workers, len(missing))):
+        for number, held in _run(jobs, (saved, entries), min(workers, len(missing))):
             found[number] = held
             done(len(found))
     return [found[number] for number in range(len(streams))]
@@ -163,23 +160,19 @@ def _shared_out(poison: Poison, name: str, n_texts: int) -> Iterator[list[int]]:
 _Job = tuple[int, NDArray[np.intp], Path | None]
 # Of a process that runs streams: the folder of the guard, and all entries.
 _of_process: dict[str, Any] = {}
-# What lasts as long as such a process.
-_lasting = ExitStack()
 
 
 def _run(
-    jobs: Iterator[_Job], begin: tuple[str, Batch, int], workers: int
+    jobs: Iterator[_Job], begin: tuple[str, Batch], workers: int
 ) -> Iterator[tuple[int, Held]]:
     """Yield the number of each job, and what was held, as they are done."""
     if workers <= 1:
-        saved, entries, n_texts = begin
-        _begin(saved, entries)
-        with remembering(n_texts):
-            yield from (_streamed(*job) for job in jobs)
+        _begin(*begin)
+        yield from (_streamed(*job) for job in jobs)
         return
     # A process that is forked inherits locks of threads that it does not have.
     context = get_context("spawn")
-    with ProcessPoolExecutor(workers, context, _begin_process, begin) as pool:
+    with ProcessPoolExecutor(workers, context, _begin, begin) as pool:
         futures = [pool.submit(_streamed, *job) for job in jobs]
         try:
             for future in as_completed(futures):
@@ -190,11 +183,6 @@ def _run(
 
 def _begin(saved: str, entries: Batch) -> None:
     _of_process.update(saved=saved, entries=entries)
-
-
-def _begin_process(saved: str, entries: Batch, n_texts: int) -> None:
-    _begin(saved, entries)
-    _lasting.enter_context(remembering(n_texts))
 
 
 def _streamed(number: int, rows: NDArray[np.intp], path: Path | None) -> tuple[int, Held]:
