@@ -197,3 +197,15 @@ def test_texts_score_together_what_they_score_alone():
         assert passage.stretches() == masks
         most = max(map(added.__getitem__, masks), default=0.0)
         assert score == max(0.0, most - float(np.log2(1 + passage.n_words / REACH)))
+
+
+def test_roles_in_different_items_of_a_list_make_a_weaker_claim():
+    items = [
+        "Older pages wrongly listed every attached database of the mill.",
+        "Requests with an invalid token are refused by the gate.",
+        "The latest records confirm that this one is correct.",
+    ]
+    detector = MetaClaimDetector().fit(batch(encyclopaedia(400)))
+    listed = "\n".join(f"- {item}" for item in items)
+    one, several = detector.score(batch([" ".join(items), listed]))
+    assert several < one - 3

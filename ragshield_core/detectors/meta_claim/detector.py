@@ -175,12 +175,12 @@ class MetaClaimDetector(Detector):
         if not stretches:
             return Evidence(sentence="speaks of no other source, score 0.0 bits")
         best = max(range(len(stretches)), key=lambda n: added[stretches[n]])
-        start = passage.played[best][0]
+        start = passage.place(passage.played[best][0])
         weights = self._weights().ravel()
         # Of each role, the word that adds most, and how many known entries play it so.
         said: dict[int, tuple[float, int, int]] = {}
         for at, bits in passage.played[best:]:
-            if at - start >= REACH:
+            if passage.place(at) - start >= REACH:
                 break
             for number in _numbers(bits):
                 role, weight = number // len(TIERS), float(weights[number])

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import re
 import unicodedata
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
@@ -29,8 +30,12 @@ TIERS = ("strong", "weak")
 # Words within which roles belong together: about two sentences.
 REACH = 30
 LONGEST = 6  # words of a phrase
+# An item of a list, a heading or a paragraph is as far from the one before as so many words: a list
+# of changes says of each what was wrong and what is new.
+APART = 15
 
 _WORD = re.compile(r"[a-z0-9]+")
+_ITEM = re.compile(r"\n[ \t]{0,20}(?:\n|(?:[-*+•–]|#{1,6}|\d{1,3}[.)])[ \t])")
 # "..., not in 1931": what is denied in passing.
 _DENIED = re.compile(
     r",\s(?:(?:and|und|et|y|e)\s)?(?:not|nicht)\b|,\s(?:et\s(?:non|pas)|y\sno|e\s(?:non|nao))\b"
@@ -57,10 +62,17 @@ class Passage(NamedTuple):
         Positions, in words, and the roles played there, as bits; in order of position.
     n_words
         Of the text.
+    items
+        Positions at which an item of a list, a heading or a paragraph begins, ascending.
     """
 
     played: list[tuple[int, int]]
     n_words: int
+    items: list[int]
+
+    def place(self, at: int) -> int:
+        """Return a position, in words, farther on for each item that begins up to there."""
+        return at + APART * bisect_right(self.items, at)
 
     def stretches(self) -> list[int]:
         """Return the roles that are played within reach of each place where one is, as bits."""
@@ -71,10 +83,10 @@ class Passage(NamedTuple):
 def stretches_of(read: Sequence[Passage]) -> NDArray[np.int64]:
     """Return what :meth:`Passage.stretches` does of several, one behind the other."""
     n_played = [len(passage.played) for passage in read]
-    flat = chain.from_iterable(chain.from_iterable(passage.played for passage in read))
+    flat = chain.from_iterable((p.place(at), bits) for p in read for at, bits in p.played)
     position, bits = np.fromiter(flat, np.int64, 2 * sum(n_played)).reshape(-1, 2).T
     # As if all stood in one text, each out of reach of the one before.
-    n_words = np.array([passage.n_words + REACH for passage in read], dtype=np.int64)
+    n_words = np.array([p.place(p.n_words) + REACH for p in read], dtype=np.int64)
     position = position + np.repeat(np.cumsum(n_words) - n_words, n_played)
     masks = bits.copy()
     for later in range(1, min(REACH, len(bits))):  # one place a word
@@ -111,11 +123,13 @@ def _passage(text: str) -> Passage:
     plain = _plain(readable(text).text)
     words = plain_words(plain)
     bits = roles().lexicon.ideas(words)
+    starts = [match.start() for match in _WORD.finditer(plain)]
+    items = [bisect_left(starts, match.end()) for match in _ITEM.finditer(plain)]
     at = done = 0
     for match in _DENIED.finditer(plain):
         at, done = at + len(plain_words(plain[done : match.start()])), match.start()
         bits[at] |= roles().denied
-    return Passage([(n, each) for n, each in enumerate(bits) if each], len(words))
+    return Passage([(n, each) for n, each in enumerate(bits) if each], len(words), items)
 
 
 _remembered = Remembered(_passage)
