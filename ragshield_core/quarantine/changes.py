@@ -24,7 +24,7 @@ from ragshield_core.quarantine.evidence import (
 from ragshield_core.quarantine.grouping import Gone, Moved, follow
 from ragshield_core.quarantine.tables import HeldRow, IndexedRow, LogRow, RuleRow
 
-SEALED = "every row has a digest from here on; what was before is taken as it was found"
+SEALED = "every row has a digest by this key from here on"
 REKEYED = "all digests, those of earlier lines as well, are by another key; the head was"
 
 
