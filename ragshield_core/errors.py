@@ -72,7 +72,7 @@ class ConfigurationError(RAGShieldError, ValueError):
 
 
 class StateError(RAGShieldError, ValueError):
-    """A saved guard is damaged, tampered with, or of a newer format."""
+    """A saved guard is damaged, tampered with, or of another format."""
 
 
 class QuarantineError(RAGShieldError, ValueError):

@@ -1487,7 +1487,7 @@ class Guard(Writes):
         Raises
         ------
         StateError
-            If files are missing, damaged, changed by hand, or of a newer format; or if a detector
+            If files are missing, damaged, changed by hand, or of another format; or if a detector
             is neither registered nor given, or is given with another classifier.
         """
         check_detectors(detectors, classes=True)
@@ -1520,11 +1520,11 @@ class Guard(Writes):
             detector.restore(values["detectors"][number]["learned"], learned)
         guard._knowledge.dim = values["dim"]
         guard._left_out = tuple(
-            Skipped(detector=name, reason=why) for name, why in values.get("left_out", ())
+            Skipped(detector=name, reason=why) for name, why in values["left_out"]
         )
         guard._calibrator.restore(values, arrays)
         guard._growth.restore(values, arrays)
-        guard._unscreened.restore(values.get("unscreened", {}))
+        guard._unscreened.restore(values["unscreened"])
         return guard
 
     def check_dim(self, batch: Batch) -> None:

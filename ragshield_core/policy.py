@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal, NamedTuple, Self
+from typing import Annotated, Literal, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -98,15 +98,6 @@ class Policy(BaseModel):
     time_budget: Annotated[float, Field(gt=0.0)] | None = 300.0
     on_shift: Literal["hold", "flag", "raise"] = "hold"
     unjudged: Verdict = Verdict.ADMIT
-
-    @model_validator(mode="before")
-    @classmethod
-    def _of_before(cls, values: Any) -> Any:
-        """Read what guards of before have saved."""
-        if isinstance(values, Mapping) and "on_error" in values:
-            rest = {name: value for name, value in values.items() if name != "on_error"}
-            return {"fail_open": values["on_error"] == "fail_open"} | rest
-        return values
 
     @model_validator(mode="after")
     def _flag_before_quarantine(self) -> Self:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from ragshield_core.errors import StateError
 
-FORMAT = 3  # 1 had its ids among the values, 2 its lists and figures of groups in float32
+FORMAT = 1
 MANIFEST = "ragshield.json"
 
 # What reading damaged files raises; RecursionError is JSON nested too deeply.
@@ -67,7 +67,7 @@ def opened(folder: Path) -> Iterator[tuple[dict[str, Any], Mapping[str, NDArray[
     Raises
     ------
     StateError
-        If a file is missing, does not match its checksum, or is of a newer format.
+        If a file is missing, does not match its checksum, or is of another format.
     """
     path = folder / MANIFEST
     if not path.is_file():
@@ -78,12 +78,7 @@ def opened(folder: Path) -> Iterator[tuple[dict[str, Any], Mapping[str, NDArray[
         if not isinstance(manifest, dict) or not isinstance(manifest.get("format"), int):
             msg = f"{path} is not a saved guard; restore it from a backup or fit the guard again."
             raise StateError(msg)
-        if manifest["format"] > FORMAT:
-            msg = (
-                f"{path} is of format {manifest['format']}, this version of RAGShield reads up to "
-                f"{FORMAT}; upgrade ragshield."
-            )
-            raise StateError(msg)
+        check_format(manifest["format"], FORMAT, path)
         recorded = manifest.pop("sha256", None)
         if recorded != _checksum(manifest):
             _raise_tampered(path)
@@ -94,6 +89,16 @@ def opened(folder: Path) -> Iterator[tuple[dict[str, Any], Mapping[str, NDArray[
             file.seek(0)
             with np.load(file, allow_pickle=False) as arrays:
                 yield manifest["values"], arrays
+
+
+def check_format(found: int, expected: int, what: object) -> None:
+    """Refuse what another version of RAGShield has written in another format."""
+    if found != expected:
+        msg = (
+            f"{what} is of format {found}, this version of RAGShield reads only format {expected}; "
+            "use the version of RAGShield that wrote it."
+        )
+        raise StateError(msg)
 
 
 def read(folder: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:

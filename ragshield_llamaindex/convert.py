@@ -36,9 +36,6 @@ logger = logging.getLogger("ragshield")
 # The one scalar metadata key that a flagged node gains: the detectors that flagged it.
 FLAG_KEY = "ragshield_flag"
 
-# What early versions noted of entries that they held without a vector, as [1.0].
-NO_VECTOR = "held without a vector: to be embedded when it is stored"
-
 # Where SentenceWindowNodeParser puts what MetadataReplacementPostProcessor serves.
 WINDOW_KEY = "window"
 
@@ -444,9 +441,8 @@ def _made_of(described: Mapping[str, Any], text: str) -> BaseNode:
 
 
 def has_vector(held: HeldEntry) -> bool:
-    """Return whether an entry was held with a vector; early versions wrote [1.0] for none."""
-    early = held.vector.size == 1 and NO_VECTOR in (held.note or "")
-    return held.vector.size > 0 and not early
+    """Return whether an entry was held with a vector."""
+    return held.vector.size > 0
 
 
 def source_of(metadata: Mapping[str, Any]) -> str | None:

@@ -58,8 +58,6 @@ class Reconciliation:
     unreadable
         Of stored entries that cannot be judged: the store gives no vectors of them, or none that
         can be used.
-    n_not_compared
-        Entries of which the guard, saved by an early version, knows the id and not the text.
     n_moving
         Entries that were left out, because a process was just writing or deleting them.
     adopted, held, forgotten
@@ -75,7 +73,6 @@ class Reconciliation:
     released: tuple[str, ...] = ()
     readable: tuple[str, ...] = ()
     unreadable: tuple[str, ...] = ()
-    n_not_compared: int = 0
     n_moving: int = 0
     adopted: tuple[str, ...] = ()
     held: tuple[str, ...] = ()
@@ -128,11 +125,6 @@ class Reconciliation:
 
     def _notes(self) -> list[str]:
         notes = []
-        if self.n_not_compared:
-            notes.append(
-                f"of {self.n_not_compared} entries only the ids were compared: the guard has "
-                "learned them with an early version, which did not keep fingerprints"
-            )
         if self.n_moving:
             notes.append(f"{self.n_moving} entries were left out: somebody is just writing them")
         return notes
@@ -267,7 +259,6 @@ class _Seen:
     unreadable: list[str] = field(default_factory=list)
     there: set[str] = field(default_factory=set)  # what reads can return
     moving: set[str] = field(default_factory=set)
-    n_not_compared: int = 0
 
 
 def _compared(keeper: Keeper[Any]) -> Steps[Reconciliation]:
@@ -293,7 +284,6 @@ def _compared(keeper: Keeper[Any]) -> Steps[Reconciliation]:
         released=tuple(released),
         readable=tuple(seen.readable),
         unreadable=tuple(seen.unreadable),
-        n_not_compared=seen.n_not_compared,
         n_moving=len(seen.moving),
     )
 
@@ -306,10 +296,10 @@ def _look(keeper: Keeper[Any], ids: Sequence[str], seen: _Seen) -> Steps[None]:
     guard, mask = keeper.guard, keeper.mask
     yield own(guard.catch_up)
     moving: frozenset[str] = yield own(guard.moving)
-    before: dict[str, str | None] = yield own(guard.fingerprints, ids)
+    before: dict[str, str] = yield own(guard.fingerprints, ids)
     entries, items, odd = yield from _read(keeper, ids)
     yield own(guard.catch_up)
-    after: dict[str, str | None] = yield own(guard.fingerprints, ids)
+    after: dict[str, str] = yield own(guard.fingerprints, ids)
     visible = {mask.id_of(item) for item in items if not mask.hides(item)}
     hidden = {mask.id_of(item) for item in items if mask.hides(item)}
     seen.there |= visible | set(odd)
@@ -324,8 +314,6 @@ def _look(keeper: Keeper[Any], ids: Sequence[str], seen: _Seen) -> Steps[None]:
             seen.moving.add(i)
         elif i not in after:
             seen.unguarded.append(i)
-        elif after[i] is None:
-            seen.n_not_compared += 1
         elif after[i] != entry.fingerprint:
             seen.changed.append(i)
     seen.unreadable += [i for i in ids if i in odd or (i in visible and i not in judged)]

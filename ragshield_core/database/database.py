@@ -22,7 +22,7 @@ from ragshield_core.database.connecting import (
     shown,
 )
 from ragshield_core.database.retrying import retried
-from ragshield_core.database.schema import SCHEMA, Settle, prepare_schema
+from ragshield_core.database.schema import prepare_schema
 from ragshield_core.database.tables import ChangesRow
 from ragshield_core.errors import QuarantineError
 
@@ -41,9 +41,7 @@ class Database:
     Parameters
     ----------
     url
-        SQLAlchemy database URL. Tables are made, and brought to today's form, at the first use.
-    settle
-        Called with a session of the transaction that does so.
+        SQLAlchemy database URL. Tables are made at the first use.
 
     Raises
     ------
@@ -62,16 +60,13 @@ class Database:
     False
     """
 
-    def __init__(self, url: str, *, settle: Settle | None = None) -> None:
+    def __init__(self, url: str) -> None:
         check_url(url)
-        self._settle = settle
         self.url = url
         self.in_memory = in_memory(make_url(url))
         self._sqlite = make_url(url).get_backend_name() == "sqlite"
         self._path: str | None = None
         self._file: tuple[int, int] | None = None  # which one was opened
-        # Known once it is open: an earlier version's may only be read.
-        self.schema = SCHEMA
         self._engine: Engine | None = None
         self._watching: Any = None  # a connection of the driver's, see version
         self._start()
@@ -131,12 +126,6 @@ class Database:
             msg = f"this thread is writing to {shown(self.url)} already; hand its session on."
             raise QuarantineError(msg)
         with self._used(alone=True) as engine:
-            if self.schema < SCHEMA:
-                msg = (
-                    f"the quarantine's database {shown(self.url)} cannot be used for writing: "
-                    "it is of an earlier version and may only be read; open it as who may write."
-                )
-                raise QuarantineError(msg)
             done = retried(self.url, lambda: self._try(engine, work))
             later, self._mine.later = self._mine.later, ()
         for step in later:
@@ -234,7 +223,7 @@ class Database:
                     self._path = _path_of(self.url)  # as the driver sees it from here
                     engine = connected(self.url)
                     try:
-                        self.schema = prepare_schema(engine, self._settle)
+                        prepare_schema(engine)
                     except BaseException:
                         engine.dispose()
                         raise

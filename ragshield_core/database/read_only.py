@@ -1,4 +1,4 @@
-"""A database looked at from outside: nothing in it is made, migrated or written."""
+"""A database looked at from outside: nothing in it is made or written."""
 
 from __future__ import annotations
 

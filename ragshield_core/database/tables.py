@@ -4,28 +4,20 @@ from __future__ import annotations
 
 from typing import cast
 
-from sqlalchemy import BigInteger, String, Table
+from sqlalchemy import BigInteger, Table
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 
 class TableBase(DeclarativeBase):
-    """Of all tables; ``migrations`` makes them in databases."""
+    """Of all tables that :mod:`ragshield_core.database.schema` makes."""
 
 
 class SchemaRow(TableBase):
-    """The version of the tables, as the code from before there were migrations looks for it."""
+    """The version of the tables, in one row."""
 
     __tablename__ = "ragshield_schema"
 
     version: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-
-
-class MigrationRow(TableBase):
-    """The latest migration that was made; alembic's own."""
-
-    __tablename__ = "ragshield_migration"
-
-    version_num: Mapped[str] = mapped_column(String(32), primary_key=True)
 
 
 class ChangesRow(TableBase):

@@ -658,22 +658,16 @@ class CliqueDetector(Detector, Lender, IdSharer, TableUser):
         if self._roster is not None:
             self._graph.share_ids(self._roster)
         self._held = {entry_id: list(keys) for entry_id, keys in values["held"].items()}
-        self._scores = np.array(rounded_up(arrays["scores"]))
+        self._scores = arrays["scores"].copy()
         self._trusted = arrays["trusted"].copy()
-        self._n_come = int(values.get("n_come", 0))
+        self._n_come = int(values["n_come"])
         self._measured = np.zeros(len(self._scores), dtype=np.bool_)
-        if "measured" in arrays:  # early versions did not say
-            self._measured[arrays["measured"]] = True
-        self._together = arrays.get("together", self._together).astype(np.int32)
-        self._shuffled = bool(values.get("shuffled", False))
-        if "held_at" in arrays:
-            self._held_at = arrays["held_at"].astype(np.float32)
-        else:  # saved by an early version: as if all of them were held just now
-            self._held_at = np.full(len(self._scores), np.nan, dtype=np.float32)
-            keys = [key for keys in self._held.values() for key in keys]
-            self._held_at[self._graph.index.slots_of(keys)] = 0.0
+        self._measured[arrays["measured"]] = True
+        self._together = arrays["together"].astype(np.int32)
+        self._shuffled = bool(values["shuffled"])
+        self._held_at = arrays["held_at"].astype(np.float32)
         rounded, n = self._graph.rounded, len(self._scores)
-        for channel in CHANNELS:  # early versions had two
+        for channel in CHANNELS:
             saved = part_of(arrays, f"raw.{channel}.")
             self._standing[channel] = Standing.restored(n, saved, rounded=rounded)
         if "kin" in arrays:
@@ -1184,7 +1178,7 @@ class CliqueDetector(Detector, Lender, IdSharer, TableUser):
         No more at once than was taken as new when the usual was measured: else a large batch would
         be suspicious for being one.
         """
-        if self._shares is None:  # there were too few entries, or an early version counted none
+        if self._shares is None:  # there were too few entries
             return None
         graph, n_new = self._fitted(), len(overlay.batch)
         if not n_new:  # as they were measured

@@ -296,10 +296,8 @@ def _alike(one: AnyDetector, other: AnyDetector) -> bool:
 
 def _holds(detector: AnyDetector, form: Mapping[str, Any]) -> bool:
     """Return whether a detector holds what was not saved with the one that a form describes."""
-    if "unsaved" not in form:  # or early versions did not say so
-        return True
     named = form.get("unsaved_name")
-    return detector.unsaved == form["unsaved"] and named in (None, detector.unsaved_name)
+    return detector.unsaved == form.get("unsaved") and named in (None, detector.unsaved_name)
 
 
 def _held(form: Mapping[str, Any]) -> str:

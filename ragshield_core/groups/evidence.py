@@ -200,7 +200,7 @@ class Standing:
         standing = cls(n, rounded=rounded)
         for name, values in standing._parts.items():
             # Else there is room in name only, which takes no memory.
-            if name in arrays and (saved := arrays[name]).any():
+            if (saved := arrays[name]).any():
                 values[:] = saved
         return standing
 

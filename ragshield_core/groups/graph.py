@@ -582,16 +582,13 @@ class SimilarityGraph:
             graph._lists = RoundedLists(
                 *(arrays[name].copy() for name in ("slots", "cosines", "shares"))
             )
-        else:  # of the reference rule, or saved by an early version
+        else:  # of the reference rule
             columns = (arrays[name].copy() for name in ("slots", "similarities", "copied"))
             graph._lists = Lists(*columns)
         graph._lineage = arrays["lineage"].astype(np.int32)
         graph._gone = np.zeros(len(graph._lineage), dtype=np.bool_)
         graph._gone[values["gone"]] = True
-        if "word_lengths" in arrays:  # saved by an early version
-            graph.words = EntryWords.joined(arrays["words"], arrays["word_lengths"])
-        else:
-            graph.words = EntryWords.restored(part_of(arrays, "words."))
+        graph.words = EntryWords.restored(part_of(arrays, "words."))
         return graph
 
     def _changed(self) -> None:

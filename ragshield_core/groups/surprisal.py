@@ -156,10 +156,7 @@ class Reference:
         """Return what :meth:`state` described."""
         columns = range(len(SIZES))
         parts = {
-            (name, c): Surprisal.restored(arrays[f"{name}.{c}"])
-            for name in PARTS
-            for c in columns
-            if f"{name}.{c}" in arrays  # early versions did not know all
+            (name, c): Surprisal.restored(arrays[f"{name}.{c}"]) for name in PARTS for c in columns
         }
         sizes = [Surprisal.restored(arrays[f"size.{c}"]) for c in columns]
         share, *usual = arrays["usual"].tolist()

@@ -123,12 +123,7 @@ class Tied(NamedTuple):
 
     def columns(self, usual: Usual) -> NDArray[np.float64]:
         """Return how surprising each kind of evidence is, shape (n, len(WHYS))."""
-        groups = [
-            usual.references[c].surprisals(self.groups[c]) - DISCOUNTS[c]
-            if c in usual.references
-            else np.full((len(self.crowd), len(SIZES)), -np.inf)
-            for c in CHANNELS
-        ]
+        groups = [usual.references[c].surprisals(self.groups[c]) - DISCOUNTS[c] for c in CHANNELS]
         floods = [
             np.where(found_in > 0, usual.copies[kind](found_in), 0.0)[:, None]
             for kind, found_in in self.lineages.items()
@@ -176,10 +171,8 @@ class Usual(NamedTuple):
             found = (key for key in arrays if key.startswith(prefix))
             return {key.removeprefix(prefix): arrays[key] for key in found}
 
-        # Saved by an early version, it knows the first two only, until it measures anew.
-        found = {c: part(f"reference.{c}.") for c in CHANNELS}
         return cls(
-            references={c: Reference.restored(state) for c, state in found.items() if state},
+            references={c: Reference.restored(part(f"reference.{c}.")) for c in CHANNELS},
             crowds=Surprisal.restored(arrays["crowds"]),
             copies={kind: Surprisal.restored(arrays[f"copies.{kind}"]) for kind in COPIES},
         )

@@ -117,13 +117,6 @@ class EntryWords:
             raise ValueError(msg)
         return words
 
-    @classmethod
-    def joined(cls, words: NDArray[np.uint32], lengths: NDArray[np.int64]) -> Self:
-        """Return the words of entries that stand in one array, one entry behind the other."""
-        found = cls()
-        found._add(words, lengths)
-        return found
-
     def _add(self, words: NDArray[np.uint32], lengths: NDArray[np.int64]) -> None:
         much_rare = len(self._rare) >= FEW_RARE * len(self._codes)
         if len(self._codes) + len(words) > TOLD_AGAIN * self._n_told and much_rare:

@@ -395,8 +395,7 @@ class Arrivals:
             kind, _, name = key.partition(".")
             if kind == "p_values":
                 again._p_values[name] = array
-        # Early versions kept none of these.
-        for name, sizes in values.get("by_source", {}).items():
+        for name, sizes in values["by_source"].items():
             start = 0
             for source, n in sizes:
                 p_values = arrays[f"by_source.{name}"][start : start + n]

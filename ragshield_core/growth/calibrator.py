@@ -438,18 +438,14 @@ class Calibrator:
     def restore(self, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
         """Take over what :meth:`state` returned, once the detectors know what they learned."""
         numbers = {d.name: number for number, d in enumerate(self._knowledge.detectors)}
-        self.held_out = {
-            name: rounded_up(arrays[f"held_out.{numbers[name]}"]) for name in values["held_out"]
-        }
+        self.held_out = {name: arrays[f"held_out.{numbers[name]}"] for name in values["held_out"]}
         self.thresholds = self._rules()
         if "released" in values:
             said = values["released"]
             scores = {n: arrays[f"released.{i}"] for i, n in enumerate(said["detectors"])}
             self.released = Released(scores=scores, n_passed=said["n_passed"])
         if values["calibrated"]:
-            clean = {
-                name: rounded_up(arrays[f"clean.{numbers[name]}"]) for name in values["calibrated"]
-            }
+            clean = {name: arrays[f"clean.{numbers[name]}"] for name in values["calibrated"]}
             # Of a guard that goes by what was held out, both are the same, and large.
             for name in clean.keys() & self.held_out.keys():
                 if np.array_equal(clean[name], self.held_out[name], equal_nan=True):
@@ -457,18 +453,16 @@ class Calibrator:
             self.calibration = JointCalibration(
                 clean,
                 self._floors,
-                values.get("n_doubtful", 0),
-                arrays.get("spent"),
+                values["n_doubtful"],
+                arrays["spent"],
             )
             self.thresholds = self._calibrated(self.calibration, self.released)
             if "borrowed" in values:
                 self.borrowed = Borrowed(self.calibration, values["borrowed"]["dim"])
-        # Early versions wrote none of this: what was fitted stays fitted.
-        self.calibrated_at = values.get("calibrated_at", len(self._knowledge))
-        self._ever_beyond = set(values.get("ever_beyond", ()))
-        self.by_source = {source: dict(found) for source, found in values.get("by_source", ())}
-        if "arrivals" in values:
-            self.arrivals = Arrivals.restored(values["arrivals"], part_of(arrays, "arrivals."))
+        self.calibrated_at = values["calibrated_at"]
+        self._ever_beyond = set(values["ever_beyond"])
+        self.by_source = {source: dict(found) for source, found in values["by_source"]}
+        self.arrivals = Arrivals.restored(values["arrivals"], part_of(arrays, "arrivals."))
         if "sample" in values:
             self.sample = CleanSample.restored(values["sample"], part_of(arrays, "sample."))
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ragshield_core.entries import Batch
 from ragshield_core.errors import StateError
 from ragshield_core.growth.arrivals import Counted
-from ragshield_core.state import part_of
+from ragshield_core.state import check_format, part_of
 
 FORMAT = 1
 
@@ -105,7 +105,7 @@ class Event:
         Raises
         ------
         StateError
-            If something is missing, damaged, or of a newer format.
+            If something is missing, damaged, or of another format.
         """
         try:
             return cls._from_parts(values, arrays)
@@ -120,12 +120,7 @@ class Event:
 
     @classmethod
     def _from_parts(cls, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Self:
-        if values["format"] > FORMAT:
-            msg = (
-                f"an event is of format {values['format']}, this version of RAGShield reads up to "
-                f"{FORMAT}; upgrade ragshield."
-            )
-            raise StateError(msg)
+        check_format(values["format"], FORMAT, "an event")
         return cls(
             change=Change(values["change"]),
             ids=tuple(map(str, values.get("ids", ()))),

@@ -316,12 +316,11 @@ class Recalibration:
 
     def restore(self, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
         """Take over what :meth:`state` returned, once it is known what was learned."""
-        # Early versions wrote none of this: what was fitted stays fitted.
-        self.collecting = values.get("collecting", not len(self._knowledge))
-        self._wanted_rate = values.get("wanted_rate")
+        self.collecting = values["collecting"]
+        self._wanted_rate = values["wanted_rate"]
         self.pending = {
             entry_id: [finding_from_dict(finding) for finding in found]
-            for entry_id, found in values.get("pending", {}).items()
+            for entry_id, found in values["pending"].items()
         }
         if "collected" in values:
             collected = CleanSample.restored(values["collected"], part_of(arrays, "collected."))

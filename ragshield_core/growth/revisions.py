@@ -15,8 +15,6 @@ from ragshield_core.state import part_of
 # Bytes of a fingerprint, see Entry.fingerprint.
 PRINT = 16
 PRINTS = np.dtype(f"V{PRINT}")
-# Of an entry that an early version has learned, which kept none.
-NO_PRINT = bytes(PRINT)
 # In front of the names of the arrays of a saved state.
 SAVED = "known."
 
@@ -32,9 +30,9 @@ class Revisions:
     Examples
     --------
     >>> known = Revisions()
-    >>> known.put(["a", "b"], ["spam", None], [None, "00" * 15 + "ff"])
-    >>> "a" in known, list(known), known.labels_of(["b", "a"]), known.prints_of(["a"])
-    (True, ['a', 'b'], [None, 'spam'], [None])
+    >>> known.put(["a", "b"], ["spam", None], ["00" * 16, "00" * 15 + "ff"])
+    >>> "a" in known, list(known), known.labels_of(["b", "a"]), known.prints_of(["b"])
+    (True, ['a', 'b'], [None, 'spam'], ['000000000000000000000000000000ff'])
     """
 
     def __init__(self, roster: Roster | None = None) -> None:
@@ -64,16 +62,13 @@ class Revisions:
         names = [*self._labels.names, None]
         return [names[code] for code in self._labels.codes_of(ids).tolist()]
 
-    def prints_of(self, ids: Sequence[str]) -> list[str | None]:
-        """Return the fingerprints of entries that are known; ``None`` where none was kept."""
-        found = (one.tobytes() for one in self._prints[self._labels.rows(ids)])
-        return [None if one == NO_PRINT else one.hex() for one in found]
+    def prints_of(self, ids: Sequence[str]) -> list[str]:
+        """Return the fingerprints of entries that are known."""
+        return [one.tobytes().hex() for one in self._prints[self._labels.rows(ids)]]
 
-    def put(
-        self, ids: Sequence[str], labels: Sequence[str | None], prints: Sequence[str | None]
-    ) -> None:
+    def put(self, ids: Sequence[str], labels: Sequence[str | None], prints: Sequence[str]) -> None:
         """Know entries, or others than before under the same ids."""
-        whole = b"".join(NO_PRINT if one is None else bytes.fromhex(one) for one in prints)
+        whole = b"".join(map(bytes.fromhex, prints))
         rows = self._labels.put(ids, labels)
         self._prints[rows] = np.frombuffer(whole, dtype=PRINTS)
 
@@ -95,13 +90,8 @@ class Revisions:
         )
 
     def restore(self, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Take over what :meth:`state` returned, or early versions, which had all in the values."""
-        ids = known_ids(values, arrays)
-        if "known" in values:
-            self.reset()
-            prints = values.get("prints") or [None] * len(ids)
-            self.put(ids, list(values["known"].values()), prints)
-            return
+        """Take over what :meth:`state` returned."""
+        ids = known_ids(arrays)
         own = part_of(arrays, SAVED)
         if own["prints"].shape != (len(ids), PRINT):
             msg = f"there are not as many labels or fingerprints as ids ({len(ids)})"
@@ -116,6 +106,6 @@ class Revisions:
         return self._labels.beside[0].values
 
 
-def known_ids(values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> list[str]:
+def known_ids(arrays: Mapping[str, NDArray[Any]]) -> list[str]:
     """Return the ids in a saved state."""
-    return list(values["known"]) if "known" in values else unpacked(part_of(arrays, SAVED))
+    return unpacked(part_of(arrays, SAVED))

@@ -54,11 +54,8 @@ class Writes:
         with self._lock:  # tables of ids are read one after the other, and renumbered by writes
             return self._knowledge.among(ids)
 
-    def fingerprints(self, ids: Iterable[str]) -> dict[str, str | None]:
-        """Return the fingerprints of those of the ids that were learned, as they were learned.
-
-        ``None`` where an early version has learned them, which did not keep it.
-        """
+    def fingerprints(self, ids: Iterable[str]) -> dict[str, str]:
+        """Return the fingerprints of those of the ids that were learned, as they were learned."""
         with self._lock:
             known = self._knowledge.among(ids)
             return dict(zip(known, self._knowledge.known.prints_of(known), strict=True))

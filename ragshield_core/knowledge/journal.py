@@ -40,6 +40,7 @@ from ragshield_core.knowledge.tables import (
     WriterRow,
     table_of,
 )
+from ragshield_core.state import check_format
 
 # Seconds without a heartbeat after which a writer counts as crashed. Long enough for a host that
 # swaps; what a crashed writer left pending waits as long.
@@ -446,12 +447,7 @@ class Journal:
         if row is None:
             return None
         head = _Locked(*row)
-        if head.format > FORMAT:
-            msg = (
-                f"the journal of {self!r} is of format {head.format}, this version of RAGShield "
-                f"knows up to {FORMAT}; upgrade ragshield."
-            )
-            raise StateError(msg)
+        check_format(head.format, FORMAT, f"the journal of {self!r}")
         return head
 
     def _lock(self, session: Session) -> _Locked:

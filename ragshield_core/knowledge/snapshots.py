@@ -23,6 +23,7 @@ from ragshield_core.knowledge import arrays as named_arrays
 from ragshield_core.knowledge.clock import now
 from ragshield_core.knowledge.events import raise_damaged, to_json
 from ragshield_core.knowledge.tables import ChunkRow, SnapshotRow, table_of
+from ragshield_core.state import check_format
 
 T = TypeVar("T")
 
@@ -33,7 +34,7 @@ CHUNK = 2**23
 # Seconds after which one that is not complete, and is not being written to, is removed.
 GIVEN_UP = 600.0
 SHOWN = 60  # characters of a name
-FORMAT = 3  # 1 had its ids among the values, 2 its lists and figures of groups in float32
+FORMAT = 1
 
 
 class Write(Protocol):
@@ -169,7 +170,7 @@ class Snapshots:
         PrunedError
             If it was removed: there are later ones.
         StateError
-            If it is damaged; names the part. The one before may not be.
+            If it is damaged, names the part, or of another format. The one before may not be.
         """
         query = select(SnapshotRow.position, SnapshotRow.manifest, SnapshotRow.sha256).where(
             self._is(snapshot.id)
@@ -181,12 +182,7 @@ class Snapshots:
         if row.sha256 != self._checksum(snapshot.id, row.position, row.manifest):
             raise_damaged(f"the list of parts of {where}")
         manifest = json.loads(row.manifest)
-        if manifest["format"] > FORMAT:
-            msg = (
-                f"{where} is of format {manifest['format']}, this version of RAGShield reads up to "
-                f"{FORMAT}; upgrade ragshield."
-            )
-            raise StateError(msg)
+        check_format(manifest["format"], FORMAT, where)
         values: dict[str, Any] = {}
         arrays: dict[str, NDArray[Any]] = {}
         parts = [_Part(*fields) for fields in manifest["parts"]]

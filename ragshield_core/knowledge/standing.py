@@ -144,12 +144,10 @@ class _State:
         self, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]], *, known: bool = True
     ) -> None:
         self.values = values
-        self.known = set(known_ids(values, arrays)) if known else set[str]()
+        self.known = set(known_ids(arrays)) if known else set[str]()
         self.calibrated = bool(values["calibrated"])
-        self.calibrated_at = int(values.get("calibrated_at", len(self.known)))
-        self.arrivals = Arrivals()
-        if "arrivals" in values:
-            self.arrivals = Arrivals.restored(values["arrivals"], part_of(arrays, ARRIVALS))
+        self.calibrated_at = int(values["calibrated_at"])
+        self.arrivals = Arrivals.restored(values["arrivals"], part_of(arrays, ARRIVALS))
 
     def read_on(self, session: Session, journal: Journal, position: int) -> int:
         """Take note of all that came after a position; return that of the last."""
@@ -185,7 +183,7 @@ class _State:
     @property
     def next_at(self) -> int | None:
         """Size of the knowledge base at which thresholds are taken next."""
-        if not self.calibrated and self.values.get("collecting", not self.known):
+        if not self.calibrated and self.values["collecting"]:
             return first_size(self.policy.quarantine_at)
         if not self.calibrated or "sample" not in self.values:
             return None
@@ -196,8 +194,8 @@ class _State:
         """Return all of it."""
         sample = self.values.get("sample", {})
         arrivals = self.arrivals
-        force = self.values.get("standing", {})  # early versions did not say
-        why_not = dict(force) | dict(self.values.get("left_out", ()))
+        force = self.values["standing"]
+        why_not = dict(force) | dict(self.values["left_out"])
         return Status(
             n_known=len(self.known),
             calibrated=self.calibrated,
@@ -226,8 +224,8 @@ class _State:
             namespace=standing.namespace,
             snapshot=standing.snapshot,
             as_of=as_of,
-            neighbors=str(self.values.get("neighbors", "memory")),
-            doubted=dict(self.values.get("doubted", {})),
+            neighbors=str(self.values["neighbors"]),
+            doubted=dict(self.values["doubted"]),
         )
 
 

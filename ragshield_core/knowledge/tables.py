@@ -8,7 +8,7 @@ from sqlalchemy import BigInteger, Double, Index, LargeBinary, String, Table, Te
 from sqlalchemy import text as sql
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
-# Of the rows of a namespace; raised when an older version could not read what a newer one writes.
+# Of the rows of a namespace.
 FORMAT = 1
 # Any number that no other application is likely to lock.
 _ADVISORY_LOCK = 7_241_963_550_018

@@ -37,7 +37,7 @@ from ragshield_core.neighbors.slots import Slots, repeated, tables
 # third of that, and miss some (benchmarks/results/neighbor_index.md).
 EXACT_UP_TO = 25_000
 
-FORMAT = 2  # 1 had its ids in a list
+FORMAT = 1
 
 
 class EntryIndex(ABC):
@@ -370,7 +370,7 @@ class NeighborIndex(EntryIndex):
         ------
         StateError
             A :class:`ValueError`, if something is missing, damaged, does not fit together or is of
-            a newer format. A graph, which was saved in place of lists before, is left unread.
+            another format.
         """
         try:
             return cls._restored(values, arrays)
@@ -385,7 +385,7 @@ class NeighborIndex(EntryIndex):
 
     @classmethod
     def _restored(cls, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Self:
-        if values["format"] > FORMAT:
+        if values["format"] != FORMAT:
             raise_damaged(f"it is of format {values['format']}, this version reads {FORMAT}")
         index = cls(
             _whole(values["dim"]),
@@ -446,9 +446,7 @@ def _saved_lists(
 def saved_slots(values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Slots:
     """Return the slots of a saved index, once they are known to fit together."""
     capacity, slots = _whole(values["capacity"]), _integers(arrays["slots"])
-    ids = values["ids"] if "ids" in values else unpacked(arrays)
-    if not isinstance(ids, list) or not all(isinstance(entry_id, str) for entry_id in ids):
-        raise_damaged("its ids are not a list of str")
+    ids = unpacked(arrays)
     if slots.shape != (len(ids),):
         raise_damaged("ids, slots and vectors do not have the same length")
     in_range = not len(slots) or (slots.min() >= 0 and slots.max() < capacity)

@@ -380,7 +380,7 @@ class LabelledEntries:
 
     def restore(self, values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
         """Take over what :meth:`state` returned."""
-        ids = values["ids"] if "ids" in values else unpacked(arrays)  # early versions: a list
+        ids = unpacked(arrays)
         self.reset()
         self._labels.take(ids, np.asarray(arrays["codes"], dtype=np.int32), values["labels"])
         self._own.restore(values["own"], part_of(arrays, "own."))

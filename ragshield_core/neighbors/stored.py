@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 logger = logging.getLogger("ragshield")  # ids and counts, never text
 
-FORMAT = 2  # 1 had its ids in lists
+FORMAT = 1
 # Asked for beyond the k: what this process does not know yet, or knows in another revision.
 SPARE = 8
 # Where that was not enough, so many times as many are asked for, up to the most.
@@ -274,9 +274,9 @@ class StoredIndex(EntryIndex):
         ------
         StateError
             A :class:`ValueError`, if something is missing, damaged, does not fit together or is of
-            a newer format.
+            another format.
         """
-        if values["stored"] > FORMAT:
+        if values["stored"] != FORMAT:
             raise_damaged(f"it is of format {values['stored']}, this version reads {FORMAT}")
         try:
             index = cls(int(values["dim"]), table, expected=str(values["store"]))

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from ragshield_core.database import TableBase, table_of
 from ragshield_core.errors import QuarantineError
-from ragshield_core.quarantine.digests import FORM, KEY_VARIABLE, PLAIN, Digests
+from ragshield_core.quarantine.digests import KEY_VARIABLE, PLAIN, Digests
 from ragshield_core.quarantine.entries import Status
 from ragshield_core.quarantine.evidence import (
     PAGE,
@@ -21,10 +21,10 @@ from ragshield_core.quarantine.evidence import (
     verify_lines,
     verify_rows,
 )
-from ragshield_core.quarantine.grouping import Gone, Moved, follow, regroup
-from ragshield_core.quarantine.tables import CaseRow, HeldRow, IndexedRow, LogRow, RuleRow
+from ragshield_core.quarantine.grouping import Gone, Moved, follow
+from ragshield_core.quarantine.tables import HeldRow, IndexedRow, LogRow, RuleRow
 
-SEALED = "every row has a digest from here on; what was before is taken as it was found"
+SEALED = "every row has a digest by this key from here on"
 REKEYED = "all digests, those of earlier lines as well, are by another key; the head was"
 
 
@@ -135,15 +135,6 @@ class Changes:
             follow(self._session, self._new, moved, self._gone)
 
 
-def settle(session: Session, digests: Digests) -> None:
-    """Seal what was written before rows had digests, once, and tell cases where there were none."""
-    if session.scalar(select(CaseRow.number).limit(1)) is None:
-        regroup(session)
-    last = last_line(session)
-    if last is not None and last.form is None:
-        _seal(session, digests, "migration")
-
-
 def seal(session: Session, digests: Digests, by: str, namespace: str) -> None:
     """Give every row a digest with a key that is new, if all is as it was written without one.
 
@@ -152,10 +143,7 @@ def seal(session: Session, digests: Digests, by: str, namespace: str) -> None:
     QuarantineError
         If something was changed, or there is a key already.
     """
-    expected = verify_lines(session, PLAIN)
-    last = last_line(session)
-    if last is not None and last.form is not None:
-        verify_rows(session, PLAIN, expected, namespace)
+    verify_rows(session, PLAIN, verify_lines(session, PLAIN), namespace)
     _seal(session, digests, by)
 
 
@@ -176,9 +164,9 @@ def rekey(session: Session, old: Digests, new: Digests, by: str, namespace: str)
     while lines := session.execute(query.where(table.c.seq > last)).mappings().all():
         changed = []
         for line in lines:
-            anew = dict(line) | {"form": FORM, "key_name": new.key_name}
+            anew = dict(line) | {"key_name": new.key_name}
             before = new.of_line(anew, before)
-            made = {"form": FORM, "key_name": new.key_name, "digest": before}
+            made = {"key_name": new.key_name, "digest": before}
             changed.append({"line": line["seq"]} | made)
         session.execute(change, changed)
         last = lines[-1]["seq"]
@@ -218,7 +206,7 @@ def _seal(session: Session, digests: Digests, by: str) -> None:
 
 def _check_sealed(last: LogRow | None, digests: Digests) -> None:
     """Refuse to go on with a log that is kept in another way."""
-    if last is None or (last.form == FORM and last.key_name == digests.key_name):
+    if last is None or last.key_name == digests.key_name:
         return
     if last.key_name is not None:
         mine = "none is given" if digests.key_name is None else f"{digests.key_name!r} is given"
@@ -255,7 +243,6 @@ def _append(
             "fingerprint": "" if of_rule else row["fingerprint"],
             "actor": by,
             "note": note,
-            "form": FORM,
             "held_number": None if of_rule else told,
             "held_digest": None if of_rule else digest,
             "key_name": digests.key_name,

@@ -11,18 +11,12 @@ from typing import Any
 
 from ragshield_core.database import TableBase, table_of
 from ragshield_core.errors import QuarantineError
-from ragshield_core.quarantine.tables import LOGGED, HeldRow, LogRow, RuleRow
+from ragshield_core.quarantine.tables import HeldRow, LogRow, RuleRow
 
 KEY_VARIABLE = "RAGSHIELD_AUDIT_KEY"
 NEW_KEY_VARIABLE = "RAGSHIELD_NEW_AUDIT_KEY"
 # Bytes of a key: shorter ones can be guessed.
 SHORTEST_KEY = 16
-
-# Rows have digests since then.
-SINCE_SCHEMA = 7
-# Of a line of the log; those from before schema 7 have none, and say nothing of rows.
-FORM = 2
-SINCE_FORM_2 = ("form", "held_number", "held_digest", "key_name", "rule_number", "rule_digest")
 
 
 class Digests:
@@ -52,7 +46,6 @@ class Digests:
         """Return the digest of a row: over each of its columns, but for the digest itself."""
         if isinstance(row, TableBase):
             row = {name: getattr(row, name) for name in table_of(type(row)).columns.keys()}  # noqa: SIM118
-        # A column that comes later is empty in rows of before, and changes none of their digests.
         return self._digest(
             {
                 name: value.hex() if isinstance(value, bytes) else value
@@ -63,16 +56,12 @@ class Digests:
 
     def matches(self, row: HeldRow | RuleRow) -> bool:
         """Return whether a row is as it was written."""
-        return row.digest is not None and hmac.compare_digest(row.digest, self.of_row(row))
+        return row.digest == self.of_row(row)
 
     def of_line(self, line: LogRow | Mapping[str, Any], before: str) -> str:
         """Return the digest of a line of the log, chained to that of the line before."""
         if isinstance(line, LogRow):
             line = {name: getattr(line, name) for name in table_of(LogRow).columns.keys()}  # noqa: SIM118
-        # With a key there are none of the first form, or whoever has no key could write one.
-        if line["form"] is None and self._key is None:
-            fields = [before, *(line[column] for column in LOGGED)]
-            return hashlib.sha256(json.dumps(fields).encode()).hexdigest()
         return self._digest([before, self.of_row(line)])
 
     def _digest(self, content: Any) -> str:

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session, aliased
 from ragshield_core.database import TableBase
 from ragshield_core.errors import QuarantineError, TamperedError
 from ragshield_core.findings import printable
-from ragshield_core.quarantine.digests import FORM, KEY_VARIABLE, PLAIN, SINCE_FORM_2, Digests
+from ragshield_core.quarantine.digests import KEY_VARIABLE, PLAIN, Digests
 from ragshield_core.quarantine.entries import SHOWN_ID
 from ragshield_core.quarantine.grouping import chunks
 from ragshield_core.quarantine.searching import checked
@@ -52,7 +52,7 @@ def verify_lines(session: Session, digests: Digests, anchor: str | None = None) 
     QuarantineError
         If the anchor is none.
     """
-    before, expected, form, key = "", 1, None, None
+    before, expected, key = "", 1, None
     told = Told({}, {})
     number, anchored = parts_of_anchor(anchor)
     for line in _all(session, LogRow):
@@ -60,9 +60,7 @@ def verify_lines(session: Session, digests: Digests, anchor: str | None = None) 
             raise _broken(expected, f"expected line {expected}, found line {line.seq}")
         _check_key(line, key, digests)
         maker = digests if line.key_name is not None else PLAIN
-        old = line.form is None and all(getattr(line, name) is None for name in SINCE_FORM_2)
-        known = old if form is None and line.form is None else line.form == FORM
-        if not known or line.digest != maker.of_line(line, before):
+        if line.digest != maker.of_line(line, before):
             raise _broken(expected, "it was changed after it was written, or one was removed")
         if line.seq == number and line.digest != anchored:
             raise _broken(expected, f"expected the digest of the anchor, {anchored}")
@@ -74,7 +72,7 @@ def verify_lines(session: Session, digests: Digests, anchor: str | None = None) 
                 rows.pop(row, None)
                 if digest is not None:
                     rows[row] = digest
-        before, form, key, expected = line.digest, line.form, line.key_name, expected + 1
+        before, key, expected = line.digest, line.key_name, expected + 1
     if expected <= number:
         why = f"the anchor has seen it, and the log ends at line {expected - 1}: lines were cut off"
         raise _broken(number, why)

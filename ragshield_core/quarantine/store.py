@@ -35,8 +35,8 @@ from ragshield_core.findings import (
 )
 from ragshield_core.quarantine import metadata_json
 from ragshield_core.quarantine.cases import Cases
-from ragshield_core.quarantine.changes import Changes, next_number, now, rekey, seal, settle
-from ragshield_core.quarantine.digests import KEY_VARIABLE, SINCE_SCHEMA, Digests, given_key
+from ragshield_core.quarantine.changes import Changes, next_number, now, rekey, seal
+from ragshield_core.quarantine.digests import KEY_VARIABLE, Digests, given_key
 from ragshield_core.quarantine.documents import document_key, document_of
 from ragshield_core.quarantine.entries import (
     LET_IN,
@@ -155,7 +155,7 @@ class Quarantine:
         if isinstance(url, URL):
             url = url.render_as_string(hide_password=False)
         self._digests = Digests(given_key(audit_key))
-        self._database = Database(url, settle=partial(settle, digests=self._digests))
+        self._database = Database(url)
         self._anchor = anchor
         self.url = url
         self.namespace = checked_namespace(namespace)
@@ -498,8 +498,7 @@ class Quarantine:
             rows = [self._last_of(found.get(name, ()), name, status) for name in named]
             for some in found.values():
                 self._check_one_store(some)
-            if self._have_digests:
-                verify_some(session, self._digests, rows)
+            verify_some(session, self._digests, rows)
             return tuple(map(to_held, rows))
 
     def _last_of(
@@ -1417,14 +1416,7 @@ class Quarantine:
     def _vouched_for(self, session: Session, found: Mapping[str, Revisions]) -> Collection[int]:
         """Return the numbers of those released revisions that are as the log says."""
         rows = [row for some in found.values() for row in some if row.status == Status.RELEASED]
-        if not self._have_digests:
-            return {row.number for row in rows}
         return last_lines_of(session, self._digests, rows).keys()
-
-    @property
-    def _have_digests(self) -> bool:
-        """Whether rows have digests: not those of before, where they may only be read."""
-        return self._database.schema >= SINCE_SCHEMA
 
     @property
     def digests(self) -> Digests:

@@ -8,8 +8,8 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from ragshield_core.database import TableBase
 
-# Stands for the store of entries that belong to none in particular: those from before schema 3,
-# and what was held by a guard without a store.
+# Stands for the store of entries that belong to none in particular: a guard without a store held
+# them.
 ANY_STORE = "*"
 
 
@@ -36,7 +36,7 @@ class HeldRow(TableBase):
 
     number: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
     namespace: Mapped[str] = mapped_column(String(200))
-    store: Mapped[str] = mapped_column(Text, server_default=ANY_STORE)
+    store: Mapped[str] = mapped_column(Text)
     entry_id: Mapped[str] = mapped_column(Text)
     fingerprint: Mapped[str] = mapped_column(String(32))
     status: Mapped[str] = mapped_column(String(16))
@@ -53,7 +53,7 @@ class HeldRow(TableBase):
     reviewed_at: Mapped[str | None] = mapped_column(String(32))
     reviewed_by: Mapped[str | None] = mapped_column(Text)
     document: Mapped[str | None] = mapped_column(Text)  # that it is a part of, see documents.py
-    digest: Mapped[str | None] = mapped_column(String(64))  # over this row
+    digest: Mapped[str] = mapped_column(String(64))  # over this row
 
 
 class LogRow(TableBase):
@@ -82,12 +82,9 @@ class LogRow(TableBase):
     actor: Mapped[str] = mapped_column(Text)
     note: Mapped[str | None] = mapped_column(Text)
     digest: Mapped[str] = mapped_column(String(64))  # over this row and the digest before it
-    # Since schema 7.
-    form: Mapped[int | None]  # of the digest
     held_number: Mapped[int | None]  # of the row that it tells of
     held_digest: Mapped[str | None] = mapped_column(String(64))  # of that row; none if it is gone
     key_name: Mapped[str | None] = mapped_column(String(16))
-    # Since schema 8.
     rule_number: Mapped[int | None]  # of the rule that it tells of
     rule_digest: Mapped[str | None] = mapped_column(String(64))  # of that row
 
@@ -110,7 +107,7 @@ class RuleRow(TableBase):
     expires_at: Mapped[str | None] = mapped_column(String(32))  # none for never
     revoked_at: Mapped[str | None] = mapped_column(String(32))
     revoked_by: Mapped[str | None] = mapped_column(Text)
-    digest: Mapped[str | None] = mapped_column(String(64))  # over this row
+    digest: Mapped[str] = mapped_column(String(64))  # over this row
 
 
 class IndexedRow(TableBase):
@@ -125,7 +122,7 @@ class IndexedRow(TableBase):
     namespace: Mapped[str] = mapped_column(String(200))
     index_name: Mapped[str] = mapped_column(Text)
     entry_id: Mapped[str] = mapped_column(Text)
-    digest: Mapped[str | None] = mapped_column(String(64))  # over this row
+    digest: Mapped[str] = mapped_column(String(64))  # over this row
 
 
 class CaseRow(TableBase):
@@ -178,6 +175,3 @@ class MemberRow(TableBase):
 
 # What a later screening of a held revision changes.
 JUDGED = ("vector", "entry_metadata", "document", "findings", "note")
-
-
-LOGGED = ("seq", "at", "action", "namespace", "entry_id", "fingerprint", "actor", "note")

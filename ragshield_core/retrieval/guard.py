@@ -349,7 +349,7 @@ class RetrievalGuard:
         Raises
         ------
         StateError
-            If files are missing, damaged, changed by hand, or of a newer format; or if a detector
+            If files are missing, damaged, changed by hand, or of another format; or if a detector
             is neither registered nor given.
         """
         check_detectors(detectors, TAKES, classes=True)

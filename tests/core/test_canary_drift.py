@@ -1,8 +1,6 @@
 """The figures of a check, against figures worked out by hand."""
 
-import dataclasses
 import datetime as dt
-import json
 import math
 
 import numpy as np
@@ -11,9 +9,7 @@ from canary_world import World, batch, questions
 from effort import assert_linear
 from hypothesis import given
 from hypothesis import strategies as st
-from sqlalchemy import text
 
-from ragshield_core import Quarantine
 from ragshield_core.tools.canary import Passage
 from ragshield_core.tools.canary.compare import _siblings
 from ragshield_core.tools.canary.drift import AnomalyWeights
@@ -25,7 +21,7 @@ from ragshield_core.tools.canary.rank_figures import (
     rank_biased_overlap,
     takeover,
 )
-from ragshield_core.tools.canary.storage import Baseline, CanaryStore, Observation
+from ragshield_core.tools.canary.storage import Baseline, Observation
 from ragshield_core.tools.canary.text_figures import coverage, notebook_suspicion, word_weights
 from ragshield_core.tools.canary.usual_growth import UsualCoverage
 
@@ -215,7 +211,7 @@ def baseline(coverages):
 
 
 def test_coverage_is_compared_with_the_same_ranks_of_the_baseline():
-    usual = UsualCoverage(baseline([(0.9, 0.1), (0.8, 0.3), (0.2,), None]), 2)
+    usual = UsualCoverage(baseline([(0.9, 0.1), (0.8, 0.3), (0.2,), ()]), 2)
     passages = [Passage(id="n", text="the harbour bridge"), Passage(id="m", text="who built it")]
     # .6 at rank 1: .9 and .8 of three show as much; at rank 2: none of two.
     assert usual.p_value(QUERY, passages, [0]) == pytest.approx(3 / 4)
@@ -226,7 +222,7 @@ def test_coverage_is_compared_with_the_same_ranks_of_the_baseline():
 
 
 def test_a_baseline_that_does_not_tell_is_no_evidence():
-    usual = UsualCoverage(baseline([None, None]), 2)
+    usual = UsualCoverage(baseline([(), ()]), 2)
     assert usual.p_value(QUERY, [Passage(id="n", text=QUERY)], [0]) == 1.0
 
 
@@ -270,26 +266,6 @@ def test_one_entry_that_holds_the_query_is_flagged_and_an_ordinary_one_is_not():
         report = world.monitor.check()
         assert report[query].newcomers[:1] == ("new",)
         assert report[query].flagged is flagged
-
-
-def test_a_baseline_of_an_older_version_can_still_be_read():
-    quarantine = Quarantine("sqlite://")
-    store = CanaryStore(quarantine)
-    then = baseline([(0.25, 0.5)])
-    store.save_baseline(then)
-    assert dataclasses.asdict(store.baseline("default").observations["0"]) == dataclasses.asdict(
-        then.observations["0"]
-    )
-    with store._session(writes=True) as session:
-        content = json.loads(session.scalar(text("SELECT content FROM ragshield_canary_baseline")))
-        for item in content["canaries"]:
-            del item["coverages"]
-            item["echo"] = 0.5
-        session.execute(
-            text("UPDATE ragshield_canary_baseline SET content = :new"),
-            {"new": json.dumps(content)},
-        )
-    assert store.baseline("default").observations["0"].coverages is None
 
 
 @pytest.mark.parametrize(

@@ -358,12 +358,12 @@ def test_rounding_of_the_same_embedder_is_none(quarantine):
     assert not noisy.check().flagged
 
 
-def test_a_newer_format_is_refused(monkeypatch):
+def test_another_format_is_refused(monkeypatch):
     world = World()
     monkeypatch.setattr("ragshield_core.tools.canary.storage.FORMAT", 2)
     world.monitor.record_baseline()
     monkeypatch.setattr("ragshield_core.tools.canary.storage.FORMAT", 1)
-    with pytest.raises(CanaryError, match="upgrade ragshield"):
+    with pytest.raises(CanaryError, match="reads only format 1"):
         world.monitor.check()
 
 

@@ -1,10 +1,7 @@
 """What a model reads beside an entry's text is judged with it, and belongs to its revision."""
 
-import shutil
-
 import numpy as np
 import pytest
-from old_databases import make_old
 
 from ragshield_core import Batch, Guard, Policy, Quarantine, Verdict
 from ragshield_core.adapters.held import stays_held
@@ -168,7 +165,7 @@ def test_what_is_held_for_its_text_stays_held_in_another_context():
     assert not report.admitted.any()
 
 
-def test_a_saved_guard_keeps_contexts_and_opens_without(tmp_path):
+def test_a_saved_guard_keeps_contexts(tmp_path):
     rng = np.random.default_rng(0)
     n = 1000
     known = Batch.of(
@@ -182,18 +179,3 @@ def test_a_saved_guard_keeps_contexts_and_opens_without(tmp_path):
     loaded = Guard.load(tmp_path / "guard", quarantine=Quarantine("sqlite://"))
     assert loaded._calibrator.sample.inside.contexts == guard._calibrator.sample.inside.contexts
     assert None not in loaded._calibrator.sample.inside.contexts
-    values, arrays = guard._calibrator.sample.state()
-    del values["inside"]["contexts"]  # as earlier versions wrote it
-    assert type(guard._calibrator.sample).restored(values, arrays).inside.contexts == (None,) * n
-
-
-def test_a_quarantine_of_the_schema_before_opens(tmp_path):
-    make_old(f"sqlite:///{tmp_path}/held.db", 1, [batch(None, text=INJECTION)[0]])
-    shutil.copy(tmp_path / "held.db", tmp_path / "again.db")
-    for name in ("held.db", "held.db", "again.db"):
-        quarantine = Quarantine(f"sqlite:///{tmp_path}/{name}")
-        assert [held.entry.context for held in quarantine.list()] == [None]
-        quarantine.hold(batch(None, INJECTION).take([1]))
-        assert quarantine.show("e1").entry.context == INJECTION
-        quarantine.purge(["e1"])
-        quarantine.close()

@@ -2,20 +2,27 @@
 
 import multiprocessing
 import pickle
+import subprocess
+import sys
 import threading
 
 import pytest
-from alembic.autogenerate import compare_metadata
-from alembic.migration import MigrationContext
-from sqlalchemy import event, text
+from sqlalchemy import create_engine, event, make_url, text
 from sqlalchemy.orm.exc import StaleDataError
 
-from ragshield_core import Quarantine
-from ragshield_core.database import Database, TableBase, retrying, schema
+from ragshield_core import Batch, Quarantine
+from ragshield_core.database import Database, retrying
 from ragshield_core.errors import QuarantineError
 
-NOTE = text("INSERT INTO ragshield_schema (version) VALUES (:version)")
-COUNT = text("SELECT COUNT(*) FROM ragshield_schema")
+NOTE = text("INSERT INTO note (version) VALUES (:version)")
+COUNT = text("SELECT COUNT(*) FROM note")
+
+
+def with_notes(database):
+    """Return a database with a table to write to."""
+    table = text("CREATE TABLE note (version INTEGER PRIMARY KEY)")
+    database.write(lambda session: session.execute(table))
+    return database
 
 
 def note(database, version):
@@ -36,22 +43,9 @@ def url(request, tmp_path):
 
 @pytest.fixture
 def database(url):
-    database = Database(url)
+    database = with_notes(Database(url))
     yield database
     database.close()
-
-
-def test_the_migrations_make_the_tables_of_the_code(database):
-    Quarantine("sqlite://")  # its tables are among them
-    with database.engine() as engine, engine.connect() as connection:
-        context = MigrationContext.configure(connection, opts={"compare_type": False})
-        ours = [
-            change
-            for change in compare_metadata(context, TableBase.metadata)
-            if not str(change).count("canary")
-        ]
-    assert ours == []
-    assert schema._script().get_current_head() == str(schema.SCHEMA)
 
 
 def test_a_write_is_whole_or_not_at_all(database):
@@ -164,7 +158,7 @@ def test_threads_write_one_after_the_other(database):
 
 
 def test_it_crosses_to_another_process_as_a_url(tmp_path):
-    database = Database(f"sqlite:///{tmp_path}/q.db")
+    database = with_notes(Database(f"sqlite:///{tmp_path}/q.db"))
     note(database, 1)
     assert count(pickle.loads(pickle.dumps(database))) == count(database)  # noqa: S301 - our own
     with pytest.raises(TypeError, match="lives in this process"):
@@ -204,7 +198,7 @@ def test_a_forked_process_has_connections_of_its_own(database):
 
 
 def test_reads_do_not_wait_for_a_write(tmp_path):
-    database = Database(f"sqlite:///{tmp_path}/q.db")
+    database = with_notes(Database(f"sqlite:///{tmp_path}/q.db"))
     before = count(database)
     seen = []
 
@@ -231,3 +225,85 @@ def test_a_lost_transaction_is_not_tried_again_blindly(database):
     with pytest.raises(ConnectionError):
         database.write(tries.append)
     assert len(tries) == 1
+
+
+# Making tables
+
+
+OPENING = """
+import sys
+from ragshield_core import Batch, Quarantine
+
+quarantine, name = Quarantine(sys.argv[1]), sys.argv[2]
+print("ready", flush=True)
+sys.stdin.readline()
+quarantine.hold(Batch.of(ids=[name], texts=["t"], embeddings=[[1.0, 0.0]]))
+print(quarantine.count())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("url", ["file", "postgres"], indirect=True)
+def test_processes_that_open_an_empty_database_at_once_all_succeed(url):
+    names = ["p", "q", "r", "s"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    children = [
+        subprocess.Popen([sys.executable, "-c", OPENING, url, name], text=True, **pipes)
+        for name in names
+    ]
+    for child in children:
+        assert child.stdout.readline() == "ready\n"
+    for child in children:
+        child.stdin.write("go\n")
+        child.stdin.flush()
+    assert [child.communicate(timeout=120)[1] for child in children] == [""] * len(names)
+    quarantine = Quarantine(url)
+    assert {held.id for held in quarantine.list()} == set(names)
+    quarantine.verify()
+    quarantine.close()
+
+
+@pytest.mark.parametrize("url", ["file", "postgres"], indirect=True)
+def test_a_database_of_another_schema_is_refused(url):
+    Quarantine(url).count()
+    engine = create_engine(url)
+    with engine.begin() as connection:
+        connection.execute(text("UPDATE ragshield_schema SET version = 99"))
+    with pytest.raises(QuarantineError, match=r"of schema 99.*only schema 1; install the version"):
+        Quarantine(url).count()
+    engine.dispose()
+
+
+def test_who_may_only_read_a_file_reads_it(tmp_path):
+    path = tmp_path / "q.db"
+    batch = Batch.of(ids=["a"], texts=["t"], embeddings=[[1.0, 0.0]])
+    quarantine = Quarantine(f"sqlite:///{path}")
+    quarantine.hold(batch)
+    quarantine.close()
+    before = path.read_bytes()
+    reading = Quarantine(f"sqlite:///file:{path}?mode=ro&uri=true")
+    assert [held.id for held in reading.list()] == ["a"]
+    with pytest.raises(QuarantineError, match="cannot be used"):
+        reading.release(["a"])
+    reading.close()
+    assert path.read_bytes() == before
+
+
+def test_who_may_only_read_a_server_reads_it(empty_postgres):
+    quarantine = Quarantine(empty_postgres)
+    quarantine.hold(Batch.of(ids=["a"], texts=["t"], embeddings=[[1.0, 0.0]]))
+    quarantine.close()
+    engine = create_engine(empty_postgres, isolation_level="AUTOCOMMIT")
+    role = f"reader_{make_url(empty_postgres).database}"
+    with engine.connect() as connection:
+        connection.execute(text(f"CREATE ROLE {role} LOGIN"))
+        connection.execute(text(f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {role}"))
+    reading = Quarantine(make_url(empty_postgres).set(username=role))
+    assert [held.id for held in reading.list()] == ["a"]
+    with pytest.raises(QuarantineError, match="cannot be used"):
+        reading.release(["a"])
+    reading.close()
+    with engine.connect() as connection:
+        connection.execute(text(f"DROP OWNED BY {role}"))
+        connection.execute(text(f"DROP ROLE {role}"))
+    engine.dispose()

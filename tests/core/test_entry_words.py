@@ -94,13 +94,6 @@ def test_words_of_texts_take_little_more_than_two_bytes():
     assert taken < 2.5 * n_words + 4 * 2**16
 
 
-def test_words_that_stood_in_one_array_are_the_same():
-    texts = [word_hashes(text) for text in passages(50, 1).texts]
-    one = EntryWords.joined(np.concatenate(texts), np.array([len(text) for text in texts]))
-    assert_same(one.take(np.arange(50)), texts)
-    assert len(EntryWords.joined(np.empty(0, np.uint32), np.empty(0, np.int64))) == 0
-
-
 @pytest.mark.parametrize("grown", [False, True])
 def test_pairs_are_compared_across_standing_and_new_entries(grown):
     texts = [word_hashes(text) for text in ("one two three four five six seven", "", "two three")]

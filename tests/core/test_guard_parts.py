@@ -86,11 +86,12 @@ def test_a_classifier_is_not_dropped_by_a_saved_guard(tmp_path):
     assert all(decision.findings for decision in report.decisions)
 
 
-def test_a_guard_that_was_saved_without_a_word_of_its_classifier_still_opens(tmp_path):
-    guard_of(InstructionDetector()).save(tmp_path)  # as earlier versions did with a classifier
+def test_a_guard_that_was_saved_without_a_classifier_opens_with_none(tmp_path):
+    guard_of(InstructionDetector()).save(tmp_path)
     detector = InstructionDetector(classifier=lambda texts: [0.9] * len(texts))
     assert load(tmp_path).detectors[0].classifier is None
-    assert load(tmp_path, detectors=[detector]).detectors[0] is detector
+    with pytest.raises(StateError, match="saved with none in its detector"):
+        load(tmp_path, detectors=[detector])
 
 
 def test_a_guard_shows_itself_in_one_line_without_texts():

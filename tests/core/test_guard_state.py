@@ -242,7 +242,7 @@ TAMPERINGS = {
     "policy edited": (lambda m: m["values"]["policy"].update(quarantine_at=0.9), "checksum"),
     "label slipped in": (lambda m: m["values"]["known_labels"].append("x"), "checksum"),
     "checksum removed": (lambda m: m.pop("sha256"), "checksum"),
-    "newer format": (lambda m: m.update(format=99), "upgrade ragshield"),
+    "other format": (lambda m: m.update(format=99), "reads only format 1"),
     "format removed": (lambda m: m.pop("format"), "not a saved guard"),
 }
 
@@ -255,7 +255,7 @@ def test_an_edited_manifest_is_refused(folder, change, words):
 
 
 SIGNED = {
-    "newer format": lambda m: m.update(format=99),
+    "other format": lambda m: m.update(format=99),
     "unknown detector": lambda m: m["values"]["detectors"][0].update(kind="os.system"),
     "unknown setting": lambda m: m["values"]["detectors"][0]["config"].update(x=1),
     "setting out of range": lambda m: m["values"]["detectors"][0]["config"].update(min_entries=0),

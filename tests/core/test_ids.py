@@ -81,20 +81,21 @@ def test_revisions_keep_labels_and_fingerprints_through_their_state():
     names = [f"e{number}" for number in range(40)]
     prints = [f"{number:032x}" for number in range(1, 41)]
     known.put(names, ["x", None, "y", "x"] * 10, prints)
-    known.put(["e1", "new"], ["z", None], [None, "ab" * 16])  # another revision, and a new entry
+    # Another revision, and a new entry.
+    known.put(["e1", "new"], ["z", None], ["0" * 32, "ab" * 16])
     known.drop(names[10:35])  # enough to renumber the others
     left = [*names[:10], *names[35:], "new"]
     assert list(known) == left
     assert known.among(["new", "e10", "e9", "new"]) == ["new", "e9"]
     assert known.labels_of(["e0", "e1", "e2", "new"]) == ["x", "z", "y", None]
-    assert known.prints_of(["e1", "e35", "new"]) == [None, prints[35], "ab" * 16]
+    assert known.prints_of(["e1", "e35", "new"]) == ["0" * 32, prints[35], "ab" * 16]
     values, arrays = known.state()
     again = Revisions()
     again.restore(values, arrays)
     assert list(again) == left
     assert again.labels_of(left) == known.labels_of(left)
     assert again.prints_of(left) == known.prints_of(left)
-    again.put(["e0"], [None], [None])
+    again.put(["e0"], [None], [prints[0]])
     assert known.labels_of(["e0"]) == ["x"]
     assert not Revisions().labelled
     assert known.labelled

@@ -48,7 +48,7 @@ def all_patterns():
     """Return the patterns of all modules, by where they stand."""
     found = {}
     for module in pkgutil.walk_packages(ragshield_core.__path__, "ragshield_core."):
-        if "migrations" in module.name or module.name.endswith("__main__"):
+        if module.name.endswith("__main__"):
             continue
         for name, value in vars(importlib.import_module(module.name)).items():
             for number, pattern in enumerate(patterns_of(value)):

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from old_databases import make_old
 from sqlalchemy import make_url
 from support import scored, topical
 
@@ -575,13 +574,6 @@ def test_namespaces_do_not_see_each_other(on_file):
     ours.verify_log()
 
 
-def test_a_database_of_a_newer_schema_is_refused(on_file):
-    Quarantine(on_file).hold(ENTRIES)
-    sql(on_file, "UPDATE ragshield_schema SET version = 99")
-    with pytest.raises(QuarantineError, match=r"schema 99.*upgrade"):
-        Quarantine(on_file).count()
-
-
 def test_a_password_stays_out_of_sight():
     shown = repr(Quarantine("postgresql://anna:hunter2@db/rag", namespace="n"))
     assert "hunter2" not in shown
@@ -599,8 +591,8 @@ def sql(url, *statements):
 
 
 COLUMNS = (
-    "at, action, namespace, entry_id, fingerprint, actor, note, digest, form, held_number, "
-    "held_digest, key_name, rule_number, rule_digest FROM ragshield_audit_log"
+    "at, action, namespace, entry_id, fingerprint, actor, note, digest, held_number, held_digest, "
+    "key_name, rule_number, rule_digest FROM ragshield_audit_log"
 )
 
 
@@ -701,14 +693,6 @@ def test_it_knows_by_which_index_entries_came(on_file):
     assert (again.noted_by("manual"), again.noted_by("wiki")) == ((SECOND,), (FIRST,))
     again.purge([FIRST, SECOND])
     assert again.noted_by("manual") == again.noted_by("wiki") == ()
-
-
-def test_a_database_from_before_there_were_indexes_opens(on_file):
-    make_old(on_file, 2, ENTRIES)
-    quarantine = Quarantine(on_file)
-    assert quarantine.noted_by("manual") == ()
-    quarantine.note_index([FIRST], "manual")
-    assert quarantine.noted_by("manual") == (FIRST,)
 
 
 def test_asking_what_an_index_has_noted_makes_no_database(on_file):

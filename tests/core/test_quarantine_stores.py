@@ -1,9 +1,6 @@
-"""Held entries know their store; what was held before they did belongs to whichever asks."""
-
-import sqlite3
+"""Held entries know their store; what was held for none belongs to whichever asks."""
 
 import pytest
-from old_databases import make_old
 from support import topical
 from typer.testing import CliRunner
 
@@ -13,17 +10,6 @@ from ragshield_core.errors import QuarantineError
 
 ENTRIES = topical("billing", 2, prefix="q")
 FIRST, SECOND = ENTRIES.ids
-
-
-def file_of(url):
-    return url.removeprefix("sqlite:///")
-
-
-@pytest.fixture
-def of_before(on_file):
-    """A database as it was before entries knew their store, with one that is held."""
-    make_old(on_file, 2, [ENTRIES[0]])
-    return on_file
 
 
 def test_stores_in_one_namespace_do_not_see_each_other(quarantine):
@@ -75,33 +61,6 @@ def test_any_text_can_be_a_name(on_file):
         Quarantine(on_file).for_store(name).hold(ENTRIES)
     assert Quarantine(on_file).count() == len(names) * len(ENTRIES)
     assert all(Quarantine(on_file, store=name).count() == len(ENTRIES) for name in names)
-
-
-def test_a_database_of_before_opens_and_its_entries_are_of_any_store(of_before):
-    for _ in range(2):
-        quarantine = Quarantine(of_before)
-        assert [held.store for held in quarantine.list()] == [None]
-        assert quarantine.for_store("news").held_ids([FIRST]) == {FIRST}
-        quarantine.close()
-    quarantine = Quarantine(of_before)
-    quarantine.for_store("news").hold(ENTRIES.take([1]))
-    quarantine.for_store("mail").hold(ENTRIES.take([1]))  # the index of before would refuse it
-    assert quarantine.count() == 3
-    quarantine.verify_log()
-
-
-def test_who_may_only_read_opens_a_database_of_before(of_before):
-    before = sqlite3.connect(file_of(of_before))
-    columns = before.execute("PRAGMA table_info(ragshield_quarantine)").fetchall()
-    reading = Quarantine(f"sqlite:///file:{file_of(of_before)}?mode=ro&uri=true", store="news")
-    assert reading.held_ids([FIRST]) == {FIRST}
-    assert [held.store for held in reading.list()] == [None]
-    with pytest.raises(QuarantineError, match="cannot be used"):
-        reading.hold(ENTRIES)
-    reading.close()
-    assert before.execute("PRAGMA table_info(ragshield_quarantine)").fetchall() == columns
-    before.close()
-    assert Quarantine(of_before).count() == 1
 
 
 def test_the_command_names_stores(on_file):

@@ -173,16 +173,6 @@ def test_what_was_released_and_is_in_no_store_is_named_with_the_way_out(workers)
     assert compared(workers[0]).agrees
 
 
-def test_of_what_an_early_version_has_learned_only_ids_are_compared(workers):
-    guard = workers[0].guard
-    workers[0].store.write(scored([-0.3], "kb"))
-    known = guard._knowledge.known
-    known.put(list(known), known.labels_of(list(known)), [None] * len(known))
-    found = compared(workers[0], adopt=True)
-    assert (found.changed, found.n_not_compared) == ((), 3)
-    assert "only the ids were compared" in str(found)
-
-
 def test_an_entry_that_cannot_be_judged_bears_it_alone(workers):
     differing(workers[0])
     read = workers[0].store.read

@@ -2,8 +2,6 @@
 
 import datetime as dt
 import logging
-import sqlite3
-from contextlib import closing
 from dataclasses import replace
 
 import numpy as np
@@ -297,7 +295,7 @@ TAMPERED = {
     "store": "UPDATE ragshield_rule SET store = '*', value = 'mails'",
     "kind": "UPDATE ragshield_rule SET kind = 'nonsense'",
     "detectors": "UPDATE ragshield_rule SET detectors = '[['",
-    "digest": "UPDATE ragshield_rule SET digest = NULL",
+    "digest": "UPDATE ragshield_rule SET digest = ''",
     "line": "UPDATE ragshield_audit_log SET note = 'x'",
     "number of the line": "UPDATE ragshield_audit_log SET rule_number = 7",
     "no line": "DELETE FROM ragshield_audit_log WHERE rule_number IS NOT NULL",
@@ -589,26 +587,6 @@ def test_flags_are_excused_as_well(any_url):
     report = guard.screen(scored([0.7], prefix="n", lineages=["wiki"]))
     assert verdicts(report) == ["admit"]
     assert "excuses scripted" in report.decisions[0].note
-
-
-def test_a_database_of_before_has_no_rules_and_takes_some(on_file):
-    quarantine = Quarantine(on_file)
-    quarantine.hold(scored([5]))
-    quarantine.close()
-    file = on_file.removeprefix("sqlite:///")
-    with closing(sqlite3.connect(file)) as connection, connection:
-        for index in ("rule", "entry"):
-            connection.execute(f"DROP INDEX ragshield_audit_log_{index}")
-        for table in ("rule", "case", "case_member"):
-            connection.execute(f"DROP TABLE ragshield_{table}")
-        for column in ("rule_number", "rule_digest"):
-            connection.execute(f"ALTER TABLE ragshield_audit_log DROP COLUMN {column}")
-        connection.execute("UPDATE ragshield_migration SET version_num = '7'")
-    quarantine = Quarantine(on_file)
-    assert Rules(quarantine).in_force() == ()
-    made(quarantine)
-    assert scripted(quarantine).screen(suspicious("wiki")).admitted.all()
-    quarantine.verify()
 
 
 def test_rules_on_the_command_line(ragshield):

@@ -254,7 +254,6 @@ def rows_of(tenant):
 # Tables that are nobody's, and why: nothing in them tells of entries.
 COMMON = {
     "ragshield_schema": "the version of the tables",
-    "ragshield_migration": "the version of the tables",
     "ragshield_changes": "how often the database was written",
     "ragshield_snapshot_chunks": "found by the id of a snapshot, which is somebody's",
 }
@@ -336,7 +335,7 @@ def test_every_statement_of_a_tenant_names_it_and_no_other(any_url, tmp_path):
         finally:
             event.remove(Engine, "before_cursor_execute", check)
     assert wrong == []
-    unused = {"ragshield_schema", "ragshield_migration", "ragshield_stores", "ragshield_changes"}
+    unused = {"ragshield_schema", "ragshield_stores", "ragshield_changes"}
     assert seen >= {table.name for table in TABLES} - unused
 
 

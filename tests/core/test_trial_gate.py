@@ -7,8 +7,7 @@ import pytest
 from small_trials import HOSTILE, small
 
 from ragshield_core.errors import SourceError
-from ragshield_core.tools.evaluate import Evaluation, Rate, at_least, at_most, worse_than
-from ragshield_core.tools.evaluate.attacks.catalogue import BY_NAME
+from ragshield_core.tools.evaluate import Rate, at_least, at_most, worse_than
 from ragshield_core.tools.evaluate.bounds import Bound
 from ragshield_core.tools.evaluate.sarif import to_sarif
 
@@ -135,25 +134,6 @@ def test_a_baseline_of_other_settings_is_refused(name, other, found):
     with pytest.raises(SourceError, match=f"measured with {name}"):
         worse_than(now, before)
     assert worse_than(now, replace(found, settings={**now.settings, "seed": 9})) == []
-
-
-def test_a_report_of_before_is_still_a_baseline(found, tmp_path):
-    values = json.loads(found.to_json())
-    for name in ("recipes", "missed", "wrongly_held"):
-        del values[name]
-    del values["settings"]["wordings"]
-    # Only the first text of a target came alone, under the size of its group.
-    alone = [r for r in values["recalls"] if (r["regime"], r["size"]) == ("alone", 1)]
-    values["recalls"] = [r for r in values["recalls"] if r["regime"] != "alone"]
-    values["recalls"] += [r | {"size": 5 if r["attack"] == "clones" else 1} for r in alone]
-    path = tmp_path / "before.json"
-    path.write_text(json.dumps(values | {"format": 1}))
-    before = Evaluation.read(path)
-    assert {(r.attack, r.size) for r in before.recalls if r.regime == "alone"} == {
-        (name, 1) for name in found.recipes
-    }
-    assert worse_than(found, before) == []
-    assert worse_than(changed(found, "clones", Rate(0, 50)), before)
 
 
 def test_sarif_has_missed_poison_as_errors_and_held_clean_entries_as_warnings(found):

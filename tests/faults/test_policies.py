@@ -191,11 +191,6 @@ def test_the_policy_can_be_changed_for_all_workers(mood, tmp_path):
     assert second.guard.policy == Policy(fail_open=True, time_budget=None)
 
 
-def test_a_policy_of_before_is_read():
-    assert Policy.model_validate({"on_error": "fail_open"}).fail_open
-    assert not Policy.model_validate({"on_error": "fail_closed"}).fail_open
-
-
 def test_time_grows_with_a_batch_beyond_a_thousand_entries():
     policy = Policy(time_budget=10)
     assert [policy.time_for(n) for n in (0, 1, 1000, 5000)] == [10, 10, 10, 50]

@@ -22,7 +22,7 @@ CHUNK_TEXTS = 64
 # ones would come last, and who waits would see it get slower and slower.
 WINDOW = 1_024
 
-FORMAT = "ragshield embeddings 2"
+FORMAT = "ragshield embeddings 1"
 # Bytes that name a text, so many that nobody finds another with the same.
 DIGEST = 20
 # Files whose vectors are at hand: those of texts of one window, as a rule.

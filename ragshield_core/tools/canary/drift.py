@@ -134,7 +134,7 @@ class CanaryDrift:
     resemblance_p
         How probable it is under mere growth that newcomers of the head resemble each other so much
         beyond what stands around them; ``None`` without vectors, with fewer than two that could
-        resemble each other, and in reports of older versions.
+        resemble each other.
     taken_over
         Whether growth hardly explains that.
     suspicion_ratio, suspicion_delta
@@ -258,7 +258,7 @@ class DriftReport:
             rule=rule_named(values["rule"]),
             checked_at=dt.datetime.fromisoformat(values["checked_at"]),
             growth=values["growth"],
-            still_served=tuple(values.get("still_served", ())),  # early versions did not look
+            still_served=tuple(values["still_served"]),
             canaries=tuple(
                 CanaryDrift(**{**c, **{key: tuple(c[key]) for key in lists}})
                 for c in values["canaries"]

@@ -23,8 +23,8 @@ from ragshield_core.tools.canary.drift import DriftReport
 from ragshield_core.tools.canary.embedder import Vectors
 from ragshield_core.tools.canary.rank_figures import rule_named
 
-# Of the JSON within a row; a newer one is refused rather than misread.
-FORMAT = 2
+# Of the JSON within a row.
+FORMAT = 1
 
 
 class _Base(DeclarativeBase):
@@ -70,8 +70,7 @@ class Observation:
     suspicions
         Of each retrieved text, in [0, 1].
     coverages
-        How much of the query each retrieved text holds in one place, in [0, 1]; ``None`` in
-        baselines of older versions.
+        How much of the query each retrieved text holds in one place, in [0, 1].
     answer, answer_vector
         ``None`` without an answerer, or an embedder.
     poison_ratio
@@ -86,8 +85,8 @@ class Observation:
     answer: str | None
     answer_vector: Vectors | None
     poison_ratio: float | None
+    coverages: tuple[float, ...]
     below: tuple[tuple[str, str], ...] = ()
-    coverages: tuple[float, ...] | None = None
 
     @property
     def suspicion_ratio(self) -> float:
@@ -180,7 +179,7 @@ class CanaryStore:
         Raises
         ------
         CanaryError
-            If there is none, or it was written by a newer version.
+            If there is none, or it is of another format.
         """
         query = select(_Baseline).where(
             _Baseline.namespace == self._namespace, _Baseline.suite == suite
@@ -286,7 +285,7 @@ def _packed(baseline: Baseline) -> tuple[dict[str, Any], bytes]:
                 "ids": list(o.ids),
                 "revisions": list(o.revisions),
                 "suspicions": list(o.suspicions),
-                "coverages": None if o.coverages is None else list(o.coverages),
+                "coverages": list(o.coverages),
                 "answer": o.answer,
                 "has_vector": o.answer_vector is not None,
                 "poison_ratio": o.poison_ratio,
@@ -300,10 +299,10 @@ def _packed(baseline: Baseline) -> tuple[dict[str, Any], bytes]:
 
 def _unpacked(row: _Baseline) -> Baseline:
     content = json.loads(row.content)
-    if content["format"] > FORMAT:
+    if content["format"] != FORMAT:
         msg = (
             f"baseline {row.version} of suite {row.suite!r} is of format {content['format']}, this "
-            f"version of RAGShield reads up to {FORMAT}; upgrade ragshield."
+            f"version of RAGShield reads only format {FORMAT}; set the baseline anew."
         )
         raise CanaryError(msg)
     dim = content["dim"]
@@ -322,7 +321,7 @@ def _unpacked(row: _Baseline) -> Baseline:
             answer_vector=next(answers) if item["has_vector"] else None,
             poison_ratio=item["poison_ratio"],
             below=tuple((entry_id, revision) for entry_id, revision in item["below"]),
-            coverages=None if item.get("coverages") is None else tuple(item["coverages"]),
+            coverages=tuple(item["coverages"]),
         )
     return Baseline(
         suite=row.suite,

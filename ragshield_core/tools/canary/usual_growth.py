@@ -41,7 +41,7 @@ class UsualCoverage:
         self._weights = word_weights(then.asked.values())
         self._table = np.full((len(then.observations), k), np.nan)
         for row, observation in zip(self._table, then.observations.values(), strict=True):
-            known = (observation.coverages or ())[:k]
+            known = observation.coverages[:k]
             row[: len(known)] = known
         self._by_rows: dict[tuple[int, ...], NDArray[np.float64]] = {}
 

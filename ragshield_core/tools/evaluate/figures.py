@@ -12,9 +12,7 @@ from typing import Any, Literal, Self
 from ragshield_core.errors import SourceError
 from ragshield_core.tools.evaluate.rates import exact_interval
 
-FORMAT = 2
-# Of reports in which only the first text of a target came alone, whatever their size says.
-FIRST_FORMAT = 1
+FORMAT = 1
 
 # How texts come: those of one target by themselves, nothing else of the attack known; trickling in
 # among clean entries; all of an attack at once, which flatters.
@@ -235,7 +233,7 @@ class Evaluation:
         Raises
         ------
         SourceError
-            If it is none, or of a newer format.
+            If it is none, or of another format.
         """
         try:
             return cls._of(json.loads(path.read_text(encoding="utf-8")))
@@ -248,9 +246,8 @@ class Evaluation:
 
     @classmethod
     def _of(cls, values: Mapping[str, Any]) -> Self:
-        if values["format"] not in (FIRST_FORMAT, FORMAT):
+        if values["format"] != FORMAT:
             raise ValueError
-        first = values["format"] == FIRST_FORMAT
         return cls(
             settings=values["settings"],
             n_known=int(values["n_known"]),
@@ -261,14 +258,7 @@ class Evaluation:
             fit_seconds=float(values["fit_seconds"]),
             milliseconds=float(values["milliseconds"]),
             false_positives={k: _rate(v) for k, v in values["false_positives"].items()},
-            recalls=tuple(
-                Recall(
-                    **r
-                    | {"held": _rate(r["held"])}
-                    | ({"size": 1} if first and r["regime"] == "alone" else {})
-                )
-                for r in values["recalls"]
-            ),
+            recalls=tuple(Recall(**r | {"held": _rate(r["held"])}) for r in values["recalls"]),
             reached=tuple(
                 Reached(attack=r["attack"], before=_rate(r["before"]), after=_rate(r["after"]))
                 for r in values["reached"]
@@ -288,11 +278,11 @@ class Evaluation:
                 )
                 for group in values["groups"]
             ),
-            recipes=values.get("recipes", {}),
-            missed=tuple(Missed(**each) for each in values.get("missed", ())),
+            recipes=values["recipes"],
+            missed=tuple(Missed(**each) for each in values["missed"]),
             wrongly_held=tuple(
                 WronglyHeld(entry_id=each["entry_id"], detectors=tuple(each["detectors"]))
-                for each in values.get("wrongly_held", ())
+                for each in values["wrongly_held"]
             ),
         )
 

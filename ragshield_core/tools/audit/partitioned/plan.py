@@ -30,7 +30,7 @@ LOOKED_INTO = 8
 # Rows of a piece of the input, which one task reads at a time, and of partitions whose entries are
 # in one file: 100 MB of 384 dimensions.
 PIECE_ROWS = 65_536
-FORMAT = "ragshield partitions 2"
+FORMAT = "ragshield partitions 1"
 
 
 class Piece(NamedTuple):

@@ -1,1 +1,0 @@
-"""One file a change of the tables; each says what was before it, and alembic runs what is new."""
