@@ -8,6 +8,7 @@ from small_trials import HOSTILE, small
 
 from ragshield_core.errors import SourceError
 from ragshield_core.tools.evaluate import Rate, at_least, at_most, worse_than
+from ragshield_core.tools.evaluate.attacks.catalogue import BY_NAME
 from ragshield_core.tools.evaluate.bounds import Bound
 from ragshield_core.tools.evaluate.sarif import to_sarif
 
