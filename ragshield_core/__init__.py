@@ -1,17 +1,17 @@
 """RAGShield's core: keeps poisoned documents out of RAG knowledge bases; knows no framework."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from ragshield_core.detectors.base import Detector
-from ragshield_core.entries import Batch, Entry
-from ragshield_core.errors import PoisonedEntryError, RAGShieldError
-from ragshield_core.findings import Decision, Finding, Report, Verdict
-from ragshield_core.guard import Guard
-from ragshield_core.policy import Policy
-from ragshield_core.retrieval import RetrievalGuard, screen_retrieved
-
 if TYPE_CHECKING:
+    from ragshield_core.detectors.base import Detector
+    from ragshield_core.entries import Batch, Entry
+    from ragshield_core.errors import PoisonedEntryError, RAGShieldError
+    from ragshield_core.findings import Decision, Finding, Report, Verdict
+    from ragshield_core.guard import Guard
+    from ragshield_core.policy import Policy
     from ragshield_core.quarantine import Quarantine
+    from ragshield_core.retrieval import RetrievalGuard, screen_retrieved
 
 __all__ = [
     "Batch",
@@ -30,12 +30,25 @@ __all__ = [
     "screen_retrieved",
 ]
 
+# Where each is: only what is used is imported.
+_HOMES = {
+    **dict.fromkeys(("Batch", "Entry"), "entries"),
+    **dict.fromkeys(("Decision", "Finding", "Report", "Verdict"), "findings"),
+    **dict.fromkeys(("PoisonedEntryError", "RAGShieldError"), "errors"),
+    **dict.fromkeys(("RetrievalGuard", "screen_retrieved"), "retrieval"),
+    "Detector": "detectors.base",
+    "Guard": "guard",
+    "Policy": "policy",
+    "Quarantine": "quarantine",
+}
+
 
 def __getattr__(name: str) -> Any:
-    # Most of the import time would be SQLAlchemy's, which screening alone does not need.
-    if name == "Quarantine":
-        from ragshield_core.quarantine import Quarantine  # noqa: PLC0415
+    if name not in _HOMES:
+        msg = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(msg)
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
 
-        return Quarantine
-    msg = f"module {__name__!r} has no attribute {name!r}"
-    raise AttributeError(msg)
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,47 +1,101 @@
-"""The command ``ragshield``: its parts, and the commands that other packages add."""
+"""The command ``ragshield``; what a command needs is imported when it is called."""
 
 from __future__ import annotations
 
-import sys
-from importlib.metadata import entry_points, version
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points, version
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
 from rich.text import Text
+from typer.core import TyperCommand, TyperGroup
 
 from ragshield_core.errors import RAGShieldError
 from ragshield_core.findings import printable
-from ragshield_core.knowledge.command import status_command
-from ragshield_core.settings.command import apply_settings, config_app
-from ragshield_core.tools.audit.command import scan_command
-from ragshield_core.tools.audit.fit_command import fit_command
-from ragshield_core.tools.canary.command import canary_app
-from ragshield_core.tools.evaluate.command import evaluate_command
-from ragshield_core.tools.review.command import review_command
-from ragshield_core.tools.review.quarantine_command import quarantine_app
-from ragshield_core.tools.review.sources_command import sources_app
-from ragshield_core.tools.rules.command import rules_app
 
 # A package that brings a command names its function in this group of entry points.
 ENTRY_POINT_GROUP = "ragshield.commands"
+TOOLS = "ragshield_core.tools"
+# Of each command, where it is, and what the overview says of it.
+COMMANDS = {
+    "scan": (f"{TOOLS}.audit.command:scan_command", "Look for poison in a knowledge base."),
+    "fit": (f"{TOOLS}.audit.fit_command:fit_command", "Fit a guard on a knowledge base."),
+    "evaluate": (
+        f"{TOOLS}.evaluate.command:evaluate_command",
+        "Plant attacks in a corpus: what is held?",
+    ),
+    "review": (f"{TOOLS}.review.command:review_command", "Serve the page on which people judge."),
+    "status": ("ragshield_core.knowledge.command:status_command", "Say how guards stand."),
+    "quarantine": (
+        f"{TOOLS}.review.quarantine_command:quarantine_app",
+        "Look at held entries and judge them.",
+    ),
+    "sources": (
+        f"{TOOLS}.review.sources_command:sources_app",
+        "Decide on new sources, or mass attacks.",
+    ),
+    "canary": (f"{TOOLS}.canary.command:canary_app", "Watch what known questions retrieve."),
+    "config": ("ragshield_core.settings.command:config_app", "Settings of file and environment."),
+    "rules": (
+        f"{TOOLS}.rules.command:rules_app",
+        "Say what is not to be held, and until when.",
+    ),
+}
+
+
+class Commands(TyperGroup):
+    """Loads a command when it is called; the overview needs none of them."""
+
+    listing = False
+
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002
+        """Return the names of all commands."""
+        return [*COMMANDS, *sorted(_of_others())]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002
+        """Return a command; for the overview, its name and a line."""
+        point = _of_others().get(cmd_name)
+        if point is None and cmd_name not in COMMANDS:
+            return None
+        target, line = COMMANDS.get(cmd_name) or (point.value if point else "", "")
+        if self.listing:
+            return TyperCommand(cmd_name, help=line or f"Of {target.partition('.')[0]}.")
+        module, _, name = target.partition(":")
+        try:
+            found = getattr(import_module(module), name)
+        except ImportError as error:
+            if point is None:
+                raise
+            _fail(f"{cmd_name} needs {error.name}; pip install 'ragshield[all]'.")
+        if not isinstance(found, typer.Typer):
+            alone = typer.Typer()
+            alone.command(cmd_name)(found)
+            found = alone
+        command = typer.main.get_command(found)
+        command.name = cmd_name
+        return command
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the overview."""
+        self.listing = True
+        try:
+            super().format_help(ctx, formatter)
+        finally:
+            self.listing = False
+
+
+def _of_others() -> dict[str, EntryPoint]:
+    return {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
+
 
 app = typer.Typer(
+    cls=Commands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,  # they would print local variables, hostile text among them
     help="Keep poisoned documents out of RAG knowledge bases.",
 )
-app.add_typer(quarantine_app, name="quarantine")
-app.command("scan")(scan_command)
-app.command("fit")(fit_command)
-app.command("evaluate")(evaluate_command)
-app.command("review")(review_command)
-app.command("status")(status_command)
-app.add_typer(sources_app, name="sources")
-app.add_typer(canary_app, name="canary")
-app.add_typer(config_app, name="config")
-app.add_typer(rules_app, name="rules")
 console = Console()
 
 
@@ -67,20 +121,13 @@ def options(
     ] = False,
 ) -> None:
     """Keep poisoned documents out of RAG knowledge bases."""
+    from ragshield_core.settings.command import apply_settings  # noqa: PLC0415 - SQLAlchemy
+
     apply_settings(context, config)
 
 
 def main() -> None:
     """Run the command line; RAGShield's own errors are shown without a traceback."""
-    wanted = sys.argv[1:2]
-    for point in entry_points(group=ENTRY_POINT_GROUP):
-        # Frameworks are slow to import: only for their own commands, and for the overview.
-        if wanted in ([point.name], [], ["--help"]):
-            try:
-                app.command(point.name)(point.load())
-            except ImportError as error:
-                if wanted == [point.name]:
-                    _fail(f"{point.name} needs {error.name}; pip install 'ragshield[all]'.")
     try:
         app()
     except RAGShieldError as error:

@@ -53,11 +53,17 @@ def apply_settings(context: typer.Context, path: Path | None) -> None:
     said = {name: getattr(settings, name) for name in settings.model_fields_set}
     if "database" in said:
         said["url"] = said["database"]
-    context.default_map = _defaults(context.command, said)
+    context.default_map = _of(context.command, said)
+    if called := context.invoked_subcommand:
+        command = context.command.get_command(context, called)
+        context.default_map[called] = _defaults(command, said)
+
+
+def _of(command: Any, said: dict[str, Any]) -> dict[str, Any]:
+    return {one.name: said[one.name] for one in command.params if one.name in said}
 
 
 def _defaults(command: Any, said: dict[str, Any]) -> dict[str, Any]:
     """Return defaults by name, for a command and those below it."""
     below = getattr(command, "commands", {})
-    own = {one.name: said[one.name] for one in command.params if one.name in said}
-    return own | {name: _defaults(each, said) for name, each in below.items()}
+    return _of(command, said) | {name: _defaults(each, said) for name, each in below.items()}

@@ -7,7 +7,6 @@ import logging
 import re
 import unicodedata
 from dataclasses import replace
-from importlib.metadata import entry_points
 
 import numpy as np
 import pytest
@@ -17,7 +16,7 @@ from sqlalchemy import Engine, event
 from support import Scripted, group, passages, saved, scored
 
 from ragshield_core import Guard, Quarantine
-from ragshield_core.cli import ENTRY_POINT_GROUP, app
+from ragshield_core.cli import app
 from ragshield_core.database import TableBase
 from ragshield_core.detectors import CliqueDetector, QueryEchoDetector
 from ragshield_core.errors import QuarantineError, StateError
@@ -410,18 +409,14 @@ def test_what_is_no_name_is_refused_at_once(url, name, said):
 
 def commands(group=None, path=()):
     """Yield the commands, and the options that each takes."""
-    for name, command in (group or whole()).commands.items():
-        if hasattr(command, "commands"):
+    group = group or typer.main.get_command(app)
+    for name in group.list_commands(None):
+        command = group.get_command(None, name)
+        if hasattr(command, "list_commands"):
             yield from commands(command, (*path, name))
         else:
             options = {o for p in command.params for o in p.opts}
             yield " ".join((*path, name)), options
-
-
-def whole():
-    for point in entry_points(group=ENTRY_POINT_GROUP):
-        app.command(point.name)(point.load())
-    return typer.main.get_command(app)
 
 
 def test_each_command_that_takes_a_database_takes_a_namespace():

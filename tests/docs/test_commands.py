@@ -17,6 +17,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from ragshield_core import Batch, Guard
+from ragshield_core.cli import COMMANDS as COMMANDS_OF_CLI
 from ragshield_core.cli import app
 from ragshield_core.detectors import InstructionDetector
 from ragshield_core.tools.evaluate.help_desk import help_desk
@@ -183,3 +184,10 @@ def world(tmp_path_factory):
     yield folder
     for name in ("shop", "shop.stores"):
         sys.modules.pop(name, None)
+
+
+def test_the_overview_says_of_each_command_what_its_help_says():
+    group = get_command(app)
+    for name, (_, line) in COMMANDS_OF_CLI.items():
+        assert group.get_command(None, name) is not None
+        assert line.endswith(".")
