@@ -42,7 +42,6 @@ from ragshield_core.errors import InvalidBatchError, MalformedEntriesError, Quar
 from ragshield_core.findings import Verdict, printable
 from ragshield_core.quarantine import HeldEntry, Status
 from ragshield_langchain.audit import NO_ENTRIES
-from ragshield_langchain.callers import GoBetween
 from ragshield_langchain.checks import expect, expect_ids, expect_records
 from ragshield_langchain.vectorstore import GuardedVectorStore
 
@@ -746,7 +745,7 @@ class _Records(RecordManager):
         return part
 
 
-class _Destination(VectorStore, GoBetween):
+class _Destination(VectorStore):
     """Between LangChain and the store: notes what was held, deletes only what is stored."""
 
     def __init__(self, run: _Run, records: RecordManager) -> None:
@@ -760,7 +759,7 @@ class _Destination(VectorStore, GoBetween):
                 run.recorded_sources[source] = bool(self._records.list_keys(group_ids=[source]))
         run.recorded_sources = dict.fromkeys(unknown, False) | run.recorded_sources
         documents, ids = run.put_off(documents, given)
-        reports, kwargs = _reported({**kwargs, "ids": ids})
+        reports, kwargs = _reported({**kwargs, "ids": None})  # as documents have them
         if documents:
             with run.refusing(ids):
                 store.add_documents(documents, **kwargs)
@@ -777,7 +776,7 @@ class _Destination(VectorStore, GoBetween):
                 run.recorded_sources[source] = bool(known)
         run.recorded_sources = dict.fromkeys(unknown, False) | run.recorded_sources
         documents, ids = run.put_off(documents, given)
-        reports, kwargs = _reported({**kwargs, "ids": ids})
+        reports, kwargs = _reported({**kwargs, "ids": None})  # as documents have them
         if documents:
             with run.refusing(ids):
                 await store.aadd_documents(documents, **kwargs)

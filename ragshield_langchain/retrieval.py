@@ -378,13 +378,17 @@ class GuardedRetriever(BaseRetriever):
 
     @model_validator(mode="after")
     def _connect(self) -> Self:
+        store = getattr(self.retriever, "vectorstore", None)
+        id_key = getattr(self.retriever, "id_key", None)  # of those that return whole documents
+        if isinstance(store, GuardedVectorStore) and isinstance(id_key, str):
+            mask = store._mask  # noqa: SLF001 - it is to know the key as well
+            mask.know(mask.parent_keys | {id_key}, store.quarantine)
         if self.poison_filter is not None:
             if any(part is not None for part in (self.guard, self.embeddings, self.quarantine)):
                 msg = "poison_filter was given; give guard, embeddings and quarantine to it."
                 raise ValueError(msg)
             self._filter = self.poison_filter
             return self
-        store = getattr(self.retriever, "vectorstore", None)
         self._filter = PoisonFilter(
             guard=RetrievalGuard() if self.guard is None else self.guard,
             embeddings=self.embeddings,

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar, copy_context
 from functools import partial
-from typing import Any, NoReturn, Self, TypeVar
+from typing import Any, NoReturn, Self, TypedDict, TypeVar, Unpack
 
 import numpy as np
 from langchain_core.documents import Document
@@ -33,7 +33,6 @@ from ragshield_core.adapters.updates import NewVersion
 from ragshield_core.errors import (
     InvalidBatchError,
     MalformedEntriesError,
-    ParentsNotJudgedWarning,
     UnfittedGuardWarning,
 )
 from ragshield_core.findings import Decision
@@ -41,10 +40,6 @@ from ragshield_core.neighbors.table import Where
 from ragshield_core.quarantine import HeldEntry
 from ragshield_core.scan import ScanReport
 from ragshield_langchain.audit import NO_ENTRIES, read_all, shown
-from ragshield_langchain.callers import (
-    parent_retriever,
-    refuse_plain_indexing,
-)
 from ragshield_langchain.checks import expect, expect_guard, expect_ids
 from ragshield_langchain.convert import (
     MetadataKeys,
@@ -56,7 +51,7 @@ from ragshield_langchain.convert import (
 from ragshield_langchain.events import areport_detection, report_detection
 from ragshield_langchain.inner import CALLERS_LOOP, InnerStore, access_to, create_store
 from ragshield_langchain.keeper import DocumentKeeper, model_of
-from ragshield_langchain.mask import Found, Mask, document_of
+from ragshield_langchain.mask import PARENT_KEY, Found, Mask, document_of
 from ragshield_langchain.sizes import size_of
 
 logger = logging.getLogger("ragshield")  # ids and counts, never text
@@ -73,7 +68,22 @@ COPIES = 16
 # Whose stores find neighbours.
 ABLE = "PGVector, PGVectorStore or QdrantVectorStore"
 
+# Settings of the constructor that a new store takes as well; the rest is for the store inside.
+_OF_NEW_STORES = ("label_key", "lineage_key", "prompt_keys", "name", "parent_key")
+
 ADOPTING: ContextVar[bool] = ContextVar("ragshield_adopting", default=False)
+
+
+class _Settings(TypedDict, total=False):
+    """Settings of the constructor that an adopted store takes as well."""
+
+    label_key: str
+    lineage_key: str | None
+    prompt_keys: Sequence[str] | None
+    inner_store: InnerStore | None
+    name: str | None
+    neighbors: Where | None
+    parent_key: str | None
 
 
 class GuardedVectorStore(VectorStore):
@@ -120,6 +130,11 @@ class GuardedVectorStore(VectorStore):
             Under which documents of this store are held, the same in every process: release, purge
             and reads do not see what is held for others. Default: class and collection of Chroma,
             Qdrant and PGVector; InMemoryVectorStore and FAISS have none, and share ``""``.
+        parent_key: str | None
+            Metadata key of the whole document that a document is a part of: the ``id_key`` of a
+            ParentDocumentRetriever or MultiVectorRetriever over this store, whose default it is. No
+            part of a document is found while another part of it is held, since they would return
+            the whole. None where no such retriever reads the store.
         check: bool
             Whether the ids of the store are compared at once with those that a guard knows which
             was opened on a database (``Guard.open``); a difference is warned of, see
@@ -195,6 +210,7 @@ class GuardedVectorStore(VectorStore):
         name: str | None = None,
         check: bool = True,
         neighbors: Where | None = None,
+        parent_key: str | None = PARENT_KEY,
     ) -> None:
         expect_guard(guard)
         if inner_store is not None:
@@ -214,7 +230,7 @@ class GuardedVectorStore(VectorStore):
         self._keys = MetadataKeys(label=label_key, lineage=lineage_key, prompt=prompt)
         self._keeper = DocumentKeeper(guard, self._access, self._keys, inner)
         self._mask = self._keeper.mask
-        self._warned_of_parents = False
+        self._mask.know(frozenset(() if parent_key is None else (parent_key,)), guard.quarantine)
         self._signatures: dict[str, Mapping[str, inspect.Parameter]] = {}  # of reads, made once
         self._last_report = Report(batch=NO_ENTRIES)
         # Async writes queue for a thread of their own, which the reads of others never wait for.
@@ -361,10 +377,10 @@ class GuardedVectorStore(VectorStore):
             If documents are suspicious and the policy says ``on_detect="raise"``.
         TypeError
             If LangChain's own ``index`` is writing, which would lose the good version of what is
-            held; use :func:`ragshield_langchain.guarded_index`. Likewise for :meth:`delete`.
+            held; use :func:`ragshield_langchain.guarded_index`. It is known by its arguments: a
+            ``batch_size``, and as ``ids`` those that the documents have anyway.
         """
-        refuse_plain_indexing()
-        self._parent_key()
+        documents = _documents(documents, ids, batch_size)
         columns = _columns(documents, ids)
         return self._add(
             *columns,
@@ -386,8 +402,7 @@ class GuardedVectorStore(VectorStore):
         **kwargs: Any,  # noqa: ARG002 - as in add_documents
     ) -> list[str]:
         """Do as :meth:`add_documents` does, with the model's own async embedding."""
-        refuse_plain_indexing()
-        self._parent_key()
+        documents = _documents(documents, ids, batch_size)
         columns = _columns(documents, ids)
         return await self._aadd(
             *columns,
@@ -532,7 +547,6 @@ class GuardedVectorStore(VectorStore):
         NotImplementedError
             If the store inside cannot delete.
         """
-        refuse_plain_indexing()
         expect_ids(ids)
         self._access.ready()
         chosen = self._access.matching(**kwargs) if ids is None or kwargs else None
@@ -546,7 +560,6 @@ class GuardedVectorStore(VectorStore):
 
     async def adelete(self, ids: Sequence[str] | None = None, **kwargs: Any) -> bool | None:
         """Do as :meth:`delete` does, off the event loop."""
-        refuse_plain_indexing()  # from here: the thread does not know who calls
         return await self._off_loop(lambda: self.delete(ids, **kwargs))
 
     def release(
@@ -908,7 +921,7 @@ class GuardedVectorStore(VectorStore):
         )
 
     @classmethod
-    def adopt(  # noqa: PLR0913 - as of the constructor
+    def adopt(
         cls,
         inner: VectorStore,
         *,
@@ -916,12 +929,7 @@ class GuardedVectorStore(VectorStore):
         clean_ids: Iterable[str] | None = None,
         batch_size: int = 1000,
         progress: bool = True,
-        label_key: str = "label",
-        lineage_key: str | None = None,
-        prompt_keys: Sequence[str] | None = None,
-        inner_store: InnerStore | None = None,
-        name: str | None = None,
-        neighbors: Where | None = None,
+        **settings: Unpack[_Settings],
     ) -> Self:
         """Guard a store that holds documents already.
 
@@ -947,8 +955,9 @@ class GuardedVectorStore(VectorStore):
             How many documents are read at a time.
         progress
             Whether to show on standard error how far it is.
-        label_key, lineage_key, prompt_keys, inner_store, name, neighbors
-            As for the constructor.
+        **settings
+            As for the constructor: label_key, lineage_key, prompt_keys, inner_store, name,
+            neighbors, parent_key.
 
         Raises
         ------
@@ -970,22 +979,12 @@ class GuardedVectorStore(VectorStore):
         >>> store.guard.calibrated
         True
         """
-        guard = guard if guard is not None else Guard.default()
-        expect_guard(guard)
-        keys: dict[str, Any] = {
-            "label_key": label_key,
-            "lineage_key": lineage_key,
-            "prompt_keys": prompt_keys,
-            "name": name,
-            "neighbors": neighbors,
-        }
-        with _adopting():
-            store = cls(inner, guard=guard, inner_store=inner_store, **keys)
-        store._learn(clean_ids, batch_size, progress=progress)
+        store = cls._for_adoption(inner, guard, settings)
+        store._learn(clean_ids, batch_size, progress=progress)  # noqa: SLF001 - of this class
         return store
 
     @classmethod
-    async def aadopt(  # noqa: PLR0913 - as of the constructor
+    async def aadopt(
         cls,
         inner: VectorStore,
         *,
@@ -993,30 +992,27 @@ class GuardedVectorStore(VectorStore):
         clean_ids: Iterable[str] | None = None,
         batch_size: int = 1000,
         progress: bool = True,
-        label_key: str = "label",
-        lineage_key: str | None = None,
-        prompt_keys: Sequence[str] | None = None,
-        inner_store: InnerStore | None = None,
-        name: str | None = None,
-        neighbors: Where | None = None,
+        **settings: Unpack[_Settings],
     ) -> Self:
         """Do as :meth:`adopt` does, off the event loop."""
-        guard = guard if guard is not None else Guard.default()
-        expect_guard(guard)
-        keys: dict[str, Any] = {
-            "label_key": label_key,
-            "lineage_key": lineage_key,
-            "prompt_keys": prompt_keys,
-            "name": name,
-            "neighbors": neighbors,
-        }
-        with _adopting():
-            store = cls(inner, guard=guard, inner_store=inner_store, **keys)
-        await store._off_loop(lambda: store._learn(clean_ids, batch_size, progress=progress))
+        store = cls._for_adoption(inner, guard, settings)
+        learn = partial(store._learn, clean_ids, batch_size, progress=progress)  # noqa: SLF001
+        await store._off_loop(learn)  # noqa: SLF001 - of this class
         return store
 
     @classmethod
-    def from_texts(  # noqa: PLR0913 - as of the constructor
+    def _for_adoption(cls, inner: VectorStore, guard: Guard | None, settings: _Settings) -> Self:
+        """Return a store whose guard is about to learn what it holds, and warns of nothing."""
+        guard = guard if guard is not None else Guard.default()
+        expect_guard(guard)
+        token = ADOPTING.set(True)
+        try:
+            return cls(inner, guard=guard, **settings)
+        finally:
+            ADOPTING.reset(token)
+
+    @classmethod
+    def from_texts(
         cls,
         texts: Iterable[str],
         embedding: Embeddings,
@@ -1025,10 +1021,6 @@ class GuardedVectorStore(VectorStore):
         ids: Sequence[str | None] | None = None,
         vectorstore_cls: type[VectorStore] | None = None,
         guard: Guard | None = None,
-        label_key: str = "label",
-        lineage_key: str | None = None,
-        prompt_keys: Sequence[str] | None = None,
-        name: str | None = None,
         **kwargs: Any,
     ) -> Self:
         """Make a new guarded store and write texts into it.
@@ -1039,10 +1031,11 @@ class GuardedVectorStore(VectorStore):
             As for any vector store.
         vectorstore_cls
             Class of the store inside.
-        guard, label_key, lineage_key, prompt_keys, name
+        guard
             As for the constructor.
         **kwargs
-            For the constructor of the store inside, e.g. ``distance_strategy`` of FAISS.
+            As for the constructor: label_key, lineage_key, prompt_keys, name, parent_key. Others
+            are for the constructor of the store inside, e.g. ``distance_strategy`` of FAISS.
 
         Raises
         ------
@@ -1051,20 +1044,13 @@ class GuardedVectorStore(VectorStore):
         """
         listed = list(texts)
         inner_cls, guard = _required(vectorstore_cls, guard)
-        settings = {
-            "guard": guard,
-            "label_key": label_key,
-            "lineage_key": lineage_key,
-            "prompt_keys": prompt_keys,
-            "name": name,
-        }
         vectors = embedding.embed_documents(listed) if listed else []
-        store = cls._empty(inner_cls, embedding, vectors, kwargs, **settings)
+        store = cls._empty(inner_cls, embedding, vectors, guard, kwargs)
         store.add_embeddings(zip(listed, vectors, strict=True), metadatas, ids)
         return store
 
     @classmethod
-    async def afrom_texts(  # noqa: PLR0913 - as of the constructor
+    async def afrom_texts(
         cls,
         texts: Iterable[str],
         embedding: Embeddings,
@@ -1073,29 +1059,18 @@ class GuardedVectorStore(VectorStore):
         ids: Sequence[str | None] | None = None,
         vectorstore_cls: type[VectorStore] | None = None,
         guard: Guard | None = None,
-        label_key: str = "label",
-        lineage_key: str | None = None,
-        prompt_keys: Sequence[str] | None = None,
-        name: str | None = None,
         **kwargs: Any,
     ) -> Self:
         """Do as :meth:`from_texts` does, with the model's own async embedding."""
         listed = list(texts)
         inner_cls, guard = _required(vectorstore_cls, guard)
-        settings = {
-            "guard": guard,
-            "label_key": label_key,
-            "lineage_key": lineage_key,
-            "prompt_keys": prompt_keys,
-            "name": name,
-        }
         vectors = await embedding.aembed_documents(listed) if listed else []
-        store = cls._empty(inner_cls, embedding, vectors, kwargs, **settings)
+        store = cls._empty(inner_cls, embedding, vectors, guard, kwargs)
         await store.aadd_embeddings(zip(listed, vectors, strict=True), metadatas, ids)
         return store
 
     @classmethod
-    def from_embeddings(  # noqa: PLR0913 - as of the constructor
+    def from_embeddings(
         cls,
         text_embeddings: Iterable[tuple[str, Sequence[float]]],
         embedding: Embeddings,
@@ -1104,10 +1079,6 @@ class GuardedVectorStore(VectorStore):
         ids: Sequence[str | None] | None = None,
         vectorstore_cls: type[VectorStore] | None = None,
         guard: Guard | None = None,
-        label_key: str = "label",
-        lineage_key: str | None = None,
-        prompt_keys: Sequence[str] | None = None,
-        name: str | None = None,
         **kwargs: Any,
     ) -> Self:
         """Make a new guarded store and write texts into it whose vectors are known.
@@ -1116,19 +1087,12 @@ class GuardedVectorStore(VectorStore):
         """
         pairs = list(text_embeddings)
         inner_cls, guard = _required(vectorstore_cls, guard)
-        settings = {
-            "guard": guard,
-            "label_key": label_key,
-            "lineage_key": lineage_key,
-            "prompt_keys": prompt_keys,
-            "name": name,
-        }
-        store = cls._empty(inner_cls, embedding, [v for _, v in pairs], kwargs, **settings)
+        store = cls._empty(inner_cls, embedding, [v for _, v in pairs], guard, kwargs)
         store.add_embeddings(pairs, metadatas, ids)
         return store
 
     @classmethod
-    async def afrom_embeddings(  # noqa: PLR0913 - as of the constructor
+    async def afrom_embeddings(
         cls,
         text_embeddings: Iterable[tuple[str, Sequence[float]]],
         embedding: Embeddings,
@@ -1137,23 +1101,12 @@ class GuardedVectorStore(VectorStore):
         ids: Sequence[str | None] | None = None,
         vectorstore_cls: type[VectorStore] | None = None,
         guard: Guard | None = None,
-        label_key: str = "label",
-        lineage_key: str | None = None,
-        prompt_keys: Sequence[str] | None = None,
-        name: str | None = None,
         **kwargs: Any,
     ) -> Self:
         """Do as :meth:`from_embeddings` does, off the event loop."""
         pairs = list(text_embeddings)
         inner_cls, guard = _required(vectorstore_cls, guard)
-        settings = {
-            "guard": guard,
-            "label_key": label_key,
-            "lineage_key": lineage_key,
-            "prompt_keys": prompt_keys,
-            "name": name,
-        }
-        store = cls._empty(inner_cls, embedding, [v for _, v in pairs], kwargs, **settings)
+        store = cls._empty(inner_cls, embedding, [v for _, v in pairs], guard, kwargs)
         await store.aadd_embeddings(pairs, metadatas, ids)
         return store
 
@@ -1307,28 +1260,7 @@ class GuardedVectorStore(VectorStore):
         return {
             "post_filtered": options.get("filter") is not None,
             "nested": not fused,
-            "parent_key": self._parent_key(),
         }
-
-    def _parent_key(self) -> str | None:
-        """Return where parts name their document, if a retriever of whole ones is calling.
-
-        The first time it is warned of, unless somebody judges what it returns.
-        """
-        caller = parent_retriever()
-        if caller is None:
-            return None
-        self._mask.know(caller.id_key, self.quarantine)
-        if not (caller.judged or self._warned_of_parents):
-            self._warned_of_parents = True
-            msg = (
-                f"a {caller.name} returns whole documents from its docstore, of which the guard "
-                "judges only the parts that it gets: put a GuardedRetriever around it, "
-                "GuardedRetriever(retriever=...), which judges the documents themselves. Those of "
-                "which a part is held are not returned."
-            )
-            warnings.warn(msg, ParentsNotJudgedWarning, stacklevel=4)
-        return caller.id_key
 
     def _diverse(self, name: str, argument: Any, k: int, options: Mapping[str, Any]) -> list[Any]:
         """Return results of a search for maximal marginal relevance.
@@ -1636,13 +1568,14 @@ class GuardedVectorStore(VectorStore):
         inner_cls: type[VectorStore],
         embedding: Embeddings,
         vectors: Sequence[Sequence[float]],
+        guard: Guard,
         options: dict[str, Any],
-        **settings: Any,
     ) -> Self:
         """Return a guarded store around a new, empty one."""
+        settings = {key: options.pop(key) for key in _OF_NEW_STORES if key in options}
         # Without a vector at hand, the model is asked for the dimension that an index needs.
         dim = len(vectors[0]) if vectors else len(embedding.embed_query("dimension"))
-        return cls(create_store(inner_cls, embedding, dim, options), **settings)
+        return cls(create_store(inner_cls, embedding, dim, options), guard=guard, **settings)
 
 
 class _Call:
@@ -1682,16 +1615,6 @@ def _taken(column: Any, rows: Sequence[int]) -> Any:
     return column if len(rows) == len(column) else [column[row] for row in rows]
 
 
-@contextmanager
-def _adopting() -> Iterator[None]:
-    """Make a store whose guard is about to learn what it holds."""
-    token = ADOPTING.set(True)
-    try:
-        yield
-    finally:
-        ADOPTING.reset(token)
-
-
 def _required(
     vectorstore_cls: type[VectorStore] | None, guard: Guard | None
 ) -> tuple[type[VectorStore], Guard]:
@@ -1703,6 +1626,31 @@ def _required(
         raise TypeError(msg)
     expect_guard(guard)
     return vectorstore_cls, guard
+
+
+def _documents(
+    documents: Iterable[Document], ids: Sequence[str | None] | None, batch_size: int | None
+) -> list[Document]:
+    """Return documents as a list, unless LangChain's own indexing writes them.
+
+    It passes the ids that the documents have, and a batch size; nobody else needs to do both.
+
+    Raises
+    ------
+    TypeError
+        If it does; says what to use.
+    """
+    listed = list(documents)
+    if batch_size is not None and ids and list(ids) == [document.id for document in listed]:
+        msg = (
+            "langchain_core.indexing.index over a guarded store records held documents as indexed, "
+            "skips them for ever after, and deletes the good versions that they were to replace; "
+            "use ragshield_langchain.guarded_index(docs_source, record_manager, store, ...), or "
+            "aguarded_index, which takes the same arguments and the same records. This call wrote "
+            "nothing. If it was yours: documents that have ids need no ids= beside batch_size=."
+        )
+        raise TypeError(msg)
+    return listed
 
 
 def _columns(

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import copy
 import logging
-import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -37,6 +36,7 @@ from ragshield_llamaindex.events import dispatcher, report_detection
 from ragshield_llamaindex.family import descendants_of
 from ragshield_llamaindex.index import GuardedVectorStoreIndex, access_to_index
 from ragshield_llamaindex.inner import InnerStore, access_to
+from ragshield_llamaindex.running import running, watch
 from ragshield_llamaindex.vectorstore import GuardedVectorStore
 
 logger = logging.getLogger("ragshield")  # ids and counts, never text
@@ -153,6 +153,7 @@ class PoisonFilter(BaseNodePostprocessor):
                 "for the default one; a Guard judges what comes in: GuardedVectorStore."
             )
             raise TypeError(msg)
+        watch()
         self._access = _access(store)
         # Says what was cut from a parent that a retriever returns.
         self._docstore = store.docstore if isinstance(store, VectorStoreIndex) else None
@@ -389,21 +390,11 @@ class PoisonFilter(BaseNodePostprocessor):
         return guard.screen(query, batch(np.ones((n, 1))), has_vectors=False)
 
     def _look_around(self) -> None:
-        """Warn if the engine that is calling has something after this that changes text.
-
-        An engine does not tell a postprocessor about the others; they are looked up in its caller.
-        """
-        frame = sys._getframe(1)  # noqa: SLF001 - see above
-        for _ in range(40):  # engines call within a few frames; wrappers of spans add some
-            later = frame.f_back
-            if later is None:
-                return
-            frame = later
-            owner = frame.f_locals.get("self")
-            listed = getattr(owner, "_node_postprocessors", None)
+        """Warn if the engine that is running has something after this that changes text."""
+        for engine in running(object):
+            listed = getattr(engine, "_node_postprocessors", None)
             if isinstance(listed, list) and any(one is self for one in listed):
-                # A list that was seen before, as it is now, is not looked at again.
-                seen = tuple(id(one) for one in listed)
+                seen = tuple(id(one) for one in listed)  # a list is looked at once, as it is
                 if seen not in self._checked:
                     self._checked.add(seen)
                     check_order(listed)

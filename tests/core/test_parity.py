@@ -21,7 +21,6 @@ GUARDED = {
 # Names that both packages export, or one of them only.
 ONLY_LANGCHAIN = {
     "GuardedIndexingResult": "of LangChain's indexing API",
-    "ParentsNotJudgedWarning": "of its ParentDocumentRetriever; LlamaIndex's parents are nodes",
     "PoisonGuardMiddleware": "of its agents; guarded_tools in LlamaIndex",
     "PoisonGuardTransformer": "PoisonGuard is LlamaIndex's transformation",
     "Stored": "documents carry no vectors; nodes do",
