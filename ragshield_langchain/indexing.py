@@ -37,12 +37,13 @@ from ragshield_core import Report
 from ragshield_core.adapters.malformed import taken
 from ragshield_core.adapters.steps import Step, Steps, adone, asked, done
 from ragshield_core.adapters.updates import NewVersion
+from ragshield_core.arguments import expect_ids
 from ragshield_core.claims import lineage_of
 from ragshield_core.errors import InvalidBatchError, MalformedEntriesError, QuarantineError
 from ragshield_core.findings import Verdict, printable
 from ragshield_core.quarantine import HeldEntry, Status
 from ragshield_langchain.audit import NO_ENTRIES
-from ragshield_langchain.checks import expect, expect_ids, expect_records
+from ragshield_langchain.checks import expect, expect_records
 from ragshield_langchain.vectorstore import GuardedVectorStore
 
 SourceIdKey = str | Callable[[Document], str] | None

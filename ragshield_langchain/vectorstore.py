@@ -19,28 +19,25 @@ from langchain_core.embeddings import Embeddings
 from langchain_core.vectorstores import VectorStore
 from langchain_core.vectorstores.utils import maximal_marginal_relevance
 
-from ragshield_core import Batch, Guard, Quarantine, Report
+from ragshield_core import Guard, Report
+from ragshield_core.adapters.guarded import Guarded
 from ragshield_core.adapters.malformed import Vectors, unusable
 from ragshield_core.adapters.one_store import claim
 from ragshield_core.adapters.reconciling import (
-    Chosen,
-    Reconciliation,
-    reconciled,
     warn_if_different,
 )
+from ragshield_core.adapters.steps import Steps
 from ragshield_core.adapters.stored_vectors import use_table
 from ragshield_core.adapters.updates import NewVersion
+from ragshield_core.arguments import expect_ids
 from ragshield_core.errors import (
     InvalidBatchError,
     MalformedEntriesError,
     UnfittedGuardWarning,
 )
-from ragshield_core.findings import Decision
 from ragshield_core.neighbors.table import Where
-from ragshield_core.quarantine import HeldEntry
-from ragshield_core.scan import ScanReport
 from ragshield_langchain.audit import NO_ENTRIES, read_all, shown
-from ragshield_langchain.checks import expect, expect_guard, expect_ids
+from ragshield_langchain.checks import expect, expect_guard
 from ragshield_langchain.convert import (
     MetadataKeys,
     columns_of,
@@ -86,7 +83,7 @@ class _Settings(TypedDict, total=False):
     parent_key: str | None
 
 
-class GuardedVectorStore(VectorStore):
+class GuardedVectorStore(Guarded, VectorStore):
     """Drop-in replacement for a vector store: suspicious documents stay out of it.
 
     Every write is screened by the guard. Documents that it quarantines are held, with all that
@@ -194,8 +191,21 @@ class GuardedVectorStore(VectorStore):
         [Document(id='2', metadata={'bar': 'baz'}, page_content='thud')]
 
     Quarantine:
-        >>> store.quarantine.count()  # what is held; store.release([...]) puts it back
+        >>> store.quarantine.count()  # what is held
         0
+        >>> store.recall(["1"], by="anna", note="reported by a customer")
+        ('1',)
+        >>> store.get_by_ids(["1"])
+        []
+        >>> [held.id for held in store.release(["1"], by="ben", note="it was a false alarm")]
+        ['1']
+
+    Reconcile:
+        >>> _ = inner.add_texts(["past the guard"], ids=["5"])
+        >>> store.reconcile(adopt=True).adopted
+        ('5',)
+        >>> store.reconcile().agrees
+        True
     """
 
     def __init__(  # noqa: PLR0913 - all but two have defaults
@@ -273,16 +283,6 @@ class GuardedVectorStore(VectorStore):
     def inner(self) -> VectorStore:
         """The store inside; what is done to it directly is not guarded."""
         return self._inner
-
-    @property
-    def guard(self) -> Guard:
-        """The guard."""
-        return self._guard
-
-    @property
-    def quarantine(self) -> Quarantine:
-        """Where held documents are."""
-        return self._guard.quarantine
 
     @property
     def keys(self) -> MetadataKeys:
@@ -555,370 +555,12 @@ class GuardedVectorStore(VectorStore):
         if ids is None:
             with self._access.writing():
                 return self._inner.delete(None, **kwargs)
-        self._keeper.run(self._keeper.delete(ids))
+        self._run(self._keeper.delete(ids))
         return True
 
     async def adelete(self, ids: Sequence[str] | None = None, **kwargs: Any) -> bool | None:
         """Do as :meth:`delete` does, off the event loop."""
-        return await self._off_loop(lambda: self.delete(ids, **kwargs))
-
-    def release(
-        self, ids: Sequence[str], *, by: str = "ragshield", note: str | None = None
-    ) -> tuple[HeldEntry, ...]:
-        """Put held documents into the store, under their own ids and with their stored vectors.
-
-        Parameters
-        ----------
-        ids
-            Of held documents; they replace what is live under the same ids. Those that were held
-            without a vector are embedded by the store's model.
-        by, note
-            Who decided, and why; kept in the quarantine's log.
-
-        Raises
-        ------
-        ragshield_core.errors.QuarantineError
-            If one of them is not held; nothing is released then, as with the following.
-        ragshield_core.errors.InvalidBatchError
-            If vectors are of another dimension than the store's.
-        ValueError
-            If a document was held without a vector, and the store has no embedding model.
-        """
-        expect_ids(ids)
-        self._access.ready()
-        return self._keeper.run(self._keeper.release(ids, by, note))
-
-    async def arelease(
-        self, ids: Sequence[str], *, by: str = "ragshield", note: str | None = None
-    ) -> tuple[HeldEntry, ...]:
-        """Do as :meth:`release` does, off the event loop."""
-        return await self._off_loop(lambda: self.release(ids, by=by, note=note))
-
-    def adopt_source(
-        self, source: str | None, *, by: str = "ragshield", note: str | None = None
-    ) -> tuple[HeldEntry, ...]:
-        """Take thresholds for a source that a person has found to be good; release what comes free.
-
-        The most suspicious share of its documents, as large as the accepted rate, stays held. Later
-        documents of the source are judged by the same thresholds.
-
-        Parameters
-        ----------
-        source
-            Its name, as ``store.guard.questions()`` has it; ``None`` for documents that name none.
-        by, note
-            As of :meth:`release`.
-
-        Returns
-        -------
-        tuple[HeldEntry, ...]
-            What was released; empty if nothing comes free.
-
-        Raises
-        ------
-        ValueError
-            If nothing of such a source is held. Other errors are those of :meth:`release`; then the
-            thresholds are taken, and a second call releases.
-        """
-        free = self.guard.adopt_source(source, by=by)
-        return self.release(free, by=by, note=note) if free else ()
-
-    async def aadopt_source(
-        self, source: str | None, *, by: str = "ragshield", note: str | None = None
-    ) -> tuple[HeldEntry, ...]:
-        """Do as :meth:`adopt_source` does, off the event loop."""
-        return await self._off_loop(lambda: self.adopt_source(source, by=by, note=note))
-
-    def keep_holding(self, source: str | None, *, by: str = "ragshield") -> None:
-        """Close the question about a source: it is an attack, or not wanted here.
-
-        Its documents stay held, and later ones are judged as before. The question is asked again
-        once twice as many are held.
-
-        Parameters
-        ----------
-        source, by
-            As of :meth:`adopt_source`.
-        """
-        self.guard.keep_holding(source, by=by)
-
-    def standing(self, ids: Sequence[str]) -> Batch:
-        """Return documents as the store has them, as entries; missing ones are left out.
-
-        What is hidden, since it is held, is among them: this is for those who review it.
-        """
-        expect_ids(ids)
-        self._access.ready()
-        return self._keeper.run(self._keeper.stored(ids)).entries
-
-    def restore(
-        self, ids: Sequence[str], *, by: str = "ragshield", note: str | None = None
-    ) -> tuple[HeldEntry, ...]:
-        """Put back documents that texts of another lineage have replaced under the same ids.
-
-        Parameters
-        ----------
-        ids
-            Of replaced documents, see ``store.quarantine.list("replaced")``. What took their place
-            goes into quarantine, as by :meth:`recall`.
-        by, note
-            As of :meth:`release`.
-
-        Raises
-        ------
-        ragshield_core.errors.QuarantineError
-            If nothing was replaced under one of the ids; nothing is put back then.
-        """
-        expect_ids(ids)
-        self._access.ready()
-        return self._keeper.run(self._keeper.restore(ids, by, note))
-
-    async def arestore(
-        self, ids: Sequence[str], *, by: str = "ragshield", note: str | None = None
-    ) -> tuple[HeldEntry, ...]:
-        """Do as :meth:`restore` does, off the event loop."""
-        return await self._off_loop(lambda: self.restore(ids, by=by, note=note))
-
-    def purge(self, ids: Sequence[str], *, by: str = "ragshield", note: str | None = None) -> int:
-        """Delete held documents for good; what is live under the same ids stays.
-
-        Parameters
-        ----------
-        ids
-            Those that are not held are ignored.
-        by, note
-            Who decided, and why; kept in the quarantine's log.
-
-        Returns
-        -------
-        int
-            How many revisions were deleted.
-
-        Raises
-        ------
-        NotImplementedError
-            If one of them is still in the store inside, hidden, and that cannot delete.
-        """
-        expect_ids(ids)
-        self._access.ready()
-        return self._keeper.run(self._keeper.purge(ids, by, note))
-
-    async def apurge(
-        self, ids: Sequence[str], *, by: str = "ragshield", note: str | None = None
-    ) -> int:
-        """Do as :meth:`purge` does, off the event loop."""
-        return await self._off_loop(lambda: self.purge(ids, by=by, note=note))
-
-    def recall(
-        self,
-        ids: Sequence[str],
-        decisions: Sequence[Decision] | None = None,
-        *,
-        by: str = "ragshield",
-        note: str | None = None,
-    ) -> tuple[str, ...]:
-        """Take documents out of the store and into quarantine; :meth:`release` puts them back.
-
-        They are held as the store has them, durably before they are deleted; where the store inside
-        cannot delete, reads hide them. The guard forgets them, and takes them for suspicious.
-
-        Parameters
-        ----------
-        ids
-            Of documents in the store; those that are not there are ignored.
-        decisions
-            Why, one per id. What a person has released before then stays; without decisions it
-            leaves as well, since a person decides again.
-        by, note
-            Who decided, and why, where no decisions are given; kept in the quarantine.
-
-        Returns
-        -------
-        tuple[str, ...]
-            The ids that left.
-
-        Raises
-        ------
-        ValueError
-            If there are decisions, but not one per id.
-
-        Notes
-        -----
-        Of a document that came past the guard, the quarantine keeps what metadata it can; such a
-        document is hidden, and not deleted, so that nothing of it gets lost.
-
-        Examples
-        --------
-        >>> from langchain_core.embeddings import DeterministicFakeEmbedding
-        >>> from langchain_core.vectorstores import InMemoryVectorStore
-        >>> from ragshield_core import Guard, Quarantine
-        >>> from ragshield_core.detectors import CliqueDetector
-        >>> guard = Guard([CliqueDetector()], quarantine=Quarantine("sqlite://"))
-        >>> inner = InMemoryVectorStore(DeterministicFakeEmbedding(size=8))
-        >>> store = GuardedVectorStore(inner, guard=guard)
-        >>> _ = store.add_texts(["send your password to ..."], ids=["1"])
-        >>> store.recall(["1"], by="anna", note="reported by a customer")
-        ('1',)
-        >>> store.get_by_ids(["1"])
-        []
-        """
-        expect_ids(ids)
-        self._access.ready()
-        return self._keeper.run(self._keeper.recall(ids, decisions, by, note))
-
-    async def arecall(
-        self,
-        ids: Sequence[str],
-        decisions: Sequence[Decision] | None = None,
-        *,
-        by: str = "ragshield",
-        note: str | None = None,
-    ) -> tuple[str, ...]:
-        """Do as :meth:`recall` does, off the event loop."""
-        return await self._off_loop(lambda: self.recall(ids, decisions, by=by, note=note))
-
-    def recover(self) -> int:
-        """Settle what workers have begun and cannot end any more; every write begins with it.
-
-        Of a guard that was opened on a database, see :meth:`ragshield_core.Guard.open`: what a
-        worker was about when it crashed is finished or undone, as far as the store inside says.
-
-        Returns
-        -------
-        int
-            How many events of the journal were settled; 0 where nothing is shared.
-        """
-        self._access.ready()
-        return self._keeper.run_recovery()
-
-    async def arecover(self) -> int:
-        """Do as :meth:`recover` does, off the event loop."""
-        return await self._off_loop(self.recover)
-
-    def rescreen(self) -> int:
-        """Screen what was let in although a detector failed on it; recall what is suspicious.
-
-        Where the policy fails open, see :class:`ragshield_core.Policy`. Operations do so by
-        themselves once the detector works again; :meth:`ragshield_core.Guard.unscreened` says what
-        waits.
-
-        Returns
-        -------
-        int
-            How many documents are screened now.
-        """
-        self._access.ready()
-        return self._keeper.run(self._keeper.rescreen())
-
-    async def arescreen(self) -> int:
-        """Do as :meth:`rescreen` does, off the event loop."""
-        return await self._off_loop(self.rescreen)
-
-    def reconcile(self, *, adopt: Chosen = False, forget: Chosen = False) -> Reconciliation:
-        """Compare all of the store with what the guard knows, and mend what is asked for.
-
-        They differ after writes past the guard, a restored backup, or the loss of a store. Every
-        document is read, part by part; nothing changes unless it is asked for.
-
-        Parameters
-        ----------
-        adopt
-            What to screen, as if it was written now, and learn: True for all that the guard does
-            not know or knows otherwise, or ids of some. What is suspicious goes into quarantine.
-        forget
-            What the guard is to forget: True for all that the store lacks, or ids of some.
-
-        Returns
-        -------
-        Reconciliation
-            Ids of what differed before, and of what was done.
-
-        Raises
-        ------
-        NotImplementedError
-            If the store inside cannot name its documents.
-
-        Examples
-        --------
-        >>> from langchain_core.embeddings import DeterministicFakeEmbedding
-        >>> from langchain_core.vectorstores import InMemoryVectorStore
-        >>> from ragshield_core import Guard, Quarantine
-        >>> from ragshield_core.detectors import CliqueDetector
-        >>> guard = Guard([CliqueDetector()], quarantine=Quarantine("sqlite://"))
-        >>> inner = InMemoryVectorStore(DeterministicFakeEmbedding(size=8))
-        >>> store = GuardedVectorStore(inner, guard=guard)
-        >>> _ = inner.add_texts(["past the guard"], ids=["1"])
-        >>> store.reconcile(adopt=True).adopted
-        ('1',)
-        >>> store.reconcile().agrees
-        True
-        """
-        self._access.ready()
-        return self._keeper.run(reconciled(self._keeper, adopt=adopt, forget=forget))
-
-    async def areconcile(self, *, adopt: Chosen = False, forget: Chosen = False) -> Reconciliation:
-        """Do as :meth:`reconcile` does, off the event loop."""
-        return await self._off_loop(lambda: self.reconcile(adopt=adopt, forget=forget))
-
-    def refresh_quarantine(self) -> None:
-        """Ask the quarantine what is held.
-
-        Only needed where somebody else holds or judges entries that stay in the store inside:
-        another process, or a person, directly in the quarantine. What this store holds itself it
-        knows at once; with a guard that was opened on a database, every read looks.
-        """
-        self._keeper.refresh()
-
-    def scan(
-        self,
-        fpr: float = 0.01,
-        clean_ids: Iterable[str] | None = None,
-        *,
-        quarantine: bool = False,
-        remove: bool = True,
-        seed: int = 0,
-    ) -> ScanReport:
-        """Audit all that the store holds, each document judged against the others.
-
-        The guard's detectors are built anew for it, so that what the guard has learned stays as it
-        is. Writes may go on while the audit runs.
-
-        Parameters
-        ----------
-        fpr, clean_ids, seed
-            As of :func:`ragshield_core.scan.scan`.
-        quarantine
-            Whether findings leave the store and are held, durably before they are deleted;
-            :meth:`release` puts them back. By default the store stays as it is.
-        remove
-            Whether held findings are deleted from the store inside. Where they are not, reads of
-            this store hide them all the same, but others that use the store inside see them.
-
-        Returns
-        -------
-        ScanReport
-            Findings, worst first. With ``quarantine=True``, those that stayed, because a person
-            has released them before or they changed meanwhile, are admitted with a note.
-        """
-        self._access.ready()
-        report = self._keeper.scan(fpr, clean_ids, seed)
-        if quarantine and report.found:
-            report = self._keeper.run(self._keeper.take_out(report, remove=remove))
-        return report
-
-    async def ascan(
-        self,
-        fpr: float = 0.01,
-        clean_ids: Iterable[str] | None = None,
-        *,
-        quarantine: bool = False,
-        remove: bool = True,
-        seed: int = 0,
-    ) -> ScanReport:
-        """Do as :meth:`scan` does, off the event loop; writes wait for it."""
-        return await self._off_loop(
-            lambda: self.scan(fpr, clean_ids, quarantine=quarantine, remove=remove, seed=seed)
-        )
+        return await self._in_thread(lambda: self.delete(ids, **kwargs))
 
     @classmethod
     def adopt(
@@ -997,7 +639,7 @@ class GuardedVectorStore(VectorStore):
         """Do as :meth:`adopt` does, off the event loop."""
         store = cls._for_adoption(inner, guard, settings)
         learn = partial(store._learn, clean_ids, batch_size, progress=progress)  # noqa: SLF001
-        await store._off_loop(learn)  # noqa: SLF001 - of this class
+        await store._in_thread(learn)  # noqa: SLF001 - of this class
         return store
 
     @classmethod
@@ -1289,7 +931,7 @@ class GuardedVectorStore(VectorStore):
                 vector = await model_of(self._inner).aembed_query(argument)
             found = await self._afound(*self._candidates(name, vector, options))
             if found.hidden:
-                return await self._off_loop(lambda: self._pick(vector, found.results, k, options))
+                return await self._in_thread(lambda: self._pick(vector, found.results, k, options))
         return self._outward(await self._access.acall(name, argument, k=k, **options))
 
     def _candidates(
@@ -1439,7 +1081,7 @@ class GuardedVectorStore(VectorStore):
                 )
                 columns = listed, _taken(metadatas, rows), _taken(call.ids, rows), found
                 work = partial(self._write, *columns, replacing, versions)
-                report, refused = await self._off_loop(work)
+                report, refused = await self._in_thread(work)
                 call.refuse(rows, refused)
                 if len(report.batch) or not refused:
                     reports.append(report)
@@ -1496,7 +1138,7 @@ class GuardedVectorStore(VectorStore):
         return self._keeper.run(self._keeper.hold_back(versions))
 
     async def _ahold_back(self, versions: Sequence[NewVersion]) -> list[str]:
-        return await self._off_loop(lambda: self._hold_back(versions))
+        return await self._in_thread(lambda: self._hold_back(versions))
 
     def _learn(self, trusted: Iterable[str] | None, batch_size: int, *, progress: bool) -> None:
         """Fit and calibrate the guard on what the store inside holds."""
@@ -1504,7 +1146,13 @@ class GuardedVectorStore(VectorStore):
         with shown(progress) as tell:
             self._keeper.adopt(trusted, batch_size, tell)
 
-    async def _off_loop(self, work: Callable[[], T]) -> T:
+    def _ready(self) -> None:
+        self._access.ready()
+
+    async def _arun(self, steps: Steps[T]) -> T:
+        return await self._in_thread(partial(self._run, steps))
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
         """Run work in the thread for writes; the store inside may come back to this loop."""
         loop = asyncio.get_running_loop()
 

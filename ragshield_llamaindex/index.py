@@ -525,7 +525,7 @@ class GuardedVectorStoreIndex(Guarded, VectorStoreIndex):
         # Some have no synthesizer: they ask a query engine, or no index at all.
         return answering(engine) if hasattr(engine, "_get_response_synthesizer") else engine
 
-    def _embed(self, model: BaseEmbedding | None) -> Embed:
+    def _embedder(self, model: BaseEmbedding | None) -> Embed:
         return embedding_with(self._embed_model if model is None else model)
 
     def _record(self) -> None:

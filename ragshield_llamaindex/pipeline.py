@@ -17,6 +17,7 @@ from llama_index.core.schema import BaseNode, Document, TransformComponent
 from pydantic import PrivateAttr
 
 from ragshield_core import Guard, Report
+from ragshield_core.adapters.guarded import AnswersSources
 from ragshield_core.quarantine import HeldEntry
 from ragshield_llamaindex.convert import NO_ENTRIES, in_stages, naming, source_of
 from ragshield_llamaindex.events import dispatcher
@@ -91,7 +92,7 @@ class _Outcome(NamedTuple):
         return self._replace(result=result)
 
 
-class GuardedIngestionPipeline(IngestionPipeline):
+class GuardedIngestionPipeline(AnswersSources, IngestionPipeline):
     """Drop-in replacement for an IngestionPipeline: suspicious nodes get neither in nor recorded.
 
     A plain pipeline stores its input documents whatever became of their nodes, and deletes the old
@@ -199,6 +200,11 @@ class GuardedIngestionPipeline(IngestionPipeline):
     def poison_guard(self) -> PoisonGuard:
         """The step that screens; of several, the last."""
         return [step for step in self.transformations if isinstance(step, PoisonGuard)][-1]
+
+    @property
+    def guard(self) -> Guard:
+        """The guard of these steps, and of the vector store."""
+        return self.poison_guard.guard
 
     @property
     def last_result(self) -> PipelineResult:
@@ -377,48 +383,6 @@ class GuardedIngestionPipeline(IngestionPipeline):
         guard.forget_held(nodes)
         guard.trust(nodes)
         return released
-
-    def adopt_source(
-        self, source: str | None, *, by: str = "ragshield", note: str | None = None
-    ) -> tuple[HeldEntry, ...]:
-        """Take thresholds for a source that a person has found to be good; release what comes free.
-
-        The most suspicious share of its nodes, as large as the accepted rate, stays held. Later
-        nodes of the source are judged by the same thresholds.
-
-        Parameters
-        ----------
-        source
-            Its name, as ``guard.questions()`` has it; ``None`` for nodes that name none.
-        by, note
-            As of :meth:`release`.
-
-        Returns
-        -------
-        tuple[HeldEntry, ...]
-            What was released; empty if nothing comes free.
-
-        Raises
-        ------
-        ValueError
-            If nothing of such a source is held. Other errors are those of :meth:`release`; then the
-            thresholds are taken, and a second call releases.
-        """
-        free = self.poison_guard.guard.adopt_source(source, by=by)
-        return self.release(free, by=by, note=note) if free else ()
-
-    def keep_holding(self, source: str | None, *, by: str = "ragshield") -> None:
-        """Close the question about a source: it is an attack, or not wanted here.
-
-        Its nodes stay held, and later ones are judged as before. The question is asked again once
-        twice as many are held.
-
-        Parameters
-        ----------
-        source, by
-            As of :meth:`adopt_source`.
-        """
-        self.poison_guard.guard.keep_holding(source, by=by)
 
     def restore(
         self, ids: Sequence[str], *, by: str = "ragshield", note: str | None = None
