@@ -697,8 +697,7 @@ class _Records(RecordManager):
         # Of a source of which a part was taken back after it was written, the rest leaves as well.
         versions = run.in_part(older)
         if versions:
-            back, aback = store._hold_back, store._ahold_back  # noqa: SLF001
-            gone = yield Step(partial(back, versions), partial(aback, versions))
+            gone = yield store._hold_back(versions)  # noqa: SLF001
             run.held_new |= dict.fromkeys(gone)
             yield asked(run, "note", gone)
             yield asked(records, "delete_keys", gone)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -11,6 +11,7 @@ from langchain_core.documents import Document
 from ragshield_core import Quarantine
 from ragshield_core.adapters.mask import PAGE, Claims, Search
 from ragshield_core.adapters.mask import Mask as CoreMask
+from ragshield_core.adapters.steps import Steps
 from ragshield_core.entries import Entry
 from ragshield_langchain.convert import MetadataKeys
 
@@ -83,12 +84,12 @@ class Mask(CoreMask[Document]):
 
     def search(
         self,
-        ask: Callable[[int], list[Any]],
+        ask: Callable[[int], Steps[list[Any]]],
         k: int,
         *,
         post_filtered: bool,
         nested: bool,
-    ) -> Found:
+    ) -> Steps[Found]:
         """Return k visible results, or as many as there are, in the order of the store.
 
         Parameters
@@ -102,30 +103,11 @@ class Mask(CoreMask[Document]):
         """
         self.catch_up()
         if not self:  # nearly always, and a search may take no longer than this would
-            return Found(ask(k), 0)
+            return Found((yield from ask(k)), 0)
         shows, others = self._to_show()
         search = Search(self, k, others=others, post_filtered=post_filtered, nested=nested)
         while True:
-            results = ask(search.asked)
-            if search.enough(len(results), map(shows, results)):
-                return Found([results[row] for row in search.rows], search.hidden)
-
-    async def asearch(
-        self,
-        ask: Callable[[int], Awaitable[list[Any]]],
-        k: int,
-        *,
-        post_filtered: bool,
-        nested: bool,
-    ) -> Found:
-        """Do as :meth:`search` does."""
-        self.catch_up()
-        if not self:  # nearly always, and a search may take no longer than this would
-            return Found(await ask(k), 0)
-        shows, others = self._to_show()
-        search = Search(self, k, others=others, post_filtered=post_filtered, nested=nested)
-        while True:
-            results = await ask(search.asked)
+            results = yield from ask(search.asked)
             if search.enough(len(results), map(shows, results)):
                 return Found([results[row] for row in search.rows], search.hidden)
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import logging
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from contextvars import ContextVar, copy_context
+from contextvars import ContextVar
 from functools import partial
 from typing import Any, NoReturn, Self, TypedDict, TypeVar, Unpack
 
@@ -26,7 +25,7 @@ from ragshield_core.adapters.one_store import claim
 from ragshield_core.adapters.reconciling import (
     warn_if_different,
 )
-from ragshield_core.adapters.steps import Steps
+from ragshield_core.adapters.steps import Step, Steps, adone, asked, done
 from ragshield_core.adapters.stored_vectors import use_table
 from ragshield_core.adapters.updates import NewVersion
 from ragshield_core.arguments import expect_ids
@@ -46,7 +45,7 @@ from ragshield_langchain.convert import (
     parts,
 )
 from ragshield_langchain.events import areport_detection, report_detection
-from ragshield_langchain.inner import CALLERS_LOOP, InnerStore, access_to, create_store
+from ragshield_langchain.inner import InnerStore, access_to, create_store, in_thread
 from ragshield_langchain.keeper import DocumentKeeper, model_of
 from ragshield_langchain.mask import PARENT_KEY, Found, Mask, document_of
 from ragshield_langchain.sizes import size_of
@@ -382,13 +381,14 @@ class GuardedVectorStore(Guarded, VectorStore):
         """
         documents = _documents(documents, ids, batch_size)
         columns = _columns(documents, ids)
-        return self._add(
+        steps = self._adding(
             *columns,
             batch_size=batch_size,
             replacing=replacing,
             versions=versions,
             on_report=on_report,
         )
+        return done(steps)
 
     async def aadd_documents(
         self,
@@ -404,13 +404,14 @@ class GuardedVectorStore(Guarded, VectorStore):
         """Do as :meth:`add_documents` does, with the model's own async embedding."""
         documents = _documents(documents, ids, batch_size)
         columns = _columns(documents, ids)
-        return await self._aadd(
+        steps = self._adding(
             *columns,
             batch_size=batch_size,
             replacing=replacing,
             versions=versions,
             on_report=on_report,
         )
+        return await adone(steps)
 
     def add_texts(
         self,
@@ -425,7 +426,8 @@ class GuardedVectorStore(Guarded, VectorStore):
         """Screen texts and store those that are admitted; see :meth:`add_documents`."""
         listed = _listed(texts)
         metadatas = _each(metadatas, listed)
-        return self._add(listed, metadatas, ids, batch_size=batch_size, on_report=on_report)
+        steps = self._adding(listed, metadatas, ids, batch_size=batch_size, on_report=on_report)
+        return done(steps)
 
     async def aadd_texts(
         self,
@@ -440,7 +442,8 @@ class GuardedVectorStore(Guarded, VectorStore):
         """Do as :meth:`add_texts` does, with the model's own async embedding."""
         listed = _listed(texts)
         metadatas = _each(metadatas, listed)
-        return await self._aadd(listed, metadatas, ids, batch_size=batch_size, on_report=on_report)
+        steps = self._adding(listed, metadatas, ids, batch_size=batch_size, on_report=on_report)
+        return await adone(steps)
 
     def add_embeddings(
         self,
@@ -475,9 +478,10 @@ class GuardedVectorStore(Guarded, VectorStore):
         """
         listed, vectors = _pairs(text_embeddings, texts, embeddings)
         metadatas = _each(metadatas, listed)
-        return self._add(
+        steps = self._adding(
             listed, metadatas, ids, vectors, batch_size=batch_size, on_report=on_report
         )
+        return done(steps)
 
     async def aadd_embeddings(
         self,
@@ -493,9 +497,10 @@ class GuardedVectorStore(Guarded, VectorStore):
         """Do as :meth:`add_embeddings` does, off the event loop."""
         listed, vectors = _pairs(text_embeddings, texts, embeddings)
         metadatas = _each(metadatas, listed)
-        return await self._aadd(
+        steps = self._adding(
             listed, metadatas, ids, vectors, batch_size=batch_size, on_report=on_report
         )
+        return await adone(steps)
 
     def update_document(self, document_id: str, document: Document) -> None:
         """Screen a new revision and store it if it is admitted; else the old one stays."""
@@ -522,7 +527,8 @@ class GuardedVectorStore(Guarded, VectorStore):
             source, hidden = access_to(target), Mask(self._keys)
         batch = read_all(source, self._keys, hidden, batch_size, lambda *_: None)
         metadatas = [dict(metadata) for metadata in batch.metadatas]
-        self._add(batch.texts, metadatas, batch.ids, batch.vectors, batch_size=batch_size)
+        columns = batch.texts, metadatas, batch.ids, batch.vectors
+        done(self._adding(*columns, batch_size=batch_size))
 
     def delete(self, ids: Sequence[str] | None = None, **kwargs: Any) -> bool | None:
         """Delete documents from the store and from quarantine; confirmed poison stays there.
@@ -684,12 +690,8 @@ class GuardedVectorStore(Guarded, VectorStore):
         TypeError
             If ``vectorstore_cls`` or ``guard`` is missing.
         """
-        listed = list(texts)
-        inner_cls, guard = _required(vectorstore_cls, guard)
-        vectors = embedding.embed_documents(listed) if listed else []
-        store = cls._empty(inner_cls, embedding, vectors, guard, kwargs)
-        store.add_embeddings(zip(listed, vectors, strict=True), metadatas, ids)
-        return store
+        made = embedding, list(texts), None, metadatas, ids, vectorstore_cls, guard, kwargs
+        return done(cls._making(*made))
 
     @classmethod
     async def afrom_texts(
@@ -704,12 +706,8 @@ class GuardedVectorStore(Guarded, VectorStore):
         **kwargs: Any,
     ) -> Self:
         """Do as :meth:`from_texts` does, with the model's own async embedding."""
-        listed = list(texts)
-        inner_cls, guard = _required(vectorstore_cls, guard)
-        vectors = await embedding.aembed_documents(listed) if listed else []
-        store = cls._empty(inner_cls, embedding, vectors, guard, kwargs)
-        await store.aadd_embeddings(zip(listed, vectors, strict=True), metadatas, ids)
-        return store
+        made = embedding, list(texts), None, metadatas, ids, vectorstore_cls, guard, kwargs
+        return await adone(cls._making(*made))
 
     @classmethod
     def from_embeddings(
@@ -728,10 +726,9 @@ class GuardedVectorStore(Guarded, VectorStore):
         Parameters are those of :meth:`from_texts`; ``embedding`` serves later queries.
         """
         pairs = list(text_embeddings)
-        inner_cls, guard = _required(vectorstore_cls, guard)
-        store = cls._empty(inner_cls, embedding, [v for _, v in pairs], guard, kwargs)
-        store.add_embeddings(pairs, metadatas, ids)
-        return store
+        texts, vectors = [text for text, _ in pairs], [vector for _, vector in pairs]
+        made = embedding, texts, vectors, metadatas, ids, vectorstore_cls, guard, kwargs
+        return done(cls._making(*made))
 
     @classmethod
     async def afrom_embeddings(
@@ -747,10 +744,9 @@ class GuardedVectorStore(Guarded, VectorStore):
     ) -> Self:
         """Do as :meth:`from_embeddings` does, off the event loop."""
         pairs = list(text_embeddings)
-        inner_cls, guard = _required(vectorstore_cls, guard)
-        store = cls._empty(inner_cls, embedding, [v for _, v in pairs], guard, kwargs)
-        await store.aadd_embeddings(pairs, metadatas, ids)
-        return store
+        texts, vectors = [text for text, _ in pairs], [vector for _, vector in pairs]
+        made = embedding, texts, vectors, metadatas, ids, vectorstore_cls, guard, kwargs
+        return await adone(cls._making(*made))
 
     @classmethod
     def load_local(cls, *args: Any, **kwargs: Any) -> NoReturn:
@@ -780,35 +776,35 @@ class GuardedVectorStore(Guarded, VectorStore):
 
     def similarity_search(self, query: str, k: int = 4, **kwargs: Any) -> list[Document]:
         """Return the k documents most similar to a query."""
-        return self._search("similarity_search", query, k, kwargs)
+        return done(self._search("similarity_search", query, k, kwargs))
 
     async def asimilarity_search(self, query: str, k: int = 4, **kwargs: Any) -> list[Document]:
         """Return the k documents most similar to a query."""
-        return await self._asearch("similarity_search", query, k, kwargs)
+        return await adone(self._search("similarity_search", query, k, kwargs))
 
     def similarity_search_with_score(
         self, query: str, k: int = 4, **kwargs: Any
     ) -> list[tuple[Document, float]]:
         """Return documents and scores; whether a high one is good, the store inside knows."""
-        return self._search("similarity_search_with_score", query, k, kwargs)
+        return done(self._search("similarity_search_with_score", query, k, kwargs))
 
     async def asimilarity_search_with_score(
         self, query: str, k: int = 4, **kwargs: Any
     ) -> list[tuple[Document, float]]:
         """Return documents and scores; whether a high one is good, the store inside knows."""
-        return await self._asearch("similarity_search_with_score", query, k, kwargs)
+        return await adone(self._search("similarity_search_with_score", query, k, kwargs))
 
     def similarity_search_by_vector(
         self, embedding: list[float], k: int = 4, **kwargs: Any
     ) -> list[Document]:
         """Return the k documents most similar to a vector."""
-        return self._search("similarity_search_by_vector", embedding, k, kwargs)
+        return done(self._search("similarity_search_by_vector", embedding, k, kwargs))
 
     async def asimilarity_search_by_vector(
         self, embedding: list[float], k: int = 4, **kwargs: Any
     ) -> list[Document]:
         """Return the k documents most similar to a vector."""
-        return await self._asearch("similarity_search_by_vector", embedding, k, kwargs)
+        return await adone(self._search("similarity_search_by_vector", embedding, k, kwargs))
 
     def max_marginal_relevance_search(
         self,
@@ -820,7 +816,7 @@ class GuardedVectorStore(Guarded, VectorStore):
     ) -> list[Document]:
         """Return k documents that are similar to a query and unlike each other."""
         options = {"fetch_k": fetch_k, "lambda_mult": lambda_mult, **kwargs}
-        return self._diverse("max_marginal_relevance_search", query, k, options)
+        return done(self._diverse("max_marginal_relevance_search", query, k, options))
 
     async def amax_marginal_relevance_search(
         self,
@@ -832,7 +828,7 @@ class GuardedVectorStore(Guarded, VectorStore):
     ) -> list[Document]:
         """Return k documents that are similar to a query and unlike each other."""
         options = {"fetch_k": fetch_k, "lambda_mult": lambda_mult, **kwargs}
-        return await self._adiverse("max_marginal_relevance_search", query, k, options)
+        return await adone(self._diverse("max_marginal_relevance_search", query, k, options))
 
     def max_marginal_relevance_search_by_vector(
         self,
@@ -844,7 +840,7 @@ class GuardedVectorStore(Guarded, VectorStore):
     ) -> list[Document]:
         """Return k documents that are similar to a vector and unlike each other."""
         options = {"fetch_k": fetch_k, "lambda_mult": lambda_mult, **kwargs}
-        return self._diverse("max_marginal_relevance_search_by_vector", embedding, k, options)
+        return done(self._diverse("max_marginal_relevance_search_by_vector", embedding, k, options))
 
     async def amax_marginal_relevance_search_by_vector(
         self,
@@ -856,8 +852,8 @@ class GuardedVectorStore(Guarded, VectorStore):
     ) -> list[Document]:
         """Return k documents that are similar to a vector and unlike each other."""
         options = {"fetch_k": fetch_k, "lambda_mult": lambda_mult, **kwargs}
-        return await self._adiverse(
-            "max_marginal_relevance_search_by_vector", embedding, k, options
+        return await adone(
+            self._diverse("max_marginal_relevance_search_by_vector", embedding, k, options)
         )
 
     def _select_relevance_score_fn(self) -> Callable[[float], float]:
@@ -865,34 +861,30 @@ class GuardedVectorStore(Guarded, VectorStore):
 
     # How reads leave out what is held
 
-    def _search(self, name: str, argument: Any, k: int, options: Mapping[str, Any]) -> list[Any]:
-        """Return the k visible results of a search of the store inside."""
-        return self._found(name, argument, k, options).results
-
-    async def _asearch(
+    def _search(
         self, name: str, argument: Any, k: int, options: Mapping[str, Any]
-    ) -> list[Any]:
-        """Do as :meth:`_search` does, by the store's own async method."""
-        return (await self._afound(name, argument, k, options)).results
+    ) -> Steps[list[Any]]:
+        """Return the k visible results of a search of the store inside."""
+        found = yield from self._found(name, argument, k, options)
+        return found.results
 
-    def _found(self, name: str, argument: Any, k: int, options: Mapping[str, Any]) -> Found:
+    def _found(self, name: str, argument: Any, k: int, options: Mapping[str, Any]) -> Steps[Found]:
         """Return the k visible results of a search, and how many were hidden."""
 
-        def ask(asked: int) -> list[Any]:
-            more = self._more_candidates(name, k, asked, options)
-            return self._outward(self._access.call(name, argument, k=asked, **{**options, **more}))
+        def ask(n: int) -> Steps[list[Any]]:
+            more = self._more_candidates(name, k, n, options)
+            return self._call(name, argument, k=n, **{**options, **more})
 
         return self._mask.search(ask, k, **self._kind(name, options))
 
-    async def _afound(self, name: str, argument: Any, k: int, options: Mapping[str, Any]) -> Found:
-        """Do as :meth:`_found` does, by the store's own async method."""
-
-        async def ask(asked: int) -> list[Any]:
-            more = self._more_candidates(name, k, asked, options)
-            found = await self._access.acall(name, argument, k=asked, **{**options, **more})
-            return self._outward(found)
-
-        return await self._mask.asearch(ask, k, **self._kind(name, options))
+    def _call(self, name: str, argument: Any, **options: Any) -> Steps[list[Any]]:
+        """Return results of the store, with their documents as the caller wrote them."""
+        results = yield asked(self._access, "call", name, argument, **options)
+        outward = self._access.outward
+        return [
+            (outward(one[0]), *one[1:]) if isinstance(one, tuple) else outward(one)
+            for one in results
+        ]
 
     def _kind(self, name: str, options: Mapping[str, Any]) -> dict[str, Any]:
         """Return what :meth:`ragshield_langchain.mask.Mask.search` has to know of a search."""
@@ -904,7 +896,9 @@ class GuardedVectorStore(Guarded, VectorStore):
             "nested": not fused,
         }
 
-    def _diverse(self, name: str, argument: Any, k: int, options: Mapping[str, Any]) -> list[Any]:
+    def _diverse(
+        self, name: str, argument: Any, k: int, options: Mapping[str, Any]
+    ) -> Steps[list[Any]]:
         """Return results of a search for maximal marginal relevance.
 
         Where there is something to hide among the candidates, they are chosen from here: picks that
@@ -914,25 +908,14 @@ class GuardedVectorStore(Guarded, VectorStore):
         if self._mask:
             vector = argument
             if not name.endswith("by_vector"):
-                vector = model_of(self._inner).embed_query(argument)
-            found = self._found(*self._candidates(name, vector, options))
+                vector = yield asked(model_of(self._inner), "embed_query", argument)
+            found = yield from self._found(*self._candidates(name, vector, options))
             if found.hidden:
-                return self._pick(vector, found.results, k, options)
-        return self._outward(self._access.call(name, argument, k=k, **options))
-
-    async def _adiverse(
-        self, name: str, argument: Any, k: int, options: Mapping[str, Any]
-    ) -> list[Any]:
-        """Do as :meth:`_diverse` does, by the store's own async methods."""
-        self._mask.catch_up()
-        if self._mask:
-            vector = argument
-            if not name.endswith("by_vector"):
-                vector = await model_of(self._inner).aembed_query(argument)
-            found = await self._afound(*self._candidates(name, vector, options))
-            if found.hidden:
-                return await self._in_thread(lambda: self._pick(vector, found.results, k, options))
-        return self._outward(await self._access.acall(name, argument, k=k, **options))
+                picked: list[Any] = yield self._off_loop(
+                    lambda: self._pick(vector, found.results, k, options)
+                )
+                return picked
+        return (yield from self._call(name, argument, k=k, **options))
 
     def _candidates(
         self, name: str, vector: Sequence[float], options: Mapping[str, Any]
@@ -968,22 +951,19 @@ class GuardedVectorStore(Guarded, VectorStore):
 
     def _further_search(self, name: str, *args: Any, **kwargs: Any) -> list[Any]:
         """Call a search that only this kind of store has."""
-        argument, k, options = self._arguments(name, args, kwargs)
-        if k is None:  # it says how many in a way of its own
-            return self._mask.visible(self._outward(self._access.call(name, argument, **options)))
-        if name.startswith("max_marginal_relevance"):
-            return self._diverse(name, argument, k, options)
-        return self._search(name, argument, k, options)
+        return done(self._further(name, args, kwargs))
 
     async def _afurther_search(self, name: str, *args: Any, **kwargs: Any) -> list[Any]:
-        """Do as :meth:`_further_search` does, by the store's own async method."""
+        return await adone(self._further(name, args, kwargs))
+
+    def _further(
+        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Steps[list[Any]]:
         argument, k, options = self._arguments(name, args, kwargs)
-        if k is None:
-            found = await self._access.acall(name, argument, **options)
-            return self._mask.visible(self._outward(found))
-        if name.startswith("max_marginal_relevance"):
-            return await self._adiverse(name, argument, k, options)
-        return await self._asearch(name, argument, k, options)
+        if k is None:  # it says how many in a way of its own
+            return self._mask.visible((yield from self._call(name, argument, **options)))
+        search = self._diverse if name.startswith("max_marginal_relevance") else self._search
+        return (yield from search(name, argument, k, options))
 
     def _arguments(
         self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -1017,17 +997,9 @@ class GuardedVectorStore(Guarded, VectorStore):
             self._signatures[name] = known
         return known
 
-    def _outward(self, results: Sequence[Any]) -> list[Any]:
-        """Return results with their documents as the caller wrote them."""
-        outward = self._access.outward
-        return [
-            (outward(one[0]), *one[1:]) if isinstance(one, tuple) else outward(one)
-            for one in results
-        ]
-
     # The one way in
 
-    def _add(
+    def _adding(
         self,
         texts: Sequence[str],
         metadatas: Sequence[Mapping[str, Any]],
@@ -1038,57 +1010,31 @@ class GuardedVectorStore(Guarded, VectorStore):
         replacing: Collection[str] = (),
         versions: Sequence[NewVersion] = (),
         on_report: OnReport | None = None,
-    ) -> list[str]:
+    ) -> Steps[list[str]]:
         """Embed and write part by part; the report is one of all parts."""
-        self._access.ready()
         call = _Call(self._aligned(texts, metadatas, ids, vectors), texts)
         reports: list[Report] = []
         try:
             for rows in call.parts(batch_size):
                 listed = [texts[row] for row in rows]
-                found = self._embed_each(listed) if vectors is None else _taken(vectors, rows)
+                if vectors is None:
+                    found = yield from self._vectors(listed)
+                else:
+                    found = _taken(vectors, rows)
                 columns = listed, _taken(metadatas, rows), _taken(call.ids, rows), found
-                report, refused = self._write(*columns, replacing, versions)
+                write = partial(self._write, *columns, replacing, versions)
+                report, refused = yield self._off_loop(write)
                 call.refuse(rows, refused)
                 if len(report.batch) or not refused:
                     reports.append(report)
         finally:
             self._tell(reports, on_report)
         if reports:
-            report_detection(joined(reports), stage="ingestion")
-        return call.finished(written=bool(sum(len(report.batch) for report in reports)))
-
-    async def _aadd(
-        self,
-        texts: Sequence[str],
-        metadatas: Sequence[Mapping[str, Any]],
-        ids: Sequence[str | None] | None,
-        vectors: Vectors | None = None,
-        *,
-        batch_size: int | None = None,
-        replacing: Collection[str] = (),
-        versions: Sequence[NewVersion] = (),
-        on_report: OnReport | None = None,
-    ) -> list[str]:
-        """Do as :meth:`_add` does, with the model's own async embedding."""
-        call = _Call(self._aligned(texts, metadatas, ids, vectors), texts)
-        reports: list[Report] = []
-        try:
-            for rows in call.parts(batch_size):
-                listed = [texts[row] for row in rows]
-                found = (
-                    await self._aembed_each(listed) if vectors is None else _taken(vectors, rows)
-                )
-                columns = listed, _taken(metadatas, rows), _taken(call.ids, rows), found
-                work = partial(self._write, *columns, replacing, versions)
-                report, refused = await self._in_thread(work)
-                call.refuse(rows, refused)
-                if len(report.batch) or not refused:
-                    reports.append(report)
-        finally:
-            self._tell(reports, on_report)
-        if reports:
-            await areport_detection(joined(reports), stage="ingestion")
+            told, stage = joined(reports), "ingestion"
+            yield Step(
+                partial(report_detection, told, stage=stage),
+                partial(areport_detection, told, stage=stage),
+            )
         return call.finished(written=bool(sum(len(report.batch) for report in reports)))
 
     def _tell(self, reports: Sequence[Report], on_report: OnReport | None) -> None:
@@ -1132,13 +1078,9 @@ class GuardedVectorStore(Guarded, VectorStore):
         columns = columns_of(ids, texts, metadatas, vectors, self._keys)
         return self._keeper.run(self._keeper.add_columns(columns, list(replacing), versions))
 
-    def _hold_back(self, versions: Sequence[NewVersion]) -> list[str]:
-        """Take new versions of which a part was taken back out again; return what left."""
-        self._access.ready()
-        return self._keeper.run(self._keeper.hold_back(versions))
-
-    async def _ahold_back(self, versions: Sequence[NewVersion]) -> list[str]:
-        return await self._in_thread(lambda: self._hold_back(versions))
+    def _hold_back(self, versions: Sequence[NewVersion]) -> Step:
+        """Take new versions of which a part was taken back out again; answers what left."""
+        return self._off_loop(lambda: self._run(self._keeper.hold_back(versions)))
 
     def _learn(self, trusted: Iterable[str] | None, batch_size: int, *, progress: bool) -> None:
         """Fit and calibrate the guard on what the store inside holds."""
@@ -1153,22 +1095,33 @@ class GuardedVectorStore(Guarded, VectorStore):
         return await self._in_thread(partial(self._run, steps))
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
-        """Run work in the thread for writes; the store inside may come back to this loop."""
-        loop = asyncio.get_running_loop()
+        return await in_thread(work, self._worker)
 
-        def there() -> T:
-            CALLERS_LOOP.set(loop)  # in a copy of the context, which ends with this call
-            return work()
+    def _off_loop(self, work: Callable[[], Any]) -> Step:
+        return Step(work, partial(self._in_thread, work))
 
-        return await loop.run_in_executor(self._worker, copy_context().run, there)
+    def _vectors(self, texts: list[str]) -> Steps[list[list[float] | None]]:
+        """Return vectors, None for texts that the model refuses, unless it refuses all."""
+        found = yield from self._tried(texts)
+        if not any(found):
+            found = yield from self._embedded(texts)  # raises what it raised before
+        return found
 
-    def _embed(self, texts: list[str]) -> list[list[float]]:
+    def _tried(self, texts: list[str]) -> Steps[list[list[float] | None]]:
+        try:
+            return (yield from self._embedded(texts))
+        except REFUSALS:
+            if len(texts) == 1:
+                return [None]
+        half = len(texts) // 2
+        first = yield from self._tried(texts[:half])
+        return first + (yield from self._tried(texts[half:]))
+
+    def _embedded(self, texts: list[str]) -> Steps[list[list[float] | None]]:
+        if not texts:
+            return []
         with self._embedding(len(texts)):
-            return model_of(self._inner).embed_documents(texts) if texts else []
-
-    async def _aembed(self, texts: list[str]) -> list[list[float]]:
-        with self._embedding(len(texts)):
-            return await model_of(self._inner).aembed_documents(texts) if texts else []
+            return [*(yield asked(model_of(self._inner), "embed_documents", texts))]
 
     @contextmanager
     def _embedding(self, n_texts: int) -> Iterator[None]:
@@ -1183,47 +1136,28 @@ class GuardedVectorStore(Guarded, VectorStore):
             )
             raise
 
-    def _embed_each(self, texts: list[str]) -> list[list[float] | None]:
-        """Return vectors, None for texts that the model refuses, unless it refuses all."""
-        found = self._tried(texts)
-        return found if any(found) else [*self._embed(texts)]  # raises what it raised before
-
-    def _tried(self, texts: list[str]) -> list[list[float] | None]:
-        try:
-            return [*self._embed(texts)]
-        except REFUSALS:
-            if len(texts) == 1:
-                return [None]
-            half = len(texts) // 2
-            return self._tried(texts[:half]) + self._tried(texts[half:])
-
-    async def _aembed_each(self, texts: list[str]) -> list[list[float] | None]:
-        found = await self._atried(texts)
-        return found if any(found) else [*await self._aembed(texts)]
-
-    async def _atried(self, texts: list[str]) -> list[list[float] | None]:
-        try:
-            return [*await self._aembed(texts)]
-        except REFUSALS:
-            if len(texts) == 1:
-                return [None]
-            half = len(texts) // 2
-            return await self._atried(texts[:half]) + await self._atried(texts[half:])
-
     @classmethod
-    def _empty(
+    def _making(
         cls,
-        inner_cls: type[VectorStore],
         embedding: Embeddings,
-        vectors: Sequence[Sequence[float]],
-        guard: Guard,
+        texts: list[str],
+        vectors: list[Any] | None,
+        metadatas: Sequence[dict[str, Any]] | None,
+        ids: Sequence[str | None] | None,
+        vectorstore_cls: type[VectorStore] | None,
+        guard: Guard | None,
         options: dict[str, Any],
-    ) -> Self:
-        """Return a guarded store around a new, empty one."""
+    ) -> Steps[Self]:
+        """Make a guarded store around a new, empty one, and write into it."""
+        inner_cls, guard = _required(vectorstore_cls, guard)
+        if vectors is None:
+            vectors = (yield asked(embedding, "embed_documents", texts)) if texts else []
         settings = {key: options.pop(key) for key in _OF_NEW_STORES if key in options}
         # Without a vector at hand, the model is asked for the dimension that an index needs.
         dim = len(vectors[0]) if vectors else len(embedding.embed_query("dimension"))
-        return cls(create_store(inner_cls, embedding, dim, options), guard=guard, **settings)
+        store = cls(create_store(inner_cls, embedding, dim, options), guard=guard, **settings)
+        yield asked(store, "add_embeddings", zip(texts, vectors, strict=True), metadatas, ids)
+        return store
 
 
 class _Call:

@@ -5,7 +5,6 @@ For stores that were filled unguarded. What is dropped stays in the store.
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import logging
 import warnings
@@ -27,6 +26,7 @@ from llama_index.core.vector_stores.types import BasePydanticVectorStore
 from pydantic import Field, PrivateAttr
 
 from ragshield_core import Batch, Quarantine, Report
+from ragshield_core.adapters.steps import Steps, adone, asked, done, own
 from ragshield_core.detectors.base import Detector, Need
 from ragshield_core.errors import InvalidBatchError, PoisonFilterOrderWarning
 from ragshield_core.findings import Verdict, printable
@@ -181,32 +181,18 @@ class PoisonFilter(BaseNodePostprocessor):
         self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
     ) -> list[NodeWithScore]:
         self._look_around()
-        if isinstance(query_bundle, str):  # as `engine.retrieve("...")` hands it on
-            query_bundle = QueryBundle(query_bundle)
-        nodes = _readable(nodes)
-        columns = _columns(nodes)
-        vectors: dict[int, Any] = {}
-        query_vector = None
-        if self._wants_vectors() and columns.ids:
-            vectors = self._own_vectors(
-                columns, None if self._access is None else self._access.read
-            )
-            query_vector = None if query_bundle is None else query_bundle.embedding
-            model = self._model()
-            if model is not None and query_bundle is not None:
-                if query_vector is None:
-                    query_vector = model.get_agg_embedding_from_queries(query_bundle.embedding_strs)
-                missing = [row for row in range(len(columns.ids)) if row not in vectors]
-                if missing:
-                    made = model.get_text_embedding_batch(_embedded_texts(columns, missing))
-                    vectors |= dict(zip(missing, made, strict=True))
-        return self._kept(nodes, columns, query_bundle, vectors, query_vector)
+        return done(self._judging(nodes, query_bundle))
 
     @dispatcher.span
     async def _apostprocess_nodes(
         self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
     ) -> list[NodeWithScore]:
         self._look_around()
+        return await adone(self._judging(nodes, query_bundle))
+
+    def _judging(
+        self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None
+    ) -> Steps[list[NodeWithScore]]:
         if isinstance(query_bundle, str):  # as `engine.retrieve("...")` hands it on
             query_bundle = QueryBundle(query_bundle)
         nodes = _readable(nodes)
@@ -214,22 +200,19 @@ class PoisonFilter(BaseNodePostprocessor):
         vectors: dict[int, Any] = {}
         query_vector = None
         if self._wants_vectors() and columns.ids:
-            read = await self._aread(columns)
-            vectors = self._own_vectors(columns, None if read is None else lambda _: read)
+            vectors = yield from self._own_vectors(columns)
             query_vector = None if query_bundle is None else query_bundle.embedding
             model = self._model()
             if model is not None and query_bundle is not None:
                 if query_vector is None:  # the asynchronous engines bring none
-                    query_vector = await model.aget_agg_embedding_from_queries(
-                        query_bundle.embedding_strs
-                    )
+                    texts = query_bundle.embedding_strs
+                    query_vector = yield asked(model, "get_agg_embedding_from_queries", texts)
                 missing = [row for row in range(len(columns.ids)) if row not in vectors]
                 if missing:
-                    made = await model.aget_text_embedding_batch(_embedded_texts(columns, missing))
+                    texts = _embedded_texts(columns, missing)
+                    made = yield asked(model, "get_text_embedding_batch", texts)
                     vectors |= dict(zip(missing, made, strict=True))
-        return await asyncio.to_thread(
-            self._kept, nodes, columns, query_bundle, vectors, query_vector
-        )
+        return (yield own(self._kept, nodes, columns, query_bundle, vectors, query_vector))
 
     def _wants_vectors(self) -> bool:
         return any(Need.EMBEDDING in detector.needs for detector in self._guard.detectors)
@@ -238,9 +221,7 @@ class PoisonFilter(BaseNodePostprocessor):
         # The setting's getter would make OpenAI's model where nobody has set one.
         return self._embed_model or Settings._embed_model  # noqa: SLF001
 
-    def _own_vectors(
-        self, columns: _Columns, read: Callable[[Sequence[str]], Sequence[BaseNode]] | None
-    ) -> dict[int, Any]:
+    def _own_vectors(self, columns: _Columns) -> Steps[dict[int, Any]]:
         """Return the vectors that nodes or store have, by row; whatever fails, those are missing.
 
         A node whose text was replaced since (a sentence by its window) was found by the vector that
@@ -252,10 +233,11 @@ class PoisonFilter(BaseNodePostprocessor):
             if node.embedding is not None
         }
         wanted = [node.node_id for row, node in enumerate(columns.nodes) if row not in vectors]
-        if read is None or not wanted:
+        if self._access is None or not wanted:
             return vectors
         try:
-            stored = {node.node_id: node.embedding for node in read(wanted)}
+            found = yield asked(self._access, "read", wanted)
+            stored = {node.node_id: node.embedding for node in found}
         except Exception as error:  # noqa: BLE001 - of any store; the texts can be embedded
             logger.warning("vectors could not be read back: %s", type(error).__name__)
             return vectors
@@ -263,16 +245,6 @@ class PoisonFilter(BaseNodePostprocessor):
             if row not in vectors and stored.get(node.node_id) is not None:
                 vectors[row] = stored[node.node_id]
         return vectors
-
-    async def _aread(self, columns: _Columns) -> Sequence[BaseNode] | None:
-        wanted = [node.node_id for node in columns.nodes if node.embedding is None]
-        if self._access is None or not wanted:
-            return None
-        try:
-            return await self._access.aread(wanted)
-        except Exception as error:  # noqa: BLE001 - of any store; the texts can be embedded
-            logger.warning("vectors could not be read back: %s", type(error).__name__)
-            return None
 
     def _kept(
         self,
@@ -532,14 +504,7 @@ class GuardedRetriever(BaseRetriever):
         return self._filter
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        asked = self._first()
-        while True:
-            found = self._asking_for(asked).retrieve(query_bundle)
-            kept = self._filter.postprocess_nodes(found, query_bundle)
-            more = self._more(asked, len(found), len(kept))
-            if more is None:
-                return kept if self._k is None else kept[: self._k]
-            asked = more
+        return done(self._retrieving(query_bundle))
 
     @dispatcher.span
     async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
@@ -548,14 +513,17 @@ class GuardedRetriever(BaseRetriever):
             # Once, for the search and for the filter, however often is asked for more.
             vector = await model.aget_agg_embedding_from_queries(query_bundle.embedding_strs)
             query_bundle = replace(query_bundle, embedding=vector)
-        asked = self._first()
+        return await adone(self._retrieving(query_bundle))
+
+    def _retrieving(self, query_bundle: QueryBundle) -> Steps[list[NodeWithScore]]:
+        n = self._first()
         while True:
-            found = await self._asking_for(asked).aretrieve(query_bundle)
-            kept = await self._filter.apostprocess_nodes(found, query_bundle)
-            more = self._more(asked, len(found), len(kept))
+            found = yield asked(self._asking_for(n), "retrieve", query_bundle)
+            kept = yield asked(self._filter, "postprocess_nodes", found, query_bundle)
+            more = self._more(n, len(found), len(kept))
             if more is None:
                 return kept if self._k is None else kept[: self._k]
-            asked = more
+            n = more
 
     def _embeds(self) -> bool:
         """Return whether the retriever would embed the query with the filter's model."""

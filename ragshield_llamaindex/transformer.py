@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
 import shutil
@@ -29,6 +28,7 @@ from ragshield_core import state as saved_state
 from ragshield_core.adapters.held import stays_held
 from ragshield_core.adapters.judging import judged
 from ragshield_core.adapters.malformed import Sifted, sift
+from ragshield_core.adapters.steps import Steps, adone, asked, done, own
 from ragshield_core.detectors.base import Detector, Need
 from ragshield_core.errors import (
     MalformedEntriesError,
@@ -303,13 +303,7 @@ class PoisonGuard(TransformComponent):
         decide
             Judges, and holds, in place of the guard alone: by whoever is going to store them.
         """
-        made: dict[str, list[float]] = {}
-        with naming(nodes, self.keys):
-            bare = [node for node in nodes if node.embedding is None]
-            if bare and self._embed_model is not None:
-                vectors = self._embed_model.get_text_embedding_batch(_contents(bare))
-                made = dict(zip([node.node_id for node in bare], vectors, strict=False))
-        return self._screen(nodes, made, replacing, unfit, decide)
+        return done(self._screening(nodes, replacing, unfit, decide))
 
     async def ascreen(
         self,
@@ -320,13 +314,23 @@ class PoisonGuard(TransformComponent):
         decide: Decide | None = None,
     ) -> tuple[list[BaseNode], Report]:
         """Do as :meth:`screen` does, with the model's own async embedding, off the event loop."""
+        return await adone(self._screening(nodes, replacing, unfit, decide))
+
+    def _screening(
+        self,
+        nodes: Sequence[BaseNode],
+        replacing: Collection[str],
+        unfit: Unfit | None,
+        decide: Decide | None,
+    ) -> Steps[tuple[list[BaseNode], Report]]:
         made: dict[str, list[float]] = {}
         with naming(nodes, self.keys):
             bare = [node for node in nodes if node.embedding is None]
             if bare and self._embed_model is not None:
-                vectors = await self._embed_model.aget_text_embedding_batch(_contents(bare))
+                texts = _contents(bare)
+                vectors = yield asked(self._embed_model, "get_text_embedding_batch", texts)
                 made = dict(zip([node.node_id for node in bare], vectors, strict=False))
-        return await asyncio.to_thread(self._screen, nodes, made, replacing, unfit, decide)
+        return (yield own(self._screen, nodes, made, replacing, unfit, decide))
 
     def _look_around(self) -> None:
         """Warn if the pipeline that is running has a language model read nodes before this.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import warnings
 from collections.abc import Iterable, Sequence
 from functools import partial
@@ -20,7 +19,7 @@ from llama_index.core.vector_stores.types import (
 from pydantic import Field, PrivateAttr
 
 from ragshield_core import Guard, Report
-from ragshield_core.adapters.steps import Step, Steps
+from ragshield_core.adapters.steps import Step, Steps, adone, asked, done, own
 from ragshield_core.errors import HeldTextElsewhereWarning
 from ragshield_core.findings import printable
 from ragshield_core.neighbors.table import Where
@@ -209,16 +208,14 @@ class GuardedVectorStore(Guarded, BasePydanticVectorStore):
         """
         pipeline = self._pipeline()
         report = self._keeper.run(self._keeper.add_nodes(nodes, kwargs))
-        _warn_of_held(pipeline, _held(nodes, report))
-        return [node.node_id for node in nodes]
+        return _ids(nodes, report, pipeline)
 
     @dispatcher.span
     async def async_add(self, nodes: Sequence[BaseNode], **kwargs: Any) -> list[str]:
         """Do as :meth:`add` does, by the async methods of the store inside."""
         pipeline = self._pipeline()
         report = await self._keeper.arun(self._keeper.add_nodes(nodes, kwargs))
-        _warn_of_held(pipeline, _held(nodes, report))
-        return [node.node_id for node in nodes]
+        return _ids(nodes, report, pipeline)
 
     @dispatcher.span
     def delete(self, ref_doc_id: str, **delete_kwargs: Any) -> None:
@@ -262,10 +259,7 @@ class GuardedVectorStore(Guarded, BasePydanticVectorStore):
         **delete_kwargs
             Not used.
         """
-        ids = node_ids or []
-        if filters is not None:
-            ids = [node.node_id for node in self._inner.get_nodes(node_ids, filters)]
-        self._keeper.run(self._keeper.delete(ids))
+        self._keeper.run(self._deleting(node_ids, filters))
 
     async def adelete_nodes(
         self,
@@ -274,22 +268,27 @@ class GuardedVectorStore(Guarded, BasePydanticVectorStore):
         **delete_kwargs: Any,  # noqa: ARG002 - of LlamaIndex's interface
     ) -> None:
         """Do as :meth:`delete_nodes` does, by the async methods of the store inside."""
+        await self._keeper.arun(self._deleting(node_ids, filters))
+
+    def _deleting(self, node_ids: list[str] | None, filters: MetadataFilters | None) -> Steps[None]:
         ids = node_ids or []
         if filters is not None:
-            ids = [node.node_id for node in await self._inner.aget_nodes(node_ids, filters)]
-        await self._keeper.arun(self._keeper.delete(ids))
+            found = yield asked(self._inner, "get_nodes", node_ids, filters)
+            ids = [node.node_id for node in found]
+        yield from self._keeper.delete(ids)
 
     def clear(self) -> None:
         """Delete all nodes; what is held stays in quarantine."""
-        ids = self._keeper.access.ids()
-        self._keeper.run(self._keeper.clear(ids, Step(self._inner.clear)))
+        self._keeper.run(self._clearing())
 
     async def aclear(self) -> None:
         """Do as :meth:`clear` does."""
-        ids = await asyncio.to_thread(self._keeper.access.ids)
-        await self._keeper.arun(
-            self._keeper.clear(ids, Step(self._inner.clear, self._keeper.access.aclear))
-        )
+        await self._keeper.arun(self._clearing())
+
+    def _clearing(self) -> Steps[None]:
+        ids = yield own(self._keeper.access.ids)
+        clear = Step(self._inner.clear, self._keeper.access.aclear)
+        yield from self._keeper.clear(ids, clear)
 
     def persist(self, persist_path: str, fs: Any = None) -> None:
         """Save the store inside; save the guard with ``guard.save(folder)``."""
@@ -354,14 +353,18 @@ class GuardedVectorStore(Guarded, BasePydanticVectorStore):
     @dispatcher.span
     def query(self, query: VectorStoreQuery, **kwargs: Any) -> VectorStoreQueryResult:
         """Return the nodes most similar to a query; nodes, similarities and ids are parallel."""
-        ask = partial(self._inner.query, **kwargs)
-        return self._keeper.mask.query(ask, query, self._shows)
+        return done(self._query(query, kwargs))
 
     @dispatcher.span
     async def aquery(self, query: VectorStoreQuery, **kwargs: Any) -> VectorStoreQueryResult:
         """Do as :meth:`query` does, by the async method of the store inside."""
-        ask = partial(self._inner.aquery, **kwargs)
-        return await self._keeper.mask.aquery(ask, query, self._shows)
+        return await adone(self._query(query, kwargs))
+
+    def _query(
+        self, query: VectorStoreQuery, kwargs: dict[str, Any]
+    ) -> Steps[VectorStoreQueryResult]:
+        ask = partial(asked, self._inner, "query", **kwargs)
+        return self._keeper.mask.query(ask, query, self._shows)
 
     def get_nodes(
         self, node_ids: list[str] | None = None, filters: MetadataFilters | None = None
@@ -442,8 +445,13 @@ def _warn_of_held(pipeline: IngestionPipeline | None, held: Sequence[BaseNode]) 
             f"{where} {len(held)} nodes that its vector store holds in quarantine "
             f"({printable(held[0].node_id)}, ...); {instead}."
         )
-        warnings.warn(msg, HeldTextElsewhereWarning, stacklevel=4)
+        warnings.warn(msg, HeldTextElsewhereWarning, stacklevel=5)
 
 
-def _held(nodes: Sequence[BaseNode], report: Report) -> list[BaseNode]:
-    return [node for node, kept in zip(nodes, report.admitted, strict=True) if not kept]
+def _ids(
+    nodes: Sequence[BaseNode], report: Report, pipeline: IngestionPipeline | None
+) -> list[str]:
+    """Return the ids of all nodes; warns of those that are held here and kept elsewhere."""
+    held = [node for node, kept in zip(nodes, report.admitted, strict=True) if not kept]
+    _warn_of_held(pipeline, held)
+    return [node.node_id for node in nodes]
