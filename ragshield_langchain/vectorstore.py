@@ -207,6 +207,8 @@ class GuardedVectorStore(Guarded, VectorStore):
         True
     """
 
+    _keeper: DocumentKeeper
+
     def __init__(  # noqa: PLR0913 - all but two have defaults
         self,
         inner: VectorStore,
@@ -1030,10 +1032,10 @@ class GuardedVectorStore(Guarded, VectorStore):
         finally:
             self._tell(reports, on_report)
         if reports:
-            told, stage = joined(reports), "ingestion"
+            told = joined(reports)
             yield Step(
-                partial(report_detection, told, stage=stage),
-                partial(areport_detection, told, stage=stage),
+                partial(report_detection, told, stage="ingestion"),
+                partial(areport_detection, told, stage="ingestion"),
             )
         return call.finished(written=bool(sum(len(report.batch) for report in reports)))
 

@@ -212,7 +212,9 @@ class PoisonFilter(BaseNodePostprocessor):
                     texts = _embedded_texts(columns, missing)
                     made = yield asked(model, "get_text_embedding_batch", texts)
                     vectors |= dict(zip(missing, made, strict=True))
-        return (yield own(self._kept, nodes, columns, query_bundle, vectors, query_vector))
+        kept: list[NodeWithScore]
+        kept = yield own(self._kept, nodes, columns, query_bundle, vectors, query_vector)
+        return kept
 
     def _wants_vectors(self) -> bool:
         return any(Need.EMBEDDING in detector.needs for detector in self._guard.detectors)
@@ -519,6 +521,7 @@ class GuardedRetriever(BaseRetriever):
         n = self._first()
         while True:
             found = yield asked(self._asking_for(n), "retrieve", query_bundle)
+            kept: list[NodeWithScore]
             kept = yield asked(self._filter, "postprocess_nodes", found, query_bundle)
             more = self._more(n, len(found), len(kept))
             if more is None:

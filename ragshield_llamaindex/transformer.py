@@ -330,7 +330,9 @@ class PoisonGuard(TransformComponent):
                 texts = _contents(bare)
                 vectors = yield asked(self._embed_model, "get_text_embedding_batch", texts)
                 made = dict(zip([node.node_id for node in bare], vectors, strict=False))
-        return (yield own(self._screen, nodes, made, replacing, unfit, decide))
+        screened: tuple[list[BaseNode], Report]
+        screened = yield own(self._screen, nodes, made, replacing, unfit, decide)
+        return screened
 
     def _look_around(self) -> None:
         """Warn if the pipeline that is running has a language model read nodes before this.
