@@ -114,21 +114,22 @@ class DocumentKeeper(Keeper[Document]):
         """Return all documents that reads of the guarded store can return."""
         return read_all(self.access, self.keys, self.mask, part, tell)
 
-    def _entries_of(self, held: Sequence[HeldEntry], embed: None) -> Batch:  # noqa: ARG002
+    def _entries_of(self, held: Sequence[HeldEntry], embed: Embeddings | None) -> Batch:
         some = []
         for part in ([h for h in held if h.vector.size], [h for h in held if not h.vector.size]):
             if part:
                 batch = batch_of(part)
-                some.append(batch if batch.dim else self._embedded(batch))
+                some.append(batch if batch.dim else self._embedded(batch, embed))
                 self.guard.check_dim(some[-1])
         return together(some) if some else NO_ENTRIES
 
-    def _embedded(self, batch: Batch) -> Batch:
-        """Return entries with vectors by the store's model."""
+    def _embedded(self, batch: Batch, embed: Embeddings | None) -> Batch:
+        """Return entries with vectors, by the store's model if no other is given."""
+        model = model_of(self._store) if embed is None else embed
         return Batch.of(
             ids=batch.ids,
             texts=batch.texts,
-            embeddings=model_of(self._store).embed_documents(list(batch.texts)),
+            embeddings=model.embed_documents(list(batch.texts)),
             labels=batch.labels,
             lineages=batch.lineages,
             metadatas=batch.metadatas,
