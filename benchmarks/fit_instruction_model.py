@@ -36,6 +36,8 @@ from sklearn.linear_model import LogisticRegression
 from ragshield_core.detectors.instruction import concepts, matching
 from ragshield_core.detectors.instruction.concepts import LANGUAGES, Model
 from ragshield_core.detectors.instruction.detector import InstructionDetector
+from ragshield_core.detectors.instruction.rules import words_of
+from ragshield_core.detectors.instruction.sentences import sentences_of
 from ragshield_core.evaluation import proportion_interval
 from ragshield_core.text.normalized import readable
 
@@ -184,8 +186,8 @@ def passages(half: int, per_corpus: int) -> dict[str, list[Example]]:
 
 def bag_of(example: Example, known: Model) -> Bag:
     """Return a text as the ideas of its stretches."""
-    view, plain, spans = matching.sentences_of(readable(example.text))
-    found = concepts.stretches(known, plain, view.text, spans)
+    view, plain, spans = sentences_of(readable(example.text))
+    found = concepts.stretches(known, plain, view.text, spans, words_of(plain, spans))
     return Bag(example, tuple(dict.fromkeys(mask for mask, _, _ in found)))
 
 
