@@ -22,7 +22,7 @@ from ragshield_core.quarantine.entries import batch_of
 from ragshield_langchain.audit import NO_ENTRIES, read_all
 from ragshield_langchain.convert import MetadataKeys, copied, stored_metadatas
 from ragshield_langchain.inner import InnerStore
-from ragshield_langchain.mask import Mask
+from ragshield_langchain.mask import PARENT_KEY, Mask
 
 logger = logging.getLogger("ragshield")  # ids and counts, never text
 
@@ -144,7 +144,14 @@ class DocumentKeeper(Keeper[Document]):
         return same and dict(stored.metadata) == dict(held.metadata)
 
     def _on_held(self, entries: Batch) -> None:
-        """Say that the text may be in a docstore as well, and is no longer served from there."""
+        """Say that the text may be in a docstore as well, and whether it is served from there."""
+        if not self.mask.parent_keys and any(PARENT_KEY in entry.metadata for entry in entries):
+            logger.warning(
+                "held entries name a whole document (%r): a ParentDocumentRetriever over this "
+                "store returns it with what is held; pass parent_key=%r to the store, or put a "
+                "GuardedRetriever around the retriever",
+                *(PARENT_KEY, PARENT_KEY),
+            )
         n = sum(1 for entry in entries if self.mask.wholes_of(entry))
         if n:
             logger.warning(

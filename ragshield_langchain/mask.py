@@ -20,6 +20,7 @@ T = TypeVar("T")
 # Where ParentDocumentRetriever and MultiVectorRetriever note what a document is a part of, unless
 # they are given another key. They look a document up by any part that they find, so that no part is
 # shown while another one is held.
+# The key of LangChain's own retrievers of whole documents, unless they are given another.
 PARENT_KEY = "doc_id"
 
 
@@ -42,7 +43,7 @@ class Mask(CoreMask[Document]):
     def __init__(self, keys: MetadataKeys) -> None:
         super().__init__()
         self._keys = keys
-        self._parent_keys = frozenset({PARENT_KEY})
+        self._parent_keys: frozenset[str] = frozenset()
 
     def id_of(self, item: Document) -> str:
         """Return the id of a document."""

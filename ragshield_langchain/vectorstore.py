@@ -47,7 +47,7 @@ from ragshield_langchain.convert import (
 from ragshield_langchain.events import areport_detection, report_detection
 from ragshield_langchain.inner import InnerStore, access_to, create_store, in_thread
 from ragshield_langchain.keeper import DocumentKeeper, model_of
-from ragshield_langchain.mask import PARENT_KEY, Found, Mask, document_of
+from ragshield_langchain.mask import Found, Mask, document_of
 from ragshield_langchain.sizes import size_of
 
 logger = logging.getLogger("ragshield")  # ids and counts, never text
@@ -128,9 +128,11 @@ class GuardedVectorStore(Guarded, VectorStore):
             Qdrant and PGVector; InMemoryVectorStore and FAISS have none, and share ``""``.
         parent_key: str | None
             Metadata key of the whole document that a document is a part of: the ``id_key`` of a
-            ParentDocumentRetriever or MultiVectorRetriever over this store, whose default it is. No
-            part of a document is found while another part of it is held, since they would return
-            the whole. None where no such retriever reads the store.
+            ParentDocumentRetriever or MultiVectorRetriever over this store, ``"doc_id"`` where it
+            has no other. No part of a document is found while another part of it is held, since
+            they would return the whole. Who writes that key hides whole documents by one part that
+            is held: name it only where your own code writes it. Default: None, no such retriever
+            reads the store; a part that is held then is warned of.
         check: bool
             Whether the ids of the store are compared at once with those that a guard knows which
             was opened on a database (``Guard.open``); a difference is warned of, see
@@ -221,7 +223,7 @@ class GuardedVectorStore(Guarded, VectorStore):
         name: str | None = None,
         check: bool = True,
         neighbors: Where | None = None,
-        parent_key: str | None = PARENT_KEY,
+        parent_key: str | None = None,
     ) -> None:
         expect_guard(guard)
         if inner_store is not None:

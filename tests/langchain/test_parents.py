@@ -33,7 +33,8 @@ def native(request):
     return request.param == "async"
 
 
-def guarded(quarantine=None, inner=None, **settings):
+def guarded(quarantine=None, inner=None, *, parent_key="doc_id", **settings):
+    settings["parent_key"] = parent_key
     guard = Guard([InstructionDetector()], quarantine=quarantine or Quarantine("sqlite://"))
     inner = inner or InMemoryVectorStore(CountingEmbeddings())
     return GuardedVectorStore(inner, guard=guard, **settings)
@@ -94,15 +95,17 @@ def test_it_is_not_served_after_a_restart_nor_under_another_key(native, id_key, 
 
 
 def test_a_guarded_retriever_tells_the_store_of_another_key(native):
-    retriever = around(guarded(), id_key="page_id")
+    retriever = around(guarded(parent_key=None), id_key="page_id")
     fill(retriever, [PAGE, TRAIN], native)
     GuardedRetriever(retriever=retriever)
     assert served(retriever, native=native) == {TRAIN.page_content}
 
 
-def test_without_a_parent_key_good_parts_are_found(native):
-    store = guarded(parent_key=None)
+def test_without_a_parent_key_good_parts_are_found_and_the_whole_is_warned_of(native, caplog):
+    guard = Guard([InstructionDetector()], quarantine=Quarantine("sqlite://"))
+    store = GuardedVectorStore(InMemoryVectorStore(CountingEmbeddings()), guard=guard)
     fill(around(store), [PAGE, TRAIN], native)
+    assert "pass parent_key='doc_id' to the store" in caplog.text
     assert {d.page_content for d in store.similarity_search("ferry")} >= {FERRY, CARS}
 
 
