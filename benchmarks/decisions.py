@@ -22,7 +22,7 @@ class Outcome:
     recalled: np.ndarray  # (n,)
     before: np.ndarray  # (n,): came in before the guard was calibrated
     findings: Counter[str]
-    named: str  # shifts and abstentions
+    named: str  # shifts
     seconds: tuple[float, float]  # screening, all the rest
     calibrations: int
     others: int  # entries recalled that stood there before the stream
@@ -87,9 +87,7 @@ def arrive(guard: Guard, parts: Sequence[Batch], standing: Batch | None = None) 
         screening, rest = screening + screened - begin, rest + time.perf_counter() - screened
         status = guard.status()
         calibrated_at.add(status.calibrated_at)
-        named |= {f"{name} abstained" for name in getattr(status, "abstaining", ())}
-        shifts = getattr(status, "shifts", ())
-        named |= {f"shift in {shift.detector}" for shift in shifts if shift.source is None}
+        named |= {f"shift in {shift.detector}" for shift in status.shifts if shift.source is None}
     return Outcome(
         held=held,
         recalled=recalled,

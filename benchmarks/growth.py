@@ -60,7 +60,7 @@ CLEAN_HEAD = """
 lineages": a lineage an entry; else the article, or none. "Before": as far as the guard had not
 calibrated itself.
 
-| stream | entries | held | worst | recalled | before | findings | shift named, or abstained |
+| stream | entries | held | worst | recalled | before | findings | shift named |
 |---|---|---|---|---|---|---|---|"""
 ATTACK_HEAD = f"""
 ## The same streams with {POISONED:.0%} of poison

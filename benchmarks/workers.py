@@ -41,8 +41,7 @@ KNOWN = 8_000
 AT_ONCE = 0.2
 PROCESSES = (1, 2, 4, 8)
 CORPORA = {"Wikipedia": "wikipedia", "web": "web + nq"}
-# Clean passages that follow. Of nothing but poison, detectors say on the web that it is unlike all
-# they were calibrated on, and abstain.
+# Clean passages that follow.
 CLEAN_AMONG = {"Wikipedia": 0, "web": 2}
 TEXTS = {"raw": "text", "black-box": "text_blackbox"}
 RESULTS = Path(__file__).parent / "results"
