@@ -1,8 +1,8 @@
-"""What it costs to fit a guard with all detectors, in one process and in several, and to screen.
+"""What it costs to fit a guard with all detectors, and to screen.
 
     python benchmarks/fit_cost.py                    # writes benchmarks/results/fit_cost.md
     python benchmarks/fit_cost.py --quick            # small, writes nothing
-    python benchmarks/fit_cost.py --size 1000000     # one size, all cores; a file of its own
+    python benchmarks/fit_cost.py --size 1000000     # one size; a file of its own
 
 What passages cost is held against embedding them with MiniLM on the same cores.
 
@@ -28,12 +28,11 @@ from typing import Any
 
 from corpora import many
 
-from ragshield_core import Batch, Guard, Quarantine, set_workers
-from ragshield_core.detectors.instruction.matching import suspicions
-from ragshield_core.detectors.leading_question import questions_in
-from ragshield_core.detectors.meta_claim.roles import passages
-from ragshield_core.text import normalized
-from ragshield_core.text.workers import n_workers
+from ragshield_core import Batch, Guard, Quarantine
+from ragshield_core.detectors.instruction.matching import _remembered as instructions
+from ragshield_core.detectors.leading_question import _remembered as questions
+from ragshield_core.detectors.meta_claim.roles import _remembered as roles
+from ragshield_core.text.normalized import _remembered as readable_texts
 from ragshield_langchain.minilm import MiniLMEmbeddings
 
 RESULTS = Path(__file__).parent / "results"
@@ -48,7 +47,7 @@ TEXTS = (
 )
 
 COLUMNS = (
-    *("entries", "processes", "seconds", "of this process", "texts"),
+    *("entries", "seconds", "of processor time", "texts"),
     *(*TEXTS, "clique", "grows by", "of vectors"),
 )
 
@@ -68,18 +67,15 @@ def timed(call: Callable[..., Any], name: str, spent: Counter[str]) -> Callable[
 
 def forget_readings() -> None:
     """Forget what was read in texts before."""
-    normalized._remembered.cache_clear()  # noqa: SLF001
-    for readings in (suspicions, passages, questions_in):
-        readings.forget()
+    for remembered in (readable_texts, instructions, roles, questions):
+        remembered.forget()
 
 
-def fitted(entries: Batch, processes: int) -> tuple[Guard, float, float, Counter[str], float]:
-    """Return a guard, the seconds it took, of this process, by detector, and the GiB at the most.
+def fitted(entries: Batch) -> tuple[Guard, float, float, Counter[str], float]:
+    """Return a guard, the seconds it took, of processor time, by detector, and the most GiB.
 
-    Memory is what this process takes beyond what it had before, entries among it; processes that
-    read texts for it take some hundred MiB each, whatever there is to read.
+    Memory is what this process takes beyond what it had before, entries among it.
     """
-    set_workers(processes)
     forget_readings()
     guard = Guard.default(quarantine=Quarantine("sqlite://"))
     spent: Counter[str] = Counter()
@@ -127,10 +123,10 @@ def main() -> None:
     """Run the benchmark."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="small, writes nothing")
-    parser.add_argument("--size", type=int, help="one size, all cores; a file of its own")
+    parser.add_argument("--size", type=int, help="one size; a file of its own")
     given = parser.parse_args()
     logging.getLogger("ragshield").setLevel(logging.ERROR)
-    cores = n_workers()
+    cores = os.cpu_count()
     n_new = 100 if given.quick else N_NEW
     sizes = [given.size] if given.size else [1_000] if given.quick else [8_000, 100_000]
     fits, screens, alone = [], [], 0.0
@@ -138,18 +134,16 @@ def main() -> None:
         corpus = many(n_new + n)
         new = corpus.take(range(n_new))
         alone = alone or embedding(new.texts)
-        for processes in (cores,) if given.size else dict.fromkeys((1, cores)):
-            # A batch of its own: what was read of one is remembered as long as it is there.
-            known = corpus.take(range(n_new, n_new + n))
-            guard, seconds, here, spent, grown = fitted(known, processes)
-            vectors = known.embeddings.nbytes / 2**30
-            texts = sum(spent[name] for name in TEXTS)
-            fits.append(
-                f"| {n:,} | {processes} | {seconds:.1f} | {here:.1f} | {texts:.1f} | "
-                + " | ".join(f"{spent[name]:.1f}" for name in (*TEXTS, "clique"))
-                + f" | {grown:.2f} GiB | {grown / vectors:.1f} |"
-            )
-            print(fits[-1], flush=True)
+        known = corpus.take(range(n_new, n_new + n))
+        guard, seconds, here, spent, grown = fitted(known)
+        vectors = known.embeddings.nbytes / 2**30
+        texts = sum(spent[name] for name in TEXTS)
+        fits.append(
+            f"| {n:,} | {seconds:.1f} | {here:.1f} | {texts:.1f} | "
+            + " | ".join(f"{spent[name]:.1f}" for name in (*TEXTS, "clique"))
+            + f" | {grown:.2f} GiB | {grown / vectors:.1f} |"
+        )
+        print(fits[-1], flush=True)
         took = screening(guard, new)
         screens.append(f"| {n:,} | {took:.2f} s | {took / alone:.1%} |")
         print(screens[-1], flush=True)
@@ -169,9 +163,9 @@ def main() -> None:
         f"""# What fit and screening cost
 
 Written by `benchmarks/fit_cost.py`. The default guard, fitted and calibrated on entries of several
-corpora, vectors given, no labels. Seconds: of the whole; of processor time in the calling process;
+corpora, vectors given, no labels. Seconds: of the whole; of processor time;
 of the six text detectors together and each; of the search for groups (`clique`), which compares
-vectors. Memory: by how much the calling process grows at the most, entries, their vectors and the
+vectors. Memory: by how much the process grows at the most, entries, their vectors and the
 model that embeds being there before; and that as a multiple of the vectors. {cores} cores,
 `OMP_NUM_THREADS={os.environ.get("OMP_NUM_THREADS", "unset")}`, Python {platform.python_version()}.
 

@@ -36,6 +36,8 @@ from sklearn.linear_model import LogisticRegression
 from ragshield_core.detectors.instruction import concepts, matching
 from ragshield_core.detectors.instruction.concepts import LANGUAGES, Model
 from ragshield_core.detectors.instruction.detector import InstructionDetector
+from ragshield_core.detectors.instruction.rules import words_of
+from ragshield_core.detectors.instruction.sentences import sentences_of
 from ragshield_core.text.normalized import readable
 from ragshield_core.tools.evaluate.rates import proportion_interval
 
@@ -184,8 +186,8 @@ def passages(half: int, per_corpus: int) -> dict[str, list[Example]]:
 
 def bag_of(example: Example, known: Model) -> Bag:
     """Return a text as the ideas of its stretches."""
-    view, plain, spans = matching.sentences_of(readable(example.text))
-    found = concepts.stretches(known, plain, view.text, spans)
+    view, plain, spans = sentences_of(readable(example.text))
+    found = concepts.stretches(known, plain, view.text, spans, words_of(plain, spans))
     return Bag(example, tuple(dict.fromkeys(mask for mask, _, _ in found)))
 
 
@@ -344,10 +346,10 @@ def by_language(bag: Bag) -> str | None:
 @contextmanager
 def in_force(model: Model) -> Iterator[None]:
     """Have the detector go by another model of ideas."""
-    matching.suspicions.forget()  # verdicts of the model before
+    matching._remembered.forget()  # noqa: SLF001 - verdicts of the model before
     with patch.object(concepts, "model", lambda: model):
         yield
-    matching.suspicions.forget()
+    matching._remembered.forget()  # noqa: SLF001
 
 
 def scores_of(examples: Sequence[Example]) -> NDArray[np.float64]:

@@ -49,3 +49,10 @@ def kind_of(value: object) -> str:
     ('a int', 'the class dict')
     """
     return f"the class {value.__name__}" if isinstance(value, type) else f"a {type(value).__name__}"
+
+
+def expect_ids(ids: Sequence[str | None] | None) -> None:
+    """Refuse a single id, whose characters would be taken for ids."""
+    if isinstance(ids, str | bytes):
+        msg = f"ids is of type {type(ids).__name__}, expected a list of ids: [{ids!r}]."
+        raise TypeError(msg)

@@ -195,10 +195,6 @@ class MalformedEntriesWarning(UserWarning):
     """Nothing of a write can be judged as it came, and all of it is held."""
 
 
-class ParentsNotJudgedWarning(UserWarning):
-    """A retriever returns whole documents of which the guard has judged the parts only."""
-
-
 class PoisonGuardOrderWarning(UserWarning):
     """A language model reads nodes before a PoisonGuard has judged them."""
 

@@ -4,7 +4,6 @@ from typing import TYPE_CHECKING, Any
 
 from ragshield_core.errors import (
     MalformedEntriesWarning,
-    ParentsNotJudgedWarning,
     SharedQuarantineWarning,
     StoreDiffersWarning,
     UnfittedGuardWarning,
@@ -32,7 +31,6 @@ __all__ = [
     "GuardedVectorStore",
     "InnerStore",
     "MalformedEntriesWarning",
-    "ParentsNotJudgedWarning",
     "PoisonFilter",
     "PoisonGuardMiddleware",
     "PoisonGuardTransformer",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from langchain_core.embeddings import Embeddings
@@ -40,10 +39,3 @@ def expect_records(records: object) -> None:
     """Refuse what is no record manager."""
     way_out = "what LangChain's indexing remembers documents by, e.g. an SQLRecordManager"
     expect("record_manager", records, RecordManager, way_out)
-
-
-def expect_ids(ids: Sequence[str | None] | None) -> None:
-    """Refuse a single id, whose characters would be taken for ids."""
-    if isinstance(ids, str | bytes):
-        msg = f"ids is of type {type(ids).__name__}, expected a list of ids: [{ids!r}]."
-        raise TypeError(msg)

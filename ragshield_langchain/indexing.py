@@ -30,20 +30,19 @@ from typing import Any, Literal, NoReturn
 from langchain_core.document_loaders import BaseLoader
 from langchain_core.documents import Document
 from langchain_core.indexing import IndexingResult, RecordManager, aindex, index
-from langchain_core.runnables.config import run_in_executor
 from langchain_core.vectorstores import VectorStore
 
 from ragshield_core import Report
 from ragshield_core.adapters.malformed import taken
-from ragshield_core.adapters.steps import Step, Steps, adone, asked, done
+from ragshield_core.adapters.steps import Step, Steps, adone, asked, done, own
 from ragshield_core.adapters.updates import NewVersion
+from ragshield_core.arguments import expect_ids
 from ragshield_core.claims import lineage_of
 from ragshield_core.errors import InvalidBatchError, MalformedEntriesError, QuarantineError
 from ragshield_core.findings import Verdict, printable
 from ragshield_core.quarantine import HeldEntry, Status
 from ragshield_langchain.audit import NO_ENTRIES
-from ragshield_langchain.callers import GoBetween
-from ragshield_langchain.checks import expect, expect_ids, expect_records
+from ragshield_langchain.checks import expect, expect_records
 from ragshield_langchain.vectorstore import GuardedVectorStore
 
 SourceIdKey = str | Callable[[Document], str] | None
@@ -162,23 +161,15 @@ def guarded_index(  # noqa: PLR0913 - LangChain's own arguments
     >>> done["num_added"], done["num_quarantined"]
     (1, 0)
     """
-    expect_records(record_manager)
-    run = _Run(vector_store, record_manager, source_id_key, replaces=cleanup is not None)
-    vector_store.refresh_quarantine()  # a person may have released documents since
-    _record_released(record_manager, vector_store, source_id_key)
-    counts = index(
-        docs_source,
-        _Records(record_manager, run, batch_size),
-        _Destination(run, record_manager),
-        batch_size=batch_size,
-        cleanup=_deferred(cleanup),
-        source_id_key=source_id_key,
-        cleanup_batch_size=cleanup_batch_size,
-        force_update=force_update,
-        key_encoder=key_encoder,
-        upsert_kwargs=upsert_kwargs,
-    )
-    return run.result(counts)
+    options = {
+        "batch_size": batch_size,
+        "cleanup_batch_size": cleanup_batch_size,
+        "force_update": force_update,
+        "key_encoder": key_encoder,
+        "upsert_kwargs": upsert_kwargs,
+    }
+    among = docs_source, record_manager, vector_store
+    return done(_indexing(*among, cleanup, source_id_key, options))
 
 
 async def aguarded_index(  # noqa: PLR0913 - as above
@@ -195,21 +186,36 @@ async def aguarded_index(  # noqa: PLR0913 - as above
     upsert_kwargs: dict[str, Any] | None = None,
 ) -> GuardedIndexingResult:
     """Do as :func:`guarded_index` does, with asynchronous sources, records and writes."""
-    expect_records(record_manager)
-    run = _Run(vector_store, record_manager, source_id_key, replaces=cleanup is not None)
-    await run_in_executor(None, vector_store.refresh_quarantine)
-    await _arecord_released(record_manager, vector_store, source_id_key)
-    counts = await aindex(
-        docs_source,
-        _Records(record_manager, run, batch_size),
-        _Destination(run, record_manager),
-        batch_size=batch_size,
-        cleanup=_deferred(cleanup),
-        source_id_key=source_id_key,
-        cleanup_batch_size=cleanup_batch_size,
-        force_update=force_update,
-        key_encoder=key_encoder,
-        upsert_kwargs=upsert_kwargs,
+    options = {
+        "batch_size": batch_size,
+        "cleanup_batch_size": cleanup_batch_size,
+        "force_update": force_update,
+        "key_encoder": key_encoder,
+        "upsert_kwargs": upsert_kwargs,
+    }
+    among = docs_source, record_manager, vector_store
+    return await adone(_indexing(*among, cleanup, source_id_key, options))
+
+
+def _indexing(
+    docs_source: Any,
+    records: RecordManager,
+    store: GuardedVectorStore,
+    cleanup: Cleanup,
+    source_id_key: SourceIdKey,
+    options: dict[str, Any],
+) -> Steps[GuardedIndexingResult]:
+    expect_records(records)
+    run = _Run(store, records, source_id_key, replaces=cleanup is not None)
+    yield own(store.refresh_quarantine)  # a person may have released documents since
+    yield from _record_released(records, store, source_id_key)
+    between = _Records(records, run, options["batch_size"]), _Destination(run, records)
+    options = {**options, "source_id_key": source_id_key}
+    # All out-of-date documents are deleted at the end, when all of a source has come.
+    options["cleanup"] = "scoped_full" if cleanup == "incremental" else cleanup
+    counts = yield Step(
+        partial(index, docs_source, *between, **options),
+        partial(aindex, docs_source, *between, **options),
     )
     return run.result(counts)
 
@@ -248,18 +254,7 @@ def release_indexed(
     ragshield_core.errors.QuarantineError
         If one of them is neither held nor in the store; nothing is released then.
     """
-    _check_release(ids, record_manager, vector_store)
-    held = _still_held(ids, vector_store, vector_store.get_by_ids(ids))
-    released = vector_store.release(held, by=by, note=note) if held else ()
-    documents = vector_store.get_by_ids(_with_parts(ids, record_manager, vector_store))
-    if documents:
-        groups = _groups(documents, source_id_key)
-        record_manager.update(_ids(documents), group_ids=groups)
-        if sources := _known(groups):  # the version before has left with the release
-            recorded = record_manager.list_keys(group_ids=sources)
-            gone = set(recorded).difference(_ids(vector_store.get_by_ids(recorded)))
-            record_manager.delete_keys(sorted(gone))
-    return released
+    return done(_releasing(ids, record_manager, vector_store, source_id_key, by, note))
 
 
 async def arelease_indexed(
@@ -272,21 +267,34 @@ async def arelease_indexed(
     note: str | None = None,
 ) -> tuple[HeldEntry, ...]:
     """Do as :func:`release_indexed` does, with an asynchronous record manager."""
-    _check_release(ids, record_manager, vector_store)
-    present = await vector_store.aget_by_ids(ids)
-    held = await run_in_executor(None, _still_held, ids, vector_store, present)
+    return await adone(_releasing(ids, record_manager, vector_store, source_id_key, by, note))
+
+
+def _releasing(
+    ids: Sequence[str],
+    records: RecordManager,
+    store: GuardedVectorStore,
+    source_id_key: SourceIdKey,
+    by: str,
+    note: str | None,
+) -> Steps[tuple[HeldEntry, ...]]:
+    expect_ids(ids)
+    expect_records(records)
+    _expect_guarded(store)
+    present = yield asked(store, "get_by_ids", ids)
+    held = yield own(_still_held, ids, store, present)
     released: tuple[HeldEntry, ...] = ()
     if held:
-        released = await vector_store.arelease(held, by=by, note=note)
-    parts = await run_in_executor(None, _with_parts, ids, record_manager, vector_store)
-    documents = await vector_store.aget_by_ids(parts)
+        released = yield asked(store, "release", held, by=by, note=note)
+    parts = yield own(_with_parts, ids, records, store)
+    documents = yield asked(store, "get_by_ids", parts)
     if documents:
         groups = _groups(documents, source_id_key)
-        await record_manager.aupdate(_ids(documents), group_ids=groups)
-        if sources := _known(groups):
-            recorded = await record_manager.alist_keys(group_ids=sources)
-            gone = set(recorded).difference(_ids(await vector_store.aget_by_ids(recorded)))
-            await record_manager.adelete_keys(sorted(gone))
+        yield asked(records, "update", _ids(documents), group_ids=groups)
+        if sources := _known(groups):  # the version before has left with the release
+            recorded = yield asked(records, "list_keys", group_ids=sources)
+            there = yield asked(store, "get_by_ids", recorded)
+            yield asked(records, "delete_keys", sorted(set(recorded).difference(_ids(there))))
     return released
 
 
@@ -301,26 +309,15 @@ def _known(groups: Iterable[str | None]) -> list[str]:
 
 def _record_released(
     records: RecordManager, store: GuardedVectorStore, source_id_key: SourceIdKey
-) -> None:
+) -> Steps[None]:
     """Record what a person has released since, other than by :func:`release_indexed`."""
-    if noted := store.quarantine.noted_by(records.namespace):
-        live = store.get_by_ids(noted)
-        new = _not_recorded(live, records.exists(_ids(live)) if live else [])
-        if new:
-            records.update(_ids(new), group_ids=_groups(new, source_id_key))
-        _settle(noted, live, records, store)
-
-
-async def _arecord_released(
-    records: RecordManager, store: GuardedVectorStore, source_id_key: SourceIdKey
-) -> None:
-    """Do as :func:`_record_released` does, with an asynchronous record manager."""
-    if noted := await run_in_executor(None, store.quarantine.noted_by, records.namespace):
-        live = await store.aget_by_ids(noted)
-        new = _not_recorded(live, await records.aexists(_ids(live)) if live else [])
-        if new:
-            await records.aupdate(_ids(new), group_ids=_groups(new, source_id_key))
-        await run_in_executor(None, _settle, noted, live, records, store)
+    noted = yield own(store.quarantine.noted_by, records.namespace)
+    if noted:
+        live = yield asked(store, "get_by_ids", noted)
+        recorded = (yield asked(records, "exists", _ids(live))) if live else []
+        if new := _not_recorded(live, recorded):
+            yield asked(records, "update", _ids(new), group_ids=_groups(new, source_id_key))
+        yield own(_settle, noted, live, records, store)
 
 
 def _settle(
@@ -489,10 +486,6 @@ class _Run:
         """Note where held documents came from that are not recorded, for when they are released."""
         self.store.quarantine.note_index(keys, self.name)
 
-    async def anote(self, keys: Sequence[str]) -> None:
-        """Do as :meth:`note` does, off the event loop."""
-        await run_in_executor(None, self.note, keys)
-
     def protect(self, document: Document) -> None:
         """Keep what is in the store from the same source."""
         (source,) = _groups([document], self.source_id_key)
@@ -591,13 +584,16 @@ class _Records(RecordManager):
         return now
 
     def exists(self, keys: Sequence[str]) -> list[bool]:
-        recorded = self._run.begin(keys, self._records.exists(keys))
-        return self._run.found(keys, self._run.store.get_by_ids(recorded) if recorded else [])
+        return done(self._existing(keys))
 
     async def aexists(self, keys: Sequence[str]) -> list[bool]:
-        recorded = self._run.begin(keys, await self._records.aexists(keys))
-        present = await self._run.store.aget_by_ids(recorded) if recorded else []
-        return self._run.found(keys, present)
+        return await adone(self._existing(keys))
+
+    def _existing(self, keys: Sequence[str]) -> Steps[list[bool]]:
+        run = self._run
+        recorded = run.begin(keys, (yield asked(self._records, "exists", keys)))
+        present = (yield asked(run.store, "get_by_ids", recorded)) if recorded else []
+        return run.found(keys, present)
 
     def update(
         self,
@@ -606,17 +602,7 @@ class _Records(RecordManager):
         group_ids: Sequence[str | None] | None = None,
         time_at_least: float | None = None,
     ) -> None:
-        run = self._run
-        left: list[str] = []
-        if run.recalled:
-            left = run.left(run.store.get_by_ids(list(run.recalled)))
-        if gone := run.forget(left, self._records.exists(left) if left else []):
-            run.note(gone)
-            self._records.delete_keys(gone)
-        run.recalled = {}
-        present, groups = _without(run.absent, keys, group_ids)
-        if present:
-            self._records.update(present, group_ids=groups, time_at_least=time_at_least)
+        done(self._updating(keys, group_ids, time_at_least))
 
     async def aupdate(
         self,
@@ -625,17 +611,27 @@ class _Records(RecordManager):
         group_ids: Sequence[str | None] | None = None,
         time_at_least: float | None = None,
     ) -> None:
-        run = self._run
+        await adone(self._updating(keys, group_ids, time_at_least))
+
+    def _updating(
+        self,
+        keys: Sequence[str],
+        group_ids: Sequence[str | None] | None,
+        time_at_least: float | None,
+    ) -> Steps[None]:
+        run, records = self._run, self._records
         left: list[str] = []
         if run.recalled:
-            left = run.left(await run.store.aget_by_ids(list(run.recalled)))
-        if gone := run.forget(left, await self._records.aexists(left) if left else []):
-            await run.anote(gone)
-            await self._records.adelete_keys(gone)
+            left = run.left((yield asked(run.store, "get_by_ids", list(run.recalled))))
+        known = (yield asked(records, "exists", left)) if left else []
+        if gone := run.forget(left, known):
+            yield own(run.note, gone)
+            yield asked(records, "delete_keys", gone)
         run.recalled = {}
         present, groups = _without(run.absent, keys, group_ids)
         if present:
-            await self._records.aupdate(present, group_ids=groups, time_at_least=time_at_least)
+            how = {"group_ids": groups, "time_at_least": time_at_least}
+            yield asked(records, "update", present, **how)
 
     def list_keys(
         self,
@@ -697,10 +693,9 @@ class _Records(RecordManager):
         # Of a source of which a part was taken back after it was written, the rest leaves as well.
         versions = run.in_part(older)
         if versions:
-            back, aback = store._hold_back, store._ahold_back  # noqa: SLF001
-            gone = yield Step(partial(back, versions), partial(aback, versions))
+            gone = yield store._hold_back(versions)  # noqa: SLF001
             run.held_new |= dict.fromkeys(gone)
-            yield asked(run, "note", gone)
+            yield own(run.note, gone)
             yield asked(records, "delete_keys", gone)
         self._listed = True
         self._stale = [key for key in stale if key not in kept]
@@ -724,9 +719,8 @@ class _Records(RecordManager):
             yield asked(store, "add_documents", list(documents.values()), **how)
         live = yield asked(store, "get_by_ids", ids)
         run.recorded |= set((yield from self._recorded(ids)))
-        wrote = partial(run.wrote, list(documents.values()), ids, live, _first(reports))
-        yield Step(wrote, partial(run_in_executor, None, wrote))
-        yield asked(self, "update", ids, group_ids=groups, time_at_least=before)
+        yield own(run.wrote, list(documents.values()), ids, live, _first(reports))
+        yield from self._updating(ids, groups, before)
 
     def _recorded(self, ids: Sequence[str]) -> Steps[list[str]]:
         known = yield asked(self._records, "exists", ids)
@@ -746,43 +740,34 @@ class _Records(RecordManager):
         return part
 
 
-class _Destination(VectorStore, GoBetween):
+class _Destination(VectorStore):
     """Between LangChain and the store: notes what was held, deletes only what is stored."""
 
     def __init__(self, run: _Run, records: RecordManager) -> None:
         self._run, self._records = run, records
 
     def add_documents(self, documents: list[Document], **kwargs: Any) -> list[str]:
-        run, store = self._run, self._run.store
-        run.how, given = kwargs, list(kwargs["ids"])
-        if (unknown := run.unknown(documents)) and self._records.list_keys(group_ids=unknown):
-            for source in unknown:
-                run.recorded_sources[source] = bool(self._records.list_keys(group_ids=[source]))
-        run.recorded_sources = dict.fromkeys(unknown, False) | run.recorded_sources
-        documents, ids = run.put_off(documents, given)
-        reports, kwargs = _reported({**kwargs, "ids": ids})
-        if documents:
-            with run.refusing(ids):
-                store.add_documents(documents, **kwargs)
-            run.wrote(documents, ids, store.get_by_ids(ids), _first(reports))
-        return given
+        return done(self._adding(documents, kwargs))
 
     async def aadd_documents(self, documents: list[Document], **kwargs: Any) -> list[str]:
-        run, store = self._run, self._run.store
+        return await adone(self._adding(documents, kwargs))
+
+    def _adding(self, documents: list[Document], kwargs: dict[str, Any]) -> Steps[list[str]]:
+        run, records, store = self._run, self._records, self._run.store
         run.how, given = kwargs, list(kwargs["ids"])
         unknown = run.unknown(documents)
-        if unknown and await self._records.alist_keys(group_ids=unknown):
+        if unknown and (yield asked(records, "list_keys", group_ids=unknown)):
             for source in unknown:
-                known = await self._records.alist_keys(group_ids=[source])
+                known = yield asked(records, "list_keys", group_ids=[source])
                 run.recorded_sources[source] = bool(known)
         run.recorded_sources = dict.fromkeys(unknown, False) | run.recorded_sources
         documents, ids = run.put_off(documents, given)
-        reports, kwargs = _reported({**kwargs, "ids": ids})
+        reports, kwargs = _reported({**kwargs, "ids": None})  # as documents have them
         if documents:
             with run.refusing(ids):
-                await store.aadd_documents(documents, **kwargs)
-            live = await store.aget_by_ids(ids)
-            await run_in_executor(None, run.wrote, documents, ids, live, _first(reports))
+                yield asked(store, "add_documents", documents, **kwargs)
+            live = yield asked(store, "get_by_ids", ids)
+            yield own(run.wrote, documents, ids, live, _first(reports))
         return given
 
     def delete(self, ids: list[str] | None = None, **kwargs: Any) -> bool | None:
@@ -823,16 +808,6 @@ def _first(reports: Sequence[Report]) -> Report:
 def _expect_guarded(store: object) -> None:
     way_out = "what is not guarded needs no more than langchain_core.indexing.index"
     expect("vector_store", store, GuardedVectorStore, way_out)
-
-
-def _check_release(ids: Sequence[str], records: object, store: object) -> None:
-    expect_ids(ids)
-    expect_records(records)
-    _expect_guarded(store)
-
-
-def _deferred(cleanup: Cleanup) -> Cleanup:
-    return "scoped_full" if cleanup == "incremental" else cleanup
 
 
 def _ids(documents: Iterable[Document]) -> list[str]:

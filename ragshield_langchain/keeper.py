@@ -22,7 +22,7 @@ from ragshield_core.quarantine.entries import batch_of
 from ragshield_langchain.audit import NO_ENTRIES, read_all
 from ragshield_langchain.convert import MetadataKeys, copied, stored_metadatas
 from ragshield_langchain.inner import InnerStore
-from ragshield_langchain.mask import Mask
+from ragshield_langchain.mask import PARENT_KEY, Mask
 
 logger = logging.getLogger("ragshield")  # ids and counts, never text
 
@@ -114,21 +114,22 @@ class DocumentKeeper(Keeper[Document]):
         """Return all documents that reads of the guarded store can return."""
         return read_all(self.access, self.keys, self.mask, part, tell)
 
-    def _entries_of(self, held: Sequence[HeldEntry], embed: None) -> Batch:  # noqa: ARG002
+    def _entries_of(self, held: Sequence[HeldEntry], embed: Embeddings | None) -> Batch:
         some = []
         for part in ([h for h in held if h.vector.size], [h for h in held if not h.vector.size]):
             if part:
                 batch = batch_of(part)
-                some.append(batch if batch.dim else self._embedded(batch))
+                some.append(batch if batch.dim else self._embedded(batch, embed))
                 self.guard.check_dim(some[-1])
         return together(some) if some else NO_ENTRIES
 
-    def _embedded(self, batch: Batch) -> Batch:
-        """Return entries with vectors by the store's model."""
+    def _embedded(self, batch: Batch, embed: Embeddings | None) -> Batch:
+        """Return entries with vectors, by the store's model if no other is given."""
+        model = model_of(self._store) if embed is None else embed
         return Batch.of(
             ids=batch.ids,
             texts=batch.texts,
-            embeddings=model_of(self._store).embed_documents(list(batch.texts)),
+            embeddings=model.embed_documents(list(batch.texts)),
             labels=batch.labels,
             lineages=batch.lineages,
             metadatas=batch.metadatas,
@@ -143,7 +144,14 @@ class DocumentKeeper(Keeper[Document]):
         return same and dict(stored.metadata) == dict(held.metadata)
 
     def _on_held(self, entries: Batch) -> None:
-        """Say that the text may be in a docstore as well, and is no longer served from there."""
+        """Say that the text may be in a docstore as well, and whether it is served from there."""
+        if not self.mask.parent_keys and any(PARENT_KEY in entry.metadata for entry in entries):
+            logger.warning(
+                "held entries name a whole document (%r): a ParentDocumentRetriever over this "
+                "store returns it with what is held; pass parent_key=%r to the store, or put a "
+                "GuardedRetriever around the retriever",
+                *(PARENT_KEY, PARENT_KEY),
+            )
         n = sum(1 for entry in entries if self.mask.wholes_of(entry))
         if n:
             logger.warning(

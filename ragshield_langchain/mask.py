@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -11,13 +11,16 @@ from langchain_core.documents import Document
 from ragshield_core import Quarantine
 from ragshield_core.adapters.mask import PAGE, Claims, Search
 from ragshield_core.adapters.mask import Mask as CoreMask
+from ragshield_core.adapters.steps import Steps
 from ragshield_core.entries import Entry
 from ragshield_langchain.convert import MetadataKeys
 
 T = TypeVar("T")
 
 # Where ParentDocumentRetriever and MultiVectorRetriever note what a document is a part of, unless
-# they are given another key.
+# they are given another key. They look a document up by any part that they find, so that no part is
+# shown while another one is held.
+# The key of LangChain's own retrievers of whole documents, unless they are given another.
 PARENT_KEY = "doc_id"
 
 
@@ -40,7 +43,7 @@ class Mask(CoreMask[Document]):
     def __init__(self, keys: MetadataKeys) -> None:
         super().__init__()
         self._keys = keys
-        self._parent_keys = frozenset({PARENT_KEY})
+        self._parent_keys: frozenset[str] = frozenset()
 
     def id_of(self, item: Document) -> str:
         """Return the id of a document."""
@@ -56,13 +59,21 @@ class Mask(CoreMask[Document]):
 
     def wholes_of(self, entry: Entry) -> frozenset[str]:
         """Return the ids of documents that retrievers of whole ones return for an entry."""
-        values = (entry.metadata.get(key) for key in self._parent_keys)
+        return self._parents(entry.metadata)
+
+    def _parents(self, metadata: Mapping[str, Any]) -> frozenset[str]:
+        values = (metadata.get(key) for key in self._parent_keys)
         return frozenset(value for value in values if isinstance(value, str))
 
-    def know(self, parent_key: str, quarantine: Quarantine) -> None:
-        """Look under another key of the metadata as well for what held entries are parts of."""
-        if parent_key not in self._parent_keys:
-            self._parent_keys |= {parent_key}
+    @property
+    def parent_keys(self) -> frozenset[str]:
+        """Metadata keys that say what a document is a part of."""
+        return self._parent_keys
+
+    def know(self, parent_keys: frozenset[str], quarantine: Quarantine) -> None:
+        """Look under other keys of the metadata for what held entries are parts of."""
+        if parent_keys != self._parent_keys:
+            self._parent_keys = parent_keys
             self.load(quarantine)
 
     def visible(self, results: Sequence[T]) -> list[T]:
@@ -74,13 +85,12 @@ class Mask(CoreMask[Document]):
 
     def search(
         self,
-        ask: Callable[[int], list[Any]],
+        ask: Callable[[int], Steps[list[Any]]],
         k: int,
         *,
         post_filtered: bool,
         nested: bool,
-        parent_key: str | None = None,
-    ) -> Found:
+    ) -> Steps[Found]:
         """Return k visible results, or as many as there are, in the order of the store.
 
         Parameters
@@ -91,53 +101,30 @@ class Mask(CoreMask[Document]):
             How many are wanted.
         post_filtered, nested
             As of :class:`ragshield_core.adapters.mask.Search`.
-        parent_key
-            Where the documents that results are parts of are going to be served: of the metadata,
-            where it says which. What belongs to one of which another part is held is left out.
         """
         self.catch_up()
         if not self:  # nearly always, and a search may take no longer than this would
-            return Found(ask(k), 0)
-        shows, others = self._to_show(parent_key)
+            return Found((yield from ask(k)), 0)
+        shows, others = self._to_show()
         search = Search(self, k, others=others, post_filtered=post_filtered, nested=nested)
         while True:
-            results = ask(search.asked)
+            results = yield from ask(search.asked)
             if search.enough(len(results), map(shows, results)):
                 return Found([results[row] for row in search.rows], search.hidden)
 
-    async def asearch(
-        self,
-        ask: Callable[[int], Awaitable[list[Any]]],
-        k: int,
-        *,
-        post_filtered: bool,
-        nested: bool,
-        parent_key: str | None = None,
-    ) -> Found:
-        """Do as :meth:`search` does."""
-        self.catch_up()
-        if not self:  # nearly always, and a search may take no longer than this would
-            return Found(await ask(k), 0)
-        shows, others = self._to_show(parent_key)
-        search = Search(self, k, others=others, post_filtered=post_filtered, nested=nested)
-        while True:
-            results = await ask(search.asked)
-            if search.enough(len(results), map(shows, results)):
-                return Found([results[row] for row in search.rows], search.hidden)
-
-    def _to_show(self, parent_key: str | None) -> tuple[Callable[[Any], bool], int]:
+    def _to_show(self) -> tuple[Callable[[Any], bool], int]:
         """Return what says whether a result may be seen, and how many more it may hide."""
-        if parent_key is None or not (wholes := self.wholes):
+        if not (wholes := self.wholes):
             return self._shows, 0
         # Nobody knows how many parts those documents have.
-        return partial(self._shows_whole, parent_key, wholes), PAGE
+        return partial(self._shows_whole, wholes), PAGE
 
     def _shows(self, result: Any) -> bool:
         return not self.hides(document_of(result))
 
-    def _shows_whole(self, parent_key: str, wholes: frozenset[str], result: Any) -> bool:
-        parent = document_of(result).metadata.get(parent_key)
-        return self._shows(result) and not (isinstance(parent, str) and parent in wholes)
+    def _shows_whole(self, wholes: frozenset[str], result: Any) -> bool:
+        parents = self._parents(document_of(result).metadata)
+        return self._shows(result) and wholes.isdisjoint(parents)
 
 
 def document_of(result: Any) -> Document:

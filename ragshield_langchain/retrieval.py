@@ -5,11 +5,11 @@ For stores that were filled unguarded. What is dropped stays in the store.
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import inspect
 import logging
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -22,17 +22,17 @@ from langchain_core.documents import BaseDocumentCompressor, Document
 from langchain_core.embeddings import Embeddings
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
-from langchain_core.runnables.config import run_in_executor
 from langchain_core.vectorstores import VectorStore, VectorStoreRetriever
 from pydantic import ConfigDict, Field, PrivateAttr, model_validator
 
 from ragshield_core import Batch, Quarantine, Report
+from ragshield_core.adapters.steps import Step, Steps, adone, asked, done, own
 from ragshield_core.detectors.base import Need
 from ragshield_core.errors import InvalidBatchError
 from ragshield_core.retrieval import RetrievalGuard
 from ragshield_langchain.convert import MetadataKeys
 from ragshield_langchain.events import areport_detection, report_detection
-from ragshield_langchain.inner import CALLERS_LOOP, InnerStore, access_to
+from ragshield_langchain.inner import InnerStore, access_to, in_thread
 from ragshield_langchain.vectorstore import GuardedVectorStore
 
 logger = logging.getLogger("ragshield")  # ids and counts, never text
@@ -156,44 +156,35 @@ class PoisonFilter(BaseDocumentCompressor):
         callbacks
             Of the run that this is part of.
         """
-        columns = _columns(documents)
-        vectors = self._stored_vectors(columns) if self._wants_vectors() else {}
-        model = self.embeddings if self._wants_vectors() and columns.ids else None
-        query_vector = None
-        if model is not None:
-            query_vector = model.embed_query(query)
-            missing = [row for row in range(len(columns.ids)) if row not in vectors]
-            if missing:
-                embedded = model.embed_documents([columns.texts[row] for row in missing])
-                vectors |= dict(zip(missing, embedded, strict=True))
-        report = self._screened(query, columns, vectors, query_vector)
-        report_detection(report, callbacks)
-        return self._kept(documents, columns, report)
+        return done(self._judged(documents, query, callbacks))
 
     async def acompress_documents(
         self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None
     ) -> list[Document]:
         """Do as :meth:`compress_documents` does, with the model's own async embedding."""
+        return await adone(self._judged(documents, query, callbacks))
+
+    def _judged(
+        self, documents: Sequence[Document], query: str, callbacks: Callbacks | None
+    ) -> Steps[list[Document]]:
         columns = _columns(documents)
         vectors: dict[int, Any] = {}
         query_vector = None
         if self._wants_vectors() and columns.ids:
-            loop = asyncio.get_running_loop()
-
-            def read() -> dict[int, Any]:
-                CALLERS_LOOP.set(loop)  # in a copy of the context
-                return self._stored_vectors(columns)
-
-            vectors = await run_in_executor(None, read)
+            read = partial(self._stored_vectors, columns)
+            vectors = yield Step(read, partial(in_thread, read))
             if self.embeddings is not None:
-                query_vector = await self.embeddings.aembed_query(query)
+                query_vector = yield asked(self.embeddings, "embed_query", query)
                 missing = [row for row in range(len(columns.ids)) if row not in vectors]
                 if missing:
                     texts = [columns.texts[row] for row in missing]
-                    embedded = await self.embeddings.aembed_documents(texts)
+                    embedded = yield asked(self.embeddings, "embed_documents", texts)
                     vectors |= dict(zip(missing, embedded, strict=True))
-        report = await run_in_executor(None, self._screened, query, columns, vectors, query_vector)
-        await areport_detection(report, callbacks)
+        report = yield own(self._screened, query, columns, vectors, query_vector)
+        yield Step(
+            partial(report_detection, report, callbacks),
+            partial(areport_detection, report, callbacks),
+        )
         return self._kept(documents, columns, report)
 
     def as_runnable(
@@ -378,13 +369,17 @@ class GuardedRetriever(BaseRetriever):
 
     @model_validator(mode="after")
     def _connect(self) -> Self:
+        store = getattr(self.retriever, "vectorstore", None)
+        id_key = getattr(self.retriever, "id_key", None)  # of those that return whole documents
+        if isinstance(store, GuardedVectorStore) and isinstance(id_key, str):
+            mask = store._mask  # noqa: SLF001 - it is to know the key as well
+            mask.know(mask.parent_keys | {id_key}, store.quarantine)
         if self.poison_filter is not None:
             if any(part is not None for part in (self.guard, self.embeddings, self.quarantine)):
                 msg = "poison_filter was given; give guard, embeddings and quarantine to it."
                 raise ValueError(msg)
             self._filter = self.poison_filter
             return self
-        store = getattr(self.retriever, "vectorstore", None)
         self._filter = PoisonFilter(
             guard=RetrievalGuard() if self.guard is None else self.guard,
             embeddings=self.embeddings,
@@ -396,23 +391,25 @@ class GuardedRetriever(BaseRetriever):
     def _get_relevant_documents(
         self, query: str, *, run_manager: CallbackManagerForRetrieverRun, **kwargs: Any
     ) -> list[Document]:
-        plan = _Plan(self.retriever, self.k, kwargs)
-        while True:
-            inner, options = plan.next()
-            found = inner.invoke(query, config={"callbacks": run_manager.get_child()}, **options)
-            kept = self._filter.compress_documents(found, query, run_manager.get_child())
-            if plan.done(len(found), len(kept)):
-                return plan.cut(kept)
+        return done(self._found(query, run_manager, kwargs))
 
     async def _aget_relevant_documents(
         self, query: str, *, run_manager: AsyncCallbackManagerForRetrieverRun, **kwargs: Any
     ) -> list[Document]:
+        return await adone(self._found(query, run_manager, kwargs))
+
+    def _found(
+        self,
+        query: str,
+        run: CallbackManagerForRetrieverRun | AsyncCallbackManagerForRetrieverRun,
+        kwargs: dict[str, Any],
+    ) -> Steps[list[Document]]:
         plan = _Plan(self.retriever, self.k, kwargs)
         while True:
             inner, options = plan.next()
-            config: RunnableConfig = {"callbacks": run_manager.get_child()}
-            found = await inner.ainvoke(query, config=config, **options)
-            kept = await self._filter.acompress_documents(found, query, run_manager.get_child())
+            config: RunnableConfig = {"callbacks": run.get_child()}
+            found = yield asked(inner, "invoke", query, config=config, **options)
+            kept = yield asked(self._filter, "compress_documents", found, query, run.get_child())
             if plan.done(len(found), len(kept)):
                 return plan.cut(kept)
 

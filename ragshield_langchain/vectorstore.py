@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import logging
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from contextvars import ContextVar, copy_context
+from contextvars import ContextVar
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
+from typing import Any, NoReturn, Self, TypedDict, TypeVar, Unpack
 
 import numpy as np
 from langchain_core.documents import Document
@@ -19,32 +18,25 @@ from langchain_core.embeddings import Embeddings
 from langchain_core.vectorstores import VectorStore
 from langchain_core.vectorstores.utils import maximal_marginal_relevance
 
-from ragshield_core import Batch, Guard, Quarantine, Report
+from ragshield_core import Guard, Report
+from ragshield_core.adapters.guarded import Guarded
 from ragshield_core.adapters.malformed import Vectors, unusable
 from ragshield_core.adapters.one_store import claim
 from ragshield_core.adapters.reconciling import (
-    Chosen,
-    Reconciliation,
-    reconciled,
     warn_if_different,
 )
+from ragshield_core.adapters.steps import Step, Steps, adone, asked, done
 from ragshield_core.adapters.stored_vectors import use_table
 from ragshield_core.adapters.updates import NewVersion
+from ragshield_core.arguments import expect_ids
 from ragshield_core.errors import (
     InvalidBatchError,
     MalformedEntriesError,
-    ParentsNotJudgedWarning,
     UnfittedGuardWarning,
 )
-from ragshield_core.findings import Decision
 from ragshield_core.neighbors.table import Where
-from ragshield_core.quarantine import HeldEntry
 from ragshield_langchain.audit import NO_ENTRIES, read_all, shown
-from ragshield_langchain.callers import (
-    parent_retriever,
-    refuse_plain_indexing,
-)
-from ragshield_langchain.checks import expect, expect_guard, expect_ids
+from ragshield_langchain.checks import expect, expect_guard
 from ragshield_langchain.convert import (
     MetadataKeys,
     columns_of,
@@ -53,13 +45,10 @@ from ragshield_langchain.convert import (
     parts,
 )
 from ragshield_langchain.events import areport_detection, report_detection
-from ragshield_langchain.inner import CALLERS_LOOP, InnerStore, access_to, create_store
+from ragshield_langchain.inner import InnerStore, access_to, create_store, in_thread
 from ragshield_langchain.keeper import DocumentKeeper, model_of
 from ragshield_langchain.mask import Found, Mask, document_of
 from ragshield_langchain.sizes import size_of
-
-if TYPE_CHECKING:
-    from ragshield_core.tools.audit import ScanReport
 
 logger = logging.getLogger("ragshield")  # ids and counts, never text
 
@@ -75,10 +64,25 @@ COPIES = 16
 # Whose stores find neighbours.
 ABLE = "PGVector, PGVectorStore or QdrantVectorStore"
 
+# Settings of the constructor that a new store takes as well; the rest is for the store inside.
+_OF_NEW_STORES = ("label_key", "lineage_key", "prompt_keys", "name", "parent_key")
+
 ADOPTING: ContextVar[bool] = ContextVar("ragshield_adopting", default=False)
 
 
-class GuardedVectorStore(VectorStore):
+class _Settings(TypedDict, total=False):
+    """Settings of the constructor that an adopted store takes as well."""
+
+    label_key: str
+    lineage_key: str | None
+    prompt_keys: Sequence[str] | None
+    inner_store: InnerStore | None
+    name: str | None
+    neighbors: Where | None
+    parent_key: str | None
+
+
+class GuardedVectorStore(Guarded, VectorStore):
     """Drop-in replacement for a vector store: suspicious documents stay out of it.
 
     Every write is screened by the guard. Documents that it quarantines are held, with all that
@@ -122,6 +126,13 @@ class GuardedVectorStore(VectorStore):
             Under which documents of this store are held, the same in every process: release, purge
             and reads do not see what is held for others. Default: class and collection of Chroma,
             Qdrant and PGVector; InMemoryVectorStore and FAISS have none, and share ``""``.
+        parent_key: str | None
+            Metadata key of the whole document that a document is a part of: the ``id_key`` of a
+            ParentDocumentRetriever or MultiVectorRetriever over this store, ``"doc_id"`` where it
+            has no other. No part of a document is found while another part of it is held, since
+            they would return the whole. Who writes that key hides whole documents by one part that
+            is held: name it only where your own code writes it. Default: None, no such retriever
+            reads the store; a part that is held then is warned of.
         check: bool
             Whether the ids of the store are compared at once with those that a guard knows which
             was opened on a database (``Guard.open``); a difference is warned of, see
@@ -181,9 +192,24 @@ class GuardedVectorStore(VectorStore):
         [Document(id='2', metadata={'bar': 'baz'}, page_content='thud')]
 
     Quarantine:
-        >>> store.quarantine.count()  # what is held; store.release([...]) puts it back
+        >>> store.quarantine.count()  # what is held
         0
+        >>> store.recall(["1"], by="anna", note="reported by a customer")
+        ('1',)
+        >>> store.get_by_ids(["1"])
+        []
+        >>> [held.id for held in store.release(["1"], by="ben", note="it was a false alarm")]
+        ['1']
+
+    Reconcile:
+        >>> _ = inner.add_texts(["past the guard"], ids=["5"])
+        >>> store.reconcile(adopt=True).adopted
+        ('5',)
+        >>> store.reconcile().agrees
+        True
     """
+
+    _keeper: DocumentKeeper
 
     def __init__(  # noqa: PLR0913 - all but two have defaults
         self,
@@ -197,6 +223,7 @@ class GuardedVectorStore(VectorStore):
         name: str | None = None,
         check: bool = True,
         neighbors: Where | None = None,
+        parent_key: str | None = None,
     ) -> None:
         expect_guard(guard)
         if inner_store is not None:
@@ -216,7 +243,7 @@ class GuardedVectorStore(VectorStore):
         self._keys = MetadataKeys(label=label_key, lineage=lineage_key, prompt=prompt)
         self._keeper = DocumentKeeper(guard, self._access, self._keys, inner)
         self._mask = self._keeper.mask
-        self._warned_of_parents = False
+        self._mask.know(frozenset(() if parent_key is None else (parent_key,)), guard.quarantine)
         self._signatures: dict[str, Mapping[str, inspect.Parameter]] = {}  # of reads, made once
         self._last_report = Report(batch=NO_ENTRIES)
         # Async writes queue for a thread of their own, which the reads of others never wait for.
@@ -259,16 +286,6 @@ class GuardedVectorStore(VectorStore):
     def inner(self) -> VectorStore:
         """The store inside; what is done to it directly is not guarded."""
         return self._inner
-
-    @property
-    def guard(self) -> Guard:
-        """The guard."""
-        return self._guard
-
-    @property
-    def quarantine(self) -> Quarantine:
-        """Where held documents are."""
-        return self._guard.quarantine
 
     @property
     def keys(self) -> MetadataKeys:
@@ -363,18 +380,19 @@ class GuardedVectorStore(VectorStore):
             If documents are suspicious and the policy says ``on_detect="raise"``.
         TypeError
             If LangChain's own ``index`` is writing, which would lose the good version of what is
-            held; use :func:`ragshield_langchain.guarded_index`. Likewise for :meth:`delete`.
+            held; use :func:`ragshield_langchain.guarded_index`. It is known by its arguments: a
+            ``batch_size``, and as ``ids`` those that the documents have anyway.
         """
-        refuse_plain_indexing()
-        self._parent_key()
+        documents = _documents(documents, ids, batch_size)
         columns = _columns(documents, ids)
-        return self._add(
+        steps = self._adding(
             *columns,
             batch_size=batch_size,
             replacing=replacing,
             versions=versions,
             on_report=on_report,
         )
+        return done(steps)
 
     async def aadd_documents(
         self,
@@ -388,16 +406,16 @@ class GuardedVectorStore(VectorStore):
         **kwargs: Any,  # noqa: ARG002 - as in add_documents
     ) -> list[str]:
         """Do as :meth:`add_documents` does, with the model's own async embedding."""
-        refuse_plain_indexing()
-        self._parent_key()
+        documents = _documents(documents, ids, batch_size)
         columns = _columns(documents, ids)
-        return await self._aadd(
+        steps = self._adding(
             *columns,
             batch_size=batch_size,
             replacing=replacing,
             versions=versions,
             on_report=on_report,
         )
+        return await adone(steps)
 
     def add_texts(
         self,
@@ -412,7 +430,8 @@ class GuardedVectorStore(VectorStore):
         """Screen texts and store those that are admitted; see :meth:`add_documents`."""
         listed = _listed(texts)
         metadatas = _each(metadatas, listed)
-        return self._add(listed, metadatas, ids, batch_size=batch_size, on_report=on_report)
+        steps = self._adding(listed, metadatas, ids, batch_size=batch_size, on_report=on_report)
+        return done(steps)
 
     async def aadd_texts(
         self,
@@ -427,7 +446,8 @@ class GuardedVectorStore(VectorStore):
         """Do as :meth:`add_texts` does, with the model's own async embedding."""
         listed = _listed(texts)
         metadatas = _each(metadatas, listed)
-        return await self._aadd(listed, metadatas, ids, batch_size=batch_size, on_report=on_report)
+        steps = self._adding(listed, metadatas, ids, batch_size=batch_size, on_report=on_report)
+        return await adone(steps)
 
     def add_embeddings(
         self,
@@ -462,9 +482,10 @@ class GuardedVectorStore(VectorStore):
         """
         listed, vectors = _pairs(text_embeddings, texts, embeddings)
         metadatas = _each(metadatas, listed)
-        return self._add(
+        steps = self._adding(
             listed, metadatas, ids, vectors, batch_size=batch_size, on_report=on_report
         )
+        return done(steps)
 
     async def aadd_embeddings(
         self,
@@ -480,9 +501,10 @@ class GuardedVectorStore(VectorStore):
         """Do as :meth:`add_embeddings` does, off the event loop."""
         listed, vectors = _pairs(text_embeddings, texts, embeddings)
         metadatas = _each(metadatas, listed)
-        return await self._aadd(
+        steps = self._adding(
             listed, metadatas, ids, vectors, batch_size=batch_size, on_report=on_report
         )
+        return await adone(steps)
 
     def update_document(self, document_id: str, document: Document) -> None:
         """Screen a new revision and store it if it is admitted; else the old one stays."""
@@ -509,7 +531,8 @@ class GuardedVectorStore(VectorStore):
             source, hidden = access_to(target), Mask(self._keys)
         batch = read_all(source, self._keys, hidden, batch_size, lambda *_: None)
         metadatas = [dict(metadata) for metadata in batch.metadatas]
-        self._add(batch.texts, metadatas, batch.ids, batch.vectors, batch_size=batch_size)
+        columns = batch.texts, metadatas, batch.ids, batch.vectors
+        done(self._adding(*columns, batch_size=batch_size))
 
     def delete(self, ids: Sequence[str] | None = None, **kwargs: Any) -> bool | None:
         """Delete documents from the store and from quarantine; confirmed poison stays there.
@@ -534,7 +557,6 @@ class GuardedVectorStore(VectorStore):
         NotImplementedError
             If the store inside cannot delete.
         """
-        refuse_plain_indexing()
         expect_ids(ids)
         self._access.ready()
         chosen = self._access.matching(**kwargs) if ids is None or kwargs else None
@@ -543,374 +565,15 @@ class GuardedVectorStore(VectorStore):
         if ids is None:
             with self._access.writing():
                 return self._inner.delete(None, **kwargs)
-        self._keeper.run(self._keeper.delete(ids))
+        self._run(self._keeper.delete(ids))
         return True
 
     async def adelete(self, ids: Sequence[str] | None = None, **kwargs: Any) -> bool | None:
         """Do as :meth:`delete` does, off the event loop."""
-        refuse_plain_indexing()  # from here: the thread does not know who calls
-        return await self._off_loop(lambda: self.delete(ids, **kwargs))
-
-    def release(
-        self, ids: Sequence[str], *, by: str = "ragshield", note: str | None = None
-    ) -> tuple[HeldEntry, ...]:
-        """Put held documents into the store, under their own ids and with their stored vectors.
-
-        Parameters
-        ----------
-        ids
-            Of held documents; they replace what is live under the same ids. Those that were held
-            without a vector are embedded by the store's model.
-        by, note
-            Who decided, and why; kept in the quarantine's log.
-
-        Raises
-        ------
-        ragshield_core.errors.QuarantineError
-            If one of them is not held; nothing is released then, as with the following.
-        ragshield_core.errors.InvalidBatchError
-            If vectors are of another dimension than the store's.
-        ValueError
-            If a document was held without a vector, and the store has no embedding model.
-        """
-        expect_ids(ids)
-        self._access.ready()
-        return self._keeper.run(self._keeper.release(ids, by, note))
-
-    async def arelease(
-        self, ids: Sequence[str], *, by: str = "ragshield", note: str | None = None
-    ) -> tuple[HeldEntry, ...]:
-        """Do as :meth:`release` does, off the event loop."""
-        return await self._off_loop(lambda: self.release(ids, by=by, note=note))
-
-    def adopt_source(
-        self, source: str | None, *, by: str = "ragshield", note: str | None = None
-    ) -> tuple[HeldEntry, ...]:
-        """Take thresholds for a source that a person has found to be good; release what comes free.
-
-        The most suspicious share of its documents, as large as the accepted rate, stays held. Later
-        documents of the source are judged by the same thresholds.
-
-        Parameters
-        ----------
-        source
-            Its name, as ``store.guard.questions()`` has it; ``None`` for documents that name none.
-        by, note
-            As of :meth:`release`.
-
-        Returns
-        -------
-        tuple[HeldEntry, ...]
-            What was released; empty if nothing comes free.
-
-        Raises
-        ------
-        ValueError
-            If nothing of such a source is held. Other errors are those of :meth:`release`; then the
-            thresholds are taken, and a second call releases.
-        """
-        free = self.guard.adopt_source(source, by=by)
-        return self.release(free, by=by, note=note) if free else ()
-
-    async def aadopt_source(
-        self, source: str | None, *, by: str = "ragshield", note: str | None = None
-    ) -> tuple[HeldEntry, ...]:
-        """Do as :meth:`adopt_source` does, off the event loop."""
-        return await self._off_loop(lambda: self.adopt_source(source, by=by, note=note))
-
-    def keep_holding(self, source: str | None, *, by: str = "ragshield") -> None:
-        """Close the question about a source: it is an attack, or not wanted here.
-
-        Its documents stay held, and later ones are judged as before. The question is asked again
-        once twice as many are held.
-
-        Parameters
-        ----------
-        source, by
-            As of :meth:`adopt_source`.
-        """
-        self.guard.keep_holding(source, by=by)
-
-    def standing(self, ids: Sequence[str]) -> Batch:
-        """Return documents as the store has them, as entries; missing ones are left out.
-
-        What is hidden, since it is held, is among them: this is for those who review it.
-        """
-        expect_ids(ids)
-        self._access.ready()
-        return self._keeper.run(self._keeper.stored(ids)).entries
-
-    def restore(
-        self, ids: Sequence[str], *, by: str = "ragshield", note: str | None = None
-    ) -> tuple[HeldEntry, ...]:
-        """Put back documents that texts of another lineage have replaced under the same ids.
-
-        Parameters
-        ----------
-        ids
-            Of replaced documents, see ``store.quarantine.list("replaced")``. What took their place
-            goes into quarantine, as by :meth:`recall`.
-        by, note
-            As of :meth:`release`.
-
-        Raises
-        ------
-        ragshield_core.errors.QuarantineError
-            If nothing was replaced under one of the ids; nothing is put back then.
-        """
-        expect_ids(ids)
-        self._access.ready()
-        return self._keeper.run(self._keeper.restore(ids, by, note))
-
-    async def arestore(
-        self, ids: Sequence[str], *, by: str = "ragshield", note: str | None = None
-    ) -> tuple[HeldEntry, ...]:
-        """Do as :meth:`restore` does, off the event loop."""
-        return await self._off_loop(lambda: self.restore(ids, by=by, note=note))
-
-    def purge(self, ids: Sequence[str], *, by: str = "ragshield", note: str | None = None) -> int:
-        """Delete held documents for good; what is live under the same ids stays.
-
-        Parameters
-        ----------
-        ids
-            Those that are not held are ignored.
-        by, note
-            Who decided, and why; kept in the quarantine's log.
-
-        Returns
-        -------
-        int
-            How many revisions were deleted.
-
-        Raises
-        ------
-        NotImplementedError
-            If one of them is still in the store inside, hidden, and that cannot delete.
-        """
-        expect_ids(ids)
-        self._access.ready()
-        return self._keeper.run(self._keeper.purge(ids, by, note))
-
-    async def apurge(
-        self, ids: Sequence[str], *, by: str = "ragshield", note: str | None = None
-    ) -> int:
-        """Do as :meth:`purge` does, off the event loop."""
-        return await self._off_loop(lambda: self.purge(ids, by=by, note=note))
-
-    def recall(
-        self,
-        ids: Sequence[str],
-        decisions: Sequence[Decision] | None = None,
-        *,
-        by: str = "ragshield",
-        note: str | None = None,
-    ) -> tuple[str, ...]:
-        """Take documents out of the store and into quarantine; :meth:`release` puts them back.
-
-        They are held as the store has them, durably before they are deleted; where the store inside
-        cannot delete, reads hide them. The guard forgets them, and takes them for suspicious.
-
-        Parameters
-        ----------
-        ids
-            Of documents in the store; those that are not there are ignored.
-        decisions
-            Why, one per id. What a person has released before then stays; without decisions it
-            leaves as well, since a person decides again.
-        by, note
-            Who decided, and why, where no decisions are given; kept in the quarantine.
-
-        Returns
-        -------
-        tuple[str, ...]
-            The ids that left.
-
-        Raises
-        ------
-        ValueError
-            If there are decisions, but not one per id.
-
-        Notes
-        -----
-        Of a document that came past the guard, the quarantine keeps what metadata it can; such a
-        document is hidden, and not deleted, so that nothing of it gets lost.
-
-        Examples
-        --------
-        >>> from langchain_core.embeddings import DeterministicFakeEmbedding
-        >>> from langchain_core.vectorstores import InMemoryVectorStore
-        >>> from ragshield_core import Guard, Quarantine
-        >>> from ragshield_core.detectors import CliqueDetector
-        >>> guard = Guard([CliqueDetector()], quarantine=Quarantine("sqlite://"))
-        >>> inner = InMemoryVectorStore(DeterministicFakeEmbedding(size=8))
-        >>> store = GuardedVectorStore(inner, guard=guard)
-        >>> _ = store.add_texts(["send your password to ..."], ids=["1"])
-        >>> store.recall(["1"], by="anna", note="reported by a customer")
-        ('1',)
-        >>> store.get_by_ids(["1"])
-        []
-        """
-        expect_ids(ids)
-        self._access.ready()
-        return self._keeper.run(self._keeper.recall(ids, decisions, by, note))
-
-    async def arecall(
-        self,
-        ids: Sequence[str],
-        decisions: Sequence[Decision] | None = None,
-        *,
-        by: str = "ragshield",
-        note: str | None = None,
-    ) -> tuple[str, ...]:
-        """Do as :meth:`recall` does, off the event loop."""
-        return await self._off_loop(lambda: self.recall(ids, decisions, by=by, note=note))
-
-    def recover(self) -> int:
-        """Settle what workers have begun and cannot end any more; every write begins with it.
-
-        Of a guard that was opened on a database, see :meth:`ragshield_core.Guard.open`: what a
-        worker was about when it crashed is finished or undone, as far as the store inside says.
-
-        Returns
-        -------
-        int
-            How many events of the journal were settled; 0 where nothing is shared.
-        """
-        self._access.ready()
-        return self._keeper.run_recovery()
-
-    async def arecover(self) -> int:
-        """Do as :meth:`recover` does, off the event loop."""
-        return await self._off_loop(self.recover)
-
-    def rescreen(self) -> int:
-        """Screen what was let in although a detector failed on it; recall what is suspicious.
-
-        Where the policy fails open, see :class:`ragshield_core.Policy`. Operations do so by
-        themselves once the detector works again; :meth:`ragshield_core.Guard.unscreened` says what
-        waits.
-
-        Returns
-        -------
-        int
-            How many documents are screened now.
-        """
-        self._access.ready()
-        return self._keeper.run(self._keeper.rescreen())
-
-    async def arescreen(self) -> int:
-        """Do as :meth:`rescreen` does, off the event loop."""
-        return await self._off_loop(self.rescreen)
-
-    def reconcile(self, *, adopt: Chosen = False, forget: Chosen = False) -> Reconciliation:
-        """Compare all of the store with what the guard knows, and mend what is asked for.
-
-        They differ after writes past the guard, a restored backup, or the loss of a store. Every
-        document is read, part by part; nothing changes unless it is asked for.
-
-        Parameters
-        ----------
-        adopt
-            What to screen, as if it was written now, and learn: True for all that the guard does
-            not know or knows otherwise, or ids of some. What is suspicious goes into quarantine.
-        forget
-            What the guard is to forget: True for all that the store lacks, or ids of some.
-
-        Returns
-        -------
-        Reconciliation
-            Ids of what differed before, and of what was done.
-
-        Raises
-        ------
-        NotImplementedError
-            If the store inside cannot name its documents.
-
-        Examples
-        --------
-        >>> from langchain_core.embeddings import DeterministicFakeEmbedding
-        >>> from langchain_core.vectorstores import InMemoryVectorStore
-        >>> from ragshield_core import Guard, Quarantine
-        >>> from ragshield_core.detectors import CliqueDetector
-        >>> guard = Guard([CliqueDetector()], quarantine=Quarantine("sqlite://"))
-        >>> inner = InMemoryVectorStore(DeterministicFakeEmbedding(size=8))
-        >>> store = GuardedVectorStore(inner, guard=guard)
-        >>> _ = inner.add_texts(["past the guard"], ids=["1"])
-        >>> store.reconcile(adopt=True).adopted
-        ('1',)
-        >>> store.reconcile().agrees
-        True
-        """
-        self._access.ready()
-        return self._keeper.run(reconciled(self._keeper, adopt=adopt, forget=forget))
-
-    async def areconcile(self, *, adopt: Chosen = False, forget: Chosen = False) -> Reconciliation:
-        """Do as :meth:`reconcile` does, off the event loop."""
-        return await self._off_loop(lambda: self.reconcile(adopt=adopt, forget=forget))
-
-    def refresh_quarantine(self) -> None:
-        """Ask the quarantine what is held.
-
-        Only needed where somebody else holds or judges entries that stay in the store inside:
-        another process, or a person, directly in the quarantine. What this store holds itself it
-        knows at once; with a guard that was opened on a database, every read looks.
-        """
-        self._keeper.refresh()
-
-    def scan(
-        self,
-        fpr: float = 0.01,
-        clean_ids: Iterable[str] | None = None,
-        *,
-        quarantine: bool = False,
-        remove: bool = True,
-        seed: int = 0,
-    ) -> ScanReport:
-        """Audit all that the store holds, each document judged against the others.
-
-        The guard's detectors are built anew for it, so that what the guard has learned stays as it
-        is. Writes may go on while the audit runs.
-
-        Parameters
-        ----------
-        fpr, clean_ids, seed
-            As of :func:`ragshield_core.tools.audit.scan`.
-        quarantine
-            Whether findings leave the store and are held, durably before they are deleted;
-            :meth:`release` puts them back. By default the store stays as it is.
-        remove
-            Whether held findings are deleted from the store inside. Where they are not, reads of
-            this store hide them all the same, but others that use the store inside see them.
-
-        Returns
-        -------
-        ScanReport
-            Findings, worst first. With ``quarantine=True``, those that stayed, because a person
-            has released them before or they changed meanwhile, are admitted with a note.
-        """
-        self._access.ready()
-        report = self._keeper.scan(fpr, clean_ids, seed)
-        if quarantine and report.found:
-            report = self._keeper.run(self._keeper.take_out(report, remove=remove))
-        return report
-
-    async def ascan(
-        self,
-        fpr: float = 0.01,
-        clean_ids: Iterable[str] | None = None,
-        *,
-        quarantine: bool = False,
-        remove: bool = True,
-        seed: int = 0,
-    ) -> ScanReport:
-        """Do as :meth:`scan` does, off the event loop; writes wait for it."""
-        return await self._off_loop(
-            lambda: self.scan(fpr, clean_ids, quarantine=quarantine, remove=remove, seed=seed)
-        )
+        return await self._in_thread(lambda: self.delete(ids, **kwargs))
 
     @classmethod
-    def adopt(  # noqa: PLR0913 - as of the constructor
+    def adopt(
         cls,
         inner: VectorStore,
         *,
@@ -918,12 +581,7 @@ class GuardedVectorStore(VectorStore):
         clean_ids: Iterable[str] | None = None,
         batch_size: int = 1000,
         progress: bool = True,
-        label_key: str = "label",
-        lineage_key: str | None = None,
-        prompt_keys: Sequence[str] | None = None,
-        inner_store: InnerStore | None = None,
-        name: str | None = None,
-        neighbors: Where | None = None,
+        **settings: Unpack[_Settings],
     ) -> Self:
         """Guard a store that holds documents already.
 
@@ -949,8 +607,9 @@ class GuardedVectorStore(VectorStore):
             How many documents are read at a time.
         progress
             Whether to show on standard error how far it is.
-        label_key, lineage_key, prompt_keys, inner_store, name, neighbors
-            As for the constructor.
+        **settings
+            As for the constructor: label_key, lineage_key, prompt_keys, inner_store, name,
+            neighbors, parent_key.
 
         Raises
         ------
@@ -972,22 +631,12 @@ class GuardedVectorStore(VectorStore):
         >>> store.guard.calibrated
         True
         """
-        guard = guard if guard is not None else Guard.default()
-        expect_guard(guard)
-        keys: dict[str, Any] = {
-            "label_key": label_key,
-            "lineage_key": lineage_key,
-            "prompt_keys": prompt_keys,
-            "name": name,
-            "neighbors": neighbors,
-        }
-        with _adopting():
-            store = cls(inner, guard=guard, inner_store=inner_store, **keys)
-        store._learn(clean_ids, batch_size, progress=progress)
+        store = cls._for_adoption(inner, guard, settings)
+        store._learn(clean_ids, batch_size, progress=progress)  # noqa: SLF001 - of this class
         return store
 
     @classmethod
-    async def aadopt(  # noqa: PLR0913 - as of the constructor
+    async def aadopt(
         cls,
         inner: VectorStore,
         *,
@@ -995,30 +644,27 @@ class GuardedVectorStore(VectorStore):
         clean_ids: Iterable[str] | None = None,
         batch_size: int = 1000,
         progress: bool = True,
-        label_key: str = "label",
-        lineage_key: str | None = None,
-        prompt_keys: Sequence[str] | None = None,
-        inner_store: InnerStore | None = None,
-        name: str | None = None,
-        neighbors: Where | None = None,
+        **settings: Unpack[_Settings],
     ) -> Self:
         """Do as :meth:`adopt` does, off the event loop."""
-        guard = guard if guard is not None else Guard.default()
-        expect_guard(guard)
-        keys: dict[str, Any] = {
-            "label_key": label_key,
-            "lineage_key": lineage_key,
-            "prompt_keys": prompt_keys,
-            "name": name,
-            "neighbors": neighbors,
-        }
-        with _adopting():
-            store = cls(inner, guard=guard, inner_store=inner_store, **keys)
-        await store._off_loop(lambda: store._learn(clean_ids, batch_size, progress=progress))
+        store = cls._for_adoption(inner, guard, settings)
+        learn = partial(store._learn, clean_ids, batch_size, progress=progress)  # noqa: SLF001
+        await store._in_thread(learn)  # noqa: SLF001 - of this class
         return store
 
     @classmethod
-    def from_texts(  # noqa: PLR0913 - as of the constructor
+    def _for_adoption(cls, inner: VectorStore, guard: Guard | None, settings: _Settings) -> Self:
+        """Return a store whose guard is about to learn what it holds, and warns of nothing."""
+        guard = guard if guard is not None else Guard.default()
+        expect_guard(guard)
+        token = ADOPTING.set(True)
+        try:
+            return cls(inner, guard=guard, **settings)
+        finally:
+            ADOPTING.reset(token)
+
+    @classmethod
+    def from_texts(
         cls,
         texts: Iterable[str],
         embedding: Embeddings,
@@ -1027,10 +673,6 @@ class GuardedVectorStore(VectorStore):
         ids: Sequence[str | None] | None = None,
         vectorstore_cls: type[VectorStore] | None = None,
         guard: Guard | None = None,
-        label_key: str = "label",
-        lineage_key: str | None = None,
-        prompt_keys: Sequence[str] | None = None,
-        name: str | None = None,
         **kwargs: Any,
     ) -> Self:
         """Make a new guarded store and write texts into it.
@@ -1041,32 +683,22 @@ class GuardedVectorStore(VectorStore):
             As for any vector store.
         vectorstore_cls
             Class of the store inside.
-        guard, label_key, lineage_key, prompt_keys, name
+        guard
             As for the constructor.
         **kwargs
-            For the constructor of the store inside, e.g. ``distance_strategy`` of FAISS.
+            As for the constructor: label_key, lineage_key, prompt_keys, name, parent_key. Others
+            are for the constructor of the store inside, e.g. ``distance_strategy`` of FAISS.
 
         Raises
         ------
         TypeError
             If ``vectorstore_cls`` or ``guard`` is missing.
         """
-        listed = list(texts)
-        inner_cls, guard = _required(vectorstore_cls, guard)
-        settings = {
-            "guard": guard,
-            "label_key": label_key,
-            "lineage_key": lineage_key,
-            "prompt_keys": prompt_keys,
-            "name": name,
-        }
-        vectors = embedding.embed_documents(listed) if listed else []
-        store = cls._empty(inner_cls, embedding, vectors, kwargs, **settings)
-        store.add_embeddings(zip(listed, vectors, strict=True), metadatas, ids)
-        return store
+        made = embedding, list(texts), None, metadatas, ids, vectorstore_cls, guard, kwargs
+        return done(cls._making(*made))
 
     @classmethod
-    async def afrom_texts(  # noqa: PLR0913 - as of the constructor
+    async def afrom_texts(
         cls,
         texts: Iterable[str],
         embedding: Embeddings,
@@ -1075,29 +707,14 @@ class GuardedVectorStore(VectorStore):
         ids: Sequence[str | None] | None = None,
         vectorstore_cls: type[VectorStore] | None = None,
         guard: Guard | None = None,
-        label_key: str = "label",
-        lineage_key: str | None = None,
-        prompt_keys: Sequence[str] | None = None,
-        name: str | None = None,
         **kwargs: Any,
     ) -> Self:
         """Do as :meth:`from_texts` does, with the model's own async embedding."""
-        listed = list(texts)
-        inner_cls, guard = _required(vectorstore_cls, guard)
-        settings = {
-            "guard": guard,
-            "label_key": label_key,
-            "lineage_key": lineage_key,
-            "prompt_keys": prompt_keys,
-            "name": name,
-        }
-        vectors = await embedding.aembed_documents(listed) if listed else []
-        store = cls._empty(inner_cls, embedding, vectors, kwargs, **settings)
-        await store.aadd_embeddings(zip(listed, vectors, strict=True), metadatas, ids)
-        return store
+        made = embedding, list(texts), None, metadatas, ids, vectorstore_cls, guard, kwargs
+        return await adone(cls._making(*made))
 
     @classmethod
-    def from_embeddings(  # noqa: PLR0913 - as of the constructor
+    def from_embeddings(
         cls,
         text_embeddings: Iterable[tuple[str, Sequence[float]]],
         embedding: Embeddings,
@@ -1106,10 +723,6 @@ class GuardedVectorStore(VectorStore):
         ids: Sequence[str | None] | None = None,
         vectorstore_cls: type[VectorStore] | None = None,
         guard: Guard | None = None,
-        label_key: str = "label",
-        lineage_key: str | None = None,
-        prompt_keys: Sequence[str] | None = None,
-        name: str | None = None,
         **kwargs: Any,
     ) -> Self:
         """Make a new guarded store and write texts into it whose vectors are known.
@@ -1117,20 +730,12 @@ class GuardedVectorStore(VectorStore):
         Parameters are those of :meth:`from_texts`; ``embedding`` serves later queries.
         """
         pairs = list(text_embeddings)
-        inner_cls, guard = _required(vectorstore_cls, guard)
-        settings = {
-            "guard": guard,
-            "label_key": label_key,
-            "lineage_key": lineage_key,
-            "prompt_keys": prompt_keys,
-            "name": name,
-        }
-        store = cls._empty(inner_cls, embedding, [v for _, v in pairs], kwargs, **settings)
-        store.add_embeddings(pairs, metadatas, ids)
-        return store
+        texts, vectors = [text for text, _ in pairs], [vector for _, vector in pairs]
+        made = embedding, texts, vectors, metadatas, ids, vectorstore_cls, guard, kwargs
+        return done(cls._making(*made))
 
     @classmethod
-    async def afrom_embeddings(  # noqa: PLR0913 - as of the constructor
+    async def afrom_embeddings(
         cls,
         text_embeddings: Iterable[tuple[str, Sequence[float]]],
         embedding: Embeddings,
@@ -1139,25 +744,13 @@ class GuardedVectorStore(VectorStore):
         ids: Sequence[str | None] | None = None,
         vectorstore_cls: type[VectorStore] | None = None,
         guard: Guard | None = None,
-        label_key: str = "label",
-        lineage_key: str | None = None,
-        prompt_keys: Sequence[str] | None = None,
-        name: str | None = None,
         **kwargs: Any,
     ) -> Self:
         """Do as :meth:`from_embeddings` does, off the event loop."""
         pairs = list(text_embeddings)
-        inner_cls, guard = _required(vectorstore_cls, guard)
-        settings = {
-            "guard": guard,
-            "label_key": label_key,
-            "lineage_key": lineage_key,
-            "prompt_keys": prompt_keys,
-            "name": name,
-        }
-        store = cls._empty(inner_cls, embedding, [v for _, v in pairs], kwargs, **settings)
-        await store.aadd_embeddings(pairs, metadatas, ids)
-        return store
+        texts, vectors = [text for text, _ in pairs], [vector for _, vector in pairs]
+        made = embedding, texts, vectors, metadatas, ids, vectorstore_cls, guard, kwargs
+        return await adone(cls._making(*made))
 
     @classmethod
     def load_local(cls, *args: Any, **kwargs: Any) -> NoReturn:
@@ -1187,35 +780,35 @@ class GuardedVectorStore(VectorStore):
 
     def similarity_search(self, query: str, k: int = 4, **kwargs: Any) -> list[Document]:
         """Return the k documents most similar to a query."""
-        return self._search("similarity_search", query, k, kwargs)
+        return done(self._search("similarity_search", query, k, kwargs))
 
     async def asimilarity_search(self, query: str, k: int = 4, **kwargs: Any) -> list[Document]:
         """Return the k documents most similar to a query."""
-        return await self._asearch("similarity_search", query, k, kwargs)
+        return await adone(self._search("similarity_search", query, k, kwargs))
 
     def similarity_search_with_score(
         self, query: str, k: int = 4, **kwargs: Any
     ) -> list[tuple[Document, float]]:
         """Return documents and scores; whether a high one is good, the store inside knows."""
-        return self._search("similarity_search_with_score", query, k, kwargs)
+        return done(self._search("similarity_search_with_score", query, k, kwargs))
 
     async def asimilarity_search_with_score(
         self, query: str, k: int = 4, **kwargs: Any
     ) -> list[tuple[Document, float]]:
         """Return documents and scores; whether a high one is good, the store inside knows."""
-        return await self._asearch("similarity_search_with_score", query, k, kwargs)
+        return await adone(self._search("similarity_search_with_score", query, k, kwargs))
 
     def similarity_search_by_vector(
         self, embedding: list[float], k: int = 4, **kwargs: Any
     ) -> list[Document]:
         """Return the k documents most similar to a vector."""
-        return self._search("similarity_search_by_vector", embedding, k, kwargs)
+        return done(self._search("similarity_search_by_vector", embedding, k, kwargs))
 
     async def asimilarity_search_by_vector(
         self, embedding: list[float], k: int = 4, **kwargs: Any
     ) -> list[Document]:
         """Return the k documents most similar to a vector."""
-        return await self._asearch("similarity_search_by_vector", embedding, k, kwargs)
+        return await adone(self._search("similarity_search_by_vector", embedding, k, kwargs))
 
     def max_marginal_relevance_search(
         self,
@@ -1227,7 +820,7 @@ class GuardedVectorStore(VectorStore):
     ) -> list[Document]:
         """Return k documents that are similar to a query and unlike each other."""
         options = {"fetch_k": fetch_k, "lambda_mult": lambda_mult, **kwargs}
-        return self._diverse("max_marginal_relevance_search", query, k, options)
+        return done(self._diverse("max_marginal_relevance_search", query, k, options))
 
     async def amax_marginal_relevance_search(
         self,
@@ -1239,7 +832,7 @@ class GuardedVectorStore(VectorStore):
     ) -> list[Document]:
         """Return k documents that are similar to a query and unlike each other."""
         options = {"fetch_k": fetch_k, "lambda_mult": lambda_mult, **kwargs}
-        return await self._adiverse("max_marginal_relevance_search", query, k, options)
+        return await adone(self._diverse("max_marginal_relevance_search", query, k, options))
 
     def max_marginal_relevance_search_by_vector(
         self,
@@ -1251,7 +844,7 @@ class GuardedVectorStore(VectorStore):
     ) -> list[Document]:
         """Return k documents that are similar to a vector and unlike each other."""
         options = {"fetch_k": fetch_k, "lambda_mult": lambda_mult, **kwargs}
-        return self._diverse("max_marginal_relevance_search_by_vector", embedding, k, options)
+        return done(self._diverse("max_marginal_relevance_search_by_vector", embedding, k, options))
 
     async def amax_marginal_relevance_search_by_vector(
         self,
@@ -1263,8 +856,8 @@ class GuardedVectorStore(VectorStore):
     ) -> list[Document]:
         """Return k documents that are similar to a vector and unlike each other."""
         options = {"fetch_k": fetch_k, "lambda_mult": lambda_mult, **kwargs}
-        return await self._adiverse(
-            "max_marginal_relevance_search_by_vector", embedding, k, options
+        return await adone(
+            self._diverse("max_marginal_relevance_search_by_vector", embedding, k, options)
         )
 
     def _select_relevance_score_fn(self) -> Callable[[float], float]:
@@ -1272,34 +865,30 @@ class GuardedVectorStore(VectorStore):
 
     # How reads leave out what is held
 
-    def _search(self, name: str, argument: Any, k: int, options: Mapping[str, Any]) -> list[Any]:
-        """Return the k visible results of a search of the store inside."""
-        return self._found(name, argument, k, options).results
-
-    async def _asearch(
+    def _search(
         self, name: str, argument: Any, k: int, options: Mapping[str, Any]
-    ) -> list[Any]:
-        """Do as :meth:`_search` does, by the store's own async method."""
-        return (await self._afound(name, argument, k, options)).results
+    ) -> Steps[list[Any]]:
+        """Return the k visible results of a search of the store inside."""
+        found = yield from self._found(name, argument, k, options)
+        return found.results
 
-    def _found(self, name: str, argument: Any, k: int, options: Mapping[str, Any]) -> Found:
+    def _found(self, name: str, argument: Any, k: int, options: Mapping[str, Any]) -> Steps[Found]:
         """Return the k visible results of a search, and how many were hidden."""
 
-        def ask(asked: int) -> list[Any]:
-            more = self._more_candidates(name, k, asked, options)
-            return self._outward(self._access.call(name, argument, k=asked, **{**options, **more}))
+        def ask(n: int) -> Steps[list[Any]]:
+            more = self._more_candidates(name, k, n, options)
+            return self._call(name, argument, k=n, **{**options, **more})
 
         return self._mask.search(ask, k, **self._kind(name, options))
 
-    async def _afound(self, name: str, argument: Any, k: int, options: Mapping[str, Any]) -> Found:
-        """Do as :meth:`_found` does, by the store's own async method."""
-
-        async def ask(asked: int) -> list[Any]:
-            more = self._more_candidates(name, k, asked, options)
-            found = await self._access.acall(name, argument, k=asked, **{**options, **more})
-            return self._outward(found)
-
-        return await self._mask.asearch(ask, k, **self._kind(name, options))
+    def _call(self, name: str, argument: Any, **options: Any) -> Steps[list[Any]]:
+        """Return results of the store, with their documents as the caller wrote them."""
+        results = yield asked(self._access, "call", name, argument, **options)
+        outward = self._access.outward
+        return [
+            (outward(one[0]), *one[1:]) if isinstance(one, tuple) else outward(one)
+            for one in results
+        ]
 
     def _kind(self, name: str, options: Mapping[str, Any]) -> dict[str, Any]:
         """Return what :meth:`ragshield_langchain.mask.Mask.search` has to know of a search."""
@@ -1309,30 +898,11 @@ class GuardedVectorStore(VectorStore):
         return {
             "post_filtered": options.get("filter") is not None,
             "nested": not fused,
-            "parent_key": self._parent_key(),
         }
 
-    def _parent_key(self) -> str | None:
-        """Return where parts name their document, if a retriever of whole ones is calling.
-
-        The first time it is warned of, unless somebody judges what it returns.
-        """
-        caller = parent_retriever()
-        if caller is None:
-            return None
-        self._mask.know(caller.id_key, self.quarantine)
-        if not (caller.judged or self._warned_of_parents):
-            self._warned_of_parents = True
-            msg = (
-                f"a {caller.name} returns whole documents from its docstore, of which the guard "
-                "judges only the parts that it gets: put a GuardedRetriever around it, "
-                "GuardedRetriever(retriever=...), which judges the documents themselves. Those of "
-                "which a part is held are not returned."
-            )
-            warnings.warn(msg, ParentsNotJudgedWarning, stacklevel=4)
-        return caller.id_key
-
-    def _diverse(self, name: str, argument: Any, k: int, options: Mapping[str, Any]) -> list[Any]:
+    def _diverse(
+        self, name: str, argument: Any, k: int, options: Mapping[str, Any]
+    ) -> Steps[list[Any]]:
         """Return results of a search for maximal marginal relevance.
 
         Where there is something to hide among the candidates, they are chosen from here: picks that
@@ -1342,25 +912,14 @@ class GuardedVectorStore(VectorStore):
         if self._mask:
             vector = argument
             if not name.endswith("by_vector"):
-                vector = model_of(self._inner).embed_query(argument)
-            found = self._found(*self._candidates(name, vector, options))
+                vector = yield asked(model_of(self._inner), "embed_query", argument)
+            found = yield from self._found(*self._candidates(name, vector, options))
             if found.hidden:
-                return self._pick(vector, found.results, k, options)
-        return self._outward(self._access.call(name, argument, k=k, **options))
-
-    async def _adiverse(
-        self, name: str, argument: Any, k: int, options: Mapping[str, Any]
-    ) -> list[Any]:
-        """Do as :meth:`_diverse` does, by the store's own async methods."""
-        self._mask.catch_up()
-        if self._mask:
-            vector = argument
-            if not name.endswith("by_vector"):
-                vector = await model_of(self._inner).aembed_query(argument)
-            found = await self._afound(*self._candidates(name, vector, options))
-            if found.hidden:
-                return await self._off_loop(lambda: self._pick(vector, found.results, k, options))
-        return self._outward(await self._access.acall(name, argument, k=k, **options))
+                picked: list[Any] = yield self._off_loop(
+                    lambda: self._pick(vector, found.results, k, options)
+                )
+                return picked
+        return (yield from self._call(name, argument, k=k, **options))
 
     def _candidates(
         self, name: str, vector: Sequence[float], options: Mapping[str, Any]
@@ -1396,22 +955,19 @@ class GuardedVectorStore(VectorStore):
 
     def _further_search(self, name: str, *args: Any, **kwargs: Any) -> list[Any]:
         """Call a search that only this kind of store has."""
-        argument, k, options = self._arguments(name, args, kwargs)
-        if k is None:  # it says how many in a way of its own
-            return self._mask.visible(self._outward(self._access.call(name, argument, **options)))
-        if name.startswith("max_marginal_relevance"):
-            return self._diverse(name, argument, k, options)
-        return self._search(name, argument, k, options)
+        return done(self._further(name, args, kwargs))
 
     async def _afurther_search(self, name: str, *args: Any, **kwargs: Any) -> list[Any]:
-        """Do as :meth:`_further_search` does, by the store's own async method."""
+        return await adone(self._further(name, args, kwargs))
+
+    def _further(
+        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Steps[list[Any]]:
         argument, k, options = self._arguments(name, args, kwargs)
-        if k is None:
-            found = await self._access.acall(name, argument, **options)
-            return self._mask.visible(self._outward(found))
-        if name.startswith("max_marginal_relevance"):
-            return await self._adiverse(name, argument, k, options)
-        return await self._asearch(name, argument, k, options)
+        if k is None:  # it says how many in a way of its own
+            return self._mask.visible((yield from self._call(name, argument, **options)))
+        search = self._diverse if name.startswith("max_marginal_relevance") else self._search
+        return (yield from search(name, argument, k, options))
 
     def _arguments(
         self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -1445,17 +1001,9 @@ class GuardedVectorStore(VectorStore):
             self._signatures[name] = known
         return known
 
-    def _outward(self, results: Sequence[Any]) -> list[Any]:
-        """Return results with their documents as the caller wrote them."""
-        outward = self._access.outward
-        return [
-            (outward(one[0]), *one[1:]) if isinstance(one, tuple) else outward(one)
-            for one in results
-        ]
-
     # The one way in
 
-    def _add(
+    def _adding(
         self,
         texts: Sequence[str],
         metadatas: Sequence[Mapping[str, Any]],
@@ -1466,57 +1014,31 @@ class GuardedVectorStore(VectorStore):
         replacing: Collection[str] = (),
         versions: Sequence[NewVersion] = (),
         on_report: OnReport | None = None,
-    ) -> list[str]:
+    ) -> Steps[list[str]]:
         """Embed and write part by part; the report is one of all parts."""
-        self._access.ready()
         call = _Call(self._aligned(texts, metadatas, ids, vectors), texts)
         reports: list[Report] = []
         try:
             for rows in call.parts(batch_size):
                 listed = [texts[row] for row in rows]
-                found = self._embed_each(listed) if vectors is None else _taken(vectors, rows)
+                if vectors is None:
+                    found = yield from self._vectors(listed)
+                else:
+                    found = _taken(vectors, rows)
                 columns = listed, _taken(metadatas, rows), _taken(call.ids, rows), found
-                report, refused = self._write(*columns, replacing, versions)
+                write = partial(self._write, *columns, replacing, versions)
+                report, refused = yield self._off_loop(write)
                 call.refuse(rows, refused)
                 if len(report.batch) or not refused:
                     reports.append(report)
         finally:
             self._tell(reports, on_report)
         if reports:
-            report_detection(joined(reports), stage="ingestion")
-        return call.finished(written=bool(sum(len(report.batch) for report in reports)))
-
-    async def _aadd(
-        self,
-        texts: Sequence[str],
-        metadatas: Sequence[Mapping[str, Any]],
-        ids: Sequence[str | None] | None,
-        vectors: Vectors | None = None,
-        *,
-        batch_size: int | None = None,
-        replacing: Collection[str] = (),
-        versions: Sequence[NewVersion] = (),
-        on_report: OnReport | None = None,
-    ) -> list[str]:
-        """Do as :meth:`_add` does, with the model's own async embedding."""
-        call = _Call(self._aligned(texts, metadatas, ids, vectors), texts)
-        reports: list[Report] = []
-        try:
-            for rows in call.parts(batch_size):
-                listed = [texts[row] for row in rows]
-                found = (
-                    await self._aembed_each(listed) if vectors is None else _taken(vectors, rows)
-                )
-                columns = listed, _taken(metadatas, rows), _taken(call.ids, rows), found
-                work = partial(self._write, *columns, replacing, versions)
-                report, refused = await self._off_loop(work)
-                call.refuse(rows, refused)
-                if len(report.batch) or not refused:
-                    reports.append(report)
-        finally:
-            self._tell(reports, on_report)
-        if reports:
-            await areport_detection(joined(reports), stage="ingestion")
+            told = joined(reports)
+            yield Step(
+                partial(report_detection, told, stage="ingestion"),
+                partial(areport_detection, told, stage="ingestion"),
+            )
         return call.finished(written=bool(sum(len(report.batch) for report in reports)))
 
     def _tell(self, reports: Sequence[Report], on_report: OnReport | None) -> None:
@@ -1560,13 +1082,9 @@ class GuardedVectorStore(VectorStore):
         columns = columns_of(ids, texts, metadatas, vectors, self._keys)
         return self._keeper.run(self._keeper.add_columns(columns, list(replacing), versions))
 
-    def _hold_back(self, versions: Sequence[NewVersion]) -> list[str]:
-        """Take new versions of which a part was taken back out again; return what left."""
-        self._access.ready()
-        return self._keeper.run(self._keeper.hold_back(versions))
-
-    async def _ahold_back(self, versions: Sequence[NewVersion]) -> list[str]:
-        return await self._off_loop(lambda: self._hold_back(versions))
+    def _hold_back(self, versions: Sequence[NewVersion]) -> Step:
+        """Take new versions of which a part was taken back out again; answers what left."""
+        return self._off_loop(lambda: self._run(self._keeper.hold_back(versions)))
 
     def _learn(self, trusted: Iterable[str] | None, batch_size: int, *, progress: bool) -> None:
         """Fit and calibrate the guard on what the store inside holds."""
@@ -1574,23 +1092,40 @@ class GuardedVectorStore(VectorStore):
         with shown(progress) as tell:
             self._keeper.adopt(trusted, batch_size, tell)
 
-    async def _off_loop(self, work: Callable[[], T]) -> T:
-        """Run work in the thread for writes; the store inside may come back to this loop."""
-        loop = asyncio.get_running_loop()
+    def _ready(self) -> None:
+        self._access.ready()
 
-        def there() -> T:
-            CALLERS_LOOP.set(loop)  # in a copy of the context, which ends with this call
-            return work()
+    async def _arun(self, steps: Steps[T]) -> T:
+        return await self._in_thread(partial(self._run, steps))
 
-        return await loop.run_in_executor(self._worker, copy_context().run, there)
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        return await in_thread(work, self._worker)
 
-    def _embed(self, texts: list[str]) -> list[list[float]]:
+    def _off_loop(self, work: Callable[[], Any]) -> Step:
+        return Step(work, partial(self._in_thread, work))
+
+    def _vectors(self, texts: list[str]) -> Steps[list[list[float] | None]]:
+        """Return vectors, None for texts that the model refuses, unless it refuses all."""
+        found = yield from self._tried(texts)
+        if not any(found):
+            found = yield from self._embedded(texts)  # raises what it raised before
+        return found
+
+    def _tried(self, texts: list[str]) -> Steps[list[list[float] | None]]:
+        try:
+            return (yield from self._embedded(texts))
+        except REFUSALS:
+            if len(texts) == 1:
+                return [None]
+        half = len(texts) // 2
+        first = yield from self._tried(texts[:half])
+        return first + (yield from self._tried(texts[half:]))
+
+    def _embedded(self, texts: list[str]) -> Steps[list[list[float] | None]]:
+        if not texts:
+            return []
         with self._embedding(len(texts)):
-            return model_of(self._inner).embed_documents(texts) if texts else []
-
-    async def _aembed(self, texts: list[str]) -> list[list[float]]:
-        with self._embedding(len(texts)):
-            return await model_of(self._inner).aembed_documents(texts) if texts else []
+            return [*(yield asked(model_of(self._inner), "embed_documents", texts))]
 
     @contextmanager
     def _embedding(self, n_texts: int) -> Iterator[None]:
@@ -1605,46 +1140,28 @@ class GuardedVectorStore(VectorStore):
             )
             raise
 
-    def _embed_each(self, texts: list[str]) -> list[list[float] | None]:
-        """Return vectors, None for texts that the model refuses, unless it refuses all."""
-        found = self._tried(texts)
-        return found if any(found) else [*self._embed(texts)]  # raises what it raised before
-
-    def _tried(self, texts: list[str]) -> list[list[float] | None]:
-        try:
-            return [*self._embed(texts)]
-        except REFUSALS:
-            if len(texts) == 1:
-                return [None]
-            half = len(texts) // 2
-            return self._tried(texts[:half]) + self._tried(texts[half:])
-
-    async def _aembed_each(self, texts: list[str]) -> list[list[float] | None]:
-        found = await self._atried(texts)
-        return found if any(found) else [*await self._aembed(texts)]
-
-    async def _atried(self, texts: list[str]) -> list[list[float] | None]:
-        try:
-            return [*await self._aembed(texts)]
-        except REFUSALS:
-            if len(texts) == 1:
-                return [None]
-            half = len(texts) // 2
-            return await self._atried(texts[:half]) + await self._atried(texts[half:])
-
     @classmethod
-    def _empty(
+    def _making(
         cls,
-        inner_cls: type[VectorStore],
         embedding: Embeddings,
-        vectors: Sequence[Sequence[float]],
+        texts: list[str],
+        vectors: list[Any] | None,
+        metadatas: Sequence[dict[str, Any]] | None,
+        ids: Sequence[str | None] | None,
+        vectorstore_cls: type[VectorStore] | None,
+        guard: Guard | None,
         options: dict[str, Any],
-        **settings: Any,
-    ) -> Self:
-        """Return a guarded store around a new, empty one."""
+    ) -> Steps[Self]:
+        """Make a guarded store around a new, empty one, and write into it."""
+        inner_cls, guard = _required(vectorstore_cls, guard)
+        if vectors is None:
+            vectors = (yield asked(embedding, "embed_documents", texts)) if texts else []
+        settings = {key: options.pop(key) for key in _OF_NEW_STORES if key in options}
         # Without a vector at hand, the model is asked for the dimension that an index needs.
         dim = len(vectors[0]) if vectors else len(embedding.embed_query("dimension"))
-        return cls(create_store(inner_cls, embedding, dim, options), **settings)
+        store = cls(create_store(inner_cls, embedding, dim, options), guard=guard, **settings)
+        yield asked(store, "add_embeddings", zip(texts, vectors, strict=True), metadatas, ids)
+        return store
 
 
 class _Call:
@@ -1684,16 +1201,6 @@ def _taken(column: Any, rows: Sequence[int]) -> Any:
     return column if len(rows) == len(column) else [column[row] for row in rows]
 
 
-@contextmanager
-def _adopting() -> Iterator[None]:
-    """Make a store whose guard is about to learn what it holds."""
-    token = ADOPTING.set(True)
-    try:
-        yield
-    finally:
-        ADOPTING.reset(token)
-
-
 def _required(
     vectorstore_cls: type[VectorStore] | None, guard: Guard | None
 ) -> tuple[type[VectorStore], Guard]:
@@ -1705,6 +1212,31 @@ def _required(
         raise TypeError(msg)
     expect_guard(guard)
     return vectorstore_cls, guard
+
+
+def _documents(
+    documents: Iterable[Document], ids: Sequence[str | None] | None, batch_size: int | None
+) -> list[Document]:
+    """Return documents as a list, unless LangChain's own indexing writes them.
+
+    It passes the ids that the documents have, and a batch size; nobody else needs to do both.
+
+    Raises
+    ------
+    TypeError
+        If it does; says what to use.
+    """
+    listed = list(documents)
+    if batch_size is not None and ids and list(ids) == [document.id for document in listed]:
+        msg = (
+            "langchain_core.indexing.index over a guarded store records held documents as indexed, "
+            "skips them for ever after, and deletes the good versions that they were to replace; "
+            "use ragshield_langchain.guarded_index(docs_source, record_manager, store, ...), or "
+            "aguarded_index, which takes the same arguments and the same records. This call wrote "
+            "nothing. If it was yours: documents that have ids need no ids= beside batch_size=."
+        )
+        raise TypeError(msg)
+    return listed
 
 
 def _columns(

@@ -37,7 +37,7 @@ from pydantic import PrivateAttr
 
 from ragshield_core import Guard
 from ragshield_core.adapters.malformed import unusable
-from ragshield_core.adapters.steps import Steps
+from ragshield_core.adapters.steps import Step, Steps, adone, asked, done
 from ragshield_core.errors import MalformedEntriesError
 from ragshield_core.neighbors.table import VectorTable, Where
 from ragshield_core.quarantine import HeldEntry
@@ -338,9 +338,7 @@ class GuardedVectorStoreIndex(Guarded, VectorStoreIndex):
     ) -> None:
         self._access.struct = index_struct
         if nodes:
-            rows = _embeddable(nodes)
-            found = self._tried([nodes[row] for row in rows], show_progress)
-            vectors = _merged(nodes, rows, found)
+            vectors = done(self._embedding(nodes, show_progress))
             with self._recording() as at_once:
                 self._keeper.run(self._keeper.add_nodes(vectors, insert_kwargs, at_once=at_once))
 
@@ -353,39 +351,34 @@ class GuardedVectorStoreIndex(Guarded, VectorStoreIndex):
     ) -> None:
         self._access.struct = index_struct
         if nodes:
-            rows = _embeddable(nodes)
-            found = await self._atried([nodes[row] for row in rows], show_progress)
-            vectors = _merged(nodes, rows, found)
+            vectors = await adone(self._embedding(nodes, show_progress))
             with self._recording() as at_once:
                 await self._keeper.arun(
                     self._keeper.add_nodes(vectors, insert_kwargs, at_once=at_once)
                 )
 
-    def _tried(self, nodes: list[BaseNode], progress: bool) -> list[BaseNode]:  # noqa: FBT001
+    def _embedding(self, nodes: Sequence[BaseNode], progress: bool) -> Steps[list[BaseNode]]:  # noqa: FBT001
         """Return nodes with vectors; those that the model refuses without, unless it is all."""
+        rows = _embeddable(nodes)
+        some = [nodes[row] for row in rows]
         try:
-            return list(self._get_node_with_embedding(nodes, progress))
+            found = list((yield self._vectors(some, progress)))
         except REFUSALS:
-            found: list[BaseNode] = []
-            for node in nodes:
+            found = []
+            for node in some:
                 with suppress(*REFUSALS):
-                    found += self._get_node_with_embedding([node], progress)
+                    found += yield self._vectors([node], progress)
             if not found:
                 raise
-            return _merged(nodes, _rows_of(nodes, found), found)
+            found = _merged(some, _rows_of(some, found), found)
+        return _merged(nodes, rows, found)
 
-    async def _atried(self, nodes: list[BaseNode], progress: bool) -> list[BaseNode]:  # noqa: FBT001
-        """Do as :meth:`_tried` does."""
-        try:
-            return list(await self._aget_node_with_embedding(nodes, progress))
-        except REFUSALS:
-            found: list[BaseNode] = []
-            for node in nodes:
-                with suppress(*REFUSALS):
-                    found += await self._aget_node_with_embedding([node], progress)
-            if not found:
-                raise
-            return _merged(nodes, _rows_of(nodes, found), found)
+    def _vectors(self, nodes: Sequence[BaseNode], progress: bool = False) -> Step:  # noqa: FBT001, FBT002
+        """Embed nodes as LlamaIndex does."""
+        return Step(
+            partial(self._get_node_with_embedding, nodes, progress),
+            partial(self._aget_node_with_embedding, nodes, progress),
+        )
 
     @contextmanager
     def _recording(self) -> Iterator[bool]:
@@ -424,27 +417,27 @@ class GuardedVectorStoreIndex(Guarded, VectorStoreIndex):
         **update_kwargs
             ``insert_kwargs``, as of LlamaIndex; ``delete_kwargs`` are not needed.
         """
-        if self._keeper.run(self._waits(document)):
-            return
-        insert_kwargs = update_kwargs.get("insert_kwargs", {})
-        nodes = run_transformations([document], self._transformations, **insert_kwargs)
-        with naming(nodes, self._keeper.keys):
-            vectors = self._get_node_with_embedding(nodes)
-        if self._keeper.run(self._keeper.update(document.id_, vectors, insert_kwargs)):
-            self._docstore.set_document_hash(document.id_, document.hash)
-        self._record()
+        done(self._updating(document, update_kwargs))
 
     @dispatcher.span
     async def aupdate_ref_doc(self, document: Document, **update_kwargs: Any) -> None:
         """Do as :meth:`update_ref_doc` does, by async methods."""
-        if await self._keeper.arun(self._waits(document)):
+        await adone(self._updating(document, update_kwargs))
+
+    def _updating(self, document: Document, update_kwargs: dict[str, Any]) -> Steps[None]:
+        keeper = self._keeper
+        if (yield keeper.step(self._waits(document))):
             return
         insert_kwargs = update_kwargs.get("insert_kwargs", {})
-        nodes = await arun_transformations([document], self._transformations, **insert_kwargs)
-        with naming(nodes, self._keeper.keys):
-            vectors = await self._aget_node_with_embedding(nodes)
-        if await self._keeper.arun(self._keeper.update(document.id_, vectors, insert_kwargs)):
-            await self._docstore.aset_document_hash(document.id_, document.hash)
+        transform = [document], self._transformations
+        nodes = yield Step(
+            partial(run_transformations, *transform, **insert_kwargs),
+            partial(arun_transformations, *transform, **insert_kwargs),
+        )
+        with naming(nodes, keeper.keys):
+            vectors = yield self._vectors(nodes)
+        if (yield keeper.step(keeper.update(document.id_, vectors, insert_kwargs))):
+            yield asked(self._docstore, "set_document_hash", document.id_, document.hash)
         self._record()
 
     @dispatcher.span
@@ -466,11 +459,7 @@ class GuardedVectorStoreIndex(Guarded, VectorStoreIndex):
             Not used.
         """
         del delete_kwargs
-        options = {"from_docstore": delete_from_docstore}
-        self._keeper.run(self._keeper.delete_document(ref_doc_id, options))
-        if delete_from_docstore:
-            self._delete_from_docstore(ref_doc_id)
-        self._record()
+        done(self._deleting(ref_doc_id, delete_from_docstore))
 
     @dispatcher.span
     async def adelete_ref_doc(
@@ -481,10 +470,16 @@ class GuardedVectorStoreIndex(Guarded, VectorStoreIndex):
     ) -> None:
         """Do as :meth:`delete_ref_doc` does, by async methods."""
         del delete_kwargs
-        options = {"from_docstore": delete_from_docstore}
-        await self._keeper.arun(self._keeper.delete_document(ref_doc_id, options))
-        if delete_from_docstore:
-            await self._adelete_from_docstore(ref_doc_id)
+        await adone(self._deleting(ref_doc_id, delete_from_docstore))
+
+    def _deleting(self, ref_doc_id: str, from_docstore: bool) -> Steps[None]:  # noqa: FBT001
+        options = {"from_docstore": from_docstore}
+        yield self._keeper.step(self._keeper.delete_document(ref_doc_id, options))
+        if from_docstore:
+            yield Step(
+                partial(self._delete_from_docstore, ref_doc_id),
+                partial(self._adelete_from_docstore, ref_doc_id),
+            )
         self._record()
 
     def delete_nodes(
@@ -496,8 +491,7 @@ class GuardedVectorStoreIndex(Guarded, VectorStoreIndex):
         """Delete nodes, from quarantine as well; confirmed poison stays there."""
         del delete_kwargs
         options = {"from_docstore": delete_from_docstore}
-        self._keeper.run(self._keeper.delete(node_ids, options))
-        self._record()
+        self._change(self._keeper.delete(node_ids, options))
 
     async def adelete_nodes(
         self,
@@ -508,8 +502,7 @@ class GuardedVectorStoreIndex(Guarded, VectorStoreIndex):
         """Do as :meth:`delete_nodes` does, by async methods."""
         del delete_kwargs
         options = {"from_docstore": delete_from_docstore}
-        await self._keeper.arun(self._keeper.delete(node_ids, options))
-        self._record()
+        await self._achange(self._keeper.delete(node_ids, options))
 
     # Reads
 
@@ -525,7 +518,7 @@ class GuardedVectorStoreIndex(Guarded, VectorStoreIndex):
         # Some have no synthesizer: they ask a query engine, or no index at all.
         return answering(engine) if hasattr(engine, "_get_response_synthesizer") else engine
 
-    def _embed(self, model: BaseEmbedding | None) -> Embed:
+    def _embedder(self, model: BaseEmbedding | None) -> Embed:
         return embedding_with(self._embed_model if model is None else model)
 
     def _record(self) -> None:
@@ -764,14 +757,18 @@ class ReadView(BasePydanticVectorStore):
     @dispatcher.span
     def query(self, query: VectorStoreQuery, **kwargs: Any) -> VectorStoreQueryResult:
         """Return what the vector store finds, without what is held."""
-        ask = partial(self._inner.query, **kwargs)
-        return self._mask.query(ask, query, self._shows, self._access.orphans)
+        return done(self._query(query, kwargs))
 
     @dispatcher.span
     async def aquery(self, query: VectorStoreQuery, **kwargs: Any) -> VectorStoreQueryResult:
         """Do as :meth:`query` does, by the vector store's async method."""
-        ask = partial(self._inner.aquery, **kwargs)
-        return await self._mask.aquery(ask, query, self._shows, self._access.orphans)
+        return await adone(self._query(query, kwargs))
+
+    def _query(
+        self, query: VectorStoreQuery, kwargs: dict[str, Any]
+    ) -> Steps[VectorStoreQueryResult]:
+        ask = partial(asked, self._inner, "query", **kwargs)
+        return self._mask.query(ask, query, self._shows, self._access.orphans)
 
     def _shows(self, entry_id: str | None, node: BaseNode | None) -> bool:
         """Return whether a result may be seen; of stores that keep vectors only, with its node."""

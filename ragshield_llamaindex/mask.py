@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from llama_index.core.schema import BaseNode
@@ -14,6 +14,7 @@ from llama_index.core.vector_stores.types import (
 
 from ragshield_core.adapters.mask import PAGE, Claims, Search
 from ragshield_core.adapters.mask import Mask as CoreMask
+from ragshield_core.adapters.steps import Step, Steps
 from ragshield_llamaindex.convert import MetadataKeys, claims_of, context_of, text_of
 
 # Whether a result may be seen, by its id and its node, as far as the store gives them.
@@ -49,11 +50,11 @@ class Mask(CoreMask[BaseNode]):
 
     def query(
         self,
-        ask: Callable[[VectorStoreQuery], VectorStoreQueryResult],
+        ask: Callable[[VectorStoreQuery], Step],
         query: VectorStoreQuery,
         shows: Shows,
         others: int = 0,
-    ) -> VectorStoreQueryResult:
+    ) -> Steps[VectorStoreQueryResult]:
         """Return the visible results of a query, in the order of the store.
 
         Parameters
@@ -69,21 +70,7 @@ class Mask(CoreMask[BaseNode]):
         """
         search = self._search(query, others)
         while True:
-            result = ask(asking_for(query, search.asked))
-            if search.enough(size_of(result), seen(result, shows)):
-                return cut(result, search.rows)
-
-    async def aquery(
-        self,
-        ask: Callable[[VectorStoreQuery], Awaitable[VectorStoreQueryResult]],
-        query: VectorStoreQuery,
-        shows: Shows,
-        others: int = 0,
-    ) -> VectorStoreQueryResult:
-        """Do as :meth:`query` does."""
-        search = self._search(query, others)
-        while True:
-            result = await ask(asking_for(query, search.asked))
+            result = yield ask(asking_for(query, search.asked))
             if search.enough(size_of(result), seen(result, shows)):
                 return cut(result, search.rows)
 

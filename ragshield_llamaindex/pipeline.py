@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections import Counter
 from collections.abc import Sequence
@@ -17,6 +16,8 @@ from llama_index.core.schema import BaseNode, Document, TransformComponent
 from pydantic import PrivateAttr
 
 from ragshield_core import Guard, Report
+from ragshield_core.adapters.guarded import AnswersSources
+from ragshield_core.adapters.steps import Step, Steps, adone, asked, done, own
 from ragshield_core.quarantine import HeldEntry
 from ragshield_llamaindex.convert import NO_ENTRIES, in_stages, naming, source_of
 from ragshield_llamaindex.events import dispatcher
@@ -91,7 +92,7 @@ class _Outcome(NamedTuple):
         return self._replace(result=result)
 
 
-class GuardedIngestionPipeline(IngestionPipeline):
+class GuardedIngestionPipeline(AnswersSources, IngestionPipeline):
     """Drop-in replacement for an IngestionPipeline: suspicious nodes get neither in nor recorded.
 
     A plain pipeline stores its input documents whatever became of their nodes, and deletes the old
@@ -201,6 +202,11 @@ class GuardedIngestionPipeline(IngestionPipeline):
         return [step for step in self.transformations if isinstance(step, PoisonGuard)][-1]
 
     @property
+    def guard(self) -> Guard:
+        """The guard of these steps, and of the vector store."""
+        return self.poison_guard.guard
+
+    @property
     def last_result(self) -> PipelineResult:
         """What the latest run did."""
         return self._result
@@ -226,58 +232,14 @@ class GuardedIngestionPipeline(IngestionPipeline):
         Sequence[BaseNode]
             The nodes that went in; :attr:`last_result` tells of the rest.
         """
-        keeper = self._keeper()
-        arrived = (
-            frozenset() if keeper is None or self.docstore is None else keeper.run(keeper.arrived())
-        )
-        inputs = self._prepare_inputs(documents, nodes)
-        waiting = (
-            frozenset[str]()
-            if keeper is None or self.docstore is None
-            else keeper.run(keeper.still_held(_versions_of(inputs)))
-        )
-        with naming(inputs, self.poison_guard.keys):
-            plan = self._plan(inputs, arrived, waiting)
-        older = [] if keeper is None else keeper.run(keeper.nodes_in(plan.leaving))
-        unfit = None if keeper is None else keeper.access.unfit
-        stages, after = self._stages()
-        foreseen = Foreseen()
-        left: Sequence[BaseNode] = plan.run
-        reports = []
-        try:
-            for before, guard in stages:
-                with naming(left, guard.keys):
-                    made = before.run(
-                        show_progress=show_progress,
-                        nodes=left,
-                        cache_collection=cache_collection,
-                        in_place=in_place,
-                        num_workers=num_workers,
-                        **kwargs,
-                    )
-                with naming(made, guard.keys):
-                    made = StableIds()(made)
-                left, report = guard.screen(
-                    made, replacing=older, unfit=unfit, decide=self._decide(guard, foreseen)
-                )
-                reports.append(report)
-            outcome = self._outcome(plan, left, in_stages(reports))
-            outcome = outcome._replace(
-                nodes=list(run_transformations(outcome.nodes, after, in_place=in_place, **kwargs))
-            )
-            vectors = _with_vectors(outcome.nodes)
-            outcome = outcome.written([] if keeper is None else vectors)
-            if keeper is not None:
-                replaced = [*outcome.replaced, *plan.missing]
-                waits = outcome.result.rejected_updates
-                report = keeper.run(keeper.admit(reports, vectors, replaced, waits, foreseen))
-                outcome = outcome._replace(result=replace(outcome.result, report=report))
-        except Exception:
-            if keeper is not None:
-                keeper.run(keeper.give_up(foreseen))
-            raise
-        self._record(plan, outcome, store_doc_text=store_doc_text)
-        return outcome.nodes
+        options = {
+            "show_progress": show_progress,
+            "cache_collection": cache_collection,
+            "in_place": in_place,
+            "num_workers": num_workers,
+            **kwargs,
+        }
+        return done(self._running(documents, nodes, options, store_doc_text=store_doc_text))
 
     @dispatcher.span
     async def arun(
@@ -292,21 +254,35 @@ class GuardedIngestionPipeline(IngestionPipeline):
         **kwargs: Any,
     ) -> Sequence[BaseNode]:
         """Do as :meth:`run` does, by async methods; the document store is told in a thread."""
+        options = {
+            "show_progress": show_progress,
+            "cache_collection": cache_collection,
+            "in_place": in_place,
+            "num_workers": num_workers,
+            **kwargs,
+        }
+        steps = self._running(documents, nodes, options, store_doc_text=store_doc_text)
+        return await adone(steps)
+
+    def _running(
+        self,
+        documents: list[Document] | None,
+        nodes: Sequence[BaseNode] | None,
+        options: dict[str, Any],
+        *,
+        store_doc_text: bool,
+    ) -> Steps[Sequence[BaseNode]]:
         keeper = self._keeper()
-        arrived = (
-            frozenset()
-            if keeper is None or self.docstore is None
-            else await keeper.arun(keeper.arrived())
-        )
         inputs = self._prepare_inputs(documents, nodes)
-        waiting = (
-            frozenset[str]()
-            if keeper is None or self.docstore is None
-            else await keeper.arun(keeper.still_held(_versions_of(inputs)))
-        )
+        arrived, waiting = frozenset[tuple[str, str | None]](), frozenset[str]()
+        if keeper is not None and self.docstore is not None:
+            arrived = yield keeper.step(keeper.arrived())
+            waiting = yield keeper.step(keeper.still_held(_versions_of(inputs)))
         with naming(inputs, self.poison_guard.keys):
-            plan = await asyncio.to_thread(self._plan, inputs, arrived, waiting)
-        older = [] if keeper is None else await keeper.arun(keeper.nodes_in(plan.leaving))
+            plan: _Plan = yield own(self._plan, inputs, arrived, waiting)
+        older: Sequence[str] = ()
+        if keeper is not None:
+            older = yield keeper.step(keeper.nodes_in(plan.leaving))
         unfit = None if keeper is None else keeper.access.unfit
         stages, after = self._stages()
         foreseen = Foreseen()
@@ -315,37 +291,30 @@ class GuardedIngestionPipeline(IngestionPipeline):
         try:
             for before, guard in stages:
                 with naming(left, guard.keys):
-                    made = await before.arun(
-                        show_progress=show_progress,
-                        nodes=left,
-                        cache_collection=cache_collection,
-                        in_place=in_place,
-                        num_workers=num_workers,
-                        **kwargs,
-                    )
+                    made = yield asked(before, "run", nodes=left, **options)
                 with naming(made, guard.keys):
                     made = StableIds()(made)
-                left, report = await guard.ascreen(
-                    made, replacing=older, unfit=unfit, decide=self._decide(guard, foreseen)
-                )
+                decide = self._decide(guard, foreseen)
+                how = {"replacing": older, "unfit": unfit, "decide": decide}
+                left, report = yield asked(guard, "screen", made, **how)
                 reports.append(report)
             outcome = self._outcome(plan, left, in_stages(reports))
-            left = await arun_transformations(outcome.nodes, after, in_place=in_place, **kwargs)
+            left = yield _transformed(outcome.nodes, after, options)
             outcome = outcome._replace(nodes=list(left))
             vectors = _with_vectors(outcome.nodes)
             outcome = outcome.written([] if keeper is None else vectors)
             if keeper is not None:
                 replaced = [*outcome.replaced, *plan.missing]
                 waits = outcome.result.rejected_updates
-                report = await keeper.arun(
+                report = yield keeper.step(
                     keeper.admit(reports, vectors, replaced, waits, foreseen)
                 )
                 outcome = outcome._replace(result=replace(outcome.result, report=report))
         except Exception:
             if keeper is not None:
-                await keeper.arun(keeper.give_up(foreseen))
+                yield keeper.step(keeper.give_up(foreseen))
             raise
-        await asyncio.to_thread(self._record, plan, outcome, store_doc_text=store_doc_text)
+        yield own(self._record, plan, outcome, store_doc_text=store_doc_text)
         return outcome.nodes
 
     def release(
@@ -377,48 +346,6 @@ class GuardedIngestionPipeline(IngestionPipeline):
         guard.forget_held(nodes)
         guard.trust(nodes)
         return released
-
-    def adopt_source(
-        self, source: str | None, *, by: str = "ragshield", note: str | None = None
-    ) -> tuple[HeldEntry, ...]:
-        """Take thresholds for a source that a person has found to be good; release what comes free.
-
-        The most suspicious share of its nodes, as large as the accepted rate, stays held. Later
-        nodes of the source are judged by the same thresholds.
-
-        Parameters
-        ----------
-        source
-            Its name, as ``guard.questions()`` has it; ``None`` for nodes that name none.
-        by, note
-            As of :meth:`release`.
-
-        Returns
-        -------
-        tuple[HeldEntry, ...]
-            What was released; empty if nothing comes free.
-
-        Raises
-        ------
-        ValueError
-            If nothing of such a source is held. Other errors are those of :meth:`release`; then the
-            thresholds are taken, and a second call releases.
-        """
-        free = self.poison_guard.guard.adopt_source(source, by=by)
-        return self.release(free, by=by, note=note) if free else ()
-
-    def keep_holding(self, source: str | None, *, by: str = "ragshield") -> None:
-        """Close the question about a source: it is an attack, or not wanted here.
-
-        Its nodes stay held, and later ones are judged as before. The question is asked again once
-        twice as many are held.
-
-        Parameters
-        ----------
-        source, by
-            As of :meth:`adopt_source`.
-        """
-        self.poison_guard.guard.keep_holding(source, by=by)
 
     def restore(
         self, ids: Sequence[str], *, by: str = "ragshield", note: str | None = None
@@ -591,6 +518,18 @@ class GuardedIngestionPipeline(IngestionPipeline):
         self.docstore.add_documents(outcome.whole, store_text=store_doc_text)
         # Not the text of a document that is held in part: it would be all there.
         self.docstore.set_document_hashes({node.id_: node.hash for node in outcome.partly})
+
+
+def _transformed(
+    nodes: Sequence[BaseNode], steps: Sequence[TransformComponent], options: dict[str, Any]
+) -> Step:
+    """Run the steps after the last guard, which have neither a cache nor workers."""
+    of_pipelines = ("show_progress", "cache_collection", "num_workers")
+    rest = {name: value for name, value in options.items() if name not in of_pipelines}
+    return Step(
+        partial(run_transformations, nodes, steps, **rest),
+        partial(arun_transformations, nodes, steps, **rest),
+    )
 
 
 def _guarded(steps: list[TransformComponent], guard: Guard) -> list[TransformComponent]:

@@ -5,10 +5,8 @@ For stores that were filled unguarded. What is dropped stays in the store.
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import logging
-import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -28,6 +26,7 @@ from llama_index.core.vector_stores.types import BasePydanticVectorStore
 from pydantic import Field, PrivateAttr
 
 from ragshield_core import Batch, Quarantine, Report
+from ragshield_core.adapters.steps import Steps, adone, asked, done, own
 from ragshield_core.detectors.base import Detector, Need
 from ragshield_core.errors import InvalidBatchError, PoisonFilterOrderWarning
 from ragshield_core.findings import Verdict, printable
@@ -37,6 +36,7 @@ from ragshield_llamaindex.events import dispatcher, report_detection
 from ragshield_llamaindex.family import descendants_of
 from ragshield_llamaindex.index import GuardedVectorStoreIndex, access_to_index
 from ragshield_llamaindex.inner import InnerStore, access_to
+from ragshield_llamaindex.running import running, watch
 from ragshield_llamaindex.vectorstore import GuardedVectorStore
 
 logger = logging.getLogger("ragshield")  # ids and counts, never text
@@ -153,6 +153,7 @@ class PoisonFilter(BaseNodePostprocessor):
                 "for the default one; a Guard judges what comes in: GuardedVectorStore."
             )
             raise TypeError(msg)
+        watch()
         self._access = _access(store)
         # Says what was cut from a parent that a retriever returns.
         self._docstore = store.docstore if isinstance(store, VectorStoreIndex) else None
@@ -180,32 +181,18 @@ class PoisonFilter(BaseNodePostprocessor):
         self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
     ) -> list[NodeWithScore]:
         self._look_around()
-        if isinstance(query_bundle, str):  # as `engine.retrieve("...")` hands it on
-            query_bundle = QueryBundle(query_bundle)
-        nodes = _readable(nodes)
-        columns = _columns(nodes)
-        vectors: dict[int, Any] = {}
-        query_vector = None
-        if self._wants_vectors() and columns.ids:
-            vectors = self._own_vectors(
-                columns, None if self._access is None else self._access.read
-            )
-            query_vector = None if query_bundle is None else query_bundle.embedding
-            model = self._model()
-            if model is not None and query_bundle is not None:
-                if query_vector is None:
-                    query_vector = model.get_agg_embedding_from_queries(query_bundle.embedding_strs)
-                missing = [row for row in range(len(columns.ids)) if row not in vectors]
-                if missing:
-                    made = model.get_text_embedding_batch(_embedded_texts(columns, missing))
-                    vectors |= dict(zip(missing, made, strict=True))
-        return self._kept(nodes, columns, query_bundle, vectors, query_vector)
+        return done(self._judging(nodes, query_bundle))
 
     @dispatcher.span
     async def _apostprocess_nodes(
         self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
     ) -> list[NodeWithScore]:
         self._look_around()
+        return await adone(self._judging(nodes, query_bundle))
+
+    def _judging(
+        self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None
+    ) -> Steps[list[NodeWithScore]]:
         if isinstance(query_bundle, str):  # as `engine.retrieve("...")` hands it on
             query_bundle = QueryBundle(query_bundle)
         nodes = _readable(nodes)
@@ -213,22 +200,21 @@ class PoisonFilter(BaseNodePostprocessor):
         vectors: dict[int, Any] = {}
         query_vector = None
         if self._wants_vectors() and columns.ids:
-            read = await self._aread(columns)
-            vectors = self._own_vectors(columns, None if read is None else lambda _: read)
+            vectors = yield from self._own_vectors(columns)
             query_vector = None if query_bundle is None else query_bundle.embedding
             model = self._model()
             if model is not None and query_bundle is not None:
                 if query_vector is None:  # the asynchronous engines bring none
-                    query_vector = await model.aget_agg_embedding_from_queries(
-                        query_bundle.embedding_strs
-                    )
+                    texts = query_bundle.embedding_strs
+                    query_vector = yield asked(model, "get_agg_embedding_from_queries", texts)
                 missing = [row for row in range(len(columns.ids)) if row not in vectors]
                 if missing:
-                    made = await model.aget_text_embedding_batch(_embedded_texts(columns, missing))
+                    texts = _embedded_texts(columns, missing)
+                    made = yield asked(model, "get_text_embedding_batch", texts)
                     vectors |= dict(zip(missing, made, strict=True))
-        return await asyncio.to_thread(
-            self._kept, nodes, columns, query_bundle, vectors, query_vector
-        )
+        kept: list[NodeWithScore]
+        kept = yield own(self._kept, nodes, columns, query_bundle, vectors, query_vector)
+        return kept
 
     def _wants_vectors(self) -> bool:
         return any(Need.EMBEDDING in detector.needs for detector in self._guard.detectors)
@@ -237,9 +223,7 @@ class PoisonFilter(BaseNodePostprocessor):
         # The setting's getter would make OpenAI's model where nobody has set one.
         return self._embed_model or Settings._embed_model  # noqa: SLF001
 
-    def _own_vectors(
-        self, columns: _Columns, read: Callable[[Sequence[str]], Sequence[BaseNode]] | None
-    ) -> dict[int, Any]:
+    def _own_vectors(self, columns: _Columns) -> Steps[dict[int, Any]]:
         """Return the vectors that nodes or store have, by row; whatever fails, those are missing.
 
         A node whose text was replaced since (a sentence by its window) was found by the vector that
@@ -251,10 +235,11 @@ class PoisonFilter(BaseNodePostprocessor):
             if node.embedding is not None
         }
         wanted = [node.node_id for row, node in enumerate(columns.nodes) if row not in vectors]
-        if read is None or not wanted:
+        if self._access is None or not wanted:
             return vectors
         try:
-            stored = {node.node_id: node.embedding for node in read(wanted)}
+            found = yield asked(self._access, "read", wanted)
+            stored = {node.node_id: node.embedding for node in found}
         except Exception as error:  # noqa: BLE001 - of any store; the texts can be embedded
             logger.warning("vectors could not be read back: %s", type(error).__name__)
             return vectors
@@ -262,16 +247,6 @@ class PoisonFilter(BaseNodePostprocessor):
             if row not in vectors and stored.get(node.node_id) is not None:
                 vectors[row] = stored[node.node_id]
         return vectors
-
-    async def _aread(self, columns: _Columns) -> Sequence[BaseNode] | None:
-        wanted = [node.node_id for node in columns.nodes if node.embedding is None]
-        if self._access is None or not wanted:
-            return None
-        try:
-            return await self._access.aread(wanted)
-        except Exception as error:  # noqa: BLE001 - of any store; the texts can be embedded
-            logger.warning("vectors could not be read back: %s", type(error).__name__)
-            return None
 
     def _kept(
         self,
@@ -389,21 +364,11 @@ class PoisonFilter(BaseNodePostprocessor):
         return guard.screen(query, batch(np.ones((n, 1))), has_vectors=False)
 
     def _look_around(self) -> None:
-        """Warn if the engine that is calling has something after this that changes text.
-
-        An engine does not tell a postprocessor about the others; they are looked up in its caller.
-        """
-        frame = sys._getframe(1)  # noqa: SLF001 - see above
-        for _ in range(40):  # engines call within a few frames; wrappers of spans add some
-            later = frame.f_back
-            if later is None:
-                return
-            frame = later
-            owner = frame.f_locals.get("self")
-            listed = getattr(owner, "_node_postprocessors", None)
+        """Warn if the engine that is running has something after this that changes text."""
+        for engine in running(object):
+            listed = getattr(engine, "_node_postprocessors", None)
             if isinstance(listed, list) and any(one is self for one in listed):
-                # A list that was seen before, as it is now, is not looked at again.
-                seen = tuple(id(one) for one in listed)
+                seen = tuple(id(one) for one in listed)  # a list is looked at once, as it is
                 if seen not in self._checked:
                     self._checked.add(seen)
                     check_order(listed)
@@ -541,14 +506,7 @@ class GuardedRetriever(BaseRetriever):
         return self._filter
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        asked = self._first()
-        while True:
-            found = self._asking_for(asked).retrieve(query_bundle)
-            kept = self._filter.postprocess_nodes(found, query_bundle)
-            more = self._more(asked, len(found), len(kept))
-            if more is None:
-                return kept if self._k is None else kept[: self._k]
-            asked = more
+        return done(self._retrieving(query_bundle))
 
     @dispatcher.span
     async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
@@ -557,14 +515,18 @@ class GuardedRetriever(BaseRetriever):
             # Once, for the search and for the filter, however often is asked for more.
             vector = await model.aget_agg_embedding_from_queries(query_bundle.embedding_strs)
             query_bundle = replace(query_bundle, embedding=vector)
-        asked = self._first()
+        return await adone(self._retrieving(query_bundle))
+
+    def _retrieving(self, query_bundle: QueryBundle) -> Steps[list[NodeWithScore]]:
+        n = self._first()
         while True:
-            found = await self._asking_for(asked).aretrieve(query_bundle)
-            kept = await self._filter.apostprocess_nodes(found, query_bundle)
-            more = self._more(asked, len(found), len(kept))
+            found = yield asked(self._asking_for(n), "retrieve", query_bundle)
+            kept: list[NodeWithScore]
+            kept = yield asked(self._filter, "postprocess_nodes", found, query_bundle)
+            more = self._more(n, len(found), len(kept))
             if more is None:
                 return kept if self._k is None else kept[: self._k]
-            asked = more
+            n = more
 
     def _embeds(self) -> bool:
         """Return whether the retriever would embed the query with the filter's model."""

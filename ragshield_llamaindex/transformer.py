@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
 import shutil
-import sys
 import tempfile
 import threading
 import uuid
@@ -20,6 +18,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 from llama_index.core.base.embeddings.base import BaseEmbedding
+from llama_index.core.ingestion import IngestionPipeline
 from llama_index.core.schema import BaseNode, MetadataMode, TransformComponent
 from pydantic import Field, PrivateAttr, computed_field
 from sqlalchemy import make_url
@@ -29,6 +28,7 @@ from ragshield_core import state as saved_state
 from ragshield_core.adapters.held import stays_held
 from ragshield_core.adapters.judging import judged
 from ragshield_core.adapters.malformed import Sifted, sift
+from ragshield_core.adapters.steps import Steps, adone, asked, done, own
 from ragshield_core.detectors.base import Detector, Need
 from ragshield_core.errors import (
     MalformedEntriesError,
@@ -39,7 +39,6 @@ from ragshield_core.errors import (
 from ragshield_core.quarantine import HeldEntry
 from ragshield_core.quarantine.entries import batch_of
 from ragshield_core.quarantine.metadata_json import dumps, loads
-from ragshield_llamaindex.callers import refuse_document_store
 from ragshield_llamaindex.convert import (
     NO_ENTRIES,
     MetadataKeys,
@@ -55,6 +54,7 @@ from ragshield_llamaindex.events import dispatcher, report_detection
 from ragshield_llamaindex.family import with_family
 from ragshield_llamaindex.held_nodes import nodes_of
 from ragshield_llamaindex.keeper import checked
+from ragshield_llamaindex.running import running, watch
 
 # Fields of transformations that have a language model read the nodes: metadata extractors, parsers
 # of tables.
@@ -63,8 +63,6 @@ READ_BY_MODELS = ("llm", "program")
 Unfit = Callable[[Sequence[BaseNode]], Mapping[int, str]]
 # Judges and holds what takes the place of nodes of some ids.
 Decide = Callable[[Sifted, Collection[str]], Report]
-# How far away the pipeline that calls a step is, in frames, wrappers of spans included.
-FRAMES = 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,6 +167,7 @@ class PoisonGuard(TransformComponent):
         lineage_key: str | None = None,
     ) -> None:
         super().__init__(learn=learn, label_key=label_key, lineage_key=lineage_key)  # type: ignore[call-arg]
+        watch()
         self._guard = checked(guard)
         self._embed_model = embed_model
         self._last_report = Report(batch=NO_ENTRIES)
@@ -304,13 +303,7 @@ class PoisonGuard(TransformComponent):
         decide
             Judges, and holds, in place of the guard alone: by whoever is going to store them.
         """
-        made: dict[str, list[float]] = {}
-        with naming(nodes, self.keys):
-            bare = [node for node in nodes if node.embedding is None]
-            if bare and self._embed_model is not None:
-                vectors = self._embed_model.get_text_embedding_batch(_contents(bare))
-                made = dict(zip([node.node_id for node in bare], vectors, strict=False))
-        return self._screen(nodes, made, replacing, unfit, decide)
+        return done(self._screening(nodes, replacing, unfit, decide))
 
     async def ascreen(
         self,
@@ -321,38 +314,51 @@ class PoisonGuard(TransformComponent):
         decide: Decide | None = None,
     ) -> tuple[list[BaseNode], Report]:
         """Do as :meth:`screen` does, with the model's own async embedding, off the event loop."""
+        return await adone(self._screening(nodes, replacing, unfit, decide))
+
+    def _screening(
+        self,
+        nodes: Sequence[BaseNode],
+        replacing: Collection[str],
+        unfit: Unfit | None,
+        decide: Decide | None,
+    ) -> Steps[tuple[list[BaseNode], Report]]:
         made: dict[str, list[float]] = {}
         with naming(nodes, self.keys):
             bare = [node for node in nodes if node.embedding is None]
             if bare and self._embed_model is not None:
-                vectors = await self._embed_model.aget_text_embedding_batch(_contents(bare))
+                texts = _contents(bare)
+                vectors = yield asked(self._embed_model, "get_text_embedding_batch", texts)
                 made = dict(zip([node.node_id for node in bare], vectors, strict=False))
-        return await asyncio.to_thread(self._screen, nodes, made, replacing, unfit, decide)
+        screened: tuple[list[BaseNode], Report]
+        screened = yield own(self._screen, nodes, made, replacing, unfit, decide)
+        return screened
 
     def _look_around(self) -> None:
-        """Warn if the pipeline that is calling has a language model read nodes before this.
-
-        A pipeline does not tell a step about the others; they are looked up in its caller.
+        """Warn if the pipeline that is running has a language model read nodes before this.
 
         Raises
         ------
         TypeError
             If it has a document store, which is told of nodes that are held; says what to use.
         """
-        refuse_document_store()
-        frame = sys._getframe(1)  # noqa: SLF001 - see above
-        for _ in range(FRAMES):
-            steps = frame.f_locals.get("transformations")
-            if isinstance(steps, list | tuple) and any(step is self for step in steps):
-                # A list that was seen before, as it is now, is not looked at again.
-                seen = tuple(id(step) for step in steps)
-                if seen not in self._checked:
-                    self._checked.add(seen)
-                    check_transformations(steps)
-                return
-            if frame.f_back is None:
-                return
-            frame = frame.f_back
+        for pipeline in running(IngestionPipeline):
+            if pipeline.docstore is not None:
+                msg = (
+                    f"a {type(pipeline).__name__} with a docstore writes the texts of held nodes "
+                    "into that, records their documents as done, and deletes the good version of a "
+                    "document before any step looks at the new one; expected "
+                    "GuardedIngestionPipeline(transformations, vector_store=..., docstore=...), "
+                    "with this PoisonGuard among the transformations, or no docstore. Run it over "
+                    "the documents of this call: those that are known have left the vector store "
+                    "already."
+                )
+                raise TypeError(msg)
+            steps = pipeline.transformations
+            seen = tuple(id(step) for step in steps)  # a list is looked at once, as it is
+            if any(step is self for step in steps) and seen not in self._checked:
+                self._checked.add(seen)
+                check_transformations(steps)
 
     def release(
         self, ids: Sequence[str], *, by: str = "ragshield", note: str | None = None

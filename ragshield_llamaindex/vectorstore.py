@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
+import warnings
 from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any, Self
 
-from llama_index.core.schema import BaseNode
+from llama_index.core.callbacks.base import global_stack_trace_ids
+from llama_index.core.ingestion import IngestionPipeline
+from llama_index.core.schema import BaseNode, ImageNode, IndexNode
 from llama_index.core.vector_stores.types import (
     BasePydanticVectorStore,
     MetadataFilters,
@@ -17,14 +19,21 @@ from llama_index.core.vector_stores.types import (
 from pydantic import Field, PrivateAttr
 
 from ragshield_core import Guard, Report
-from ragshield_core.adapters.steps import Step, Steps
+from ragshield_core.adapters.steps import Step, Steps, adone, asked, done, own
+from ragshield_core.errors import HeldTextElsewhereWarning
+from ragshield_core.findings import printable
 from ragshield_core.neighbors.table import Where
-from ragshield_llamaindex.callers import caller_of, in_update, warn_of_held
 from ragshield_llamaindex.convert import MetadataKeys
 from ragshield_llamaindex.events import dispatcher
 from ragshield_llamaindex.guarded import Guarded
 from ragshield_llamaindex.inner import InnerStore, access_to
 from ragshield_llamaindex.keeper import NodeKeeper
+from ragshield_llamaindex.running import running, watch
+
+# As VectorStoreIndex names them for callbacks; refreshes are made of updates, updates of a deletion
+# and an insertion that know nothing of each other.
+UPDATES = frozenset({"update_ref_doc", "aupdate_ref_doc"})
+INSERTIONS = frozenset({"index_construction", "insert_nodes", "ainsert_nodes"})
 
 
 class GuardedVectorStore(Guarded, BasePydanticVectorStore):
@@ -137,6 +146,7 @@ class GuardedVectorStore(Guarded, BasePydanticVectorStore):
             label_key=label_key,  # type: ignore[call-arg]
             lineage_key=lineage_key,
         )
+        watch()
         self._inner = inner
         keys = MetadataKeys(label=label_key, lineage=lineage_key)
         self._keeper = NodeKeeper(guard, access, keys, name, neighbors)
@@ -193,20 +203,19 @@ class GuardedVectorStore(Guarded, BasePydanticVectorStore):
         Warns
         -----
         HeldTextElsewhereWarning
-            If a plain pipeline or index that calls it keeps what is held in another place.
+            If a plain pipeline returns what is held as well, or a plain index keeps image or index
+            nodes that are held in its docstore.
         """
-        caller = caller_of(self)
+        pipeline = self._pipeline()
         report = self._keeper.run(self._keeper.add_nodes(nodes, kwargs))
-        warn_of_held(caller, _held(nodes, report))
-        return [node.node_id for node in nodes]
+        return _ids(nodes, report, pipeline)
 
     @dispatcher.span
     async def async_add(self, nodes: Sequence[BaseNode], **kwargs: Any) -> list[str]:
         """Do as :meth:`add` does, by the async methods of the store inside."""
-        caller = caller_of(self)
+        pipeline = self._pipeline()
         report = await self._keeper.arun(self._keeper.add_nodes(nodes, kwargs))
-        warn_of_held(caller, _held(nodes, report))
-        return [node.node_id for node in nodes]
+        return _ids(nodes, report, pipeline)
 
     @dispatcher.span
     def delete(self, ref_doc_id: str, **delete_kwargs: Any) -> None:
@@ -220,7 +229,7 @@ class GuardedVectorStore(Guarded, BasePydanticVectorStore):
         TypeError
             If a plain IngestionPipeline with a document store calls it; says what to use.
         """
-        caller_of(self)  # refuses one
+        self._pipeline()  # refuses one
         self._keeper.run(self._removal(ref_doc_id))
         if delete_kwargs:  # shard keys and the like: the store inside knows what to make of them
             self._inner.delete(ref_doc_id, **delete_kwargs)
@@ -228,7 +237,7 @@ class GuardedVectorStore(Guarded, BasePydanticVectorStore):
     @dispatcher.span
     async def adelete(self, ref_doc_id: str, **delete_kwargs: Any) -> None:
         """Do as :meth:`delete` does, by the async methods of the store inside."""
-        caller_of(self)  # refuses one
+        self._pipeline()  # refuses one
         await self._keeper.arun(self._removal(ref_doc_id))
         if delete_kwargs:
             await self._inner.adelete(ref_doc_id, **delete_kwargs)
@@ -250,10 +259,7 @@ class GuardedVectorStore(Guarded, BasePydanticVectorStore):
         **delete_kwargs
             Not used.
         """
-        ids = node_ids or []
-        if filters is not None:
-            ids = [node.node_id for node in self._inner.get_nodes(node_ids, filters)]
-        self._keeper.run(self._keeper.delete(ids))
+        self._keeper.run(self._deleting(node_ids, filters))
 
     async def adelete_nodes(
         self,
@@ -262,22 +268,27 @@ class GuardedVectorStore(Guarded, BasePydanticVectorStore):
         **delete_kwargs: Any,  # noqa: ARG002 - of LlamaIndex's interface
     ) -> None:
         """Do as :meth:`delete_nodes` does, by the async methods of the store inside."""
+        await self._keeper.arun(self._deleting(node_ids, filters))
+
+    def _deleting(self, node_ids: list[str] | None, filters: MetadataFilters | None) -> Steps[None]:
         ids = node_ids or []
         if filters is not None:
-            ids = [node.node_id for node in await self._inner.aget_nodes(node_ids, filters)]
-        await self._keeper.arun(self._keeper.delete(ids))
+            found = yield asked(self._inner, "get_nodes", node_ids, filters)
+            ids = [node.node_id for node in found]
+        yield from self._keeper.delete(ids)
 
     def clear(self) -> None:
         """Delete all nodes; what is held stays in quarantine."""
-        ids = self._keeper.access.ids()
-        self._keeper.run(self._keeper.clear(ids, Step(self._inner.clear)))
+        self._keeper.run(self._clearing())
 
     async def aclear(self) -> None:
         """Do as :meth:`clear` does."""
-        ids = await asyncio.to_thread(self._keeper.access.ids)
-        await self._keeper.arun(
-            self._keeper.clear(ids, Step(self._inner.clear, self._keeper.access.aclear))
-        )
+        await self._keeper.arun(self._clearing())
+
+    def _clearing(self) -> Steps[None]:
+        ids = yield own(self._keeper.access.ids)
+        clear = Step(self._inner.clear, self._keeper.access.aclear)
+        yield from self._keeper.clear(ids, clear)
 
     def persist(self, persist_path: str, fs: Any = None) -> None:
         """Save the store inside; save the guard with ``guard.save(folder)``."""
@@ -342,14 +353,18 @@ class GuardedVectorStore(Guarded, BasePydanticVectorStore):
     @dispatcher.span
     def query(self, query: VectorStoreQuery, **kwargs: Any) -> VectorStoreQueryResult:
         """Return the nodes most similar to a query; nodes, similarities and ids are parallel."""
-        ask = partial(self._inner.query, **kwargs)
-        return self._keeper.mask.query(ask, query, self._shows)
+        return done(self._query(query, kwargs))
 
     @dispatcher.span
     async def aquery(self, query: VectorStoreQuery, **kwargs: Any) -> VectorStoreQueryResult:
         """Do as :meth:`query` does, by the async method of the store inside."""
-        ask = partial(self._inner.aquery, **kwargs)
-        return await self._keeper.mask.aquery(ask, query, self._shows)
+        return await adone(self._query(query, kwargs))
+
+    def _query(
+        self, query: VectorStoreQuery, kwargs: dict[str, Any]
+    ) -> Steps[VectorStoreQueryResult]:
+        ask = partial(asked, self._inner, "query", **kwargs)
+        return self._keeper.mask.query(ask, query, self._shows)
 
     def get_nodes(
         self, node_ids: list[str] | None = None, filters: MetadataFilters | None = None
@@ -363,9 +378,33 @@ class GuardedVectorStore(Guarded, BasePydanticVectorStore):
         """Return stored nodes; those that are missing or held are ignored."""
         return self._keeper.mask.visible(await self._inner.aget_nodes(node_ids, filters))
 
+    def _pipeline(self) -> IngestionPipeline | None:
+        """Return the pipeline that writes into this store now, if one does.
+
+        Raises
+        ------
+        TypeError
+            If it has a document store as well; says what to use.
+        """
+        for pipeline in running(IngestionPipeline):
+            if pipeline.vector_store is self:
+                if pipeline.docstore is not None:
+                    msg = (
+                        f"a {type(pipeline).__name__} with a docstore writes the texts of held "
+                        "nodes into that, records their documents as done, and deletes the good "
+                        "version of a document before it looks at the new one; expected "
+                        "GuardedIngestionPipeline(transformations, guard=store.guard, "
+                        "vector_store=store, docstore=...), or no docstore. The vector store was "
+                        "not changed."
+                    )
+                    raise TypeError(msg)
+                return pipeline
+        return None
+
     def _removal(self, ref_doc_id: str) -> Steps[Any]:
         keeper = self._keeper
-        return keeper.withdraw(ref_doc_id) if in_update() else keeper.delete_document(ref_doc_id)
+        updates = _in_trace(UPDATES)
+        return keeper.withdraw(ref_doc_id) if updates else keeper.delete_document(ref_doc_id)
 
     def _shows(self, _entry_id: str | None, node: BaseNode | None) -> bool:
         return node is None or not self._keeper.mask.hides(node)
@@ -385,5 +424,34 @@ def _access(inner: object, inner_store: InnerStore | None) -> InnerStore:
     return access_to(inner) if inner_store is None else inner_store
 
 
-def _held(nodes: Sequence[BaseNode], report: Report) -> list[BaseNode]:
-    return [node for node, kept in zip(nodes, report.admitted, strict=True) if not kept]
+def _in_trace(names: frozenset[str]) -> bool:
+    """Return whether an index does one of these things, as its callback manager calls them."""
+    return not names.isdisjoint(global_stack_trace_ids.get())
+
+
+def _warn_of_held(pipeline: IngestionPipeline | None, held: Sequence[BaseNode]) -> None:
+    """Say where nodes that are held here are kept as well."""
+    if pipeline is not None:
+        where = f"what {type(pipeline).__name__}.run() returns contains"
+        instead = "do not pass it on, or use GuardedIngestionPipeline, which returns what went in"
+    elif _in_trace(INSERTIONS):
+        held = [node for node in held if isinstance(node, ImageNode | IndexNode)]
+        where = "the docstore of a VectorStoreIndex keeps"
+        instead = "use a GuardedVectorStoreIndex over store.inner, whose docstore holds none"
+    else:
+        return
+    if held:
+        msg = (
+            f"{where} {len(held)} nodes that its vector store holds in quarantine "
+            f"({printable(held[0].node_id)}, ...); {instead}."
+        )
+        warnings.warn(msg, HeldTextElsewhereWarning, stacklevel=5)
+
+
+def _ids(
+    nodes: Sequence[BaseNode], report: Report, pipeline: IngestionPipeline | None
+) -> list[str]:
+    """Return the ids of all nodes; warns of those that are held here and kept elsewhere."""
+    held = [node for node, kept in zip(nodes, report.admitted, strict=True) if not kept]
+    _warn_of_held(pipeline, held)
+    return [node.node_id for node in nodes]

@@ -27,7 +27,7 @@ from ragshield_core.adapters.held import keep_replaced, replacement, stays_held
 from ragshield_core.adapters.judging import TRIES
 from ragshield_core.adapters.malformed import Sifted, keepable
 from ragshield_core.adapters.mask import Mask
-from ragshield_core.adapters.steps import Steps, Turns, own
+from ragshield_core.adapters.steps import Step, Steps, Turns, own
 from ragshield_core.adapters.updates import (
     NewVersion,
     came_in,
@@ -117,6 +117,10 @@ class Keeper(ABC, Generic[Item]):
     async def arun(self, steps: Steps[T]) -> T:
         """Do an operation by the store's asynchronous methods."""
         return await self._turns.arun(self._recovered(steps))
+
+    def step(self, steps: Steps[Any]) -> Step:
+        """Return an operation as one step of another, which does not keep others out between."""
+        return Step(partial(self.run, steps), partial(self.arun, steps))
 
     # What an adapter knows of its store
 

@@ -64,6 +64,7 @@ class Mask(ABC, Generic[Item]):
         self._confirmed_of: dict[str, frozenset[str]] = {}  # id -> those of them held under it
         self._let_in: dict[str, frozenset[str]] = {}  # id -> fingerprints, whatever is confirmed
         self._wholes: dict[str, frozenset[str]] = {}  # id -> what its held revisions are parts of
+        self._all_wholes: frozenset[str] = frozenset()  # the union, which every search reads
         self._met = 0.0  # hidden results that searches met, the latest counting most
         self._position = 0  # of the quarantine, up to which it was read
         self._watched: Quarantine | None = None
@@ -198,6 +199,7 @@ class Mask(ABC, Generic[Item]):
                         of_before[i] = of_now[i]
                     else:
                         of_before.pop(i, None)
+        self._gather_wholes()
         self._confirmed = frozenset(chain.from_iterable(self._confirmed_of.values()))
 
     def add(self, entries: Batch) -> None:
@@ -207,6 +209,7 @@ class Mask(ABC, Generic[Item]):
                 self._held[entry.id] = self._held.get(entry.id, NONE_HELD) | {entry.fingerprint}
                 if wholes := self.wholes_of(entry):
                     self._wholes[entry.id] = self._wholes.get(entry.id, frozenset()) | wholes
+                    self._all_wholes |= wholes
 
     def discard(self, ids: Sequence[str]) -> None:
         """Hide nothing under these ids any more, unless it was confirmed."""
@@ -214,6 +217,7 @@ class Mask(ABC, Generic[Item]):
             for entry_id in ids:
                 self._held.pop(entry_id, None)
                 self._wholes.pop(entry_id, None)
+            self._gather_wholes()
 
     def remove(self, entries: Batch) -> list[str]:
         """Hide revisions no longer, since they were let in; return the ids that were hidden."""
@@ -235,6 +239,7 @@ class Mask(ABC, Generic[Item]):
                     self._confirmed -= prints
                     of = self._confirmed_of.items()
                     self._confirmed_of = {i: rest for i, known in of if (rest := known - prints)}
+            self._gather_wholes()
         return shown
 
     def knows(self, entry_id: str) -> bool:
@@ -282,7 +287,10 @@ class Mask(ABC, Generic[Item]):
     @property
     def wholes(self) -> frozenset[str]:
         """The documents of which a part is held."""
-        return frozenset().union(*list(self._wholes.values()))
+        return self._all_wholes
+
+    def _gather_wholes(self) -> None:
+        self._all_wholes = frozenset().union(*self._wholes.values())
 
     @property
     def spare(self) -> int:

@@ -35,12 +35,12 @@ class Step(NamedTuple):
 Steps = Generator[Step, Any, T]
 
 
-def own(work: Callable[..., Any], *args: Any, **kwargs: Any) -> Step:
+def own(work: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Step:
     """Return a step of our own, which runs in a thread where others are awaited."""
     return Step(partial(work, *args, **kwargs))
 
 
-def asked(store: Any, name: str, *args: Any, **kwargs: Any) -> Step:
+def asked(store: Any, name: str, /, *args: Any, **kwargs: Any) -> Step:
     """Return a call of a store's method, or of its asynchronous twin, named with an ``a``."""
     twin = getattr(store, f"a{name}", None)
     work = partial(getattr(store, name), *args, **kwargs)

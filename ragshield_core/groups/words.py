@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ragshield_core.neighbors.chunks import Column, Ends
-from ragshield_core.text.copies import containment, own_words
+from ragshield_core.text.copies import containment
 
 # Common words have numbers of 16 bits. These two are those of words that are not common, and of
 # what is left of the words of an entry that was removed.
@@ -21,11 +21,10 @@ SAMPLE = 2_500_000
 TOLD_AGAIN, FEW_RARE = 2.0, 0.1
 # Entries that are worked on at once, to bound the memory that is needed beside.
 ENTRIES_AT_ONCE = 2**14
-# Front matter, a heading or a footer is alike everywhere, and says nothing: what explains that two
-# texts are alike, and makes no copies of them, if the shorter one has fewer words of its own than
-# this. Looked at in texts of up to SHORT words. A share beyond 1 stands for it.
-OWN_WORDS, SHORT, NO_CONTENT = 6, 60, 1.05
-COPY = 0.9
+# A blank page, a heading or a bullet says nothing: that two texts of which one has fewer distinct
+# words than this are alike is explained, and makes no copies of them. A share beyond 1 stands for
+# it.
+FEWEST_WORDS, NO_CONTENT = 6, 1.05
 # Words of texts that are compared with each other at once: in 60 MB.
 WORDS_AT_ONCE = 2**20
 
@@ -203,7 +202,7 @@ class Words:
     def copied(self, first: NDArray[np.int64], second: NDArray[np.int64]) -> NDArray[np.float32]:
         """Return how much of the shorter text of each pair is in the other; each compared once.
 
-        :data:`NO_CONTENT` where it has next to no words of its own.
+        :data:`NO_CONTENT` where it has next to no words.
         """
         n = len(self)
         low, high = np.minimum(first, second), np.maximum(first, second)
@@ -212,12 +211,8 @@ class Words:
         for part in self._parts(np.stack([pairs // n, pairs % n]), 0):
             words = self.take(part.named)
             copied[part.where] = containment(words, *part.places)
-            lengths = np.fromiter(map(len, words), np.int64, len(words))
-            short = np.flatnonzero(lengths[part.places].min(axis=0) <= SHORT)
-            size, own = own_words(words, *part.places[:, short])
-            share = copied[part.where][short]
-            empty = (own < OWN_WORDS) & ((share < COPY) | (size < OWN_WORDS))
-            copied[part.where][short[empty]] = NO_CONTENT
+            empty = np.array([len(set(one.tolist())) < FEWEST_WORDS for one in words])
+            copied[part.where][empty[part.places].any(axis=0)] = NO_CONTENT
         return copied[inverse]
 
     def _parts(self, pairs: NDArray[np.int64], start: int) -> Iterator[_Part]:

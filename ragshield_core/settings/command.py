@@ -55,7 +55,8 @@ def apply_settings(context: typer.Context, path: Path | None) -> None:
         said["url"] = said["database"]
     context.default_map = _of(context.command, said)
     if called := context.invoked_subcommand:
-        command = context.command.get_command(context, called)
+        group: Any = context.command
+        command = group.get_command(context, called)
         context.default_map[called] = _defaults(command, said)
 
 

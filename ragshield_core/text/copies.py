@@ -108,31 +108,6 @@ def containment(
     return (shared / np.maximum(smaller, 1)).astype(np.float32)
 
 
-def own_words(
-    words: ByNumber, first: NDArray[np.intp], second: NDArray[np.intp]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return how many distinct words the shorter text of a pair has, and how many of its own.
-
-    Parameters
-    ----------
-    words
-        Of each text, from :func:`word_hashes`.
-    first, second
-        Shape (n_pairs,): positions in ``words``.
-
-    Returns
-    -------
-    tuple[NDArray[np.float64], NDArray[np.float64]]
-        Shape (n_pairs,) each: all of its words, and those that the longer text lacks.
-    """
-    if len(first) == 0:
-        return np.zeros(0), np.zeros(0)
-    rows, positions = np.unique(np.concatenate([first, second]), return_inverse=True)
-    a, b = positions[: len(first)], positions[len(first) :]
-    shared, smaller = _shared(*_joined([words[row] for row in rows.tolist()]), a, b)
-    return smaller, smaller - shared
-
-
 def borrowed(text: NDArray[np.uint32], model: NDArray[np.uint32]) -> float:
     """Return the share of a text's distinct words that another has too, in whatever order.
 

@@ -9,8 +9,7 @@ from itertools import product
 # Words whose ideas are remembered.
 MAX_KNOWN = 50_000
 
-_WORD = re.compile(r"[a-z0-9]+")
-_APART = {code: " " for code in range(128) if not _WORD.match(chr(code))}
+_APART = bytes(code if re.match("[a-z0-9]", chr(code)) else ord(" ") for code in range(256))
 _CHOICE = re.compile(r"\{([^{}]*)\}")
 _BETWEEN = re.compile(r"\|(?![^{]*\})")
 
@@ -42,8 +41,8 @@ def plain_words(plain: str) -> list[str]:
     >>> plain_words("it's snake_case: 3.5")
     ['it', 's', 'snake', 'case', '3', '5']
     """
-    # Of ASCII in a third of the time.
-    return plain.translate(_APART).split() if plain.isascii() else _WORD.findall(plain)
+    # Letters and digits of ASCII, found in a third of the time that a regular expression takes.
+    return plain.encode("ascii", "replace").translate(_APART).decode().split()
 
 
 class Lexicon:

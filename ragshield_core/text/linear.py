@@ -31,6 +31,7 @@ from ragshield_core.text.characters import CJK
 MAX_MEMORY = 1 << 21
 
 _IDEOGRAPH = re.compile(f"[{CJK}]")
+_END = re.compile(r"(?<!\\)\$")
 _BOUND = re.compile(r"\{(\d+),\d+\}\??")
 
 # Characters outside ASCII that patterns ask for, and what stands for all others: letters that text
@@ -61,12 +62,19 @@ class LinearPattern:
         self._ideographs = ideographs
         self._compiled = _compiled(pattern, ideographs=ideographs)
         # Rooms of bounded length have as many states as characters, most of them met for the first
-        # time. Without their bounds there are few, and who does not match then does not at all.
-        self._endless = _compiled(_BOUND.sub(r"{\1,}", pattern), ideographs=ideographs)
+        # time. Without their bounds there are few, and who does not match then does not at all. Nor
+        # do parts of a text that does not match: there, a part may end where the text goes on.
+        endless = _END.sub("", _BOUND.sub(r"{\1,}", pattern))
+        self._endless = _compiled(endless, ideographs=ideographs)
 
     def search(self, text: str) -> tuple[int, int] | None:
         """Return where the first match in a text lies."""
         return next(self.spans(text, narrow(text), 0, len(text)), None)
+
+    def may_match(self, text: str, narrowed: bytes) -> bool:
+        """Return whether the pattern may match in a text or a part of it; quicker than a match."""
+        looked_at = text.encode("utf-8", "replace") if self._ideographs else narrowed
+        return self._endless.search(looked_at) is not None
 
     def spans(self, text: str, narrowed: bytes, start: int, end: int) -> Iterator[tuple[int, int]]:
         """Yield where matches lie between two places of a text.

@@ -11,7 +11,7 @@ from typing import Any
 from langchain_core.embeddings import Embeddings
 from langchain_core.vectorstores import VectorStore
 
-from ragshield_langchain.inner.base import CALLERS_LOOP, InnerStore, Stored
+from ragshield_langchain.inner.base import InnerStore, Stored, in_thread
 from ragshield_langchain.inner.chroma import ChromaInner
 from ragshield_langchain.inner.faiss import FaissInner
 from ragshield_langchain.inner.memory import InMemoryInner
@@ -19,7 +19,7 @@ from ragshield_langchain.inner.pgvectorstore import PGVectorStoreInner
 from ragshield_langchain.inner.postgres import PostgresInner
 from ragshield_langchain.inner.qdrant import QdrantInner
 
-__all__ = ["CALLERS_LOOP", "KINDS", "InnerStore", "Stored", "access_to", "create_store"]
+__all__ = ["KINDS", "InnerStore", "Stored", "access_to", "create_store", "in_thread"]
 
 KINDS: tuple[type[InnerStore], ...] = (
     InMemoryInner,

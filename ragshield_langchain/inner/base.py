@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from contextvars import ContextVar
-from typing import Any, ClassVar, NamedTuple
+from contextvars import ContextVar, copy_context
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 from langchain_core.documents import Document
@@ -21,11 +22,24 @@ from ragshield_core import Batch
 from ragshield_core.errors import InvalidBatchError
 from ragshield_core.neighbors.table import VectorTable
 
+T = TypeVar("T")
+
 # In the thread that works for a caller on an event loop, that loop: stores whose connections live
 # on it do their part there.
 CALLERS_LOOP: ContextVar[asyncio.AbstractEventLoop | None] = ContextVar(
     "ragshield_callers_loop", default=None
 )
+
+
+async def in_thread(work: Callable[[], T], executor: Executor | None = None) -> T:
+    """Run work in a thread, from which the store inside may come back to this loop."""
+    loop = asyncio.get_running_loop()
+
+    def there() -> T:
+        CALLERS_LOOP.set(loop)  # in a copy of the context, which ends with this call
+        return work()
+
+    return await loop.run_in_executor(executor, copy_context().run, there)
 
 
 class Stored(NamedTuple):

@@ -166,16 +166,10 @@ def test_copied_words_explain_a_resemblance_as_far_as_they_go():
     assert caught(reworded(pair, variants(text, 2, {0}))) == 0.0
 
 
-@pytest.mark.parametrize("names", [("alpha",), ("alpha", "beta", "gamma", "delta", "eta")])
-def test_what_has_next_to_no_words_of_its_own_is_neither_a_group_nor_a_copy(names):
-    footer = "Edit this page or report an issue with it to the people who write these pages"
+def test_what_has_next_to_no_words_is_neither_a_group_nor_a_copy():
     alike = group(12, 3)
-    for texts in (
-        [f"title {names[i % len(names)]} module {i}\n{footer}" for i in range(len(alike))],
-        [f"- {i}" for i in range(len(alike))],
-        ["" for _ in range(len(alike))],
-    ):
-        assert caught(reworded(alike, texts)) == 0.0
+    for text in ("", "- {}", "title: module {}"):
+        assert caught(reworded(alike, [text.format(i) for i in range(len(alike))])) == 0.0
     assert caught(alike) > 0.5
 
 

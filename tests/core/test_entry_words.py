@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from support import passages
 
 from ragshield_core.groups import words as module
-from ragshield_core.groups.words import EntryWords, FixedWords, Words
+from ragshield_core.groups.words import NO_CONTENT, EntryWords, FixedWords, Words
 from ragshield_core.text.copies import containment, word_hashes
 
 # Few different words, the lowest and the highest hash among them.
@@ -96,24 +96,25 @@ def test_words_of_texts_take_little_more_than_two_bytes():
 
 @pytest.mark.parametrize("grown", [False, True])
 def test_pairs_are_compared_across_standing_and_new_entries(grown):
-    texts = [word_hashes(text) for text in ("one two three four five six seven", "", "two three")]
+    seven, six = "one two three four five six seven", "one two three four five six"
+    texts = [
+        word_hashes(text) for text in (seven, "a b c d e f g h", "five six three two one four")
+    ]
     standing = FixedWords(texts)
     if grown:
         standing = EntryWords()
         standing.append(texts)
-    everything = [*texts, texts[0], word_hashes("one two three four")]
+    everything = [*texts, texts[0], word_hashes(six)]
     words = Words(standing, everything[3:])
     first, second = np.array([0, 3, 0, 4, 0]), np.array([3, 0, 4, 0, 2])
     expected = containment(everything, first, second)
     np.testing.assert_array_equal(words.copied(first, second), expected)
-    assert_same(
-        words.take(np.array([-1, 4, 1])), [texts[1], word_hashes("one two three four"), texts[1]]
-    )
+    assert_same(words.take(np.array([-1, 4, 1])), [word_hashes(""), word_hashes(six), texts[1]])
 
 
 def test_texts_are_compared_part_by_part_as_they_are_all_at_once(monkeypatch):
     rng = np.random.default_rng(3)
-    texts = [rng.integers(0, 6, rng.integers(0, 30)).astype(np.uint32) for _ in range(60)]
+    texts = [rng.integers(0, 99, rng.integers(20, 40)).astype(np.uint32) for _ in range(60)]
     standing = EntryWords()
     standing.append(texts[:40])
     first, second = rng.integers(0, 60, (2, 500))
@@ -130,3 +131,15 @@ def test_texts_are_compared_part_by_part_as_they_are_all_at_once(monkeypatch):
         np.testing.assert_array_equal(words.copied(first, second), expected)
     assert max(held) <= 100  # however many texts there are
     assert len(held) > 20
+
+
+def test_what_has_next_to_no_words_has_no_content():
+    pairs = {
+        ("- 1", "- 2"): NO_CONTENT,
+        ("one one one", "one two three four five six"): NO_CONTENT,
+        ("one two three four five six", "one two three four five six"): 1.0,
+    }
+    for texts, expected in pairs.items():
+        words = Words(FixedWords([word_hashes(text) for text in texts]))
+        found = words.copied(np.array([0]), np.array([1]))[0]
+        assert found == pytest.approx(expected), texts

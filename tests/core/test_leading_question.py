@@ -14,7 +14,7 @@ from ragshield_core import Batch
 from ragshield_core.detectors.leading_question import LeadingQuestionDetector
 from ragshield_core.errors import NotFittedError
 from ragshield_core.text import questions
-from ragshield_core.text.questions import KINDS, further_of, may_ask, opening_of
+from ragshield_core.text.questions import KINDS, further_of, opening_of
 
 PLACES = ("Altmark", "Brill", "Corran", "Dellwood", "Esk", "Farrow", "Garn", "Holm")
 THINGS = ("mill", "lighthouse", "bridge", "theatre", "library", "ferry", "market", "harbour")
@@ -501,20 +501,6 @@ ENDS = st.sampled_from(
         " " * 45,
     ]
 )
-
-
-@given(st.lists(st.tuples(ASKED, ENDS), max_size=12), st.integers(0, 3))
-def test_questions_are_found_where_a_look_at_many_texts_says_that_they_may_be(parts, n_others):
-    text = "".join(piece + end for piece, end in parts)
-    others = ["Who is it? ", "\u8c01 . " * 3, ""][:n_others]
-    places = may_ask([*others, text, *others])[n_others]
-    opening = opening_of(text)
-    assert further_of(text, opening, places) == further_of(text, opening)
-
-
-def test_few_sentences_of_prose_are_looked_at_one_by_one():
-    text = "The mill of Brill was opened in 1790. It stands on a hill. He lived in it. " * 20
-    assert may_ask([text, f"{text} who owns it"]) == [[], [len(text) + 3, len(text) + 11]]
 
 
 @pytest.mark.parametrize("n_questions", [1, 30])

@@ -13,7 +13,7 @@ from effort import effort
 
 import ragshield_core
 from ragshield_core.detectors.instruction.concepts import model
-from ragshield_core.detectors.instruction.matching import suspicions
+from ragshield_core.detectors.instruction.matching import suspicion
 from ragshield_core.detectors.instruction.rules import rules
 from ragshield_core.text.linear import LinearPattern, narrow
 
@@ -200,4 +200,4 @@ def test_every_rule_is_matched_without_backtracking():
 def test_texts_that_rules_went_back_and_forth_in_cost_their_length(unit):
     # Verdicts of short texts are remembered, those of other texts are not.
     numbers = count()
-    assert_linear_at_worst(lambda text: suspicions([f"{next(numbers)} {text}"]), [unit])
+    assert_linear_at_worst(lambda text: suspicion(f"{next(numbers)} {text}"), [unit])

@@ -7,8 +7,7 @@ from effort import assert_linear
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ragshield_core.text import normalized
-from ragshield_core.text.normalized import MAX_SENTENCE, readable, readables, sentences, words
+from ragshield_core.text.normalized import MAX_SENTENCE, readable, sentences, words
 
 
 @pytest.mark.parametrize(
@@ -195,40 +194,9 @@ PIECES = st.sampled_from(
 )
 
 
-@given(st.lists(PIECES, max_size=40).map("".join))
-def test_what_is_found_in_an_array_of_characters_is_what_patterns_find(text):
-    sizes = normalized._FEW, normalized._LONG
-    try:
-        normalized._FEW = normalized._LONG = 10**6
-        by_patterns = normalized._readable(text)
-        normalized._FEW = normalized._LONG = 0
-        by_characters = normalized._readable(text)
-    finally:
-        normalized._FEW, normalized._LONG = sizes
-    assert by_characters == by_patterns
-
-
 def test_words_between_two_others_are_counted_however_long_the_text_is():
     foreign, alike = "\u043b\u044f", "\u0440\u0430\u0443"
     for between in range(8):
         text = " ".join([foreign, *["word"] * between, alike, *["word"] * 1_000])
         # Within five words of one in another script, a word of look-alikes is of that script too.
         assert ("pay" in readable(text).text) == (between >= 5)
-
-
-@given(st.lists(st.lists(PIECES, max_size=8).map("".join), max_size=12))
-def test_texts_that_are_read_together_are_read_as_one_by_one(texts):
-    normalized._remembered.cache_clear()
-    assert readables(texts) == [normalized._readable(text) for text in texts]
-    assert readables(texts) == [readable(text) for text in texts]
-
-
-def test_as_many_texts_are_remembered_as_are_said():
-    normalized._remembered.cache_clear()
-    texts = [f"text {n}" for n in range(normalized.REMEMBERED + 20)]
-    long = ["a" * normalized.REMEMBERED_LENGTH + end for end in "bcd"]
-    views = readables([*texts, *long])
-    assert len(normalized._remembered._short) == normalized.REMEMBERED
-    assert list(normalized._remembered._long) == long[-1:]
-    assert readable(texts[-1]) is views[len(texts) - 1]
-    assert readable(long[-1]) is views[-1]

@@ -21,7 +21,6 @@ GUARDED = {
 # Names that both packages export, or one of them only.
 ONLY_LANGCHAIN = {
     "GuardedIndexingResult": "of LangChain's indexing API",
-    "ParentsNotJudgedWarning": "of its ParentDocumentRetriever; LlamaIndex's parents are nodes",
     "PoisonGuardMiddleware": "of its agents; guarded_tools in LlamaIndex",
     "PoisonGuardTransformer": "PoisonGuard is LlamaIndex's transformation",
     "Stored": "documents carry no vectors; nodes do",
@@ -68,20 +67,11 @@ def test_what_is_guarded_has_every_verb(kind, verb):
 def test_verbs_take_the_same(verb):
     def taken(cls):
         parameters = inspect.signature(getattr(cls, verb)).parameters.values()
-        return {p.name: p.default for p in parameters if p.name not in SPECIAL.get(verb, ())}
+        return {p.name: p.default for p in parameters}
 
     langchain, *others = [taken(cls) for cls in GUARDED.values()]
     for other in others:
         assert other == langchain
-
-
-# Parameters that only one of them has use for.
-SPECIAL = {
-    "scan": {"remove"},  # LangChain: whether findings are deleted from the store inside
-    "recall": {"remove"},
-    "release": {"embed_model"},  # LlamaIndex: stores there have no model
-    "restore": {"embed_model"},
-}
 
 
 def test_exports_are_the_same_but_for_what_is_listed():

@@ -14,7 +14,6 @@ from ragshield_core.database.connecting import shown
 from ragshield_core.errors import ConfigurationError
 from ragshield_core.settings import Settings
 from ragshield_core.settings.reading import OTHERS
-from ragshield_core.text import workers
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 SECRET = "hunter2"  # noqa: S105 - of a test
@@ -24,10 +23,8 @@ SECRET = "hunter2"  # noqa: S105 - of a test
 def elsewhere(tmp_path, monkeypatch):
     """Run in an empty folder, without settings."""
     monkeypatch.chdir(tmp_path)
-    for name in ("DATABASE", "WORKERS", "CONFIG", "AUDIT_KEY"):
+    for name in ("DATABASE", "CONFIG", "AUDIT_KEY"):
         monkeypatch.delenv(f"RAGSHIELD_{name}", raising=False)
-    yield
-    workers.set_workers(None)
 
 
 def written(tmp_path, text, name="ragshield.toml"):
@@ -72,7 +69,7 @@ def test_the_environment_names_the_file(tmp_path, monkeypatch):
         ("databse = 'sqlite://'", r"ragshield.toml: 'databse' is no setting; did you mean databa"),
         ("policy.quarantine_att = 1", "'policy.quarantine_att' is no setting; did you mean quaran"),
         ("zzz = 1", "'zzz' is no setting; known are by, calibration_of, database"),
-        ("workers = 0", "ragshield.toml: 'workers': .*greater than or equal to 1"),
+        ("group = 0", "ragshield.toml: 'group': .*greater than or equal to 1"),
         ("policy.quarantine_at = 2", "ragshield.toml: 'policy.quarantine_at': .*less than 1"),
         ("[policy]\nquarantine_at = 0.1\nflag_at = 0.01", "ragshield.toml: 'policy': .*flag_at"),
         ("database = 'no url'", "'database': is no SQLAlchemy URL, such as"),
@@ -94,7 +91,7 @@ def test_what_is_wrong_in_a_file_is_named(tmp_path, text, message):
     [
         ("RAGSHIELD_DATABSE", "x", "RAGSHIELD_DATABSE' is no setting; did you mean RAGSHIELD_DAT"),
         ("RAGSHIELD_POLICY__FLAG", "1", "did you mean RAGSHIELD_POLICY__FLAG_AT"),
-        ("RAGSHIELD_WORKERS", "many", "RAGSHIELD_WORKERS: 'workers': .*integer"),
+        ("RAGSHIELD_GROUP", "many", "RAGSHIELD_GROUP: 'group': .*integer"),
         ("RAGSHIELD_POLICY", "{", "the environment cannot be read: .*policy"),
         ("RAGSHIELD_CONFIG", "gone.toml", "'gone.toml', which RAGSHIELD_CONFIG names, is not ther"),
     ],
@@ -115,8 +112,7 @@ def test_what_was_given_is_not_repeated(tmp_path):
 def test_a_guard_is_what_the_file_says(tmp_path, monkeypatch):
     file = written(
         tmp_path,
-        "database = 'sqlite:///guard.db'\nnamespace = 'shop'\nworkers = 1\n"
-        "[policy]\nquarantine_at = 0.02\n",
+        "database = 'sqlite:///guard.db'\nnamespace = 'shop'\n[policy]\nquarantine_at = 0.02\n",
     )
     monkeypatch.setenv("RAGSHIELD_DETECTORS", "clique, instruction")
     guard = Guard.from_config(file)
@@ -124,7 +120,6 @@ def test_a_guard_is_what_the_file_says(tmp_path, monkeypatch):
     assert guard.policy.quarantine_at == 0.02
     assert "'shop'" in repr(guard.quarantine)
     assert (tmp_path / "guard.db").exists()
-    assert workers.n_workers() == 1
     guard.learn(Batch.of(ids=["a"], texts=["hi"], embeddings=[[1, 0]]))
     guard.close()
     again = Guard.from_config()  # one more process of the same guard

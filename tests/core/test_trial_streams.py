@@ -1,17 +1,12 @@
 """Streams of an evaluation: what is in them, and that they go on where they were interrupted."""
 
-import gc
 import json
-from collections import Counter
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from small_trials import corpus, embed, small
-from support import passages
 
-from ragshield_core.detectors.meta_claim import roles
-from ragshield_core.text import readings
 from ragshield_core.tools.evaluate import evaluate, streams
 from ragshield_core.tools.evaluate.attacks import Planted
 from ragshield_core.tools.evaluate.attacks.catalogue import BY_NAME
@@ -123,37 +118,6 @@ def test_streams_go_on_where_they_were_interrupted(tmp_path, ran):
     assert ran[6:] == [0, 1, 2, 3, 4, 5]
     same = replace(found, fit_seconds=fresh.fit_seconds, milliseconds=fresh.milliseconds)
     assert same.to_json() == fresh.to_json()
-
-
-def test_the_guards_of_all_streams_read_a_text_once(monkeypatch):
-    monkeypatch.setattr(readings, "REMEMBERED", 1)
-    read, asked, begin = roles.passages._read, Counter(), streams._begin
-
-    def counted(texts):
-        asked.update(texts)
-        return read(texts)
-
-    def begun(*given):
-        roles.passages.forget()
-        asked.clear()
-        begin(*given)
-
-    monkeypatch.setattr(roles.passages, "_read", counted)
-    monkeypatch.setattr(streams, "_begin", begun)
-    small(attacks=[BY_NAME["clones"]])
-    assert len(asked) > 100
-    assert set(asked.values()) == {1}
-
-
-def test_a_process_of_its_own_remembers_from_one_stream_to_the_next():
-    wanted = readings.REMEMBERED + 1
-    try:
-        streams._begin_process("unused", passages(3, 1), wanted)
-        gc.collect()
-        assert readings._most() == wanted
-    finally:
-        streams._lasting.close()
-    assert readings._most() == readings.REMEMBERED
 
 
 def test_what_was_found_under_other_settings_or_is_damaged_is_not_used(tmp_path, ran, monkeypatch):

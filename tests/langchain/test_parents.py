@@ -13,7 +13,7 @@ from support import CountingEmbeddings
 
 from ragshield_core import Guard, Quarantine
 from ragshield_core.detectors import InstructionDetector
-from ragshield_langchain import GuardedRetriever, GuardedVectorStore, ParentsNotJudgedWarning
+from ragshield_langchain import GuardedRetriever, GuardedVectorStore
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -25,7 +25,6 @@ FERRY, CARS = "The ferry leaves at nine.", "It carries cars."
 PAGE = Document(page_content=f"{FERRY}\n\n{INJECTION}\n\n{CARS}")
 TRAIN = Document(page_content="The train to the ferry leaves at eight.")
 
-pytestmark = pytest.mark.filterwarnings("error::ragshield_langchain.ParentsNotJudgedWarning")
 SEARCHES = [SearchType.similarity, SearchType.mmr]
 
 
@@ -34,9 +33,11 @@ def native(request):
     return request.param == "async"
 
 
-def guarded(quarantine=None):
+def guarded(quarantine=None, inner=None, *, parent_key="doc_id", **settings):
+    settings["parent_key"] = parent_key
     guard = Guard([InstructionDetector()], quarantine=quarantine or Quarantine("sqlite://"))
-    return GuardedVectorStore(InMemoryVectorStore(CountingEmbeddings()), guard=guard)
+    inner = inner or InMemoryVectorStore(CountingEmbeddings())
+    return GuardedVectorStore(inner, guard=guard, **settings)
 
 
 def around(store, docstore=None, **options):
@@ -49,11 +50,6 @@ def around(store, docstore=None, **options):
 
 
 def fill(retriever, documents, native):
-    with pytest.warns(ParentsNotJudgedWarning, match="put a GuardedRetriever around it"):
-        add(retriever, documents, native)
-
-
-def add(retriever, documents, native):
     if native:
         asyncio.run(retriever.aadd_documents(documents))
     else:
@@ -65,32 +61,6 @@ def served(retriever, query="ferry", *, native):
     return {document.page_content for document in found}
 
 
-def test_the_first_write_says_that_parents_are_not_judged(native):
-    retriever = around(guarded())
-    fill(retriever, [TRAIN], native)
-    add(retriever, [TRAIN], native)  # once
-    assert served(retriever, native=native) == {TRAIN.page_content}
-
-
-def test_the_first_search_says_it_where_parts_were_written_otherwise(native):
-    store = guarded()
-    store.add_texts([FERRY], [{"doc_id": "1", "source": "a"}])  # as such, nobody's part
-    store.similarity_search("ferry")
-    retriever = MultiVectorRetriever(vectorstore=store, docstore=InMemoryStore())
-    retriever.docstore.mset([("1", TRAIN)])
-    with pytest.warns(ParentsNotJudgedWarning, match="MultiVectorRetriever"):
-        assert served(retriever, native=native) == {TRAIN.page_content}
-    served(retriever, native=native)  # once
-
-
-def test_nobody_is_warned_whose_parents_are_judged(native):
-    store = guarded()
-    store.add_texts([FERRY], [{"doc_id": "1"}])
-    retriever = MultiVectorRetriever(vectorstore=store, docstore=InMemoryStore())
-    retriever.docstore.mset([("1", TRAIN)])
-    assert served(GuardedRetriever(retriever=retriever), native=native) == {TRAIN.page_content}
-
-
 @pytest.mark.parametrize("search_type", SEARCHES)
 def test_a_document_of_which_a_part_is_held_is_not_served(native, search_type, caplog):
     store = guarded()
@@ -100,8 +70,7 @@ def test_a_document_of_which_a_part_is_held_is_not_served(native, search_type, c
     assert "1 held entries are parts of documents:" in caplog.text
     assert store.quarantine.count() == 1
     assert served(retriever, native=native) == {TRAIN.page_content}
-    # Its other parts are good, and anybody else finds them.
-    assert {d.page_content for d in store.similarity_search("ferry")} >= {FERRY, CARS}
+    assert {d.page_content for d in store.similarity_search("ferry")} == {TRAIN.page_content}
     store.release([store.quarantine.list()[0].id])
     assert served(retriever, native=native) == {PAGE.page_content, TRAIN.page_content}
 
@@ -114,16 +83,30 @@ def test_others_take_the_place_of_parts_whose_document_is_not_served(native):
 
 @pytest.mark.parametrize("id_key", ["doc_id", "page_id"])
 def test_it_is_not_served_after_a_restart_nor_under_another_key(native, id_key, on_file):
-    store, docstore = guarded(Quarantine(on_file)), InMemoryStore()
+    store, docstore = guarded(Quarantine(on_file), parent_key=id_key), InMemoryStore()
     fill(around(store, docstore, id_key=id_key), [PAGE, TRAIN], native)
-    guard = Guard([InstructionDetector()], quarantine=Quarantine(on_file))
-    again = around(GuardedVectorStore(store.inner, guard=guard), docstore, id_key=id_key)
-    with pytest.warns(ParentsNotJudgedWarning):
-        assert served(again, native=native) == {TRAIN.page_content}
+    again = guarded(Quarantine(on_file), store.inner, parent_key=id_key)
+    again = around(again, docstore, id_key=id_key)
+    assert served(again, native=native) == {TRAIN.page_content}
     (held,) = store.quarantine.list()
     again.vectorstore.quarantine.confirm([held.id])
     again.vectorstore.refresh_quarantine()
     assert served(again, native=native) == {TRAIN.page_content}
+
+
+def test_a_guarded_retriever_tells_the_store_of_another_key(native):
+    retriever = around(guarded(parent_key=None), id_key="page_id")
+    fill(retriever, [PAGE, TRAIN], native)
+    GuardedRetriever(retriever=retriever)
+    assert served(retriever, native=native) == {TRAIN.page_content}
+
+
+def test_without_a_parent_key_good_parts_are_found_and_the_whole_is_warned_of(native, caplog):
+    guard = Guard([InstructionDetector()], quarantine=Quarantine("sqlite://"))
+    store = GuardedVectorStore(InMemoryVectorStore(CountingEmbeddings()), guard=guard)
+    fill(around(store), [PAGE, TRAIN], native)
+    assert "pass parent_key='doc_id' to the store" in caplog.text
+    assert {d.page_content for d in store.similarity_search("ferry")} >= {FERRY, CARS}
 
 
 def test_what_a_later_document_condemns_takes_its_parent_along(native):
@@ -142,7 +125,6 @@ def test_a_guarded_retriever_judges_the_documents_themselves(native):
     store.add_texts(["On ferries.", "On trains."], [{"doc_id": "1"}, {"doc_id": "2"}])
     retriever.docstore.mset([("1", PAGE), ("2", TRAIN)])
     assert store.quarantine.count() == 0
-    with pytest.warns(ParentsNotJudgedWarning):
-        assert served(retriever, native=native) == {PAGE.page_content, TRAIN.page_content}
+    assert served(retriever, native=native) == {PAGE.page_content, TRAIN.page_content}
     judged = GuardedRetriever(retriever=retriever)
     assert served(judged, "when does it leave", native=native) == {TRAIN.page_content}

@@ -589,9 +589,9 @@ def test_8_an_engine_in_which_the_filter_is_not_last_warns_once(asynchronous, mo
             warnings.simplefilter("always")
             for _ in range(2):
                 if asynchronous:
-                    asyncio.run(engine.aretrieve(QueryBundle("billing")))
+                    asyncio.run(engine.aquery("billing"))
                 else:
-                    engine.retrieve(QueryBundle("billing"))
+                    engine.query("billing")
         return [str(w.message) for w in caught if w.category is PoisonFilterOrderWarning]
 
     (warning,) = ask(scripted_filter(), swap, around)

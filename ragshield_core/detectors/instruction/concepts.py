@@ -253,6 +253,7 @@ class Model:
         }
         self.gate_bias = float(data["gate_bias"])
         self.dull = lru_cache(maxsize=50_000)(self._dull)
+        self.near = lru_cache(maxsize=50_000)(self._near)
 
     def mask(self, names: Iterable[str]) -> int:
         """Return ideas as bits."""
@@ -284,11 +285,23 @@ class Model:
                     weights[f"{self.names[number]} + {self.names[other]}"] = weight
         return sorted((n for n, w in weights.items() if w > 0), key=lambda name: -weights[name])
 
-    def language(self, words: Sequence[str], usual: str | None = None) -> str:
+    def language(self, words: Sequence[str]) -> str:
         """Return the language of words by how many of them are function words, then by ideas."""
+        return self._read(words, None)[0]
+
+    def _read(self, words: Sequence[str], usual: str | None) -> tuple[str, list[int]]:
+        """Return the language of words, and the ideas of each in it."""
         if usual == "en" and len(self.stopwords["en"].intersection(words)) >= ENOUGH_VOTES:
-            return "en"
+            return "en", self.lexicons["en"].ideas(words)
         total = sum(map(self.votes.__getitem__, self.votes.keys() & words))
+        near = self.near(total, usual)
+        found = {language: self.lexicons[language].ideas(words) for language in near}
+        if len(near) == 1:
+            return found.popitem()
+        return max(found.items(), key=lambda item: (sum(map(bool, item[1])), near[item[0]]))
+
+    def _near(self, total: int, usual: str | None) -> dict[str, int]:
+        """Return the languages that words may be of, with their votes."""
         counts = {
             language: total >> (_VOTE * n) & ((1 << _VOTE) - 1)
             for n, language in enumerate(self.stopwords)
@@ -298,16 +311,7 @@ class Model:
             votes[usual] += 1
         most = max(votes.values())
         # Even one vote apart, a short order may have no function word but one of both languages.
-        near = [language for language, count in votes.items() if count >= most - 1]
-        if len(near) == 1:
-            return near[0]
-        return max(
-            near,
-            key=lambda language: (
-                sum(map(bool, self.lexicons[language].ideas(words))),
-                votes[language],
-            ),
-        )
+        return {language: count for language, count in votes.items() if count >= most - 1}
 
     def ideas(self, plain: str, original: str, words: Sequence[str], usual: str) -> int:
         """Return the ideas of one sentence as bits: 0 where too few could be there.
@@ -328,7 +332,7 @@ class Model:
             if self.dull(reduce(or_, bits, 0)):
                 return 0
         else:
-            bits = self.lexicons[self.language(words, usual)].ideas(words)
+            _, bits = self._read(words, usual)
             mask = reduce(or_, bits, 0)
             if self.dull(mask) and not (
                 bits and bits[0] & self.openings and (mask & self.anchors).bit_count() >= MIN_IDEAS

@@ -156,16 +156,21 @@ def _matches(
     plain: str, spans: Sequence[tuple[int, int]], words: Sequence[Sequence[str]]
 ) -> Iterator[tuple[int, int, Rule]]:
     """Yield where rules match, looking only where the words that they need are near."""
+    letters = narrow(plain)
+    missing = ~clues_in(plain, list(chain.from_iterable(words)))
+    likely = [
+        (needed, rule)
+        for needed, rule in masks()
+        if not needed & missing and rule.regex.may_match(plain, letters)
+    ]
+    if not likely:
+        return
     clues = [
         clues_in(plain[start:end], listed)
         for (start, end), listed in zip(spans, words, strict=True)
     ]
     near = [reduce(or_, clues[at : at + REACH]) for at in range(len(clues))]
-    missing = ~reduce(or_, clues, 0)
-    letters = narrow(plain)
-    for needed, rule in masks():
-        if needed & missing:
-            continue
+    for needed, rule in likely:
         stretches = _stretches(spans, [at for at, told in enumerate(near) if not needed & ~told])
         found = (rule.regex.spans(plain, letters, *stretch) for stretch in stretches)
         for start, end in islice(chain.from_iterable(found), MAX_MATCHES):

@@ -1,0 +1,52 @@
+"""Which pipelines and engines are running, as LlamaIndex's instrumentation tells it.
+
+A store is not told which pipeline writes into it, nor a step or a postprocessor which others there
+are. The span of a call names its object.
+"""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from typing import Any, TypeVar
+
+from llama_index.core.base.base_query_engine import BaseQueryEngine
+from llama_index.core.chat_engine.types import BaseChatEngine
+from llama_index.core.ingestion import IngestionPipeline
+from llama_index_instrumentation import get_dispatcher
+from llama_index_instrumentation.span.base import BaseSpan
+from llama_index_instrumentation.span_handlers import BaseSpanHandler
+
+T = TypeVar("T")
+
+WATCHED = (IngestionPipeline, BaseQueryEngine, BaseChatEngine)
+_RUNNING: ContextVar[tuple[object, ...]] = ContextVar("ragshield_running", default=())
+
+
+class _Watcher(BaseSpanHandler[BaseSpan]):
+    """Notes pipelines and engines while they run, each in the context of its own call."""
+
+    def new_span(self, **call: Any) -> None:  # type: ignore[override]
+        if isinstance(call["instance"], WATCHED):
+            _RUNNING.set((*_RUNNING.get(), call["instance"]))
+
+    def prepare_to_exit_span(self, **call: Any) -> None:  # type: ignore[override]
+        running = _RUNNING.get()
+        if running and running[-1] is call["instance"]:
+            _RUNNING.set(running[:-1])
+
+    prepare_to_drop_span = prepare_to_exit_span  # type: ignore[assignment]
+
+
+_WATCHER = _Watcher()
+
+
+def watch() -> None:
+    """Begin to note what runs; once for all."""
+    root = get_dispatcher()
+    if not any(handler is _WATCHER for handler in root.span_handlers):
+        root.add_span_handler(_WATCHER)
+
+
+def running(kind: type[T]) -> list[T]:
+    """Return the objects of a kind in whose calls this is, innermost first."""
+    return [one for one in reversed(_RUNNING.get()) if isinstance(one, kind)]
