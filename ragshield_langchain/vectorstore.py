@@ -383,7 +383,7 @@ class GuardedVectorStore(Guarded, VectorStore):
             held; use :func:`ragshield_langchain.guarded_index`. It is known by its arguments: a
             ``batch_size``, and as ``ids`` those that the documents have anyway.
         """
-        documents = _documents(documents, ids, batch_size)
+        documents = _documents(documents, ids, None if on_report else batch_size)
         columns = _columns(documents, ids)
         steps = self._adding(
             *columns,
@@ -406,7 +406,7 @@ class GuardedVectorStore(Guarded, VectorStore):
         **kwargs: Any,  # noqa: ARG002 - as in add_documents
     ) -> list[str]:
         """Do as :meth:`add_documents` does, with the model's own async embedding."""
-        documents = _documents(documents, ids, batch_size)
+        documents = _documents(documents, ids, None if on_report else batch_size)
         columns = _columns(documents, ids)
         steps = self._adding(
             *columns,
@@ -1219,7 +1219,8 @@ def _documents(
 ) -> list[Document]:
     """Return documents as a list, unless LangChain's own indexing writes them.
 
-    It passes the ids that the documents have, and a batch size; nobody else needs to do both.
+    It passes the ids that the documents have, a batch size, and no ``on_report``; nobody else needs
+    to do so.
 
     Raises
     ------

@@ -22,7 +22,7 @@ from support import (
     scored,
 )
 
-from ragshield_core import Batch, Guard, Policy, Quarantine, state
+from ragshield_core import Batch, Guard, Policy, Quarantine
 from ragshield_core.calibration import Calibration, JointCalibration
 from ragshield_core.detectors import (
     CanaryDisplacementDetector,
@@ -466,40 +466,6 @@ def test_thresholds_of_a_sample_with_doubtful_entries_survive_the_disk(tmp_path)
     guard.save(tmp_path)
     again = Guard.load(tmp_path, quarantine=Quarantine("sqlite://"))
     assert again.thresholds == guard.thresholds
-
-
-def of_an_early_version(folder):
-    """Rewrite a saved guard as if the version before growth had written it."""
-    values, arrays = state.read(folder)
-    for key in ("sample", "arrivals", "collecting", "calibrated_at", "pending"):
-        values.pop(key, None)
-    kept = {k: a for k, a in arrays.items() if not k.startswith(("sample.", "arrivals."))}
-    assert len(kept) < len(arrays)
-    state.write(folder, values, kept)
-
-
-def test_a_guard_of_an_early_version_calibrates_itself_on_what_comes(tmp_path):
-    guard = guard_of().fit(KNOWN.take(range(300))).calibrate()
-    guard.save(tmp_path)
-    of_an_early_version(tmp_path)
-    again = Guard.load(tmp_path, quarantine=Quarantine("sqlite://"))
-    assert again.thresholds == guard.thresholds
-    assert again.status().calibrated_at == 300
-    live = {}
-    for start in range(300, 600, 20):
-        before = again.status()
-        write(again, live, KNOWN.take(range(start, start + 20)))
-        came = start + 20 - 300
-        if came < FIRST:
-            assert again.status().calibrated_at == 300
-            assert again.thresholds == guard.thresholds
-        elif before.calibrated_at == 300:
-            assert again.status().calibrated_at >= 300 + FIRST - 20
-            assert (again.status().n_sample, again.status().vetted) == (FIRST, False)
-    assert again.status().calibrated_at > 300
-    assert again.thresholds != guard.thresholds
-    poison = group(5, 3)
-    assert not again.screen(poison).admitted.any()
 
 
 # What came in, held against what was promised

@@ -270,10 +270,8 @@ def test_state_has_no_vectors_but_those_kept_here():
     [
         lambda v, _: v.update(stored=99),
         lambda v, _: v.pop("local"),
-        lambda v, _: v.update(ids=[]),
         lambda _, a: a.update(id_lengths=a["id_lengths"][1:]),
         lambda _, a: a.update(slots=a["slots"] + 100),
-        lambda v, _: v["local"].update(ids=["else"]),
         lambda v, _: v.update(dim=DIM + 1),
     ],
 )
