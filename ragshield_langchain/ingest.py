@@ -13,6 +13,7 @@ from langchain_core.documents import Document
 from langchain_core.runnables.config import run_in_executor
 
 from ragshield_core import Report
+from ragshield_core.adapters.steps import adone
 from ragshield_core.errors import MalformedEntriesError
 from ragshield_langchain.checks import expect
 from ragshield_langchain.vectorstore import GuardedVectorStore
@@ -239,7 +240,7 @@ async def _embed(
             if not documents:
                 break
             texts = [document.page_content for document in documents]
-            vectors = await store._aembed_each(texts)  # noqa: SLF001 - None where it refuses one
+            vectors = await adone(store._embedded(texts))  # noqa: SLF001 - None where it refuses one
             ready.put_nowait(_Embedded(documents, vectors))
     except Exception as error:  # noqa: BLE001 - raised in its turn, by the generator
         ready.put_nowait(error)

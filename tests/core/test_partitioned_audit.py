@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from parquet_parts import DIM, INJECTED, N, Watching, made, small_cluster, written
-from support import Scripted
+from support import Scripted, prose
 from typer.testing import CliRunner
 
 from ragshield_core import Batch
@@ -142,7 +142,7 @@ def test_a_group_on_a_border_is_found(tmp_path):
     vectors[:6] += 0.01 * rng.normal(size=(6, DIM))
     batch = Batch.of(
         ids=[f"{'bad' if i < 6 else 'e'}{i}" for i in range(1_200)],
-        texts=[f"text {i}" for i in range(1_200)],
+        texts=[prose(rng) for _ in range(1_200)],
         embeddings=vectors.astype(np.float32),
         lineages=[f"page {i}" for i in range(1_200)],
     )
@@ -394,7 +394,7 @@ def test_a_folder_with_another_audit_is_refused(folder, batch, tmp_path, monkeyp
     # Files of another version may hold other things under the same names.
     with monkeypatch.context() as patched:
         patched.setattr(
-            "ragshield_core.tools.audit.partitioned.plan.FORMAT", "ragshield partitions 1"
+            "ragshield_core.tools.audit.partitioned.plan.FORMAT", "ragshield partitions 2"
         )
         with pytest.raises(SourceError, match="another version"):
             audited(folder, work_dir=tmp_path / "work")

@@ -158,4 +158,5 @@ def test_a_hybrid_search_is_asked_for_as_many_as_wanted():
     store._mask.met(5)
     for query in ("billing 3", "billing 10", "shipping 2"):
         found = store.similarity_search_with_score(query, k=3)
-        assert found == store._outward(store.inner.similarity_search_with_score(query, k=3))
+        bare = store.inner.similarity_search_with_score(query, k=3)
+        assert found == [(store._access.outward(document), score) for document, score in bare]
