@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import logging
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -33,6 +32,7 @@ from ragshield_core.detectors import (  # noqa: E402
     LabelNeighborDetector,
 )
 from ragshield_core.entries import together  # noqa: E402
+from ragshield_core.logs import quiet  # noqa: E402
 from ragshield_core.retrieval import RetrievalGuard  # noqa: E402
 from ragshield_core.tools.audit import scan  # noqa: E402
 from ragshield_core.tools.evaluate.help_desk import help_desk  # noqa: E402
@@ -330,8 +330,8 @@ SCENES: dict[str, Callable[[], dict[str, Any]]] = {
 
 def played(name: str) -> Any:
     """Return what a scene decides, as JSON has it."""
-    logging.getLogger("ragshield").setLevel(logging.CRITICAL)
-    return json.loads(json.dumps(SCENES[name]()))
+    with quiet():
+        return json.loads(json.dumps(SCENES[name]()))
 
 
 def differences(expected: Any, found: Any, where: str = "") -> list[str]:
