@@ -45,7 +45,7 @@ from ragshield_core.growth.recorder import Hands, Recorder
 from ragshield_core.growth.status import DetectorStanding, Status
 from ragshield_core.growth.unscreened import Unscreened, failing, let_in
 from ragshield_core.growth.writes import Writes
-from ragshield_core.hooks import Quiet, excused, screening, tools
+from ragshield_core.hooks import Quiet, answered, excused, screening, tools
 from ragshield_core.neighbors.known import KnownNeighbors, Lender
 from ragshield_core.neighbors.stored import not_at_hand
 from ragshield_core.neighbors.table import TableUser, VectorTable, Where
@@ -316,6 +316,8 @@ class Guard(Writes):
         if detectors is None and settings.detectors is not None:
             detectors = [BUILT_IN[kind]() for kind in settings.detectors]
         notifier = tools().notifier(settings=settings)
+        if settings.webhook is not None:
+            answered(notifier, "webhook")
         guard = cls.open(
             settings.database,
             settings.namespace,

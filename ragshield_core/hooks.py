@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import pluggy
 
+from ragshield_core.errors import ConfigurationError
+
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
@@ -27,7 +29,6 @@ GROUP = "ragshield.tools"
 hookspec, hookimpl = pluggy.HookspecMarker("ragshield"), pluggy.HookimplMarker("ragshield")
 
 Stage = Literal["ingestion", "retrieval"]
-
 
 # Says in which rows of a batch a detector, by its name, finds nothing at all.
 Quiet = Callable[[str, "Batch", Sequence[int]], "NDArray[np.bool_]"]
@@ -97,6 +98,24 @@ def tools() -> Any:
     manager.add_hookspecs(Hooks)
     manager.load_setuptools_entrypoints(GROUP)
     return manager.hook
+
+
+def answered(answer: Any, asked: str) -> Any:
+    """Return what a tool answered to somebody who asked for it.
+
+    Raises
+    ------
+    ConfigurationError
+        If no tool did; names what was asked for.
+    """
+    if answer is None:
+        msg = (
+            f"no tool answers {asked}: none is registered in the entry points {GROUP!r}; install "
+            "the package (pip install ragshield, or pip install -e . in a clone) instead of "
+            "importing it from a folder."
+        )
+        raise ConfigurationError(msg)
+    return answer
 
 
 def excused(

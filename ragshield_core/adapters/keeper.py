@@ -52,7 +52,7 @@ from ragshield_core.errors import (
 from ragshield_core.findings import Decision, Report, Verdict, printable
 from ragshield_core.growth.recorder import Intent
 from ragshield_core.guard import Guard
-from ragshield_core.hooks import tools
+from ragshield_core.hooks import answered, tools
 from ragshield_core.quarantine import HeldEntry, Quarantine, Status
 
 if TYPE_CHECKING:
@@ -572,7 +572,8 @@ class Keeper(ABC, Generic[Item]):
             batch = self.everything()
         fresh = [type(detector)(**detector.config()) for detector in self.guard.detectors]
         options = {"fpr": fpr, "clean_ids": clean_ids, "seed": seed}
-        report: ScanReport = tools().scan(batch=batch, detectors=fresh, options=options)
+        found = tools().scan(batch=batch, detectors=fresh, options=options)
+        report: ScanReport = answered(found, "scan")
         return report
 
     def refresh(self) -> None:

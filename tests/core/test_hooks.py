@@ -1,0 +1,57 @@
+"""Tools are found by entry points; what a guard is told to use and nobody brings is an error."""
+
+import pluggy
+import pytest
+from langchain_core.vectorstores import InMemoryVectorStore
+from support import CountingEmbeddings, Scripted, scored
+
+from ragshield_core import Guard, Quarantine, hooks
+from ragshield_core.errors import ConfigurationError
+from ragshield_langchain import GuardedVectorStore
+
+
+@pytest.fixture
+def no_tools(monkeypatch):
+    """Replace all tools by none; return the manager, to register some."""
+    manager = pluggy.PluginManager("ragshield")
+    manager.add_hookspecs(hooks.Hooks)
+    for module in ("hooks", "guard", "adapters.keeper"):
+        monkeypatch.setattr(f"ragshield_core.{module}.tools", lambda: manager.hook)
+    return manager
+
+
+def test_each_hook_has_a_tool_of_our_own():
+    found = hooks.tools()
+    names = [name for name in vars(hooks.Hooks) if not name.startswith("_")]
+    assert len(names) == 5
+    assert all(getattr(found, name).get_hookimpls() for name in names)
+
+
+def test_a_tool_of_another_package_hears_of_every_screening(no_tools):
+    heard = []
+
+    class Tool:
+        @hooks.hookimpl
+        def decided(self, stage, report):
+            heard.append((stage, len(report.decisions)))
+
+    no_tools.register(Tool())
+    guard = Guard([Scripted()], quarantine=Quarantine("sqlite://"))
+    guard.fit(scored([0.0] * 5))
+    guard.hold(guard.screen(scored([0.0] * 3, "new")))
+    assert heard == [("ingestion", 3)]
+
+
+def test_a_webhook_that_nobody_tells_is_an_error(no_tools, tmp_path):  # noqa: ARG001
+    file = tmp_path / "ragshield.toml"
+    file.write_text('database = "sqlite://"\nwebhook = "https://hooks.example/x"\n')
+    with pytest.raises(ConfigurationError, match=r"no tool answers webhook.*pip install"):
+        Guard.from_config(file)
+
+
+def test_a_scan_that_nobody_makes_is_an_error(no_tools):  # noqa: ARG001
+    guard = Guard([Scripted()], quarantine=Quarantine("sqlite://"))
+    store = GuardedVectorStore(InMemoryVectorStore(CountingEmbeddings()), guard=guard)
+    store.add_texts(["billing 1"])
+    with pytest.raises(ConfigurationError, match="no tool answers scan"):
+        store.scan()
