@@ -1,4 +1,4 @@
-"""What guarded stores and indexes of both frameworks have in common: how people decide."""
+"""Operations that guarded stores and indexes of both frameworks share: release, recall, scan."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class AnswersSources:
         Returns
         -------
         tuple[HeldEntry, ...]
-            What was released; empty if nothing comes free.
+            The released entries; empty if nothing comes free.
 
         Raises
         ------
@@ -99,7 +99,7 @@ class Guarded(AnswersSources):
     def standing(self, ids: Sequence[str]) -> Batch:
         """Return entries as the store has them; missing ones are left out.
 
-        What is hidden, since it is held, is among them: this is for those who review it.
+        Hidden entries are among them: reviewers read what is held.
         """
         expect_ids(ids)
         return self._run(self._keeper.stored(ids)).entries
@@ -214,8 +214,8 @@ class Guarded(AnswersSources):
         ids
             Of stored entries; those that are not there are ignored.
         decisions
-            Why, one per id. What a person has released before then stays; without decisions it
-            leaves as well, since a person decides again.
+            Why, one per id. Entries that a person has released before then stay; without decisions
+            they leave as well, since a person decides again.
         by, note
             Who decided, and why, where no decisions are given; kept in the quarantine.
 
@@ -328,10 +328,10 @@ class Guarded(AnswersSources):
         Parameters
         ----------
         adopt
-            What to screen, as if it was written now, and learn: True for all that the guard does
-            not know or knows otherwise, or ids of some. What is suspicious goes into quarantine.
+            Entries that the guard screens, as if they were written now, and learns: True for all
+            that it does not know or knows otherwise, or ids of some. Suspicious ones are held.
         forget
-            What the guard is to forget: True for all that the store lacks, or ids of some.
+            Entries that the guard forgets: True for all that the store lacks, or ids of some.
 
         Returns
         -------

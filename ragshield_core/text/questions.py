@@ -54,6 +54,7 @@ _LONGEST = 60  # words of a question
 _BEFORE, _AROUND = 400, 4000
 _CODE = re.compile(r"[(){}\[\]=<>;:|\\$&`_/]")
 _SHORT = 15  # words of a phrase that might be one
+_WRAPPED = 40  # characters: lines of running text are wrapped later, headings are shorter
 _LOOKED_BACK = 250  # characters, for where a sentence begins
 _FEW = 8  # questions, and places of them, that are looked at one by one
 # What may stand behind the last sentence, and how much of it is looked at.
@@ -310,7 +311,7 @@ def _wrapped(text: str, start: int) -> bool:
     if not before.endswith("\n"):
         return False
     line = before[:-1].rpartition("\n")[2].rstrip()
-    return len(line) > _SHORT and (line[-1].isalnum() or line[-1] in ",;)`'\"’”*_")
+    return len(line) > _WRAPPED and (line[-1].isalnum() or line[-1] in ",;)`'\"’”*_")
 
 
 # Which of several questions is the one that was planted: in running text, people set marks.
